@@ -1,0 +1,33 @@
+"""gpulease shares GPUs among people and programs: every use of a GPU is a lease.
+
+The public names load when first used, so that `import gpulease` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "select": "gpulease.api",
+    "status": "gpulease.api",
+}
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.api import select as select
+    from gpulease.api import status as status
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gpulease' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,92 @@
+"""Every error that gpulease raises on purpose.
+
+    GpuleaseError
+    ├── UsageError            usage            2   the request itself makes no sense
+    │   ├── UnknownDevice     unknown-device   2   a device was named that is not here
+    │   └── BadVisibleDevices visible-devices  2   CUDA_VISIBLE_DEVICES cannot be understood
+    ├── NotFound              not-found        1   the thing asked for does not exist
+    │   └── CommandNotFound   command          1   CMD cannot be started
+    ├── NotEnoughDevices      not-enough       1   fewer devices match than were asked for
+    ├── SimulationError       simulation       1   the simulated machine cannot be made or changed
+    └── Unavailable                           69
+        ├── NoDevices         no-devices      69   no driver, no GPU, no simulation
+        ├── DriverError       driver          69   the driver is there and answers with an error
+        └── DriverHangs       driver-hangs    69   the driver did not answer within the deadline
+
+Each has a code for programs, one sentence of what happened and one of what to do next.
+"""
+
+from __future__ import annotations
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNAVAILABLE = 69
+EXIT_NOT_GRANTED = 75
+EXIT_NOT_PERMITTED = 77
+
+
+class GpuleaseError(Exception):
+    code = "error"
+    exit_code = EXIT_FAILED
+    next_step = "Run `gpulease doctor` to see what is wrong."
+
+    def __init__(self, what: str, next_step: str | None = None, **fields: object) -> None:
+        super().__init__(what)
+        self.what = what
+        self.next_step = next_step or type(self).next_step
+        self.fields = fields
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.next_step}"
+
+
+class UsageError(GpuleaseError, ValueError):
+    code = "usage"
+    exit_code = EXIT_USAGE
+    next_step = "See `gpulease --help`."
+
+
+class UnknownDevice(UsageError):
+    code = "unknown-device"
+    next_step = "Run `gpulease status` to see the devices that are here."
+
+
+class BadVisibleDevices(UsageError):
+    code = "visible-devices"
+    next_step = "Unset CUDA_VISIBLE_DEVICES, or give it indices or UUIDs from `gpulease status`."
+
+
+class NotFound(GpuleaseError):
+    code = "not-found"
+
+
+class CommandNotFound(NotFound):
+    code = "command"
+    next_step = "Check the spelling, or give the full path."
+
+
+class NotEnoughDevices(GpuleaseError):
+    code = "not-enough"
+
+
+class SimulationError(GpuleaseError):
+    code = "simulation"
+
+
+class Unavailable(GpuleaseError):
+    code = "unavailable"
+    exit_code = EXIT_UNAVAILABLE
+
+
+class NoDevices(Unavailable):
+    code = "no-devices"
+    next_step = "To try gpulease without a GPU, run `gpulease simulate -n 4 -- gpulease status`."
+
+
+class DriverError(Unavailable):
+    code = "driver"
+
+
+class DriverHangs(Unavailable):
+    code = "driver-hangs"
+    next_step = "Check `dmesg` for driver errors; a reboot may be needed."

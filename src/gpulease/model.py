@@ -1,0 +1,99 @@
+"""The words of gpulease as immutable values: devices, processes, samples, requests, leases, owners.
+
+Named tuples and not dataclasses, because the commands that people wait for load this file
+(docs/decisions/0002). Nothing here reads a clock, a file or a driver.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DEFAULT_PRIORITY = 5
+
+
+class Process(NamedTuple):
+    """One process seen on a device. A pid is a process only together with its start time."""
+
+    pid: int
+    start_time: int | None = None  # clock ticks since boot, field 22 of /proc/PID/stat
+    user: str | None = None
+    command: str | None = None
+    memory: int | None = None  # bytes of this device
+    graphics: bool = False  # draws on a display; does not count as somebody's use
+
+
+class Device(NamedTuple):
+    """One GPU, or one MIG instance, as a probe saw it. What the driver refused is None, never 0."""
+
+    index: int
+    uuid: str
+    name: str
+    vendor: str = "nvidia"
+    instance: int | None = None  # the number of a MIG instance on the GPU `index`
+    memory_total: int | None = None
+    memory_used: int | None = None
+    utilization: int | None = None
+    memory_utilization: int | None = None
+    temperature: int | None = None
+    power: int | None = None  # milliwatts
+    performance_state: int | None = None
+    pci_bus_id: str | None = None
+    group: str | None = None  # devices of one group are near each other (NVLink or PCI root)
+    display_active: bool | None = None
+    mig_mode: bool | None = None
+    processes: tuple[Process, ...] | None = ()
+    lost: str | None = None  # why the driver no longer answers for it
+
+    @property
+    def label(self) -> str:
+        """What people type and read: `0` for a GPU, `0:1` for a MIG instance of it."""
+        return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"
+
+
+class Sample(NamedTuple):
+    """What a probe saw of the devices at one moment."""
+
+    time: float  # Unix seconds
+    devices: tuple[Device, ...]
+    simulated: bool = False
+    driver: str | None = None
+
+
+class Owner(NamedTuple):
+    """Who holds: a process, proven by all of these together; or only a user, for a timed reservation."""
+
+    uid: int
+    user: str
+    host: str
+    boot_id: str
+    pid: int | None = None
+    start_time: int | None = None
+
+
+class Request(NamedTuple):
+    """What somebody wants. Spelled the same on the command line, in Python and on the wire."""
+
+    gpus: int = 1
+    memory: int | None = None  # bytes: a share of one device instead of whole ones
+    names: tuple[str, ...] = ()  # in order of preference, matched partially and in any case
+    devices: tuple[str, ...] = ()  # UUIDs
+    exclude: tuple[str, ...] = ()  # UUIDs
+    min_memory: int | None = None
+    max_leases: int | None = None  # at most so many leases on a device beside this one
+    priority: int = DEFAULT_PRIORITY
+    not_before: float | None = None
+    duration: float | None = None  # seconds, as declared; None when nobody said
+
+
+class Lease(NamedTuple):
+    """A granted request."""
+
+    id: str
+    kind: str
+    devices: tuple[str, ...]  # UUIDs
+    owner: Owner
+    since: float
+    until: float | None = None
+    memory: int | None = None  # bytes on its one device, for a share
+    priority: int = DEFAULT_PRIORITY
+    note: str | None = None
