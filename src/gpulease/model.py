@@ -25,7 +25,7 @@ class Process(NamedTuple):
 class Device(NamedTuple):
     """One GPU, or one MIG instance, as a probe saw it. What the driver refused is None, never 0."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     uuid: str
     name: str
     vendor: str = "nvidia"

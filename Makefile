@@ -1,0 +1,37 @@
+# `make demo` and `make test` each do their own set-up: a .venv, and a C compiler where that is permitted.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-long lint types bench setup clean
+
+demo: .venv/.ready
+	@$(BIN)/python -m gpulease demo
+
+test: .venv/.ready-test lint types
+	$(BIN)/python -m pytest -q -n 2 -m "not long"
+
+test-long: .venv/.ready-test lint types
+	GPULEASE_LONG=1 $(BIN)/python -m pytest -q -n 2 --timeout 3600
+
+lint: .venv/.ready-test
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+
+types: .venv/.ready-test
+	$(BIN)/mypy
+
+bench: .venv/.ready-test
+	@for name in bench/[a-z]*.py; do echo "== $$name"; $(BIN)/python $$name || exit 1; done
+
+setup: .venv/.ready-test
+
+.venv/.ready: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" sh tools/setup.sh .
+	@touch $@
+
+.venv/.ready-test: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" sh tools/setup.sh '.[test]'
+	@touch .venv/.ready $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

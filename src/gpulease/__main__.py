@@ -1,0 +1,7 @@
+"""`python -m gpulease`."""
+
+import sys
+
+from gpulease.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,114 @@
+"""What Python programs call: `gpulease.select(...)` and `gpulease.status(...)`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+from gpulease.errors import GpuleaseError, UsageError
+from gpulease.model import Device
+from gpulease.probes.base import Probe
+from gpulease.probes.detect import open_probe
+from gpulease.quantities import parse_bytes
+from gpulease.report import document
+from gpulease.selection import Candidate, Rules, candidate, check, choose
+from gpulease.visible import visible_devices
+
+log = logging.getLogger("gpulease")
+
+Named = int | str | Iterable[int | str]
+
+
+def select(
+    count: int = 1,
+    *,
+    name: str | None = None,
+    devices: Named | None = None,
+    util: int | None = 0,
+    mem_util: int | None = 0,
+    processes: int | None = 0,
+    min_memory: int | str | None = None,
+    selector: Callable[[Candidate], object] | None = None,
+    order: str = "random",
+    only_visible: bool = False,
+    silent: bool = False,
+    set_environment: bool = True,
+) -> str:
+    """Pick idle devices by rule, without a lease, and point CUDA_VISIBLE_DEVICES at them.
+
+    Returns their indices, as `"0,3"`. Raises NotEnoughDevices, or with `silent=True` returns `""`.
+    A threshold of None is no threshold. Call it before anything initialises CUDA.
+    """
+    named = None if devices is None else device_names(devices)
+    memory = parse_bytes(min_memory) if isinstance(min_memory, str) else min_memory
+    rules = Rules(_whole(count), name, named, util, mem_util, processes, memory, selector, order)
+    try:
+        chosen = select_devices(rules, only_visible=only_visible)
+    except UsageError:
+        raise
+    except GpuleaseError as error:
+        if silent:
+            log.debug("selected nothing: %s", error)
+            return ""
+        raise
+    if set_environment:
+        os.environ.update(environment_for(chosen))
+    return ",".join(device.label for device in chosen)
+
+
+def status(*, only_visible: bool = False) -> dict[str, Any]:
+    """What `gpulease status --json` prints. `only_visible` keeps what CUDA_VISIBLE_DEVICES shows, in its order."""
+    sample = _probe().snapshot()
+    shown = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), sample.devices) if only_visible else None
+    return document(sample, os.uname().nodename, shown)
+
+
+def select_devices(rules: Rules, only_visible: bool = False) -> tuple[Device, ...]:
+    check(rules)  # a request that makes no sense is wrong on any machine
+    devices = _probe().snapshot().devices
+    if only_visible:
+        devices = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), devices)
+    for device in devices:
+        log.debug("saw %s", candidate(device))
+    chosen = choose(devices, rules, Random())
+    log.debug("selected %s", ", ".join(device.label for device in chosen))
+    return chosen
+
+
+def environment_for(devices: Iterable[Device]) -> dict[str, str]:
+    """The variables that show a program just these devices: UUIDs, since an index means another card elsewhere."""
+    chosen = list(devices)
+    if chosen and all(device.vendor == "amd" for device in chosen):
+        return {"ROCR_VISIBLE_DEVICES": ",".join(device.uuid for device in chosen)}
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in chosen),
+    }
+
+
+def device_names(devices: Named) -> tuple[str, ...]:
+    """`0`, `"0,2"`, `[0, "GPU-..."]` as a tuple of names."""
+    if isinstance(devices, (int, str)):
+        devices = [devices]
+    parts = (part.strip() for device in devices for part in str(device).split(","))
+    return tuple(part for part in parts if part)
+
+
+def _whole(count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise UsageError(f"The count is {count!r}.", "Give a whole number of GPUs.")
+    return count
+
+
+_kept: Probe | None = None
+
+
+def _probe() -> Probe:
+    """One probe for the life of the process: initialising a driver can cost seconds a GPU."""
+    global _kept
+    if _kept is None:
+        _kept = open_probe()
+    return _kept

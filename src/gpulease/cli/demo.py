@@ -1,0 +1,84 @@
+"""`gpulease demo`: a tour on simulated GPUs, every step a real command that anyone may type."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from gpulease.cli.render import Terminal
+
+EXAMPLES = """\
+examples:
+  gpulease demo
+"""
+WORK = "import os; print('pid', os.getpid(), 'works on', os.environ['CUDA_VISIBLE_DEVICES'])"
+PATIENCE = 30  # seconds for any one step
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.simulation.state import create
+
+    with tempfile.TemporaryDirectory(prefix="gpulease-demo-") as folder, ExitStack() as stack:
+        machine = Path(folder) / "machine"
+        create(machine, 4, "a100")
+        tour = _Tour({**os.environ, "GPULEASE_SIMULATION": str(machine)}, Terminal())
+        tour.say("Four SIMULATED GPUs; no driver and no card is touched.")
+        tour.occupy(stack, "0", "31G", utilization=97)
+        tour.occupy(stack, "2", "12G", utilization=64)
+        tour.show("status")
+        tour.say("Two of them are used by real processes. Pick an idle pair:")
+        tour.show("select", "--gpus", "2")
+        tour.say("Run a command on an idle pair; it sees only those two:")
+        tour.show("select", "--gpus", "2", "--", "python3", "-c", WORK)
+    _farewell()
+    return 0
+
+
+class _Tour:
+    def __init__(self, environ: dict[str, str], terminal: Terminal) -> None:
+        self._environ = environ
+        self._terminal = terminal
+
+    def say(self, text: str) -> None:
+        print(f"\n{self._terminal.paint(text, 'cyan')}", flush=True)
+
+    def show(self, *words: str) -> None:
+        shown = " ".join(f'"{word}"' if " " in word else word for word in words)
+        print(self._terminal.paint(f"$ gpulease {shown}", "bold"), flush=True)
+        subprocess.run(_gpulease(words), env=self._environ, check=True, timeout=PATIENCE)
+
+    def occupy(self, stack: ExitStack, device: str, memory: str, utilization: int) -> None:
+        """A real process that holds a simulated GPU; it says `ready` once it does, and ends with the tour."""
+        script = "import sys; print('ready', flush=True); sys.stdin.read()"
+        words = ("simulate", "use", device, "--memory", memory, "--", sys.executable, "-c", script, "train.py")
+        process = subprocess.Popen(
+            _gpulease(words), env=self._environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        stack.callback(process.wait, PATIENCE)
+        stack.callback(process.stdin.close if process.stdin else process.kill)
+        assert process.stdout is not None
+        stack.callback(process.stdout.close)
+        process.stdout.readline()
+        settings = f"gpu.{device}.utilization={utilization}"
+        subprocess.run(_gpulease(("simulate", "set", settings)), env=self._environ, check=True, timeout=PATIENCE)
+
+
+def _gpulease(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "gpulease", *words]
+
+
+def _farewell() -> None:
+    print("\nNext, on your own machine:")
+    print("  gpulease status --watch                     what the GPUs do, live")
+    print("  gpulease select -n 1 -- python train.py     run on an idle GPU")
+    print("  gpulease simulate -n 8 --profile mixed      a shell with eight simulated GPUs")

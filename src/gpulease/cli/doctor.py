@@ -1,0 +1,178 @@
+"""`gpulease doctor`: what is here, what is wrong, what to do. Each finding is ok, a warning or an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpulease.cli.parsing import add_json
+from gpulease.cli.render import Terminal, clean
+from gpulease.errors import GpuleaseError
+
+EXAMPLES = """\
+The exit code is 0 when no finding is an error, and 69 when one is.
+
+examples:
+  gpulease doctor
+  gpulease doctor --json
+"""
+COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+
+
+class Finding(NamedTuple):
+    level: str
+    subject: str
+    text: str
+    next_step: str = ""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    findings = list(_findings())
+    if arguments.json:
+        import json
+
+        print(json.dumps({"findings": [finding._asdict() for finding in findings]}, indent=2))
+    else:
+        print("\n".join(_lines(findings, Terminal())))
+    return 69 if any(finding.level == "error" for finding in findings) else 0
+
+
+def _findings() -> Iterator[Finding]:
+    yield from _software()
+    yield _simulation()
+    yield _library()
+    yield from _devices()
+    yield from _permissions()
+    yield from _visible()
+
+
+def _software() -> Iterator[Finding]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    from gpulease import __version__
+
+    yield Finding("ok", "gpulease", __version__)
+    yield Finding("ok", "python", f"{sys.version.split()[0]} at {sys.executable}")
+    try:
+        yield Finding("ok", "nvidia-ml-py", version("nvidia-ml-py"))
+    except PackageNotFoundError:
+        yield Finding("error", "nvidia-ml-py", "is not installed", "Install gpulease again with pip.")
+    try:
+        clash = version("pynvml")
+    except PackageNotFoundError:
+        return
+    yield Finding(
+        "warning", "pynvml", f"{clash} is installed too and may hide nvidia-ml-py", "Run `pip uninstall pynvml`."
+    )
+
+
+def _simulation() -> Finding:
+    environ = os.environ
+    if not (environ.get("GPULEASE_SIMULATION") or environ.get("GPULEASE_SIMULATE")):
+        return Finding("ok", "simulation", "off")
+    from gpulease.simulation.activate import directory_from_environment
+    from gpulease.simulation.library import library_path
+
+    try:
+        directory = directory_from_environment(environ)
+    except GpuleaseError as error:
+        return Finding("error", "simulation", error.what, error.next_step)
+    if directory is None:
+        return Finding("ok", "simulation", "off")
+    kind = "C library" if library_path() else "Python stand-in, as there is no C compiler"
+    return Finding("warning", "simulation", f"on ({kind}): the GPUs below are SIMULATED", f"State is in {directory}.")
+
+
+def _library() -> Finding:
+    """Found or not, without loading it: a broken driver can hang whoever loads it."""
+    from ctypes.util import find_library
+
+    if os.environ.get("GPULEASE_SIMULATION") or os.environ.get("GPULEASE_SIMULATE"):
+        return Finding("ok", "library", "the simulated libnvidia-ml.so.1")
+    found = find_library("nvidia-ml")
+    if found:
+        return Finding("ok", "library", found)
+    if os.path.isdir("/sys/module/amdgpu"):
+        return Finding("ok", "library", "none needed for AMD GPUs")
+    return Finding(
+        "warning", "library", "libnvidia-ml.so.1 is not installed", "Install the NVIDIA driver, if there is a GPU."
+    )
+
+
+def _devices() -> Iterator[Finding]:
+    from gpulease.api import status
+
+    try:
+        seen = status()
+    except GpuleaseError as error:
+        yield Finding("error", "devices", error.what, error.next_step)
+        return
+    yield Finding("ok", "driver", f"{seen['driver'] or 'version unknown'}, answers")
+    for device in seen["devices"]:
+        yield _device(device, "SIMULATED " if seen["simulated"] else "")
+
+
+def _device(device: dict[str, object], mark: str) -> Finding:
+    subject = f"device {device['label']}"
+    if device["lost"]:
+        return Finding(
+            "error", subject, f"{mark}{device['name']}: {device['lost']}", "Check `dmesg`; a reboot may be needed."
+        )
+    unknown = [
+        name for name in ("memory_used", "utilization", "temperature", "power", "processes") if device[name] is None
+    ]
+    if unknown:
+        text = f"{mark}{device['name']}: the driver does not tell {', '.join(unknown)}"
+        return Finding(
+            "warning", subject, text, "Such a value passes no threshold; use `any` for that rule in `select`."
+        )
+    return Finding("ok", subject, f"{mark}{device['name']}, {device['state']}")
+
+
+def _permissions() -> Iterator[Finding]:
+    from glob import glob
+
+    nodes = [path for pattern in ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*") for path in glob(pattern)]
+    closed = [path for path in sorted(nodes) if not os.access(path, os.R_OK | os.W_OK)]
+    if closed:
+        step = "Join the group that owns them, often `video` or `render`."
+        yield Finding("warning", "permissions", f"this user may not use {', '.join(closed)}", step)
+    elif nodes:
+        yield Finding("ok", "permissions", f"{len(nodes)} device files may be used")
+    else:
+        yield Finding("ok", "permissions", "no GPU device files to check")
+
+
+def _visible() -> Iterator[Finding]:
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return
+    from gpulease.api import status
+
+    try:
+        shown = status(only_visible=True)["devices"]
+    except GpuleaseError:
+        return
+    text = f"CUDA_VISIBLE_DEVICES={value[:60]} shows {len(shown)} of the devices"
+    if shown or not value:
+        yield Finding("ok", "visible", text)
+    else:
+        yield Finding("warning", "visible", text, "Unset it, or give indices or UUIDs from `gpulease status`.")
+
+
+def _lines(findings: list[Finding], terminal: Terminal) -> Iterator[str]:
+    from textwrap import wrap
+
+    for finding in findings:
+        mark = terminal.paint(f"{finding.level:<8}", COLOURS[finding.level])
+        texts = [line for text in (finding.text, finding.next_step) for line in wrap(clean(text), terminal.width - 22)]
+        for number, text in enumerate(texts):
+            yield f"{mark}{finding.subject:<13} {text}" if number == 0 else f"{'':<22}{text}"

@@ -1,0 +1,101 @@
+"""`gpulease VERB …`: finds the verb's module and loads nothing else.
+
+Not for: what a verb does. Each verb has a file of its own with `configure(parser)` and `run(arguments)`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gpulease import __version__
+
+# verb -> (module, what it does, for the list in --help)
+VERBS = {
+    "status": ("status", "show devices with their state, use and processes"),
+    "select": ("select", "pick idle devices by rule, print them or run a command on them"),
+    "simulate": ("simulate", "run a command in a machine of simulated GPUs"),
+    "demo": ("demo", "a tour of one minute on simulated GPUs"),
+    "doctor": ("doctor", "what is here, what is wrong, what to do"),
+    "completion": ("completion", "print the shell completion script"),
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if words is None else words
+    if arguments and arguments[0] in ("--version", "-V"):
+        print(f"gpulease {__version__}")
+        return 0
+    try:
+        return _dispatch(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return _reader_left()
+    except Exception as error:
+        return _failed(error)
+
+
+def _dispatch(words: list[str]) -> int:
+    if words and words[0] in ("-h", "--help", "help"):
+        return _help(words[1:])
+    if not words or words[0].startswith("-"):
+        words = ["status", *words]
+    if words[0] not in VERBS:
+        return _unknown(words[0])
+    return run_verb(words[0], words[1:])
+
+
+def run_verb(verb: str, words: list[str]) -> int:
+    from gpulease.cli.parsing import parse
+
+    code = load(verb).run(parse(verb, words))
+    sys.stdout.flush()
+    return int(code)
+
+
+def load(verb: str):  # type: ignore[no-untyped-def]  # a module; its two functions are typed where they stand
+    from importlib import import_module
+
+    return import_module(f"gpulease.cli.{VERBS[verb][0]}")
+
+
+def _help(words: list[str]) -> int:
+    if words and words[0] in VERBS:
+        return run_verb(words[0], ["--help"])
+    print("gpulease shares GPUs: every use of a GPU is a lease.\n")
+    print("Usage: gpulease [VERB] [options]\n")
+    for verb, (_, summary) in VERBS.items():
+        print(f"  {verb:<11} {summary}")
+    print("\nWith no verb it shows the status. `gpulease VERB --help` has options and examples.")
+    print("\nExamples:")
+    print("  gpulease                                  what the GPUs of this machine do")
+    print("  gpulease select -n 2 -- python train.py   run on two idle GPUs")
+    print("  gpulease simulate -n 4                    a shell with four simulated GPUs")
+    return 0
+
+
+def _unknown(verb: str) -> int:
+    from difflib import get_close_matches
+
+    near = get_close_matches(verb, VERBS, 1)
+    hint = f"Did you mean `gpulease {near[0]}`?" if near else "See `gpulease --help` for what there is."
+    print(f"gpulease: there is no verb {verb[:40]!r}. {hint}", file=sys.stderr)
+    return 2
+
+
+def _failed(error: Exception) -> int:
+    from gpulease.errors import GpuleaseError
+
+    if not isinstance(error, GpuleaseError):
+        raise error
+    sys.stdout.flush()
+    print(f"gpulease: {error.what}\n{error.next_step}", file=sys.stderr, flush=True)
+    return error.exit_code
+
+
+def _reader_left() -> int:
+    """The other end of the pipe is closed: end quietly, and keep the interpreter from complaining."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 141

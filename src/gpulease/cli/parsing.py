@@ -1,0 +1,59 @@
+"""Options of the verbs: one parser each, made only for the verb that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+from gpulease.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, and where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message[:1].upper()}{message[1:]}.", file=sys.stderr)
+        print(f"See `{self.prog} --help`.", file=sys.stderr)
+        sys.exit(2)
+
+
+def make_parser(verb: str) -> Parser:
+    from gpulease.cli.main import VERBS, load
+
+    parser = Parser(
+        prog=f"gpulease {verb}",
+        description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    load(verb).configure(parser)
+    return parser
+
+
+def parse(verb: str, words: list[str]) -> argparse.Namespace:
+    """Parsed options; what stands behind `--` is `arguments.command`, untouched."""
+    before, separator, after = _split(words)
+    arguments = make_parser(verb).parse_args(before)
+    leading = getattr(arguments, "command", None)
+    if leading is None and separator:
+        raise UsageError(f"`gpulease {verb}` takes no command.", f"See `gpulease {verb} --help`.")
+    if leading:
+        after = [*leading, *(["--", *after] if separator else [])]
+    arguments.command = after
+    return arguments
+
+
+def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in words:
+        return words, False, []
+    place = words.index("--")
+    return words[:place], True, words[place + 1 :]
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD …", help="the command to run")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -1,0 +1,81 @@
+"""Text for people: colours where there is a terminal, tables that fit it, bars. No third-party code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import IO
+
+STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+
+
+class Terminal:
+    """What the output can show: width, colour, and more than ASCII or not."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        stream = sys.stdout if stream is None else stream
+        environ = os.environ
+        self.interactive = stream.isatty()
+        self.colour = self.interactive and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self.unicode = "utf" in (getattr(stream, "encoding", None) or "").lower()
+        self.width, self.height = _size(stream)
+
+    def paint(self, text: str, style: str) -> str:
+        return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if self.colour and style else text
+
+    def bar(self, fraction: float | None, width: int) -> str:
+        full, empty = ("█", "░") if self.unicode else ("#", ".")
+        if fraction is None:
+            return "?".center(width)
+        filled = min(width, round(fraction * width))
+        if fraction > 0 and filled == 0:
+            filled = 1
+        return full * filled + empty * (width - filled)
+
+
+def _size(stream: IO[str]) -> tuple[int, int]:
+    asked = os.environ.get("COLUMNS", "")
+    try:
+        columns, rows = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        columns, rows = 80, 24
+    if asked.isdigit() and int(asked) > 0:
+        columns = int(asked)
+    return max(columns, 40), max(rows, 5)
+
+
+def clean(text: str) -> str:
+    """Without control characters: a foreign command line must not drive this terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def width_of(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(bool(unicodedata.combining(letter)) for letter in text)
+
+
+def fit(text: str, width: int, terminal: Terminal, right: bool = False) -> str:
+    """Exactly `width` columns: padded, or cut with a mark."""
+    text = clean(text)
+    if width_of(text) > width:
+        mark = "…" if terminal.unicode else "~"
+        while text and width_of(text) > width - 1:
+            text = text[:-1]
+        text += mark if width > 0 else ""
+    padding = " " * (width - width_of(text))
+    return padding + text if right else text + padding
+
+
+def plain_table(rows: Sequence[Sequence[str]], terminal: Terminal, gap: int = 2) -> list[str]:
+    """Columns as wide as their content; the last one takes, and is cut to, what is left."""
+    widths = [max(width_of(clean(row[column])) for row in rows) for column in range(len(rows[0]))]
+    last = max(8, terminal.width - sum(widths[:-1]) - gap * (len(widths) - 1))
+    widths[-1] = min(widths[-1], last)
+    joined = (" " * gap).join
+    return [
+        joined(fit(cell, width, terminal) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

@@ -1,0 +1,116 @@
+"""`gpulease select`: idle devices by gpuselect's rules, with no lease; prints them or runs a command on them."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from gpulease.cli.parsing import add_command, add_json
+from gpulease.errors import NotEnoughDevices, UsageError
+from gpulease.model import Device
+from gpulease.selection import ORDERS
+
+EXAMPLES = """\
+A device is idle when it has no load, no memory load and no process; relax that
+with --util, --mem-util and --processes, or leave a rule out with `any`.
+
+examples:
+  gpulease select                              print the index of an idle GPU
+  gpulease select -n 2 --name 3090             two idle 3090s
+  gpulease select -- python train.py           run on an idle GPU
+  gpulease select --util 5 --mem-util 10 -- python train.py
+  eval "$(gpulease select --export)"           for the current shell
+  docker run --gpus "\\"device=$(gpulease select -n 2)\\"" IMAGE nvidia-smi
+
+Nothing keeps others from picking the same device a moment later.
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("-n", "--gpus", "--count", type=int, default=1, metavar="N", help="how many (default 1)")
+    parser.add_argument("--name", help="part of the device's name, in any case")
+    parser.add_argument("--devices", "-d", metavar="IDS", help="only among these: indices or UUIDs, as 0,2")
+    parser.add_argument("--min-memory", metavar="SIZE", help="at least so much memory in all, as 40G")
+    parser.add_argument("--util", type=threshold, default=0, metavar="PERCENT", help="load up to PERCENT (default 0)")
+    parser.add_argument(
+        "--mem-util", "--mem_util", type=threshold, default=0, metavar="PERCENT", help="memory load up to (default 0)"
+    )
+    parser.add_argument("--processes", type=threshold, default=0, metavar="N", help="up to N processes (default 0)")
+    parser.add_argument("--order", choices=ORDERS, default="random", help="which of the idle ones (default random)")
+    parser.add_argument("--visible", action="store_true", help="only among those that CUDA_VISIBLE_DEVICES shows")
+    parser.add_argument("--uuid", action="store_true", help="print UUIDs instead of indices")
+    parser.add_argument("--export", action="store_true", help="print `export` lines for a shell to eval")
+    parser.add_argument("--silent", action="store_true", help="no message when too few are idle, only code 1")
+    parser.add_argument("--debug", action="store_true", help="say on stderr what was seen of each device")
+    add_json(parser)
+    add_command(parser)
+
+
+def threshold(text: str) -> int | None:
+    """A whole number, or `any` for no such rule."""
+    return None if text == "any" else int(text)
+
+
+def run(arguments: Namespace) -> int:
+    if arguments.debug:
+        _log_to_stderr()
+    try:
+        chosen = _choose(arguments)
+    except NotEnoughDevices as error:
+        if arguments.silent:
+            return error.exit_code
+        raise
+    if arguments.command:
+        return _become(arguments, chosen)
+    _print(arguments, chosen)
+    return 0
+
+
+def _choose(arguments: Namespace) -> tuple[Device, ...]:
+    from gpulease.api import device_names, select_devices
+    from gpulease.quantities import parse_bytes
+    from gpulease.selection import Rules
+
+    rules = Rules(
+        gpus=arguments.gpus,
+        name=arguments.name,
+        devices=None if arguments.devices is None else device_names(arguments.devices),
+        util=arguments.util,
+        mem_util=arguments.mem_util,
+        processes=arguments.processes,
+        min_memory=None if arguments.min_memory is None else parse_bytes(arguments.min_memory),
+        order=arguments.order,
+    )
+    return select_devices(rules, only_visible=arguments.visible)
+
+
+def _become(arguments: Namespace, chosen: tuple[Device, ...]) -> int:
+    if arguments.json or arguments.export:
+        raise UsageError("--json and --export print, and a command was given too.", "Leave one of the two out.")
+    from gpulease.api import environment_for
+    from gpulease.execution import become
+
+    become(arguments.command, environment_for(chosen))
+
+
+def _print(arguments: Namespace, chosen: tuple[Device, ...]) -> None:
+    from gpulease.api import environment_for
+
+    if arguments.json:
+        import json
+
+        fields = ("index", "label", "uuid", "name")
+        print(json.dumps({"devices": [{field: getattr(device, field) for field in fields} for device in chosen]}))
+    elif arguments.export:
+        for name, value in environment_for(chosen).items():
+            print(f"export {name}={value}")
+    else:
+        print(",".join(device.uuid if arguments.uuid else device.label for device in chosen))
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s")
+    logging.getLogger("gpulease").setLevel(logging.DEBUG)

@@ -1,0 +1,101 @@
+"""`gpulease status`: the devices of this machine, what they do, and who uses them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from gpulease.cli.parsing import add_json
+from gpulease.cli.render import Terminal
+from gpulease.errors import UsageError
+
+EXAMPLES = """\
+examples:
+  gpulease status
+  gpulease status --watch        redraw every 2 seconds, Ctrl-C ends it
+  gpulease status --visible      only what CUDA_VISIBLE_DEVICES shows
+  gpulease status --json | jq '.devices[] | select(.state == "free") | .index'
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_json(parser)
+    parser.add_argument(
+        "--watch",
+        "-w",
+        nargs="?",
+        const=2.0,
+        type=float,
+        metavar="SECONDS",
+        help="redraw in place every SECONDS (default 2)",
+    )
+    parser.add_argument("--visible", action="store_true", help="only the devices that CUDA_VISIBLE_DEVICES shows")
+
+
+def run(arguments: Namespace) -> int:
+    if arguments.watch is None:
+        _show(arguments, _document(arguments))
+        return 0
+    if not 0.1 <= arguments.watch <= 86400:
+        raise UsageError(f"--watch is {arguments.watch:g}.", "Give seconds between 0.1 and 86400.")
+    return _watch(arguments)
+
+
+def _document(arguments: Namespace) -> dict[str, Any]:
+    from gpulease.api import status
+
+    shown = status(only_visible=arguments.visible)
+    if arguments.visible and not shown["devices"]:
+        from gpulease.visible import check
+
+        check(os.environ.get("CUDA_VISIBLE_DEVICES"), ())
+    return shown
+
+
+def _show(arguments: Namespace, document: dict[str, Any]) -> None:
+    if arguments.json:
+        import json
+
+        print(json.dumps(document, indent=None if arguments.watch else 2))
+        return
+    from gpulease.cli.status_table import lines
+
+    print("\n".join(lines(document, Terminal())))
+
+
+def _watch(arguments: Namespace) -> int:
+    """Redraw until interrupted. Where there is no terminal the pictures follow one another."""
+    import time
+
+    in_place = sys.stdout.isatty() and not arguments.json
+    try:
+        if in_place:
+            print("\x1b[?1049h\x1b[?25l", end="")
+        while True:
+            document = _document(arguments)
+            if in_place:
+                _redraw(document)
+            else:
+                _show(arguments, document)
+            sys.stdout.flush()
+            time.sleep(arguments.watch)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if in_place:
+            print("\x1b[?25h\x1b[?1049l", end="", flush=True)
+
+
+def _redraw(document: dict[str, Any]) -> None:
+    import time
+
+    from gpulease.cli.status_table import lines
+
+    terminal = Terminal()
+    stamp = time.strftime("%H:%M:%S")
+    shown = [terminal.paint(f"{stamp}  (Ctrl-C ends)", "dim"), *lines(document, terminal)]
+    cut = shown[: terminal.height - 1]
+    print("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in cut) + "\x1b[J", end="")

@@ -1,0 +1,32 @@
+"""Becoming another command: same pid, same terminal, its own exit code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from gpulease.errors import CommandNotFound, GpuleaseError
+
+
+def become(command: Sequence[str], changes: Mapping[str, str]) -> NoReturn:
+    """Replace this process by `command` with `changes` in its environment."""
+    import signal
+
+    # Python ignores these two, and what is ignored stays ignored through exec.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], list(command), {**os.environ, **changes})
+    except (OSError, ValueError) as error:
+        raise cannot_start(command[0], error) from None
+
+
+def cannot_start(program: str, error: Exception) -> GpuleaseError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return CommandNotFound(f"The command {program!r} does not exist.")
+    if isinstance(error, PermissionError):
+        return CommandNotFound(
+            f"The command {program!r} may not be run.", "Make it executable, or run it by its interpreter."
+        )
+    return CommandNotFound(f"The command {program!r} cannot be started: {error}.")

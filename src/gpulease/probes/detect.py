@@ -1,0 +1,81 @@
+"""Which probe serves this machine: the simulated one if asked for, else whatever hardware is here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from gpulease.errors import NoDevices, UsageError
+from gpulease.model import Sample
+from gpulease.probes.base import Probe, SeveralProbes
+from gpulease.probes.deadline import DEFAULT_SECONDS, WithDeadline
+
+
+def open_probe(environ: Mapping[str, str] = os.environ) -> Probe:
+    """A probe for this machine, with its deadline. The driver is first touched by `snapshot()`."""
+    return WithDeadline(Detected(environ), deadline_seconds(environ))
+
+
+def deadline_seconds(environ: Mapping[str, str]) -> float:
+    text = environ.get("GPULEASE_PROBE_DEADLINE", "")
+    try:
+        seconds = float(text) if text else DEFAULT_SECONDS
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
+        raise UsageError(
+            f"GPULEASE_PROBE_DEADLINE is {text!r}.", "Set it to seconds, above 0 and up to 3600, or unset it."
+        )
+    return seconds
+
+
+class Detected:
+    """Finds out at the first snapshot, because finding out already asks the driver."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._probe: Probe | None = None
+
+    def snapshot(self) -> Sample:
+        if self._probe is not None:
+            return self._probe.snapshot()
+        simulated = _simulated(self._environ)
+        if simulated is None:
+            self._probe, sample = _hardware()
+            return sample
+        sample = simulated.snapshot()
+        self._probe = simulated
+        return sample
+
+
+def _simulated(environ: Mapping[str, str]) -> Probe | None:
+    if not (environ.get("GPULEASE_SIMULATION") or environ.get("GPULEASE_SIMULATE")):
+        return None
+    from gpulease.simulation.activate import activate, directory_from_environment
+
+    directory = directory_from_environment(environ)
+    if directory is None:
+        return None
+    activate(directory)
+    from gpulease.probes.nvml import NvmlProbe
+
+    return NvmlProbe(simulated=True)
+
+
+def _hardware() -> tuple[Probe, Sample]:
+    from gpulease.probes.amd import AmdProbe
+    from gpulease.probes.nvml import NvmlProbe
+
+    found: list[tuple[Probe, Sample]] = []
+    missing: list[NoDevices] = []
+    for probe in (NvmlProbe(), AmdProbe()):
+        try:
+            found.append((probe, probe.snapshot()))
+        except NoDevices as error:
+            missing.append(error)
+    if not found:
+        raise NoDevices(f"No GPU is visible on this machine: {missing[0].what}")
+    if len(found) == 1:
+        return found[0]
+    several = SeveralProbes([probe for probe, _ in found])
+    return several, several.snapshot()

@@ -1,0 +1,69 @@
+"""PURE: amounts as people write them: `6G` of memory, `30m` of time."""
+
+from __future__ import annotations
+
+from gpulease.errors import UsageError
+
+_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_bytes(text: str) -> int:
+    """`6G`, `512M`, `1.5g`, `6GB`, `6GiB`, `6144m` or plain bytes; units are powers of 1024."""
+    number, unit = _split(text)
+    unit = unit.upper()
+    for ending in ("IB", "B"):
+        if unit.endswith(ending):
+            unit = unit[: -len(ending)]
+            break
+    if number is None or unit not in _BYTES or number * _BYTES[unit] >= 1 << 63:
+        raise UsageError(f"{text[:40]!r} is not an amount of memory.", "Write it as 6G, 512M or a number of bytes.")
+    return int(number * _BYTES[unit])
+
+
+def parse_seconds(text: str) -> float:
+    """`30m`, `4h`, `1h30m`, `1.5d`, `90` (seconds)."""
+    total, rest = 0.0, text.strip()
+    while rest:
+        number, unit, rest = _next_part(rest)
+        if number is None or unit not in _SECONDS:
+            break
+        total += number * _SECONDS[unit]
+    else:
+        if text.strip() and total <= 10 * 365 * 86400:
+            return total
+    raise UsageError(f"{text[:40]!r} is not a length of time.", "Write it as 30m, 4h, 1h30m, 2d or seconds.")
+
+
+def format_bytes(value: int | None) -> str:
+    """Short, for tables: `31.2G`, `512M`, `?` when unknown."""
+    if value is None:
+        return "?"
+    for unit, size in (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+        if value >= size:
+            return f"{value / size:.1f}{unit}" if value < 100 * size else f"{value / size:.0f}{unit}"
+    return f"{value}B"
+
+
+def _split(text: str) -> tuple[float | None, str]:
+    number, unit, rest = _next_part(text.strip())
+    return (None, "") if rest else (number, unit)
+
+
+def _next_part(text: str) -> tuple[float | None, str, str]:
+    """The leading number, the letters after it, and what follows."""
+    end = _run(text, 0, "0123456789.")
+    stop = end
+    while stop < len(text) and text[stop].isascii() and text[stop].isalpha():
+        stop += 1
+    try:
+        number = float(text[:end])
+    except ValueError:
+        return None, "", ""
+    return number, text[end:stop], text[stop:]
+
+
+def _run(text: str, start: int, letters: str) -> int:
+    while start < len(text) and text[start] in letters:
+        start += 1
+    return start

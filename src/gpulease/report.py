@@ -1,0 +1,40 @@
+"""PURE: the document that `status --json` prints and `gpulease.status()` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpulease.model import Device, Process, Sample
+from gpulease.states import state_of
+
+
+def document(sample: Sample, host: str, devices: Sequence[Device] | None = None) -> dict[str, Any]:
+    """The sample as plain values; `devices` narrows what is shown."""
+    shown = sample.devices if devices is None else devices
+    return {
+        "host": host,
+        "simulated": sample.simulated,
+        "driver": sample.driver,
+        "time": sample.time,
+        "broker": None,
+        "devices": [_device(device) for device in shown],
+        "leases": [],
+        "line": [],
+    }
+
+
+def _device(device: Device) -> dict[str, Any]:
+    fields = device._asdict()
+    processes = fields.pop("processes")
+    return {
+        **fields,
+        "label": device.label,
+        "state": state_of(device),
+        "leases": [],
+        "processes": None if processes is None else [_process(process) for process in processes],
+    }
+
+
+def _process(process: Process) -> dict[str, Any]:
+    return {**process._asdict(), "lease": None}

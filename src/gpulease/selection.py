@@ -1,0 +1,191 @@
+"""PURE: which devices of a sample are idle by rule, and why the others are not.
+
+The rules are those of gpuselect: thresholds for load, memory load and processes, names, devices, or a
+function of the caller's. A value that the driver did not tell never passes a threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from gpulease.errors import NotEnoughDevices, UnknownDevice, UsageError
+from gpulease.model import Device
+from gpulease.states import computing, unexplained_memory
+
+ORDERS = ("random", "free-memory", "index")
+
+
+class Candidate(NamedTuple):
+    """What a selector function gets to see of a device."""
+
+    device: int
+    name: str
+    util: int | None
+    mem_util: int | None
+    processes: int | None
+    label: str
+    uuid: str
+    memory_total: int | None
+    memory_used: int | None
+
+
+class Rules(NamedTuple):
+    """None means: no such rule."""
+
+    gpus: int = 1
+    name: str | None = None
+    devices: tuple[str, ...] | None = None
+    util: int | None = 0
+    mem_util: int | None = 0
+    processes: int | None = 0
+    min_memory: int | None = None
+    selector: Callable[[Candidate], object] | None = None
+    order: str = "random"
+
+
+def choose(devices: Sequence[Device], rules: Rules, random: Random) -> tuple[Device, ...]:
+    """`rules.gpus` devices, in index order. Raises NotEnoughDevices with what excluded the rest."""
+    named = _named_labels(devices, rules)
+    excluded = {device.label: _why_not(device, rules, named) for device in devices}
+    matched = [device for device in devices if excluded[device.label] is None]
+    if len(matched) < rules.gpus:
+        raise _not_enough(rules, devices, {label: why for label, why in excluded.items() if why})
+    best = _ordered(matched, rules.order, random)[: rules.gpus]
+    return tuple(sorted(best, key=lambda device: (device.index, device.instance or 0)))
+
+
+def check(rules: Rules) -> None:
+    if rules.gpus < 1:
+        raise UsageError(f"The count is {rules.gpus}.", "Ask for at least 1 GPU.")
+    for name in ("util", "mem_util", "processes", "min_memory"):
+        value = getattr(rules, name)
+        if value is not None and value < 0:
+            raise UsageError(f"The limit {name} is {value}.", "Give 0 or more, or leave it out.")
+    if rules.order not in ORDERS:
+        raise UsageError(f"The order {rules.order!r} is not known.", f"Use one of: {', '.join(ORDERS)}.")
+
+
+def candidate(device: Device) -> Candidate:
+    return Candidate(
+        device.index,
+        device.name,
+        device.utilization,
+        device.memory_utilization,
+        None if device.processes is None else len(computing(device)),
+        device.label,
+        device.uuid,
+        device.memory_total,
+        device.memory_used,
+    )
+
+
+def find(name: str, devices: Sequence[Device]) -> Device:
+    """The device that a person means by an index, a UUID or the unambiguous beginning of one."""
+    for device in devices:
+        if name in (device.label, device.uuid):
+            return device
+    matches = [device for device in devices if len(name) >= 6 and device.uuid.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    there = ", ".join(device.label for device in devices)
+    what = "fits several devices" if matches else "is not a device here"
+    raise UnknownDevice(f"{name!r} {what}: there are {there}.")
+
+
+def _named_labels(devices: Sequence[Device], rules: Rules) -> set[str] | None:
+    if rules.devices is None:
+        return None
+    if not rules.devices:
+        raise UsageError("The list of devices is empty.", "Name at least one device, or leave the list out.")
+    return {find(name, devices).label for name in rules.devices}
+
+
+def _why_not(device: Device, rules: Rules, named: set[str] | None) -> str | None:
+    """The first rule that excludes the device, in words; None when it passes all."""
+    if device.lost is not None:
+        return "lost"
+    if rules.selector is not None:
+        return None if _accepts(rules.selector, device) else "the selector function"
+    if named is not None and device.label not in named:
+        return "--devices"
+    if rules.name is not None and rules.name.lower() not in device.name.lower():
+        return f"--name {rules.name}"
+    if rules.min_memory is not None and not _at_least(device.memory_total, rules.min_memory):
+        return "--min-memory"
+    return _too_busy(device, rules)
+
+
+def _too_busy(device: Device, rules: Rules) -> str | None:
+    if not _within(device.utilization, rules.util):
+        return _threshold("--util", device.utilization, rules.util)
+    if not _within(device.memory_utilization, rules.mem_util):
+        return _threshold("--mem-util", device.memory_utilization, rules.mem_util)
+    if not _within(_occupants(device), rules.processes):
+        return _threshold("--processes", _occupants(device), rules.processes)
+    return None
+
+
+def _occupants(device: Device) -> int | None:
+    """Processes in use; memory held by nobody visible counts as one more."""
+    if device.processes is None:
+        return None
+    return len(computing(device)) + bool(unexplained_memory(device))
+
+
+def _within(value: int | None, limit: int | None) -> bool:
+    return limit is None or (value is not None and value <= limit)
+
+
+def _at_least(value: int | None, limit: int) -> bool:
+    return value is not None and value >= limit
+
+
+def _threshold(rule: str, value: int | None, limit: int | None) -> str:
+    return f"{rule} {limit} (unknown)" if value is None else f"{rule} {limit}"
+
+
+def _accepts(selector: Callable[[Candidate], object], device: Device) -> bool:
+    seen = candidate(device)
+    try:
+        return bool(selector(seen))
+    except TypeError:
+        # `gpu.util <= 5` cannot be answered where the driver tells no utilization: not accepted.
+        if None in seen:
+            return False
+        raise
+
+
+def _ordered(devices: list[Device], order: str, random: Random) -> list[Device]:
+    if order == "index":
+        return devices
+    shuffled = random.sample(devices, len(devices))
+    if order == "free-memory":
+        shuffled.sort(key=_free_memory, reverse=True)
+    return shuffled
+
+
+def _free_memory(device: Device) -> int:
+    if device.memory_total is None or device.memory_used is None:
+        return -1
+    return device.memory_total - device.memory_used
+
+
+def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str]) -> NotEnoughDevices:
+    matched = len(devices) - len(excluded)
+    what = f"{rules.gpus} asked for, {len(devices)} exist, {matched} matched"
+    by_rule: dict[str, list[str]] = {}
+    for label, why in excluded.items():
+        by_rule.setdefault(why, []).append(label)
+    reasons = "; ".join(f"{why} excluded {_some(labels)}" for why, labels in by_rule.items())
+    next_step = "Ask for fewer, or relax a filter; `gpulease status` shows every device."
+    if rules.gpus > len(devices):
+        next_step = f"Ask for at most {len(devices)}."
+    sentence = f"Not enough GPUs: {what}{f' ({reasons})' if reasons else ''}."
+    return NotEnoughDevices(sentence, next_step, asked=rules.gpus, exist=len(devices), matched=matched)
+
+
+def _some(labels: list[str], most: int = 8) -> str:
+    more = len(labels) - most
+    return ", ".join(labels[:most]) + (f" and {more} more" if more > 0 else "")

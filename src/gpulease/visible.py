@@ -1,0 +1,67 @@
+"""PURE: which devices CUDA_VISIBLE_DEVICES leaves visible, read as CUDA itself reads it.
+
+Unset shows all, empty shows none. The kind of the first entry decides: numbers, `GPU-` names or `MIG-`
+names, where a name may be cut short as long as it names one device. The first entry that is not valid
+ends the list; an entry given twice leaves nothing. A number may have trailing text (`1gpu` is 1), as
+strtoul has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpulease.errors import BadVisibleDevices
+from gpulease.model import Device
+
+
+def visible_devices(value: str | None, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices that CUDA would enumerate, in its order."""
+    if value is None:
+        return tuple(devices)
+    chosen: list[Device] = []
+    for entry in _entries(value):
+        device = _find(entry, devices)
+        if device is None:
+            break
+        if device in chosen:
+            return ()
+        chosen.append(device)
+    return tuple(chosen)
+
+
+def check(value: str | None, devices: Sequence[Device]) -> None:
+    """Raise when `value` is set to something and yet shows no device: nobody means that."""
+    if value and value.strip() and not visible_devices(value, devices):
+        raise BadVisibleDevices(f"CUDA_VISIBLE_DEVICES is {value[:80]!r}, which names no device of this machine.")
+
+
+def _entries(value: str) -> list[str]:
+    """The entries up to the first one of another kind than the first."""
+    entries = [entry.strip() for entry in value.split(",")]
+    kind = _kind(entries[0])
+    for position, entry in enumerate(entries):
+        if _kind(entry) != kind:
+            return entries[:position]
+    return entries
+
+
+def _kind(entry: str) -> str:
+    return entry[:4] if entry.startswith(("GPU-", "MIG-")) else "number"
+
+
+def _find(entry: str, devices: Sequence[Device]) -> Device | None:
+    if _kind(entry) == "number":
+        number = _leading_number(entry)
+        # A GPU in MIG mode is visible as its first instance.
+        return next((device for device in devices if device.index == number), None)
+    matches = [device for device in devices if device.uuid.startswith(entry)]
+    exact = [device for device in matches if device.uuid == entry]
+    found = exact or matches
+    return found[0] if len(found) == 1 else None
+
+
+def _leading_number(entry: str) -> int:
+    """The number an entry starts with; -1 when it starts with none, or with a negative one."""
+    digits = entry.removeprefix("+")
+    length = next((i for i, letter in enumerate(digits) if letter not in "0123456789"), len(digits))
+    return int(digits[:length]) if 0 < length < 10 else -1
