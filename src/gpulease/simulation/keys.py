@@ -10,22 +10,17 @@ import re
 from collections.abc import Callable, Iterable
 
 from gpulease.errors import UnknownDevice, UsageError
+from gpulease.quantities import parse_bytes
 from gpulease.simulation.state import MAXIMUM_INSTANCES, gpu_count
 
 Reader = Callable[[str], str | None]  # a value as typed -> as written, None when it makes no sense
 
-SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
-
-
-def parse_size(text: str) -> int | None:
-    """`8G`, `512MiB`, `1.5G` or bytes as a number of bytes; powers of 1024, as nvidia-smi has them."""
-    match = re.fullmatch(r"(\d{1,19}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    return round(float(match[1]) * SIZES[match[2].upper()]) if match else None
-
 
 def _size(text: str) -> str | None:
-    size = parse_size(text)
-    return None if size is None or size >= 2**62 else str(size)
+    try:
+        return str(parse_bytes(text))
+    except UsageError:
+        return None
 
 
 def _number(smallest: int, largest: int, prefix: str = "", suffix: str = "") -> Reader:
