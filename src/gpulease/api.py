@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import sys
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -15,9 +15,8 @@ from gpulease.probes.detect import open_probe
 from gpulease.quantities import parse_bytes
 from gpulease.report import document
 from gpulease.selection import Candidate, Rules, candidate, check, choose
+from gpulease.visible import check as check_visible
 from gpulease.visible import visible_devices
-
-log = logging.getLogger("gpulease")
 
 Named = int | str | Iterable[int | str]
 
@@ -51,7 +50,7 @@ def select(
         raise
     except GpuleaseError as error:
         if silent:
-            log.debug("selected nothing: %s", error)
+            _debug("selected nothing: %s", error)
             return ""
         raise
     if set_environment:
@@ -70,11 +69,13 @@ def select_devices(rules: Rules, only_visible: bool = False) -> tuple[Device, ..
     check(rules)  # a request that makes no sense is wrong on any machine
     devices = _probe().snapshot().devices
     if only_visible:
-        devices = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), devices)
+        value = os.environ.get("CUDA_VISIBLE_DEVICES")
+        check_visible(value, devices)
+        devices = visible_devices(value, devices)
     for device in devices:
-        log.debug("saw %s", candidate(device))
+        _debug("saw %s", candidate(device))
     chosen = choose(devices, rules, Random())
-    log.debug("selected %s", ", ".join(device.label for device in chosen))
+    _debug("selected %s", ", ".join(device.label for device in chosen))
     return chosen
 
 
@@ -95,6 +96,14 @@ def device_names(devices: Named) -> tuple[str, ...]:
         devices = [devices]
     parts = (part.strip() for device in devices for part in str(device).split(","))
     return tuple(part for part in parts if part)
+
+
+def _debug(message: str, *values: object) -> None:
+    """To the logger `gpulease`. Where nobody has loaded logging, nobody listens."""
+    if "logging" in sys.modules:
+        import logging
+
+        logging.getLogger("gpulease").debug(message, *values)
 
 
 def _whole(count: object) -> int:

@@ -48,7 +48,7 @@ def _command(folder: str, stat_line: bytes) -> str:
     """The command line; for a process without one (a kernel thread, a zombie) its name in brackets."""
     line = _read(f"{folder}/cmdline")
     if line:
-        return line.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        return line.replace(b"\0", b" ").decode(errors="replace").strip()
     name = stat_line[stat_line.index(b"(") + 1 : stat_line.rindex(b")")]
     return f"[{name.decode(errors='replace')}]"
 

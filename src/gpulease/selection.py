@@ -180,6 +180,8 @@ def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str
         by_rule.setdefault(why, []).append(label)
     reasons = "; ".join(f"{why} excluded {_some(labels)}" for why, labels in by_rule.items())
     next_step = "Ask for fewer, or relax a filter; `gpulease status` shows every device."
+    if rules.name and len(by_rule.get(f"--name {rules.name}", ())) == len(devices) > 0:
+        next_step = f"The names here are: {', '.join(sorted({device.name for device in devices}))}."
     if rules.gpus > len(devices):
         next_step = f"Ask for at most {len(devices)}."
     sentence = f"Not enough GPUs: {what}{f' ({reasons})' if reasons else ''}."

@@ -40,10 +40,10 @@ def _size(stream: IO[str]) -> tuple[int, int]:
     try:
         columns, rows = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
-        columns, rows = 80, 24
+        columns, rows = 0, 0
     if asked.isdigit() and int(asked) > 0:
         columns = int(asked)
-    return max(columns, 40), max(rows, 5)
+    return max(columns or 80, 40), max(rows or 24, 5)
 
 
 def clean(text: str) -> str:

@@ -9,17 +9,43 @@ from gpulease.quantities import format_bytes
 
 STATE_COLOURS = {"free": "green", "outside": "yellow", "lost": "red"}
 MOST_PROCESSES = 6
-# All columns but the name: index, state, bar, memory, utilization, temperature, power, and the gaps.
-FIXED = 4 + 9 + 9 + 12 + 6 + 6 + 7
+NARROWEST_NAME = 10
+# heading, width, whether it stands to the right
+COLUMNS = {
+    "GPU": (3, True),
+    "NAME": (26, False),
+    "STATE": (8, False),
+    "MEMORY": (8, False),
+    "": (11, True),
+    "UTIL": (5, True),
+    "TEMP": (5, True),
+    "POWER": (6, True),
+}
+# What a narrow terminal does without, in this order.
+DISPENSABLE = ("MEMORY", "POWER", "TEMP")
 
 
 def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
-    name_width = min(26, terminal.width - FIXED - 1)
-    shown = [_title(document, terminal), _heading(name_width, terminal)]
+    widths = _widths(terminal.width)
+    shown = [_title(document, terminal), _heading(widths, terminal)]
     for device in document["devices"]:
-        shown.append(_device(device, name_width, terminal))
+        cells = _cells(device, terminal)
+        shown.append(" ".join(_cell(heading, cells[heading], widths, terminal) for heading in widths))
         shown += _details(device, terminal)
     return shown
+
+
+def _widths(available: int) -> dict[str, int]:
+    """The columns that fit, the name taking what is left."""
+    widths = {heading: width for heading, (width, _) in COLUMNS.items()}
+    for heading in DISPENSABLE:
+        rest = available - (sum(widths.values()) - widths["NAME"] + len(widths) - 1)
+        if rest >= NARROWEST_NAME:
+            break
+        del widths[heading]
+    rest = available - (sum(widths.values()) - widths["NAME"] + len(widths) - 1)
+    widths["NAME"] = max(1, min(rest, widths["NAME"]))
+    return widths
 
 
 def _title(document: dict[str, Any], terminal: Terminal) -> str:
@@ -32,21 +58,30 @@ def _title(document: dict[str, Any], terminal: Terminal) -> str:
     return f"{terminal.paint(host, 'bold')}: {count} {kind}{noun}, {free} free{driver}"
 
 
-def _heading(name_width: int, terminal: Terminal) -> str:
-    text = f"{'GPU':>3} {'NAME':<{name_width}} {'STATE':<8} {'MEMORY':<20} {'UTIL':>5} {'TEMP':>5} {'POWER':>6}"
-    return terminal.paint(text, "dim")
+def _heading(widths: dict[str, int], terminal: Terminal) -> str:
+    cells = (fit(heading, width, terminal, COLUMNS[heading][1]) for heading, width in widths.items())
+    return terminal.paint(" ".join(cells), "dim")
 
 
-def _device(device: dict[str, Any], name_width: int, terminal: Terminal) -> str:
+def _cells(device: dict[str, Any], terminal: Terminal) -> dict[str, tuple[str, str]]:
+    """Text and colour of each cell."""
     used, total = device["memory_used"], device["memory_total"]
     fraction = used / total if used is not None and total else None
-    state = terminal.paint(f"{device['state']:<8}", STATE_COLOURS.get(device["state"], ""))
-    amount = f"{format_bytes(used)}/{format_bytes(total)}"
-    return (
-        f"{device['label']:>3} {fit(_short_name(device['name']), name_width, terminal)} {state} "
-        f"{_bar(fraction, terminal)} {amount:>11} {_unit(device['utilization'], '%'):>5} "
-        f"{_unit(device['temperature'], '°C' if terminal.unicode else 'C'):>5} {_watts(device['power']):>6}"
-    )
+    return {
+        "GPU": (device["label"], ""),
+        "NAME": (_short_name(device["name"]), ""),
+        "STATE": (device["state"], STATE_COLOURS.get(device["state"], "")),
+        "MEMORY": (terminal.bar(fraction, 8), _bar_colour(fraction)),
+        "": (f"{format_bytes(used)}/{format_bytes(total)}", ""),
+        "UTIL": (_unit(device["utilization"], "%"), ""),
+        "TEMP": (_unit(device["temperature"], "°C" if terminal.unicode else "C"), ""),
+        "POWER": (_watts(device["power"]), ""),
+    }
+
+
+def _cell(heading: str, cell: tuple[str, str], widths: dict[str, int], terminal: Terminal) -> str:
+    text, colour = cell
+    return terminal.paint(fit(text, widths[heading], terminal, COLUMNS[heading][1]), colour)
 
 
 def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
@@ -70,9 +105,8 @@ def _process(process: dict[str, Any], terminal: Terminal) -> str:
     return fit(f"{start}{kind}{command}", terminal.width, terminal).rstrip()
 
 
-def _bar(fraction: float | None, terminal: Terminal) -> str:
-    style = "" if not fraction else "green" if fraction < 0.5 else "yellow" if fraction < 0.9 else "red"
-    return terminal.paint(terminal.bar(fraction, 8), style)
+def _bar_colour(fraction: float | None) -> str:
+    return "" if not fraction else "green" if fraction < 0.5 else "yellow" if fraction < 0.9 else "red"
 
 
 def _short_name(name: str) -> str:

@@ -138,10 +138,18 @@ def _reading(handle: Any, facts: Device) -> Device:
 
 def _memory(handle: Any) -> tuple[int | None, int | None]:
     """Total and used. Version 2 first: version 1 counts the driver's own reserve as used."""
-    info = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    info = _optional(_memory_version_2, handle)
     if info is None:
         info = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
     return (None, None) if info is None else (info.total, info.used)
+
+
+def _memory_version_2(handle: Any) -> Any:
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    except TypeError:
+        # nvitop, loaded in the same process, puts a function in its place that knows no version.
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
 def _processes(handle: Any) -> tuple[Process, ...] | None:
@@ -173,7 +181,10 @@ def _running(what: str, handle: Any) -> list[Any] | None:
         entries: list[Any] | None = None if call is None else _optional(call, handle)
         if entries is not None:
             return entries
-    return None
+    from gpulease.probes import nvml_old
+
+    oldest: list[Any] | None = _optional(nvml_old.running, what, handle)
+    return oldest
 
 
 def _process(entry: Any, graphics: bool) -> Process:

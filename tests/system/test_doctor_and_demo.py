@@ -1,0 +1,65 @@
+"""`doctor`, `demo` and `completion` as a newcomer meets them."""
+
+from __future__ import annotations
+
+import subprocess
+
+from support.machine import Machine
+
+
+def levels(machine: Machine) -> dict[str, str]:
+    done = machine.run("doctor", "--json")
+    import json
+
+    return {finding["subject"]: finding["level"] for finding in json.loads(done.stdout)["findings"]}
+
+
+def test_doctor_finds_a_healthy_simulated_machine(machine: Machine) -> None:
+    found = levels(machine)
+    assert found["simulation"] == "warning"
+    assert [found[f"device {index}"] for index in range(4)] == ["ok"] * 4
+    done = machine.run("doctor")
+    assert done.returncode == 0
+    assert "SIMULATED" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_doctor_names_what_is_wrong_and_the_next_step(machine: Machine) -> None:
+    machine.set("gpu.1.lost=1", "gpu.2.power=none")
+    found = levels(machine)
+    assert (found["device 1"], found["device 2"]) == ("error", "warning")
+    assert machine.run("doctor").returncode == 69
+    machine.set("fault.init=9")
+    done = machine.run("doctor")
+    assert done.returncode == 69
+    assert "not loaded" in done.stdout
+    assert machine.run("doctor", CUDA_VISIBLE_DEVICES="x").returncode == 69
+
+
+def test_demo_shows_a_busy_machine_selects_and_runs(machine: Machine) -> None:
+    bare = {name: value for name, value in machine.environ.items() if name != "GPULEASE_SIMULATION"}
+    done = subprocess.run(machine.words("demo"), env=bare, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("outside") == 2
+    assert "\n1,3\n" in done.stdout
+    assert "works on GPU-" in done.stdout
+    assert done.stdout.rstrip().splitlines()[-3:][0].startswith("  gpulease")
+
+
+def test_completion_offers_verbs_options_and_choices(machine: Machine) -> None:
+    def words(*typed: str) -> list[str]:
+        return machine.run("completion", "--words", *typed).stdout.split()
+
+    assert "select" in words("se")
+    assert "--min-memory" in words("select", "--m")
+    assert words("select", "--order", "fr") == ["free-memory"]
+    assert words("nonsense", "--x") == []
+
+
+def test_the_bash_script_completes_in_a_real_bash(machine: Machine) -> None:
+    script = machine.run("completion", "bash").stdout
+    command = f'gpulease() {{ {" ".join(machine.words())} "$@"; }}'
+    call = "COMP_WORDS=(gpulease sel); COMP_CWORD=1; _gpulease; echo ${COMPREPLY[@]}"
+    typed = f"{command}\n{script}\n{call}"
+    done = subprocess.run(["bash", "-c", typed], env=machine.environ, capture_output=True, text=True)
+    assert done.stdout.split() == ["select"], done.stderr

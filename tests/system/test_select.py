@@ -1,0 +1,160 @@
+"""`gpulease select` and `gpulease.select`: everything that gpuselect does, on a live machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support.machine import Machine
+
+ECHO = [sys.executable, "-c", "import os; print(os.getpid(), os.environ.get('CUDA_VISIBLE_DEVICES'))"]
+
+
+def uuids(machine: Machine) -> list[str]:
+    return [device["uuid"] for device in machine.json("status")["devices"]]
+
+
+def test_it_prints_only_idle_indices(machine: Machine) -> None:
+    machine.set("gpu.1.utilization=40")
+    with machine.occupied("0"):
+        assert machine.run("select", "-n", "2").stdout == "2,3\n"
+        done = machine.run("select", "--count", "3")
+        assert done.returncode == 1
+        assert "3 asked for, 4 exist, 2 matched" in done.stderr
+        assert "--util 0 excluded 1" in done.stderr
+        assert "--processes 0 excluded 0" in done.stderr
+
+
+def test_it_becomes_the_command_with_uuids_and_pci_order(machine: Machine) -> None:
+    words = machine.words("select", "-d", "1,3", "-n", "2", "--", *ECHO)
+    with subprocess.Popen(words, env=machine.environ, stdout=subprocess.PIPE, text=True) as process:
+        text = process.communicate(timeout=60)[0].split()
+    names = uuids(machine)
+    assert text == [str(process.pid), f"{names[1]},{names[3]}"]
+
+
+def test_the_exit_code_and_the_signal_are_the_commands_own(machine: Machine) -> None:
+    assert machine.run("select", "--", "sh", "-c", "exit 7").returncode == 7
+    assert machine.run("select", "--", "sh", "-c", "kill -TERM $$").returncode == -15
+
+
+def test_sigpipe_is_as_the_command_expects_it(machine: Machine) -> None:
+    done = machine.run("select", "--", "sh", "-c", "yes | head -1 >/dev/null; echo fine")
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def test_embedding_and_export(machine: Machine) -> None:
+    text = f'eval "$({" ".join(machine.words("select", "-d", "2", "--export"))})"; echo $CUDA_VISIBLE_DEVICES'
+    done = subprocess.run(["sh", "-c", text], env=machine.environ, capture_output=True, text=True)
+    assert done.stdout.strip() == uuids(machine)[2]
+    assert machine.run("select", "-d", "2", "--uuid").stdout.strip() == uuids(machine)[2]
+
+
+def test_a_lost_gpu_never_breaks_the_others(machine: Machine) -> None:
+    machine.set("gpu.0.lost=1")
+    assert machine.run("select", "-n", "3").stdout == "1,2,3\n"
+    done = machine.run("select", "-n", "4")
+    assert "lost excluded 0" in done.stderr
+
+
+def test_an_unknown_value_passes_no_threshold_until_the_rule_is_left_out(machine: Machine) -> None:
+    for gpu in range(4):
+        machine.set(f"gpu.{gpu}.utilization=none")
+    done = machine.run("select")
+    assert done.returncode == 1
+    assert "(unknown)" in done.stderr
+    assert machine.run("select", "--util", "any", "--mem-util", "any").returncode == 0
+
+
+def test_visible_narrows_the_choice(machine: Machine) -> None:
+    assert machine.run("select", "--visible", CUDA_VISIBLE_DEVICES="3").stdout == "3\n"
+    assert machine.run("select", "--visible", CUDA_VISIBLE_DEVICES="").returncode == 1
+    done = machine.run("select", "--visible", CUDA_VISIBLE_DEVICES="garbage")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 2)
+
+
+def test_debug_says_what_was_seen(machine: Machine) -> None:
+    done = machine.run("select", "--debug")
+    assert done.stderr.count("gpulease: saw") == 4
+    assert "gpulease: selected" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["-n", "9"], 1, "4 exist"),
+        (["-n", "-1"], 2, "at least 1"),
+        (["-n", "0"], 2, "at least 1"),
+        (["-n", "two"], 2, "--help"),
+        (["--name", "H100"], 1, "The names here are: NVIDIA A100"),
+        (["-d", "7"], 2, "there are 0, 1, 2, 3"),
+        (["-d", ""], 2, "empty"),
+        (["--util", "-5"], 2, "0 or more"),
+        (["--min-memory", "lots"], 2, "6G"),
+        (["--", "no-such-command"], 1, "does not exist"),
+        (["--", "/etc/passwd"], 1, "may not be run"),
+        (["--json", "--", "true"], 2, "Leave one"),
+        (["--order", "taste"], 2, "--help"),
+    ],
+)
+def test_bad_input_has_its_code_and_two_sentences(machine: Machine, words: list[str], code: int, said: str) -> None:
+    done = machine.run("select", *words)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_silent_says_nothing(machine: Machine) -> None:
+    done = machine.run("select", "-n", "9", "--silent")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+PROGRAM = """
+import logging, os
+import gpulease
+from gpulease.errors import NotEnoughDevices
+
+text = gpulease.select(devices=[1, 2], count=2)
+assert text == "1,2", text
+assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+chosen = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+shown = gpulease.status(only_visible=True)["devices"]
+assert [device["uuid"] for device in shown] == chosen
+assert [device["index"] for device in shown] == [1, 2]
+assert len(gpulease.status()["devices"]) == 4
+assert gpulease.select(devices=0, set_environment=False) == "0"
+assert os.environ["CUDA_VISIBLE_DEVICES"].split(",") == chosen
+assert gpulease.select(count=9, silent=True) == ""
+try:
+    gpulease.select(count=9)
+except NotEnoughDevices as error:
+    assert error.fields["exist"] == 4
+else:
+    raise AssertionError("nine of four")
+assert gpulease.select(selector=lambda gpu: gpu.device == 3 and "A100" in gpu.name) == "3"
+for wrong in (0, -1, True, "two", 1.5):
+    try:
+        gpulease.select(wrong)
+    except ValueError as error:
+        assert error.exit_code == 2
+    else:
+        raise AssertionError(wrong)
+logging.basicConfig(level=logging.DEBUG)
+gpulease.select()
+print("done")
+"""
+
+
+def test_the_python_functions_do_the_same(machine: Machine) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=machine.environ, capture_output=True, text=True)
+    assert done.stdout == "done\n", done.stderr
+    assert "DEBUG:gpulease:selected" in done.stderr
+
+
+def test_the_module_file_stays_importable_without_a_driver() -> None:
+    done = subprocess.run([sys.executable, "-c", "import gpulease; print(dir(gpulease))"], env=dict(os.environ))
+    assert done.returncode == 0

@@ -1,0 +1,54 @@
+"""Writes docs/reference/cli.md from the parsers themselves, so that it cannot go stale.
+
+python tools/cli_reference.py          write it
+python tools/cli_reference.py --check  fail when it is not what would be written
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+TARGET = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
+HEAD = """\
+# The command line
+
+Written by `tools/cli_reference.py` from the commands themselves; do not edit.
+
+With no verb, `gpulease` shows the status. `--version` prints the version, `--help` the verbs.
+
+## Exit codes
+
+| code | meaning |
+| --- | --- |
+| 0 | done |
+| N | the command's own code where gpulease runs one (128+n for a signal) |
+| 1 | the thing asked for failed or does not exist |
+| 2 | wrong usage |
+| 69 | no broker or no driver |
+| 75 | not granted in time |
+| 77 | not permitted |
+"""
+
+
+def text() -> str:
+    os.environ["COLUMNS"] = "80"
+    from gpulease.cli.main import VERBS
+    from gpulease.cli.parsing import make_parser
+
+    parts = [HEAD]
+    for verb in VERBS:
+        parts.append(f"\n## gpulease {verb}\n\n```text\n{make_parser(verb).format_help().rstrip()}\n```\n")
+    return "".join(parts)
+
+
+def main() -> int:
+    if "--check" in sys.argv:
+        return 0 if TARGET.read_text() == text() else 1
+    TARGET.write_text(text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
