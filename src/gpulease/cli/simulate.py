@@ -61,21 +61,21 @@ def run(arguments: Namespace) -> int:
 
 
 def _run_machine(arguments: Namespace) -> int:
-    import shutil
-    from tempfile import mkdtemp
+    from tempfile import TemporaryDirectory
 
-    from gpulease.simulation.child import run_child
+    from gpulease.simulation.child import run_child, signals_held
     from gpulease.simulation.environment import simulated_environment
 
-    directory = Path(mkdtemp(prefix="gpulease-simulated-"))
-    try:
+    with (
+        signals_held() as mask,
+        TemporaryDirectory(prefix="gpulease-simulated-", ignore_cleanup_errors=True) as folder,
+    ):
+        directory = Path(folder)
         state.create(directory, arguments.gpus, arguments.profile, shared=arguments.shared)
         if arguments.set:
             state.set_values(directory, arguments.set)
         environ = simulated_environment(directory, os.environ)
-        return run_child(arguments.command or _shell(arguments), environ)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        return run_child(arguments.command or _shell(arguments), environ, mask)
 
 
 def _shell(arguments: Namespace) -> list[str]:

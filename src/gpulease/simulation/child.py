@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from gpulease.execution import cannot_start
 
@@ -23,17 +24,28 @@ PASSED_ON = (
 )
 
 
-def run_child(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """The command's own exit code, or 128+n when signal n ended it."""
+HELD = (*PASSED_ON, signal.SIGCHLD)
+
+
+@contextmanager
+def signals_held() -> Iterator[Iterable[int]]:
+    """No signal ends us in here, so that what is made is also taken away. Gives the mask as it was."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by some parents; then nobody could wait
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, signal.SIGCHLD))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
-        return _wait(_start(command, environ, before))
+        yield before
     finally:
-        # What arrived too late to be passed on must not end us before our caller has cleaned up.
-        while signal.sigtimedwait((*PASSED_ON, signal.SIGCHLD), 0):
+        while signal.sigtimedwait(HELD, 0):  # came too late to be passed on
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_child(command: Sequence[str], environ: Mapping[str, str], mask: Iterable[int]) -> int:
+    """The command's own exit code, or 128+n when signal n ended it; to be called with signals held."""
+    for early in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if early in signal.sigpending():
+            return 128 + early
+    return _wait(_start(command, environ, mask))
 
 
 def _start(command: Sequence[str], environ: Mapping[str, str], mask: Iterable[int]) -> int:
@@ -47,7 +59,7 @@ def _start(command: Sequence[str], environ: Mapping[str, str], mask: Iterable[in
 
 def _wait(pid: int) -> int:
     while True:
-        arrived = signal.sigwaitinfo((*PASSED_ON, signal.SIGCHLD))
+        arrived = signal.sigwaitinfo(HELD)
         if arrived.si_signo == signal.SIGCHLD:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:

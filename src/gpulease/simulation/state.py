@@ -178,7 +178,7 @@ def _read_process(directory: Path, name: str) -> Iterator[Use]:
 
 def _make_directories(directory: Path, shared: bool) -> None:
     processes = Path(directory, "processes")
-    if processes.is_dir():
+    if Path(directory, "machine").exists():
         return
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     processes.mkdir(mode=0o700, exist_ok=True)

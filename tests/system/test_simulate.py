@@ -1,0 +1,347 @@
+"""`gpulease simulate`: real commands in a simulated machine, and what is left when they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gpulease.errors import UnknownDevice, UsageError
+from gpulease.simulation import activate, library, state
+
+GPULEASE = [sys.executable, "-m", "gpulease"]
+DEADLINE = 60
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A surrounding that asks for no simulation, with a temporary directory of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPULEASE", "CUDA"))}
+    (tmp_path / "temporary").mkdir()
+    return {**kept, "TMPDIR": str(tmp_path / "temporary")}
+
+
+def simulate(environ: dict[str, str], *words: str, code: int = 0) -> str:
+    ended = subprocess.run(
+        [*GPULEASE, "simulate", *words], env=environ, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stderr if code else ended.stdout
+
+
+def left_behind(environ: dict[str, str]) -> list[str]:
+    return [name for name in os.listdir(environ["TMPDIR"]) if name.startswith("gpulease-simulated")]
+
+
+# ---- the command and its end
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -9 $$", 137)]
+)
+def test_the_exit_code_is_the_commands_own(environ: dict[str, str], script: str, code: int) -> None:
+    simulate(environ, "-n", "1", "--", "sh", "-c", script, code=code)
+    assert left_behind(environ) == []
+
+
+@pytest.fixture
+def running(environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    script = "trap 'echo interrupted; exit 5' INT; trap 'echo ended; exit 6' TERM; echo ready; while :; do read x; done"
+    process = subprocess.Popen(
+        [*GPULEASE, "simulate", "-n", "1", "--", "sh", "-c", script],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(("sent", "said", "code"), [(signal.SIGINT, "interrupted", 5), (signal.SIGTERM, "ended", 6)])
+def test_a_signal_is_passed_on_and_nothing_is_left(
+    environ: dict[str, str], running: subprocess.Popen[str], sent: signal.Signals, said: str, code: int
+) -> None:
+    assert len(left_behind(environ)) == 1
+    running.send_signal(sent)
+    output, _ = running.communicate(timeout=DEADLINE, input="\n")
+    assert output.strip() == said
+    assert running.returncode == code
+    assert left_behind(environ) == []
+
+
+def test_the_command_stays_in_the_foreground_group(environ: dict[str, str]) -> None:
+    script = "import os; print(os.getpgrp() == os.getpgid(os.getppid()))"
+    assert simulate(environ, "--", sys.executable, "-c", script) == "True\n"
+
+
+def test_without_a_command_it_is_a_shell(environ: dict[str, str]) -> None:
+    ended = subprocess.run(
+        [*GPULEASE, "simulate", "-n", "3"],
+        env={**environ, "SHELL": "/bin/sh"},
+        input="nvidia-smi -L | wc -l; exit 4\n",
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (ended.stdout.strip(), ended.returncode) == ("3", 4)
+    assert "SIMULATED" in ended.stderr
+
+
+def test_a_broker_inside_is_apart_from_the_one_outside(environ: dict[str, str]) -> None:
+    shown = simulate(environ, "--", "sh", "-c", 'echo "$GPULEASE_DIR" "$GPULEASE_SIMULATION"').split()
+    assert shown[0] == f"{shown[1]}/broker"
+    given = simulate({**environ, "GPULEASE_DIR": "/somewhere"}, "--", "sh", "-c", 'echo "$GPULEASE_DIR"')
+    assert given == "/somewhere\n"
+    nested = [*GPULEASE, "simulate", "--", "sh", "-c", 'echo "$GPULEASE_DIR" "$GPULEASE_SIMULATION"']
+    inner = simulate(environ, "--", *nested).split()
+    assert inner[0] == f"{inner[1]}/broker"
+
+
+# ---- changing and occupying
+
+
+def inside(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The surrounding of a machine that outlives one command."""
+    return {**environ, "GPULEASE_SIMULATE": "2:mixed", "GPULEASE_DIR": str(tmp_path / "base")}
+
+
+def test_set_and_show(environ: dict[str, str], tmp_path: Path) -> None:
+    environ = inside(environ, tmp_path)
+    simulate(environ, "set", "gpu.0.utilization=90", "gpu.1.memory_used=2G", "gpu.1.power=99W")
+    shown = simulate(environ, "show")
+    assert "SIMULATED" in shown
+    assert {"gpu.0.utilization=90", f"gpu.1.memory_used={2 << 30}", "gpu.1.power=99000"} <= set(shown.splitlines())
+    document = json.loads(simulate(environ, "show", "--json"))
+    assert document["machine"]["gpu.0.utilization"] == "90"
+    assert document["directory"] == str(tmp_path / "base" / "simulated-2-mixed")
+    assert os.stat(document["directory"]).st_mode & 0o777 == 0o700
+
+
+def test_use_becomes_the_command_with_the_same_pid(environ: dict[str, str], tmp_path: Path) -> None:
+    environ = inside(environ, tmp_path)
+    process = subprocess.Popen(
+        [*GPULEASE, "simulate", "use", "0,1", "--memory", "3G", "--", "sh", "-c", "echo $$; read x; exit 9"],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert int(process.stdout.readline()) == process.pid
+    uses = json.loads(simulate(environ, "show", "--json"))["processes"]
+    assert [(use["pid"], use["gpu"], use["memory"]) for use in uses] == [
+        (process.pid, 0, 3 << 30),
+        (process.pid, 1, 3 << 30),
+    ]
+    process.communicate("\n", timeout=DEADLINE)
+    assert process.returncode == 9
+    assert json.loads(simulate(environ, "show", "--json"))["processes"] == []
+
+
+def test_use_takes_the_devices_of_cuda_visible_devices(environ: dict[str, str], tmp_path: Path) -> None:
+    environ = inside(environ, tmp_path)
+    machine = json.loads(simulate(environ, "show", "--json"))["machine"]
+    for visible in ("1", machine["gpu.1.uuid"], machine["gpu.1.uuid"][:10]):
+        shown = simulate(
+            {**environ, "CUDA_VISIBLE_DEVICES": visible}, "use", "--graphics", "--", *GPULEASE, "simulate", "show"
+        )
+        assert f"uses {1 << 30} bytes of 1\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("-n", "0", "--", "true"), 2, "1 to 64"),
+        (("-n", "65", "--", "true"), 2, "1 to 64"),
+        (("-n", "few", "--", "true"), 2, "--help"),
+        (("--profile", "h100", "--", "true"), 2, "a100, rtx4090, mixed"),
+        (("--set", "gpu.0.colour=red", "--", "true"), 2, "utilization"),
+        (("--", "no-such-command-here"), 1, "does not exist"),
+        (("set", "gpu.0.lost=1"), 1, "no simulated machine"),
+        (("show",), 1, "GPULEASE_SIMULATE=4"),
+        (("use", "0"), 2, "no command"),
+        (("use", "0", "--memory", "lots", "--", "true"), 2, "6G"),
+        (("nonsense",), 2, "--help"),
+    ],
+)
+def test_wrong_use_says_what_to_do(environ: dict[str, str], words: tuple[str, ...], code: int, said: str) -> None:
+    assert said in simulate(environ, *words, code=code)
+    assert left_behind(environ) == []
+
+
+@pytest.mark.parametrize(
+    ("assignment", "error"),
+    [
+        ("gpu.0.utilization=101", UsageError),
+        ("gpu.0.utilization=-1", UsageError),
+        ("gpu.0.utilization=many", UsageError),
+        ("gpu.0.memory_total=big", UsageError),
+        ("gpu.0.mig=8", UsageError),
+        ("gpu.0.lost=yes", UsageError),
+        ("gpu.0.uuid=1", UsageError),
+        ("gpu.0.performance_state=P16", UsageError),
+        ("gpu.0.name=two\nlines", UsageError),
+        ("gpu.0.nothing=1", UsageError),
+        ("gpu_count=3", UsageError),
+        ("utilization", UsageError),
+        ("gpu.2.utilization=1", UnknownDevice),
+        ("fault.middle=nvmlInit", UsageError),
+    ],
+)
+def test_a_value_that_makes_no_sense_changes_nothing(tmp_path: Path, assignment: str, error: type[Exception]) -> None:
+    state.create(tmp_path, 2)
+    before = state.read_machine(tmp_path)
+    with pytest.raises(error):
+        state.set_values(tmp_path, ["gpu.0.temperature=50", assignment])
+    assert state.read_machine(tmp_path) == before
+
+
+def test_two_gpus_do_not_share_a_uuid(tmp_path: Path) -> None:
+    state.create(tmp_path, 2)
+    with pytest.raises(UsageError, match="UUID"):
+        state.set_values(tmp_path, [f"gpu.0.uuid={state.read_machine(tmp_path)['gpu.1.uuid']}"])
+
+
+# ---- several at once
+
+
+def test_two_that_make_a_machine_at_once_make_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: state.create(tmp_path / "machine", 4), range(8)))
+    assert made.count(True) == 1
+
+
+def test_no_change_is_lost_when_many_change_at_once(tmp_path: Path) -> None:
+    state.create(tmp_path, 16)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda gpu: state.set_values(tmp_path, [f"gpu.{gpu}.utilization={gpu}"]), range(16)))
+    machine = state.read_machine(tmp_path)
+    assert [machine[f"gpu.{gpu}.utilization"] for gpu in range(16)] == [str(gpu) for gpu in range(16)]
+
+
+def test_a_shared_machine_lets_everybody_occupy_and_nobody_else_change(tmp_path: Path) -> None:
+    state.create(tmp_path / "own", 1)
+    state.create(tmp_path / "shared", 1, shared=True)
+    modes = [os.stat(tmp_path / name).st_mode & 0o7777 for name in ("own/processes", "shared/processes", "shared")]
+    assert modes == [0o700, 0o1777, 0o755]
+
+
+# ---- what asks for simulation
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "65", "4:nothing", "1.5", ":a100", "٣"])
+def test_a_wrong_number_of_gpus_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(UsageError):
+        activate.directory_from_environment({"GPULEASE_SIMULATE": value, "GPULEASE_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize("environ", [{}, {"GPULEASE_SIMULATE": ""}, {"GPULEASE_SIMULATE": "0"}])
+def test_nothing_simulates_unless_asked(environ: dict[str, str]) -> None:
+    assert activate.directory_from_environment(environ) is None
+
+
+def test_the_machine_of_an_environment_stays(tmp_path: Path) -> None:
+    environ = {"GPULEASE_SIMULATE": "3", "XDG_RUNTIME_DIR": str(tmp_path)}
+    directory = activate.directory_from_environment(environ)
+    assert directory == tmp_path / "gpulease" / "simulated-3-a100"
+    state.set_values(directory, ["gpu.2.fan=11"])
+    assert activate.directory_from_environment(environ) == directory
+    assert state.read_machine(directory)["gpu.2.fan"] == "11"
+
+
+# ---- building the library
+
+
+def test_many_that_build_at_once_get_one_whole_library(environ: dict[str, str], tmp_path: Path) -> None:
+    if library.find_compiler(environ) is None:
+        pytest.skip("no C compiler")
+    environ = {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with ThreadPoolExecutor(3) as pool:
+        built = set(pool.map(lambda _: library.library_path(environ), range(3)))
+    assert len(built) == 1
+    assert len(os.listdir(tmp_path / "cache" / "gpulease")) == 1
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle(environ: dict[str, str], tmp_path: Path) -> None:
+    if library.find_compiler(environ) is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "file").write_text("")
+    built = library.library_path({**environ, "XDG_CACHE_HOME": str(tmp_path / "file")})
+    assert built is not None
+    assert built.is_relative_to(environ["TMPDIR"])
+
+
+def test_without_a_compiler_there_is_no_library(environ: dict[str, str], tmp_path: Path) -> None:
+    bare = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": environ["TMPDIR"]}
+    assert library.library_path(bare) is None
+
+
+def test_the_customization_of_python_still_runs_without_a_compiler(environ: dict[str, str], tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("print('own customization')\n")
+    environ = {**environ, "GPULEASE_SIMULATION_LIBRARY": "python", "PYTHONPATH": str(own)}
+    script = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
+    assert "own customization\n5\n" in simulate(environ, "-n", "5", "--", sys.executable, "-c", script)
+
+
+# ---- nvidia-smi
+
+
+def smi(environ: dict[str, str], *words: str, code: int = 0) -> str:
+    machine = ("-n", "3", "--profile", "mixed", "--set", "gpu.0.mig=2", "--set", "gpu.1.utilization=42", "--")
+    occupying = (*GPULEASE, "simulate", "use", "1", "--memory", "2G", "--")
+    ended = subprocess.run(
+        [*GPULEASE, "simulate", *machine, *occupying, "sh", "-c", 'nvidia-smi "$@"; exit $?', "sh", *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("library", ["", "python"])
+def test_nvidia_smi_answers_in_csv(environ: dict[str, str], library: str) -> None:
+    environ = {**environ, "GPULEASE_SIMULATION_LIBRARY": library}
+    asked = "--query-gpu=index,gpu_bus_id,name,memory.used,utilization.gpu,fan.speed"
+    assert smi(environ, "--format=csv,noheader", asked).splitlines() == [
+        "0, 00000000:07:00.0, NVIDIA A100-SXM4-80GB, 0 MiB, [N/A], [N/A]",
+        "1, 00000000:0F:00.0, NVIDIA GeForce RTX 4090, 2048 MiB, 42 %, 30 %",
+        "2, 00000000:47:00.0, Tesla T4, 0 MiB, 0 %, [N/A]",
+    ]
+    rows = smi(environ, "--query-compute-apps=pid,gpu_bus_id,used_memory", "--format=csv,nounits").splitlines()
+    assert rows[0] == "pid, gpu_bus_id, used_memory"
+    assert rows[1].split(", ")[1:] == ["00000000:0F:00.0", "2048"]
+    assert smi(environ, "-i", "2", "--query-gpu=index", "--format=csv").splitlines() == ["index", "2"]
+
+
+def test_nvidia_smi_answers_people(environ: dict[str, str]) -> None:
+    assert "SIMULATED" in smi(environ)
+    listed = smi(environ, "-L")
+    assert (listed.count("GPU "), listed.count("MIG ")) == (3, 2)
+    everything = smi(environ, "-q")
+    for line in ("Attached GPUs", "Display Mode", "Display Active"):
+        assert line in everything
+    assert everything.count("Product Name") == 3
+
+
+def test_nvidia_smi_refuses_what_it_does_not_know(environ: dict[str, str]) -> None:
+    assert 'Field "nothing" is not a valid field' in smi(environ, "--query-gpu=nothing", "--format=csv", code=2)
+    smi(environ, "--query-gpu=index", code=2)
+    assert "No devices were found" in smi(environ, "-i", "9", code=6)
