@@ -42,7 +42,7 @@ def test_demo_shows_a_busy_machine_selects_and_runs(machine: Machine) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("outside") == 2
     assert "\n1,3\n" in done.stdout
-    assert "works on GPU-" in done.stdout
+    assert "sees only GPU-" in done.stdout
     assert done.stdout.rstrip().splitlines()[-3:][0].startswith("  gpulease")
 
 

@@ -17,7 +17,7 @@ EXAMPLES = """\
 examples:
   gpulease demo
 """
-WORK = "import os; print('pid', os.getpid(), 'works on', os.environ['CUDA_VISIBLE_DEVICES'])"
+WORK = "echo process $$ sees only $CUDA_VISIBLE_DEVICES"
 PATIENCE = 30  # seconds for any one step
 
 
@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="gpulease-demo-") as folder, ExitStack() as stack:
         machine = Path(folder) / "machine"
         create(machine, 4, "a100")
-        tour = _Tour({**os.environ, "GPULEASE_SIMULATION": str(machine)}, Terminal())
+        tour = _Tour({**os.environ, "GPULEASE_SIMULATION": str(machine)}, Path(folder), Terminal())
         tour.say("Four SIMULATED GPUs; no driver and no card is touched.")
         tour.occupy(stack, "0", "31G", utilization=97)
         tour.occupy(stack, "2", "12G", utilization=64)
@@ -39,30 +39,36 @@ def run(arguments: Namespace) -> int:
         tour.say("Two of them are used by real processes. Pick an idle pair:")
         tour.show("select", "--gpus", "2")
         tour.say("Run a command on an idle pair; it sees only those two:")
-        tour.show("select", "--gpus", "2", "--", "python3", "-c", WORK)
+        tour.show("select", "--gpus", "2", "--", "sh", "-c", WORK)
     _farewell()
     return 0
 
 
 class _Tour:
-    def __init__(self, environ: dict[str, str], terminal: Terminal) -> None:
+    def __init__(self, environ: dict[str, str], folder: Path, terminal: Terminal) -> None:
         self._environ = environ
+        self._folder = folder
         self._terminal = terminal
 
     def say(self, text: str) -> None:
         print(f"\n{self._terminal.paint(text, 'cyan')}", flush=True)
 
     def show(self, *words: str) -> None:
-        shown = " ".join(f'"{word}"' if " " in word else word for word in words)
+        shown = " ".join(f"'{word}'" if " " in word else word for word in words)
         print(self._terminal.paint(f"$ gpulease {shown}", "bold"), flush=True)
         subprocess.run(_gpulease(words), env=self._environ, check=True, timeout=PATIENCE)
 
     def occupy(self, stack: ExitStack, device: str, memory: str, utilization: int) -> None:
         """A real process that holds a simulated GPU; it says `ready` once it does, and ends with the tour."""
-        script = "import sys; print('ready', flush=True); sys.stdin.read()"
-        words = ("simulate", "use", device, "--memory", memory, "--", sys.executable, "-c", script, "train.py")
+        (self._folder / "train.py").write_text("import sys; print('ready', flush=True); sys.stdin.read()")
+        words = ("simulate", "use", device, "--memory", memory, "--", sys.executable, "train.py")
         process = subprocess.Popen(
-            _gpulease(words), env=self._environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            _gpulease(words),
+            env=self._environ,
+            cwd=self._folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         stack.callback(process.wait, PATIENCE)
         stack.callback(process.stdin.close if process.stdin else process.kill)

@@ -100,9 +100,15 @@ def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
 
 def _process(process: dict[str, Any], terminal: Terminal) -> str:
     start = f"      {process['user'] or '?':<10} {process['pid']:>7} {format_bytes(process['memory']):>6}  "
-    command = process["command"] or "(not visible from here)"
+    command = _short_command(process["command"] or "(not visible from here)")
     kind = "(graphics) " if process["graphics"] else ""
     return fit(f"{start}{kind}{command}", terminal.width, terminal).rstrip()
+
+
+def _short_command(command: str) -> str:
+    """Without the folder of the program: what is run matters more than where it lies."""
+    program, space, rest = command.partition(" ")
+    return f"{program.rpartition('/')[2] or program}{space}{rest}"
 
 
 def _bar_colour(fraction: float | None) -> str:
