@@ -36,7 +36,12 @@ def configure(parser: ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="as `simulate set`, before CMD starts"
     )
     parser.add_argument("--shared", action="store_true", help="let other users of this host occupy its GPUs")
-    actions = parser.add_subparsers(dest="action", metavar="[set | show | use] …", title="in a simulated machine")
+    actions = parser.add_subparsers(
+        dest="action",
+        metavar="[set | show | use] …",
+        title="in a simulated machine",
+        help="each has its own --help",
+    )
     _configure_actions(actions.add_parser)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 NAME = "libnvidia-ml.so.1"
 FLAGS = ("-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-pthread", f"-Wl,-soname,{NAME}")
@@ -48,9 +49,20 @@ def find_compiler(environ: Mapping[str, str]) -> list[str] | None:
 
 
 def _fingerprint(source: Path) -> str:
-    from hashlib import sha256
+    data = source.read_bytes() + os.uname().machine.encode()
+    return str(_lean_sha256()(data).hexdigest())[:16]
 
-    return sha256(source.read_bytes() + os.uname().machine.encode()).hexdigest()[:16]
+
+def _lean_sha256() -> Any:
+    """hashlib loads OpenSSL, which every start would pay for; `random` of the standard library does this too."""
+    from importlib import import_module
+
+    for name in ("_sha2", "_sha256", "hashlib"):
+        try:
+            return import_module(name).sha256
+        except ImportError:
+            continue
+    raise ImportError("this Python has no sha256")
 
 
 def _cache_places(environ: Mapping[str, str]) -> list[Path]:
