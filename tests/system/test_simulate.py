@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -84,6 +85,22 @@ def test_a_signal_is_passed_on_and_nothing_is_left(
 def test_the_command_stays_in_the_foreground_group(environ: dict[str, str]) -> None:
     script = "import os; print(os.getpgrp() == os.getpgid(os.getppid()))"
     assert simulate(environ, "--", sys.executable, "-c", script) == "True\n"
+
+
+def test_the_terminals_interrupt_reaches_the_command_once(environ: dict[str, str]) -> None:
+    script = (
+        "import signal; wanted = [signal.SIGINT]; signal.pthread_sigmask(signal.SIG_BLOCK, wanted);"
+        "print('ready', flush=True); signal.sigwait(wanted); again = signal.sigtimedwait(wanted, 0.3);"
+        "print('once' if again is None else 'twice', flush=True)"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*GPULEASE, "simulate", "-n", "1", "--", sys.executable, "-c", script], environ)
+    with open(terminal, "r+b", buffering=0) as stream:
+        assert b"ready" in stream.readline()
+        stream.write(b"\x03")
+        assert b"once" in stream.readline()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_without_a_command_it_is_a_shell(environ: dict[str, str]) -> None:

@@ -22,11 +22,17 @@ examples:
   gpulease simulate use 0 --memory 8G -- sleep 60     occupy GPU 0 until it ends
   gpulease simulate show                              every key and its value
 """
+USAGE = """\
+gpulease simulate [-n N] [--profile PROFILE] [--set KEY=VALUE] [--shared] [-- CMD …]
+       gpulease simulate set KEY=VALUE …
+       gpulease simulate show [--json]
+       gpulease simulate use [DEVICES] [--memory SIZE] [--graphics] -- CMD …"""
 NO_MACHINE = "Run this inside `gpulease simulate -n 4`, or set GPULEASE_SIMULATE=4."
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
+    parser.usage = USAGE
     parser.set_defaults(command=[], action=None)
     parser.add_argument("-n", "--gpus", type=int, default=4, metavar="N", help="how many GPUs (default 4)")
     parser.add_argument(
@@ -41,6 +47,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="[set | show | use] …",
         title="in a simulated machine",
         help="each has its own --help",
+        prog="gpulease simulate",
     )
     _configure_actions(actions.add_parser)
 
