@@ -8,8 +8,15 @@
     │   └── CommandNotFound   command          1   CMD cannot be started
     ├── NotEnoughDevices      not-enough       1   fewer devices match than were asked for
     ├── SimulationError       simulation       1   the simulated machine cannot be made or changed
+    ├── StateError            state            1   the broker's state cannot be read or written
+    ├── NotGranted            not-granted     75   no device within the time that was given
+    │   └── Cancelled         cancelled       75   the request left the line before it was granted
+    ├── NotPermitted          not-permitted   77   it belongs to another user
+    ├── TooMuch               too-much        75   one user asks more of the broker than its limits allow
+    ├── ProtocolError         protocol         1   a message that the broker or the client cannot understand
     └── Unavailable                           69
         ├── NoDevices         no-devices      69   no driver, no GPU, no simulation
+        ├── BrokerUnavailable broker          69   no broker answers, and none could be started
         ├── DriverError       driver          69   the driver is there and answers with an error
         └── DriverHangs       driver-hangs    69   the driver did not answer within the deadline
 
@@ -73,6 +80,39 @@ class SimulationError(GpuleaseError):
     code = "simulation"
 
 
+class StateError(GpuleaseError):
+    code = "state"
+    next_step = "Check that the disk is not full and that the folder is writable; nothing was changed."
+
+
+class NotGranted(GpuleaseError):
+    code = "not-granted"
+    exit_code = EXIT_NOT_GRANTED
+    next_step = "Wait longer with --wait, or ask for less; `gpulease status` shows who holds what."
+
+
+class Cancelled(NotGranted):
+    code = "cancelled"
+    next_step = "Ask again."
+
+
+class NotPermitted(GpuleaseError):
+    code = "not-permitted"
+    exit_code = EXIT_NOT_PERMITTED
+    next_step = "Ask its owner, or root."
+
+
+class TooMuch(GpuleaseError):
+    code = "too-much"
+    exit_code = EXIT_NOT_GRANTED
+    next_step = "Let some of what you already asked for end first."
+
+
+class ProtocolError(GpuleaseError):
+    code = "protocol"
+    next_step = "Use the same gpulease version as the broker; `gpulease stop` ends an older one."
+
+
 class Unavailable(GpuleaseError):
     code = "unavailable"
     exit_code = EXIT_UNAVAILABLE
@@ -83,6 +123,10 @@ class NoDevices(Unavailable):
     next_step = "To try gpulease without a GPU, run `gpulease simulate -n 4 -- gpulease status`."
 
 
+class BrokerUnavailable(Unavailable):
+    code = "broker"
+
+
 class DriverError(Unavailable):
     code = "driver"
 
@@ -90,3 +134,14 @@ class DriverError(Unavailable):
 class DriverHangs(Unavailable):
     code = "driver-hangs"
     next_step = "Check `dmesg` for driver errors; a reboot may be needed."
+
+
+def by_code(code: str, what: str, next_step: str | None, fields: dict[str, object]) -> GpuleaseError:
+    """The error that a broker reported, as the class that it was there."""
+    rest: list[type[GpuleaseError]] = [GpuleaseError]
+    while rest:
+        kind = rest.pop()
+        if kind.code == code:
+            return kind(what, next_step, **fields)
+        rest += kind.__subclasses__()
+    return GpuleaseError(what, next_step, **fields)

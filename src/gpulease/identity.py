@@ -69,3 +69,68 @@ def _read(path: str) -> bytes | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def boot_id() -> str:
+    """Which start of this machine it is: after another one every process is gone."""
+    return (_read("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
+
+
+def pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when `pid` ends; None when there is no such process now."""
+    try:
+        return os.pidfd_open(pid)
+    except (ProcessLookupError, OSError):
+        return None
+
+
+def user_of(pid: int) -> int | None:
+    """The user that `pid` runs as."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def parent_of(pid: int) -> int | None:
+    fields = _fields(pid)
+    return int(fields[1]) if fields else None
+
+
+# These run another command and wait for it: whoever asked is above them.
+WRAPPERS = frozenset({"timeout", "sudo", "uv", "time", "strace", "doas", "su", "runuser", "setpriv", "env", "nice"})
+
+
+def asking_process(pid: int) -> int:
+    """The shell or script that asked, seen from its child `pid`, past subshells and wrappers.
+
+    A subshell is a fork without an exec, so it has its parent's `start_stack` and `arg_start`; a shell started
+    inside a shell has its own.
+    """
+    asker = parent_of(pid) or 1
+    while asker > 1:
+        above = parent_of(asker)
+        if above is None or above <= 1 or not (_same_program(asker, above) or _name(asker) in WRAPPERS):
+            break
+        asker = above
+    return asker
+
+
+def _same_program(pid: int, other: int) -> bool:
+    mine, theirs = _fields(pid), _fields(other)
+    if mine is None or theirs is None:
+        return False
+    # Fields 28 and 48 of /proc/PID/stat, counted from the state, which is field 3. 0 and 1 mean: not told.
+    marks = [(fields[25], fields[45]) for fields in (mine, theirs)]
+    return marks[0] == marks[1] and not {b"0", b"1"} & set(marks[0])
+
+
+def _name(pid: int) -> str:
+    line = _read(f"/proc/{pid}/stat") or b"()"
+    return line[line.index(b"(") + 1 : line.rindex(b")")].decode(errors="replace")
+
+
+def _fields(pid: int) -> list[bytes] | None:
+    """The fields of /proc/PID/stat behind the name: state, parent, ..."""
+    line = _read(f"/proc/{pid}/stat")
+    return None if line is None else line[line.rindex(b")") + 2 :].split()

@@ -207,3 +207,9 @@ def test_wrong_usage_is_code_2(machine: Machine, words: list[str]) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
+
+
+def test_neighbours_are_known(machine: Machine) -> None:
+    machine.set("gpu.0.group=a", "gpu.1.group=a", "gpu.2.group=b", "gpu.3.group=b")
+    groups = [device["group"] for device in machine.json("status")["devices"]]
+    assert groups[0] == groups[1] != groups[2] == groups[3]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpulease.errors import NoDevices, UsageError
-from gpulease.model import Sample
+from gpulease.model import Device, Sample
 from gpulease.probes.base import Probe, SeveralProbes
 from gpulease.probes.deadline import DEFAULT_SECONDS, WithDeadline
 
@@ -46,6 +46,16 @@ class Detected:
         sample = simulated.snapshot()
         self._probe = simulated
         return sample
+
+    def occupancy(self, uuids: Sequence[str]) -> list[Device]:
+        """Memory and processes of some devices, as quickly as the driver tells them."""
+        if self._probe is None:
+            self.snapshot()
+        quick = getattr(self._probe, "occupancy", None)
+        found: list[Device] = [] if quick is None else quick(uuids)
+        if len(found) == len(uuids):
+            return found
+        return [device for device in self.snapshot().devices if device.uuid in uuids]
 
 
 def _simulated(environ: Mapping[str, str]) -> Probe | None:

@@ -7,7 +7,7 @@ disturb the others. Only a failure of the whole library raises.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pynvml
@@ -15,7 +15,7 @@ import pynvml
 from gpulease import identity
 from gpulease.errors import DriverError, NoDevices, Unavailable
 from gpulease.model import Device, Process, Sample
-from gpulease.probes.topology import pci_root
+from gpulease.probes.topology import groups, pci_root
 
 LOST = {15: "the GPU is lost: it fell off the bus", 16: "the GPU must be reset before it can be used"}
 NOT_HERE = {
@@ -37,7 +37,9 @@ class NvmlProbe:
         self._ready = False
         self._driver: str | None = None
         self._handles: dict[int, Any] = {}
-        self._facts: dict[str, Device] = {}  # by the driver's own number: "0", "0:1"
+        self._groups: list[str | None] | None = None
+        self._facts: dict[str, Device] = {}  # of a GPU by its number, of a MIG instance by its UUID
+        self._places: dict[str, tuple[Device, Any, Any]] = {}  # by UUID: facts, handle, its GPU's handle
 
     def snapshot(self) -> Sample:
         try:
@@ -47,8 +49,22 @@ class NvmlProbe:
             raise _unavailable(error) from None
         if not count:
             raise NoDevices("The NVIDIA driver is loaded, but it finds no GPU.")
+        if self._groups is None:
+            self._groups = groups(count, self._distance)
         devices = [device for index in range(count) for device in self._gpu(index)]
         return Sample(time.time(), tuple(devices), self._simulated, self._driver)
+
+    def occupancy(self, uuids: Sequence[str]) -> list[Device]:
+        """Memory and processes only, of devices that a snapshot has shown: what a grant depends on."""
+        return [self._occupied(*self._places[uuid]) for uuid in uuids if uuid in self._places]
+
+    def _occupied(self, facts: Device, handle: Any, gpu: Any) -> Device:
+        try:
+            total, used = _memory(handle)
+            users = _instance_processes(handle, gpu) if facts.instance is not None else self._processes(facts, handle)
+        except _Lost as lost:
+            return self._lost(facts.index, str(lost))._replace(uuid=facts.uuid)
+        return facts._replace(memory_total=total, memory_used=used, processes=users)
 
     def _begin(self) -> None:
         if self._ready:
@@ -79,6 +95,16 @@ class NvmlProbe:
             self._handles[index] = handle
         return handle
 
+    def _distance(self, one: int, other: int) -> int | None:
+        try:
+            level = _optional(pynvml.nvmlDeviceGetTopologyCommonAncestor, self._handle(one), self._handle(other))
+        except _Lost:
+            return None
+        return None if level is None else int(level)
+
+    def _group(self, index: int) -> str | None:
+        return self._groups[index] if self._groups and index < len(self._groups) else None
+
     def _lost(self, index: int, why: str) -> Device:
         self._handles.pop(index, None)  # after a reset the GPU comes back under a new handle
         known = self._facts.get(str(index)) or Device(index, f"lost-{index}", "unknown GPU")
@@ -87,17 +113,23 @@ class NvmlProbe:
     def _whole(self, index: int, handle: Any, mig_mode: bool | None) -> Device:
         facts = self._facts.get(str(index))
         if facts is None:
-            facts = self._facts[str(index)] = _facts_of(index, handle)
-        return _reading(handle, facts)._replace(mig_mode=mig_mode, processes=_processes(handle))
+            facts = self._facts[str(index)] = _facts_of(index, handle, self._group(index))
+        self._places[facts.uuid] = (facts, handle, handle)
+        return _reading(handle, facts)._replace(mig_mode=mig_mode, processes=self._processes(facts, handle))
+
+    def _processes(self, facts: Device, handle: Any) -> tuple[Process, ...] | None:
+        """The only GPU of a machine with a screen is handed out all the same: what draws there is no use."""
+        return _processes(handle, drawing_wins=bool(facts.display_active) and len(self._handles) == 1)
 
     def _instance(self, index: int, number: int, handle: Any, parent: Any) -> Device:
         """A MIG instance. Heat, power and bus are its GPU's; load is what the driver does not tell."""
         uuid = _text(_optional(pynvml.nvmlDeviceGetUUID, handle)) or f"MIG-unknown-{index}-{number}"
         facts = self._facts.get(uuid)
         if facts is None:
-            facts = self._facts[uuid] = _facts_of(index, parent)._replace(
+            facts = self._facts[uuid] = _facts_of(index, parent, self._group(index))._replace(
                 uuid=uuid, instance=number, name=_text(_optional(pynvml.nvmlDeviceGetName, handle)) or "MIG"
             )
+        self._places[uuid] = (facts, handle, parent)
         total, used = _memory(handle)
         return _reading(parent, facts)._replace(
             memory_total=total,
@@ -109,14 +141,14 @@ class NvmlProbe:
         )
 
 
-def _facts_of(index: int, handle: Any) -> Device:
+def _facts_of(index: int, handle: Any, group: str | None) -> Device:
     bus_id = _optional(_bus_id, handle)
     return Device(
         index=index,
         uuid=_text(_optional(pynvml.nvmlDeviceGetUUID, handle)) or f"unknown-{index}",
         name=_text(_optional(pynvml.nvmlDeviceGetName, handle)) or "NVIDIA GPU",
         pci_bus_id=bus_id,
-        group=pci_root(bus_id),
+        group=group or pci_root(bus_id),
         display_active=_optional(_display_active, handle),
     )
 
@@ -152,14 +184,18 @@ def _memory_version_2(handle: Any) -> Any:
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
-def _processes(handle: Any) -> tuple[Process, ...] | None:
+def _processes(handle: Any, drawing_wins: bool = False) -> tuple[Process, ...] | None:
+    """Who computes and who draws. Whoever does both computes, unless `drawing_wins`."""
     compute = _running("Compute", handle)
     if compute is None:
         return None
-    computing = {entry.pid for entry in compute}
-    drawing = [entry for entry in _running("Graphics", handle) or [] if entry.pid not in computing]
-    found = [_process(entry, False) for entry in compute] + [_process(entry, True) for entry in drawing]
-    return tuple(sorted(found))
+    lists = [(False, compute), (True, _running("Graphics", handle) or [])]
+    found: dict[int, Process] = {}
+    for graphics, entries in reversed(lists) if drawing_wins else lists:
+        for entry in entries:
+            if entry.pid not in found:
+                found[entry.pid] = _process(entry, graphics)
+    return tuple(found[pid] for pid in sorted(found))
 
 
 def _instance_processes(handle: Any, parent: Any) -> tuple[Process, ...] | None:
