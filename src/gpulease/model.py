@@ -1,4 +1,4 @@
-"""The words of gpulease as immutable values: devices, processes, samples, requests, leases, owners.
+"""The words of gpulease as immutable values: devices, processes, samples, requests, the line, leases.
 
 Named tuples and not dataclasses, because the commands that people wait for load this file
 (docs/decisions/0002). Nothing here reads a clock, a file or a driver.
@@ -68,12 +68,13 @@ class Owner(NamedTuple):
     boot_id: str
     pid: int | None = None
     start_time: int | None = None
+    groups: tuple[str, ...] = ()  # of the user; quotas are counted by them
 
 
 class Request(NamedTuple):
     """What somebody wants. Spelled the same on the command line, in Python and on the wire."""
 
-    gpus: int = 1
+    gpus: int = 1  # whole devices of one host, all at once
     memory: int | None = None  # bytes: a share of one device instead of whole ones
     names: tuple[str, ...] = ()  # in order of preference, matched partially and in any case
     devices: tuple[str, ...] = ()  # UUIDs
@@ -83,6 +84,21 @@ class Request(NamedTuple):
     priority: int = DEFAULT_PRIORITY
     not_before: float | None = None
     duration: float | None = None  # seconds, as declared; None when nobody said
+
+
+class Waiting(NamedTuple):
+    """A request in the line: who asks, since when, and in which place."""
+
+    id: str
+    request: Request
+    user: str
+    uid: int
+    since: float  # when it came; patience is counted from here
+    groups: tuple[str, ...] = ()
+    kind: str = "run"  # what the lease will be: run, get, job, pool, reservation
+    place: float | None = None  # the order of arrival when it is not `since`, after a `move`
+    blocked: str | None = None  # why it may not be granted yet, whatever is free; one sentence
+    forced: bool = False  # start now, past the policy's thresholds, never past a lease
 
 
 class Lease(NamedTuple):
@@ -97,3 +113,5 @@ class Lease(NamedTuple):
     memory: int | None = None  # bytes on its one device, for a share
     priority: int = DEFAULT_PRIORITY
     note: str | None = None
+    duration: float | None = None  # seconds, as the request declared; `until` is what ends by the clock
+    max_leases: int | None = None  # at most so many leases beside it, as the request asked

@@ -1,0 +1,41 @@
+"""The planner: who gets which devices, and why the others wait. Pure: equal input, equal output.
+
+    plan(devices, leases, line, policy, now, views=…, usage=…, closed=…) -> Plan
+
+The caller keeps a `Line`, gives one `DeviceView` for each device, applies `Plan.grants`, asks
+`Plan.reason(id)` and `Plan.explain(id)`, and settles the usage of each lease that ends.
+How decisions are made: docs/concepts/planner.md.
+"""
+
+from gpulease.planner.decide import plan
+from gpulease.planner.explain import Verdict
+from gpulease.planner.fairness import Spent, Usage, decayed, forget, settle, weight_of
+from gpulease.planner.holds import Hold, remaining
+from gpulease.planner.line import Line
+from gpulease.planner.policy import Limit, Policy
+from gpulease.planner.reasons import Reason
+from gpulease.planner.result import Grant, Plan, lease_of
+from gpulease.planner.states import DeviceState, DeviceView, device_state
+
+__all__ = [
+    "DeviceState",
+    "DeviceView",
+    "Grant",
+    "Hold",
+    "Limit",
+    "Line",
+    "Plan",
+    "Policy",
+    "Reason",
+    "Spent",
+    "Usage",
+    "Verdict",
+    "decayed",
+    "device_state",
+    "forget",
+    "lease_of",
+    "plan",
+    "remaining",
+    "settle",
+    "weight_of",
+]

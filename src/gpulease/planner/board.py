@@ -1,0 +1,179 @@
+"""The devices as one plan moves over them: what is free, what was just granted, what is held for whom.
+
+Made anew for every plan and thrown away with it. Not here: which of the devices that fit is best
+(placement) and when busy ones will be free (holds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+
+from gpulease.model import Device, Lease, Request
+from gpulease.planner.line import Family
+from gpulease.planner.policy import Policy
+from gpulease.planner.states import FREE, SHARED, DeviceState, DeviceView, device_state
+
+NO_VIEW = DeviceView()
+
+
+class Slot:
+    """One device during one plan."""
+
+    __slots__ = (
+        "beside",
+        "count",
+        "device",
+        "held_for",
+        "host",
+        "leases",
+        "reserve",
+        "state",
+        "taken",
+        "view",
+        "window",
+    )
+
+    def __init__(self, device: Device, leases: Sequence[Lease], view: DeviceView, policy: Policy) -> None:
+        self.device = device
+        self.view = view
+        self.host = view.host
+        self.leases = leases
+        self.state: DeviceState = device_state(device, leases, view, policy)
+        self.count = len(leases)
+        self.taken = sum(lease.memory or 0 for lease in leases)
+        self.beside = min(
+            (lease.max_leases for lease in leases if lease.max_leases is not None), default=None
+        )
+        self.reserve = policy.memory_reserve
+        self.held_for: str | None = None
+        self.window = inf  # how long somebody else may run here; inf when it is not held
+
+    @property
+    def whole(self) -> bool:
+        """Whether it can be given whole."""
+        return self.count == 0 and self.state.state == FREE
+
+    @property
+    def most(self) -> int:
+        """Bytes of the largest share that it could ever serve."""
+        total = self.device.memory_total or 0
+        return total - int(total * self.reserve)
+
+    def room(self, forced: bool = False) -> int:
+        """Bytes that one more share may have; -1 when none may come here."""
+        device = self.device
+        if self.state.state not in (FREE, SHARED) or (self.count and not self.taken):
+            return -1
+        if device.memory_total is None or device.memory_used is None or device.processes is None:
+            return -1
+        reserve = 0 if forced else int(device.memory_total * self.reserve)
+        return device.memory_total - reserve - max(self.taken, device.memory_used)
+
+    def crowded(self, limit: int | None, most: int | None) -> bool:
+        """Whether one more lease is more than the request, the policy or a lease on it wants."""
+        if most is not None and self.count >= most:
+            return True
+        # A lease that is here sees, once the newcomer has come, exactly `count` others beside it.
+        return any(bound is not None and self.count > bound for bound in (limit, self.beside))
+
+    def take(self, memory: int | None, max_leases: int | None) -> None:
+        self.count += 1
+        self.taken += memory or 0
+        if max_leases is not None:
+            self.beside = max_leases if self.beside is None else min(self.beside, max_leases)
+
+
+class Board:
+    """All devices, by host, with the answers that a plan asks again and again."""
+
+    def __init__(
+        self,
+        devices: Iterable[Device],
+        leases: Iterable[Lease],
+        views: Mapping[str, DeviceView],
+        policy: Policy,
+    ) -> None:
+        on: dict[str, list[Lease]] = {}
+        for lease in leases:
+            for uuid in lease.devices:
+                on.setdefault(uuid, []).append(lease)
+        self.policy = policy
+        self.slots = [
+            Slot(device, on.get(device.uuid, ()), views.get(device.uuid, NO_VIEW), policy)
+            for device in devices
+        ]
+        self.hosts: dict[str, list[Slot]] = {}
+        for slot in self.slots:
+            self.hosts.setdefault(slot.host, []).append(slot)
+        self._matching: dict[Family, list[list[Slot]]] = {}
+        self._steps: dict[Family, list[tuple[float, int]]] = {}
+
+    def matching(self, family: Family) -> list[list[Slot]]:
+        """The devices that the filters admit, host by host."""
+        found = self._matching.get(family)
+        if found is None:
+            found = [[slot for slot in slots if admits(family, slot.device)] for slots in self.hosts.values()]
+            self._matching[family] = found = [slots for slots in found if slots]
+        return found
+
+    def steps(self, family: Family) -> list[tuple[float, int]]:
+        """The most that fits now, as (longest duration, amount); held devices serve short ones only."""
+        found = self._steps.get(family)
+        if found is None:
+            hosts = self.matching(family)
+            windows = sorted({slot.window for slots in hosts for slot in slots} | {inf}, reverse=True)
+            amounts = [(window, self._amount(family, hosts, window)) for window in windows]
+            self._steps[family] = found = [step for step in amounts if step[1] > 0]
+        return found
+
+    def _amount(self, family: Family, hosts: list[list[Slot]], window: float) -> int:
+        if not family.share:
+            return max((sum(s.whole and s.window >= window for s in slots) for slots in hosts), default=0)
+        open_slots = [slot for slots in hosts for slot in slots if slot.window >= window]
+        return max((self.space(slot, family.max_leases) for slot in open_slots), default=0)
+
+    def space(self, slot: Slot, max_leases: int | None, forced: bool = False) -> int:
+        """Bytes for one more share here, limits of leases on a device included; -1 when none may come."""
+        most = None if forced else self.policy.max_leases
+        return -1 if slot.crowded(max_leases, most) else slot.room(forced)
+
+    def ever(self, family: Family, size: int) -> bool:
+        """Whether some host could serve this amount if nobody else were there."""
+        hosts = self.matching(family)
+        if not family.share:
+            return any(len(slots) >= size for slots in hosts)
+        return any(slot.most >= size for slots in hosts for slot in slots)
+
+    def take(self, slots: Iterable[Slot], request: Request) -> None:
+        for slot in slots:
+            slot.take(request.memory, request.max_leases)
+        self._steps.clear()
+
+    def hold(self, slots: Iterable[Slot], id: str, window: float) -> None:
+        for slot in slots:
+            slot.held_for = id
+            slot.window = window
+        self._steps.clear()
+
+
+def admits(family: Family | Request, device: Device) -> bool:
+    """Whether the filters of a request let it have this device, whoever has it now."""
+    return refusal(family, device) is None
+
+
+def refusal(family: Family | Request, device: Device) -> str | None:
+    """The filter that keeps a request off this device."""
+    if device.uuid in family.exclude:
+        return "excluded-by-request"
+    if family.devices and device.uuid not in family.devices:
+        return "not-named"
+    if family.names and not any(matches(name, device) for name in family.names):
+        return "name"
+    if family.min_memory is not None and (device.memory_total or 0) < family.min_memory:
+        return "too-small"
+    return None
+
+
+def matches(name: str, device: Device) -> bool:
+    return name.casefold() in device.name.casefold()

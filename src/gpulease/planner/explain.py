@@ -1,0 +1,115 @@
+"""Device by device, why a request does not have it: what `gpulease explain` shows.
+
+The one reason of a waiting request is in why.py; this is the table behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpulease.model import Request, Waiting
+from gpulease.planner.board import Board, Slot, refusal
+from gpulease.planner.limits import Ledger
+from gpulease.planner.line import party_of
+from gpulease.planner.reasons import Value, size_text
+from gpulease.planner.states import DRAINING, EXCLUDED, LOST, OUTSIDE
+
+FILTERS = {
+    "name": "Its name does not match.",
+    "not-named": "It is not among the devices that were named.",
+    "excluded-by-request": "The request excludes it.",
+    "too-small": "It has less memory than the minimum asked for.",
+}
+
+
+class Verdict(NamedTuple):
+    """What stands between a request and one device; the code `fits` when nothing does."""
+
+    device: str  # UUID
+    label: str
+    host: str
+    code: str
+    sentence: str
+    fields: Mapping[str, Value]
+
+
+def verdicts(waiting: Waiting, board: Board, ledger: Ledger, now: float) -> tuple[Verdict, ...]:
+    request = waiting.request
+    gpus, share = request.gpus, request.memory is not None
+    reached = ledger.reached(party_of(waiting), request.priority, gpus, share)
+    return tuple(_verdict(slot, waiting, board, reached is not None) for slot in board.slots)
+
+
+def _verdict(slot: Slot, waiting: Waiting, board: Board, over_quota: bool) -> Verdict:
+    request = waiting.request
+    code = refusal(request, slot.device)
+    if code is not None:
+        return _say(slot, code, FILTERS[code])
+    return (
+        _out_of_reach(slot)
+        or _leased(slot, request)
+        or _short(slot, request, board)
+        or _reserved(slot, waiting)
+        or (_say(slot, "quota", "It is free, but a limit is reached.") if over_quota else None)
+        or _say(slot, "fits", "It is free and fits.")
+    )
+
+
+def _say(slot: Slot, code: str, sentence: str, **fields: Value) -> Verdict:
+    return Verdict(slot.device.uuid, slot.device.label, slot.host, code, sentence, fields)
+
+
+def _out_of_reach(slot: Slot) -> Verdict | None:
+    state = slot.state
+    if state.state == LOST:
+        return _say(slot, LOST, f"The driver lost it: {state.note}.", note=state.note)
+    if state.state == EXCLUDED:
+        note = f": {state.note}" if state.note else ""
+        return _say(slot, EXCLUDED, f"It is excluded{note}.", note=state.note)
+    pids = ", ".join(str(pid) for pid in state.pids)
+    if state.state == DRAINING:
+        return _say(slot, DRAINING, f"Its lease ended, but pid {pids} is still on it.", pids=state.pids)
+    if state.state != OUTSIDE:
+        return None
+    if state.pids:
+        return _say(slot, OUTSIDE, f"Used outside of gpulease by pid {pids}.", pids=state.pids)
+    if state.unexplained is not None:
+        size = size_text(state.unexplained)
+        text = f"{size} of its memory is in use by nobody who can be seen."
+        return _say(slot, OUTSIDE, text, unexplained=state.unexplained)
+    return _say(slot, OUTSIDE, f"It cannot be known to be free: {state.note}.", note=state.note)
+
+
+def _leased(slot: Slot, request: Request) -> Verdict | None:
+    if slot.count == 0 or (request.memory is not None and slot.taken):
+        return None
+    if not slot.leases:
+        return _say(slot, "leased", "It was granted to another request just now.")
+    lease = max(slot.leases, key=lambda lease: (lease.until is None, lease.until or 0.0, lease.id))
+    users = ", ".join(sorted({held.owner.user for held in slot.leases}))
+    until = "until it ends" if lease.until is None else f"until {lease.until:.0f}"
+    ids = tuple(held.id for held in slot.leases)
+    return _say(slot, "leased", f"Leased to {users} {until}.", leases=ids, user=users, until=lease.until)
+
+
+def _short(slot: Slot, request: Request, board: Board) -> Verdict | None:
+    if request.memory is None:
+        return None
+    if slot.crowded(request.max_leases, board.policy.max_leases):
+        return _say(slot, "crowded", f"It has {slot.count} leases, and no more may come.", leases=slot.count)
+    room = slot.room()
+    if room >= request.memory:
+        return None
+    if room < 0:
+        return _say(slot, "memory", "How much of its memory is free cannot be known, or none is.", free=room)
+    return _say(slot, "memory", f"Only {size_text(room)} of its memory is free to share.", free=room)
+
+
+def _reserved(slot: Slot, waiting: Waiting) -> Verdict | None:
+    if slot.held_for is None or slot.held_for == waiting.id:
+        return None
+    declared = waiting.request.duration
+    if declared is not None and declared <= slot.window:
+        return None
+    return _say(slot, "held", f"It is held for request {slot.held_for}.", holder=slot.held_for)

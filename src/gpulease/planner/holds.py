@@ -1,0 +1,136 @@
+"""Devices kept free for a request that has waited too long, and the estimate of when they will be.
+
+What a lease declared is believed until it is exceeded; what declared nothing is expected to go on as
+long as it has gone on already, which is what heavy-tailed run times do. A request past the policy's
+longest wait is held for without an estimate: on the devices that nobody entered for the longest.
+Holding keeps others from entering, so that choice stays, and the wait ends when the last one leaves.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+from gpulease.model import Lease, Request, Waiting
+from gpulease.planner.board import Board, Slot
+from gpulease.planner.line import family_of
+from gpulease.planner.policy import Policy
+from gpulease.planner.states import DRAINING, FREE, LEASED, SHARED
+
+
+class Hold(NamedTuple):
+    """Devices kept for a request as they fall free."""
+
+    id: str
+    devices: tuple[str, ...]
+    host: str
+    expected: float | None  # when all should be free; None when nobody can say
+
+
+class Choice(NamedTuple):
+    delay: float
+    slots: list[Slot]
+
+
+def remaining(lease: Lease, now: float, policy: Policy) -> float:
+    """How long a lease should go on."""
+    if lease.until is not None:
+        return max(0.0, lease.until - now)
+    age = max(0.0, now - lease.since)
+    if lease.duration is not None and lease.duration > age:
+        return lease.duration - age
+    return max(policy.estimate_floor, policy.estimate_factor * age)
+
+
+def hold(board: Board, waiting: Waiting, now: float) -> Hold | None:
+    """Keep devices for a request that does not fit, if its wait so far is worth that."""
+    policy = board.policy
+    waited = now - waiting.since
+    request = waiting.request
+    if waited >= policy.longest_wait:
+        choice = _least_entered(board, waiting)
+        return None if choice is None else _keep(board, waiting, choice, now, None)
+    choice = _soonest(board, waiting.kind, request, now)
+    if choice is None or choice.delay > policy.hold_ratio * waited:
+        return None
+    return _keep(board, waiting, choice, now, now + choice.delay)
+
+
+def _keep(board: Board, waiting: Waiting, choice: Choice, now: float, expected: float | None) -> Hold:
+    # Without a time that can be trusted nobody may enter, however short; see the module's text.
+    window = -inf if expected is None else expected - now
+    board.hold(choice.slots, waiting.id, window)
+    devices = tuple(slot.device.uuid for slot in choice.slots)
+    return Hold(waiting.id, devices, choice.slots[0].host, expected)
+
+
+def expected_start(board: Board, kind: str, request: Request, now: float) -> float | None:
+    """When a request that waits for busy devices might fit, for its reason."""
+    choice = _soonest(board, kind, request, now)
+    return None if choice is None else now + choice.delay
+
+
+def _soonest(board: Board, kind: str, request: Request, now: float) -> Choice | None:
+    best: Choice | None = None
+    for slots in board.matching(family_of(kind, request)):
+        delays = [(_delay(board, slot, request, now), at) for at, slot in enumerate(slots)]
+        best = _better(best, slots, delays, request.gpus)
+    return best
+
+
+def _least_entered(board: Board, waiting: Waiting) -> Choice | None:
+    best: Choice | None = None
+    for slots in board.matching(family_of(waiting.kind, waiting.request)):
+        wide = [slot for slot in slots if slot.most >= (waiting.request.memory or 0)]
+        entered = [(_last_entered(slot), at) for at, slot in enumerate(wide)]
+        best = _better(best, wide, entered, waiting.request.gpus)
+    return best
+
+
+def _better(
+    best: Choice | None, slots: list[Slot], ranks: list[tuple[float, int]], gpus: int
+) -> Choice | None:
+    chosen = sorted(rank for rank in ranks if rank[0] < inf)[:gpus]
+    if len(chosen) < gpus or (best is not None and chosen[-1][0] >= best.delay):
+        return best
+    return Choice(chosen[-1][0], [slots[at] for _, at in chosen])
+
+
+def _last_entered(slot: Slot) -> float:
+    if slot.held_for is not None or slot.state.state not in (FREE, LEASED, SHARED, DRAINING):
+        return inf
+    if slot.count > len(slot.leases):
+        return inf  # granted a moment ago by this plan
+    return max((lease.since for lease in slot.leases), default=-inf)
+
+
+def _delay(board: Board, slot: Slot, request: Request, now: float) -> float:
+    policy = board.policy
+    if slot.held_for is not None or slot.count > len(slot.leases):
+        return inf
+    if slot.state.state == DRAINING:
+        return policy.estimate_floor
+    if slot.state.state not in (FREE, LEASED, SHARED):
+        return inf
+    if request.memory is None:
+        return max((remaining(lease, now, policy) for lease in slot.leases), default=0.0)
+    return _share_delay(board, slot, request, now)
+
+
+def _share_delay(board: Board, slot: Slot, request: Request, now: float) -> float:
+    """When enough leases have gone that the share fits; what is measured beyond them goes with the last."""
+    wanted = request.memory or 0
+    device = slot.device
+    if device.memory_total is None:
+        return inf
+    if board.space(slot, request.max_leases) >= wanted:
+        return 0.0
+    ends = sorted((remaining(lease, now, board.policy), lease.memory or 0) for lease in slot.leases)
+    if any(lease.memory is None for lease in slot.leases):
+        return ends[-1][0]
+    free = device.memory_total - int(device.memory_total * slot.reserve) - slot.taken
+    for delay, memory in ends:
+        free += memory
+        if free >= wanted:
+            return delay
+    return inf

@@ -1,0 +1,192 @@
+"""The line: everything that waits, indexed so that a plan looks at the heads of its classes only.
+
+A class is what one user asks at one priority with one set of filters. Adding and removing cost
+O(log n). Not here: who goes first between users, and what fits; a plan never changes the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import NamedTuple
+
+from gpulease.model import Request, Waiting
+from gpulease.planner.policy import Policy
+from gpulease.planner.queue import Entry, Key, Queue
+
+
+class Party(NamedTuple):
+    """One user as quotas and fairness see them."""
+
+    user: str
+    groups: tuple[str, ...]
+
+
+class Family(NamedTuple):
+    """Everything of a request that decides which devices may serve it, but for the amount."""
+
+    kind: str
+    share: bool
+    names: tuple[str, ...]
+    devices: tuple[str, ...]
+    exclude: tuple[str, ...]
+    min_memory: int | None
+    max_leases: int | None
+
+
+class Patience(NamedTuple):
+    """When a request that waits becomes overdue."""
+
+    factor: float
+    floor: float
+    undeclared: float
+
+    @classmethod
+    def of(cls, policy: Policy) -> Patience:
+        return cls(policy.patience, policy.patience_floor, policy.patience_undeclared)
+
+    def deadline(self, waiting: Waiting) -> float:
+        declared = waiting.request.duration
+        span = self.undeclared if declared is None else max(self.floor, self.factor * declared)
+        return max(waiting.since, waiting.request.not_before or waiting.since) + span
+
+
+class Queues(NamedTuple):
+    """One class, in order of arrival and in order of running out of patience."""
+
+    arrival: Queue
+    deadline: Queue
+
+
+class Tier:
+    """What waits at one priority."""
+
+    __slots__ = ("oldest", "parties")
+
+    def __init__(self) -> None:
+        self.parties: dict[Party, dict[Family, Queues]] = {}
+        self.oldest = Queue()
+
+
+def family_of(kind: str, request: Request) -> Family:
+    return Family(
+        kind,
+        request.memory is not None,
+        request.names,
+        request.devices,
+        request.exclude,
+        request.min_memory,
+        request.max_leases,
+    )
+
+
+def size_of(request: Request) -> int:
+    return request.gpus if request.memory is None else request.memory
+
+
+def place_of(waiting: Waiting) -> Key:
+    return (waiting.since if waiting.place is None else waiting.place, waiting.id)
+
+
+def party_of(waiting: Waiting) -> Party:
+    return Party(waiting.user, waiting.groups)
+
+
+class Line:
+    """The caller adds, removes and replaces; `plan` only reads."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.patience = Patience.of(policy or Policy())
+        self.tiers: dict[int, Tier] = {}
+        self.forced: dict[str, Waiting] = {}
+        self.starts = Queue()  # by the moment before which a request must not start
+        self._waiting: dict[str, Waiting] = {}
+        self._families: dict[Family, Family] = {}  # equal families are one object: memory, and fast lookup
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._waiting
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._waiting.values())
+
+    def __getitem__(self, id: str) -> Waiting:
+        return self._waiting[id]
+
+    def add(self, waiting: Waiting) -> None:
+        if waiting.id in self._waiting:
+            raise ValueError(f"request {waiting.id} is already in the line")
+        self._waiting[waiting.id] = waiting
+        if waiting.blocked is not None:
+            return
+        if waiting.request.not_before is not None:
+            self.starts.add((waiting.request.not_before, waiting.id), _entry(waiting))
+        if waiting.forced:
+            self.forced[waiting.id] = waiting
+        else:
+            self._index(waiting)
+
+    def remove(self, id: str) -> Waiting:
+        waiting = self._waiting.pop(id)
+        if waiting.blocked is not None:
+            return waiting
+        if waiting.request.not_before is not None:
+            self.starts.remove((waiting.request.not_before, id))
+        if waiting.forced:
+            del self.forced[id]
+        else:
+            self._unindex(waiting)
+        return waiting
+
+    def replace(self, waiting: Waiting) -> None:
+        """Put a changed entry (edited, moved, blocked, forced) in the place of the one with its id."""
+        self.remove(waiting.id)
+        self.add(waiting)
+
+    def under(self, policy: Policy) -> Line:
+        """This line as `policy` sees it: itself, or a copy indexed anew when the patience differs."""
+        if Patience.of(policy) == self.patience:
+            return self
+        line = Line(policy)
+        for waiting in self:
+            line.add(waiting)
+        return line
+
+    def _index(self, waiting: Waiting) -> None:
+        family = family_of(waiting.kind, waiting.request)
+        family = self._families.setdefault(family, family)
+        tier = self.tiers.setdefault(waiting.request.priority, Tier())
+        families = tier.parties.setdefault(party_of(waiting), {})
+        if family not in families:
+            families[family] = Queues(Queue(), Queue())
+        entry = _entry(waiting)
+        families[family].arrival.add(place_of(waiting), entry)
+        families[family].deadline.add((self.patience.deadline(waiting), waiting.id), entry)
+        tier.oldest.add((waiting.since, waiting.id), entry)
+
+    def _unindex(self, waiting: Waiting) -> None:
+        family = family_of(waiting.kind, waiting.request)
+        tier = self.tiers[waiting.request.priority]
+        party = party_of(waiting)
+        queues = tier.parties[party][family]
+        queues.arrival.remove(place_of(waiting))
+        queues.deadline.remove((self.patience.deadline(waiting), waiting.id))
+        tier.oldest.remove((waiting.since, waiting.id))
+        if not queues.arrival:
+            del tier.parties[party][family]
+        if not tier.parties[party]:
+            del tier.parties[party]
+        if not tier.parties:
+            del self.tiers[waiting.request.priority]
+
+
+def _entry(waiting: Waiting) -> Entry:
+    request = waiting.request
+    return Entry(
+        waiting.id,
+        size_of(request),
+        -inf if request.not_before is None else request.not_before,
+        inf if request.duration is None else request.duration,
+    )

@@ -1,0 +1,113 @@
+"""Which of the devices that fit: shares pack so that whole devices stay whole, several keep together.
+
+Not here: whether somebody may have any device at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from gpulease.model import Request
+from gpulease.planner.board import Board, Slot, admits, matches
+from gpulease.planner.line import Family, family_of
+
+
+def place(board: Board, kind: str, request: Request, forced: bool = False) -> list[Slot] | None:
+    """The best devices for a request, or None when it does not fit now."""
+    hosts = board.matching(family_of(kind, request))
+    window = inf if request.duration is None else request.duration
+    open_hosts = [[s for s in slots if forced or s.window >= window] for slots in hosts]
+    for pick in _by_preference(request, open_hosts):
+        share = request.memory is not None
+        found = _share(board, pick, request, forced) if share else _whole(pick, request.gpus)
+        if found is not None:
+            return found
+    return None
+
+
+def _by_preference(request: Request, hosts: list[list[Slot]]) -> list[list[list[Slot]]]:
+    """The candidates under the first name, the second, and so on; at last under any of them."""
+    if len(request.names) < 2:
+        return [hosts]
+    picks = [[[s for s in slots if matches(name, s.device)] for slots in hosts] for name in request.names]
+    return [*picks, hosts]
+
+
+def _share(board: Board, hosts: list[list[Slot]], request: Request, forced: bool) -> list[Slot] | None:
+    best: tuple[tuple[float, ...], Slot] | None = None
+    for slots in hosts:
+        idle = sum(slot.whole for slot in slots)
+        for order, slot in enumerate(slots):
+            space = board.space(slot, request.max_leases, forced)
+            if space < (request.memory or 0):
+                continue
+            # A device kept for nobody before one that is held; then the tightest fit.
+            key = (slot.held_for is not None, space, idle, *_comfort(slot), order)
+            if best is None or key < best[0]:
+                best = key, slot
+    return None if best is None else [best[1]]
+
+
+def _whole(hosts: list[list[Slot]], gpus: int) -> list[Slot] | None:
+    """On the host with the fewest idle devices that suffice, so that emptier hosts stay for wide requests."""
+    best: tuple[tuple[int, int], list[Slot]] | None = None
+    for slots in hosts:
+        idle = [slot for slot in slots if slot.whole]
+        if len(idle) < gpus:
+            continue
+        key = (sum(slot.held_for is not None for slot in idle), len(idle))
+        if best is None or key < best[0]:
+            best = key, idle
+    return None if best is None else _together(best[1], gpus)
+
+
+def _together(idle: Sequence[Slot], gpus: int) -> list[Slot]:
+    """The coolest; for several, those of the smallest group of neighbours that holds them all."""
+    order = sorted(range(len(idle)), key=lambda at: (idle[at].held_for is not None, *_comfort(idle[at]), at))
+    ranked = [idle[at] for at in order]
+    if gpus > 1:
+        ranked = _neighbours(ranked, gpus)
+    return sorted(ranked[:gpus], key=lambda slot: (slot.device.index, slot.device.instance or 0))
+
+
+def _neighbours(ranked: list[Slot], gpus: int) -> list[Slot]:
+    groups: dict[tuple[bool, str], list[Slot]] = {}
+    for slot in ranked:
+        if slot.device.group is not None:
+            groups.setdefault((slot.held_for is not None, slot.device.group), []).append(slot)
+    enough = [group for group in groups.values() if len(group) >= gpus]
+    if enough:
+        return min(enough, key=len)
+    # No group has them all: fill from the largest groups, so that as few as possible take part.
+    sizes = {slot.device.uuid: len(group) for group in groups.values() for slot in group}
+    names = {slot.device.uuid: slot.device.group or "" for slot in ranked}
+    return sorted(
+        ranked,
+        key=lambda slot: (
+            slot.held_for is not None,
+            -sizes.get(slot.device.uuid, 0),
+            names[slot.device.uuid],
+        ),
+    )
+
+
+def _comfort(slot: Slot) -> tuple[float, float]:
+    temperature = slot.device.temperature
+    return (inf if temperature is None else temperature, slot.view.last_used)
+
+
+def fits_if_unheld(board: Board, kind: str, request: Request) -> bool:
+    """Whether a request would fit now if no device were held for anybody."""
+    family: Family = family_of(kind, request)
+    for slots in board.matching(family):
+        if request.memory is None and sum(slot.whole for slot in slots) >= request.gpus:
+            return True
+        if request.memory is not None and any(
+            board.space(slot, request.max_leases) >= request.memory for slot in slots
+        ):
+            return True
+    return False
+
+
+__all__ = ["admits", "fits_if_unheld", "place"]

@@ -1,0 +1,39 @@
+"""What an administrator may decide: patience, fairness, reserves and limits, as one frozen value.
+
+Not here: how a decision is made. docs/reference/policy.md lists each setting; a test holds that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+class Limit(NamedTuple):
+    """At most so many whole devices and so many shares at once, for everything in one scope."""
+
+    scope: str  # "user", "group" or "priority"
+    name: str  # who; "*" is each one apart; for a priority: this number and every larger one, together
+    gpus: int | None = None
+    shares: int | None = None
+
+
+class Policy(NamedTuple):
+    """The defaults of patience were chosen by bench/replay.py: docs/decisions/0003."""
+
+    patience: float = 3.0  # times its declared duration that a request is overtaken without complaint
+    patience_floor: float = 600.0  # seconds; nobody is overdue sooner
+    patience_undeclared: float = 12 * HOUR  # when it declared nothing
+    hold_ratio: float = 0.5  # hold devices when they should be free within this part of the wait so far
+    longest_wait: float = 14 * DAY  # from here on devices are held unconditionally, oldest request first
+    max_holds: int = 2  # requests that devices are held for at one time
+    estimate_factor: float = 1.0  # a lease that declared nothing should last this times its age, again
+    estimate_floor: float = 60.0  # seconds; the least that any lease is expected to go on
+    half_life: float = 7 * DAY  # after which a GPU-second used counts half
+    minimum_charge: float = 60.0  # GPU-seconds that a lease counts at least, from its first moment
+    memory_reserve: float = 0.05  # part of a device's memory that shares leave free
+    unexplained_memory: int = 1 << 30  # bytes in use that nobody explains, above which it is outside use
+    max_leases: int | None = None  # shares on one device
+    limits: tuple[Limit, ...] = ()

@@ -1,0 +1,144 @@
+"""A sorted queue in blocks that finds the first entry within limits without looking at the others.
+
+Every block knows the smallest size, the soonest start and the shortest duration in it, so a search
+passes over whole blocks. Not here: what the numbers mean; the line decides that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Container, Iterator
+from typing import NamedTuple
+
+BLOCK = 128  # entries; a block is split at twice as many
+
+Key = tuple[float, str]
+
+
+class Entry(NamedTuple):
+    id: str
+    size: int  # devices, or bytes of a share
+    ready: float  # not before; -inf when nobody said
+    duration: float  # inf when nobody said
+
+
+class Bounds(NamedTuple):
+    """What an entry may have at most; `key` ends the search."""
+
+    key: float
+    size: int
+    ready: float
+    duration: float
+
+
+class Block:
+    __slots__ = ("duration", "entries", "keys", "ready", "size")
+
+    def __init__(self, keys: list[Key], entries: list[Entry]) -> None:
+        self.keys = keys
+        self.entries = entries
+        self.measure()
+
+    def measure(self) -> None:
+        self.size = min(entry.size for entry in self.entries)
+        self.ready = min(entry.ready for entry in self.entries)
+        self.duration = min(entry.duration for entry in self.entries)
+
+    def insert(self, key: Key, entry: Entry) -> None:
+        at = bisect_left(self.keys, key)
+        self.keys.insert(at, key)
+        self.entries.insert(at, entry)
+        self.size = min(self.size, entry.size)
+        self.ready = min(self.ready, entry.ready)
+        self.duration = min(self.duration, entry.duration)
+
+    def delete(self, key: Key) -> None:
+        at = bisect_left(self.keys, key)
+        if at == len(self.keys) or self.keys[at] != key:
+            raise KeyError(key)
+        del self.keys[at]
+        gone = self.entries.pop(at)
+        at_bound = gone.size == self.size or gone.ready == self.ready or gone.duration == self.duration
+        if self.entries and at_bound:
+            self.measure()
+
+    def may_hold(self, bounds: Bounds) -> bool:
+        return self.size <= bounds.size and self.ready <= bounds.ready and self.duration <= bounds.duration
+
+    def first(self, bounds: Bounds, skip: Container[str]) -> tuple[Key, Entry] | None:
+        _, most, ready, duration = bounds
+        for at, entry in enumerate(self.entries):
+            within = entry.size <= most and entry.duration <= duration and entry.ready <= ready
+            if within and entry.id not in skip:
+                return self.keys[at], entry
+        return None
+
+
+class Queue:
+    """Entries in the order of their keys."""
+
+    __slots__ = ("blocks", "firsts")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.firsts: list[Key] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.blocks)
+
+    def __iter__(self) -> Iterator[tuple[Key, Entry]]:
+        for block in self.blocks:
+            yield from zip(block.keys, block.entries, strict=True)
+
+    def _block_of(self, key: Key) -> int:
+        at = bisect_left(self.firsts, key)
+        found = at < len(self.firsts) and self.firsts[at] == key
+        return at if found else max(0, at - 1)
+
+    def add(self, key: Key, entry: Entry) -> None:
+        if not self.blocks:
+            self.blocks.append(Block([key], [entry]))
+            self.firsts.append(key)
+            return
+        at = self._block_of(key)
+        block = self.blocks[at]
+        block.insert(key, entry)
+        self.firsts[at] = block.keys[0]
+        if len(block.keys) > 2 * BLOCK:
+            self._split(at)
+
+    def _split(self, at: int) -> None:
+        old = self.blocks[at]
+        halves = Block(old.keys[:BLOCK], old.entries[:BLOCK]), Block(old.keys[BLOCK:], old.entries[BLOCK:])
+        self.blocks[at : at + 1] = halves
+        self.firsts[at : at + 1] = [half.keys[0] for half in halves]
+
+    def remove(self, key: Key) -> None:
+        if not self.blocks:
+            raise KeyError(key)
+        at = self._block_of(key)
+        block = self.blocks[at]
+        block.delete(key)
+        if block.keys:
+            self.firsts[at] = block.keys[0]
+        else:
+            del self.blocks[at], self.firsts[at]
+
+    def first(self, bounds: Bounds, skip: Container[str]) -> tuple[Key, Entry] | None:
+        """The first entry, up to the key `bounds.key`, that is within the bounds and not in `skip`."""
+        for block, first in zip(self.blocks, self.firsts, strict=True):
+            if first[0] > bounds.key:
+                return None
+            found = block.first(bounds, skip) if block.may_hold(bounds) else None
+            if found is not None:
+                return found if found[0][0] <= bounds.key else None
+        return None
+
+    def after(self, moment: float) -> float | None:
+        """The smallest key beyond `moment`."""
+        at = max(0, bisect_left(self.firsts, (moment, "\U0010ffff")) - 1)
+        for block in self.blocks[at : at + 2]:
+            for key in block.keys:
+                if key[0] > moment:
+                    return key[0]
+        return None

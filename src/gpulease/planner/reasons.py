@@ -1,0 +1,118 @@
+"""Why somebody waits: a code with its fields, and the sentence made from them.
+
+Not here: deciding. A reason is worked out from the board as the plan left it, so it is true of that plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+Value = str | int | float | None | tuple[str, ...] | tuple[int, ...]
+
+BLOCKED = "blocked"
+CLOSED = "closed"
+NOT_YET = "not-yet"
+IMPOSSIBLE = "impossible"
+QUOTA = "quota"
+HOLDING = "holding"
+HELD = "held"
+UNAVAILABLE = "unavailable"
+BUSY = "busy"
+
+
+class Reason(NamedTuple):
+    code: str
+    fields: Mapping[str, Value]
+
+    @property
+    def sentence(self) -> str:
+        return SENTENCES[self.code](self.fields)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def size_text(amount: Value) -> str:
+    """Bytes as people write them."""
+    number = float(amount) if isinstance(amount, int | float) else 0.0
+    for unit in ("B", "K", "M", "G"):
+        if abs(number) < 1024 or unit == "G":
+            return f"{number:.4g}{unit}"
+        number /= 1024
+    return f"{number:.4g}G"
+
+
+def span_text(seconds: float) -> str:
+    """A time to come, roughly."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{round(seconds / size)} {unit}"
+    return f"{max(0, round(seconds))} s"
+
+
+def wanted_text(fields: Mapping[str, Value]) -> str:
+    if fields.get("memory") is not None:
+        return f"{size_text(fields['memory'])} of one device"
+    return "one device" if fields["gpus"] == 1 else f"{fields['gpus']} devices of one host"
+
+
+def _join(values: Value) -> str:
+    return ", ".join(str(value) for value in values) if isinstance(values, tuple) else str(values)
+
+
+def _given(fields: Mapping[str, Value]) -> str:
+    return str(fields["text"])
+
+
+def _not_yet(fields: Mapping[str, Value]) -> str:
+    return f"It asked to start later, in {span_text(float(str(fields['seconds'])))}."
+
+
+def _impossible(fields: Mapping[str, Value]) -> str:
+    if fields.get("memory") is not None:
+        most = size_text(fields["most"])
+        return f"It wants {wanted_text(fields)}, and the most that a matching device can share is {most}."
+    return f"It wants {wanted_text(fields)}, and no host has more than {fields['most']} that match."
+
+
+def _quota(fields: Mapping[str, Value]) -> str:
+    scope, name, most, what = fields["scope"], fields["name"], fields["most"], fields["what"]
+    whose = f"priority {name} and later" if scope == "priority" else f"{scope} {name}"
+    unit = "GPUs" if what == "gpus" else "shares"
+    return f"The limit of {most} {unit} for {whose} is reached: {fields['used']} in use."
+
+
+def _holding(fields: Mapping[str, Value]) -> str:
+    expected = fields["seconds"]
+    when = "" if expected is None else f", expected in {span_text(float(str(expected)))}"
+    return f"Devices {_join(fields['devices'])} are held for it as they fall free{when}."
+
+
+def _held(fields: Mapping[str, Value]) -> str:
+    return f"It wants {wanted_text(fields)}; what is free is held for {_join(fields['holders'])}."
+
+
+def _unavailable(fields: Mapping[str, Value]) -> str:
+    return f"It wants {wanted_text(fields)}; out of reach are {_join(fields['out_of_reach'])}."
+
+
+def _busy(fields: Mapping[str, Value]) -> str:
+    expected = fields["seconds"]
+    when = "" if expected is None else f", perhaps in {span_text(float(str(expected)))}"
+    if fields.get("memory") is not None:
+        return f"It wants {wanted_text(fields)}; at most {size_text(fields['free'])} is free on one{when}."
+    return f"It wants {wanted_text(fields)}; {fields['free']} of {fields['matching']} are free{when}."
+
+
+SENTENCES: dict[str, Callable[[Mapping[str, Value]], str]] = {
+    BLOCKED: _given,
+    CLOSED: _given,
+    NOT_YET: _not_yet,
+    IMPOSSIBLE: _impossible,
+    QUOTA: _quota,
+    HOLDING: _holding,
+    HELD: _held,
+    UNAVAILABLE: _unavailable,
+    BUSY: _busy,
+}

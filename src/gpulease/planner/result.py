@@ -1,0 +1,109 @@
+"""What a plan says: grants to make, devices held, and on demand the reason of each that waits.
+
+Not here: making leases of grants; the caller does, since it knows the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpulease.model import Lease, Owner, Waiting
+from gpulease.planner.board import Board
+from gpulease.planner.explain import Verdict, verdicts
+from gpulease.planner.holds import Hold
+from gpulease.planner.limits import Ledger
+from gpulease.planner.line import Line
+from gpulease.planner.reasons import Reason
+from gpulease.planner.why import why
+
+REVIEW = 60.0  # seconds after which holds are judged again when nothing else happens
+
+
+class Grant(NamedTuple):
+    """Give these devices to this request."""
+
+    id: str
+    devices: tuple[str, ...]  # UUIDs, in the order of their indices
+    host: str
+    memory: int | None  # bytes, for a share
+
+
+class Plan:
+    """Reasons hold for the line as it was; ask them before the next change to the entries that wait."""
+
+    def __init__(
+        self,
+        grants: tuple[Grant, ...],
+        holds: tuple[Hold, ...],
+        now: float,
+        board: Board,
+        ledger: Ledger,
+        line: Line,
+        closed: Mapping[str, str],
+    ) -> None:
+        self.grants = grants
+        self.holds = holds
+        self.now = now
+        self._board = board
+        self._ledger = ledger
+        self._line = line
+        self._closed = closed
+        self._granted = {grant.id for grant in grants}
+        self._held = {hold.id: hold for hold in holds}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plan):
+            return NotImplemented
+        return (self.grants, self.holds, self.now) == (other.grants, other.holds, other.now)
+
+    def __hash__(self) -> int:
+        return hash((self.grants, self.holds, self.now))
+
+    def reason(self, id: str) -> Reason:
+        """Why `id` still waits. KeyError when it was granted or is not in the line."""
+        waiting = self._waiting(id)
+        return why(waiting, self._board, self._ledger, self._held.get(id), self._closed, self.now)
+
+    def explain(self, id: str) -> tuple[Verdict, ...]:
+        """Why each device does not serve `id`, device by device."""
+        return verdicts(self._waiting(id), self._board, self._ledger, self.now)
+
+    @property
+    def next_wakeup(self) -> float | None:
+        """When this plan could change by the clock alone; None if only an event can change it."""
+        moments = [self._line.starts.after(self.now), self._next_deadline()]
+        if self._held:
+            moments.append(self.now + REVIEW)
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def _waiting(self, id: str) -> Waiting:
+        if id in self._granted:
+            raise KeyError(id)
+        return self._line[id]
+
+    def _next_deadline(self) -> float | None:
+        moments = [
+            queues.deadline.after(self.now)
+            for tier in self._line.tiers.values()
+            for families in tier.parties.values()
+            for queues in families.values()
+        ]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+
+def lease_of(grant: Grant, waiting: Waiting, owner: Owner, now: float, until: float | None = None) -> Lease:
+    """The lease that a grant becomes. The request's id stays its id."""
+    request = waiting.request
+    return Lease(
+        id=grant.id,
+        kind=waiting.kind,
+        devices=grant.devices,
+        owner=owner,
+        since=now,
+        until=until,
+        memory=grant.memory,
+        priority=request.priority,
+        duration=request.duration,
+        max_leases=request.max_leases,
+    )

@@ -1,0 +1,122 @@
+"""Working out the reason of one waiting request from the board that a plan left behind.
+
+Lazily, for whoever asks: of a hundred thousand that wait, few are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from gpulease.model import Request, Waiting
+from gpulease.planner import reasons
+from gpulease.planner.board import Board, Slot
+from gpulease.planner.holds import Hold, expected_start
+from gpulease.planner.limits import Ledger, Reached
+from gpulease.planner.line import family_of, party_of, size_of
+from gpulease.planner.placement import fits_if_unheld
+from gpulease.planner.reasons import Reason, Value
+from gpulease.planner.states import DRAINING, EXCLUDED, LOST, OUTSIDE
+
+OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
+
+
+def why(
+    waiting: Waiting,
+    board: Board,
+    ledger: Ledger,
+    held: Hold | None,
+    closed: Mapping[str, str],
+    now: float,
+) -> Reason:
+    """The one reason that keeps a request waiting, the most lasting first."""
+    request = waiting.request
+    if waiting.blocked is not None:
+        return Reason(reasons.BLOCKED, {"text": waiting.blocked})
+    if not waiting.forced and waiting.kind in closed:
+        return Reason(reasons.CLOSED, {"text": closed[waiting.kind]})
+    if not waiting.forced and (request.not_before or -inf) > now:
+        start = request.not_before or 0.0
+        return Reason(reasons.NOT_YET, {"not_before": start, "seconds": start - now})
+    if not board.ever(family_of(waiting.kind, request), size_of(request)):
+        return _impossible(board, waiting.kind, request)
+    gpus, share = request.gpus, request.memory is not None
+    reached = ledger.reached(party_of(waiting), request.priority, gpus, share)
+    if reached is not None and not waiting.forced:
+        return _quota(reached)
+    if held is not None:
+        return _holding(board, held, now)
+    return _devices(board, waiting, now)
+
+
+def _amount(request: Request) -> dict[str, Value]:
+    return {"gpus": request.gpus, "memory": request.memory}
+
+
+def _impossible(board: Board, kind: str, request: Request) -> Reason:
+    hosts = board.matching(family_of(kind, request))
+    if request.memory is None:
+        most = max((len(slots) for slots in hosts), default=0)
+    else:
+        most = max((slot.most for slots in hosts for slot in slots), default=0)
+    return Reason(reasons.IMPOSSIBLE, {**_amount(request), "most": most})
+
+
+def _quota(reached: Reached) -> Reason:
+    fields: dict[str, Value] = {
+        "scope": reached.limit.scope,
+        "name": reached.name,
+        "what": reached.what,
+        "most": reached.most,
+        "used": reached.used,
+    }
+    return Reason(reasons.QUOTA, fields)
+
+
+def _holding(board: Board, held: Hold, now: float) -> Reason:
+    labels = tuple(slot.device.label for slot in board.slots if slot.device.uuid in held.devices)
+    seconds = None if held.expected is None else held.expected - now
+    fields: dict[str, Value] = {"devices": labels, "expected": held.expected, "seconds": seconds}
+    return Reason(reasons.HOLDING, fields)
+
+
+def _devices(board: Board, waiting: Waiting, now: float) -> Reason:
+    request = waiting.request
+    hosts = board.matching(family_of(waiting.kind, request))
+    slots = [slot for host in hosts for slot in host]
+    if fits_if_unheld(board, waiting.kind, request):
+        holders = tuple(sorted({slot.held_for for slot in slots if slot.held_for is not None}))
+        return Reason(reasons.HELD, {**_amount(request), "holders": holders})
+    within = max((sum(_in_reach(slot, request) for slot in host) for host in hosts), default=0)
+    if within < request.gpus:
+        return _unavailable(slots, request)
+    return _busy(board, waiting, hosts, now)
+
+
+def _in_reach(slot: Slot, request: Request) -> bool:
+    return slot.state.state not in OUT_OF_REACH and slot.most >= (request.memory or 0)
+
+
+def _unavailable(slots: list[Slot], request: Request) -> Reason:
+    out = tuple(
+        f"{slot.device.label} ({slot.state.state})" for slot in slots if slot.state.state in OUT_OF_REACH
+    )
+    return Reason(reasons.UNAVAILABLE, {**_amount(request), "out_of_reach": out})
+
+
+def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float) -> Reason:
+    request = waiting.request
+    if request.memory is None:
+        free = max(sum(slot.whole for slot in slots) for slots in hosts)
+    else:
+        rooms = [board.space(slot, request.max_leases) for slots in hosts for slot in slots]
+        free = max(0, *rooms)
+    expected = expected_start(board, waiting.kind, request, now)
+    fields: dict[str, Value] = {
+        **_amount(request),
+        "free": free,
+        "matching": max(len(slots) for slots in hosts),
+        "expected": expected,
+        "seconds": None if expected is None else expected - now,
+    }
+    return Reason(reasons.BUSY, fields)
