@@ -134,3 +134,22 @@ def _fields(pid: int) -> list[bytes] | None:
     """The fields of /proc/PID/stat behind the name: state, parent, ..."""
     line = _read(f"/proc/{pid}/stat")
     return None if line is None else line[line.rindex(b")") + 2 :].split()
+
+
+def group_names(uid: int) -> tuple[str, ...]:
+    """The groups of `uid` by name, its own first."""
+    import grp
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(uid)
+        numbers = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    except (KeyError, OSError):
+        return ()
+    names = []
+    for number in numbers:
+        try:
+            names.append(grp.getgrgid(number).gr_name)
+        except KeyError:
+            names.append(str(number))
+    return tuple(names)

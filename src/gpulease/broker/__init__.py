@@ -1,0 +1,1 @@
+"""The one process of a host that grants. Nobody else does."""

@@ -1,0 +1,26 @@
+"""The broker's time: Unix seconds that never go back while the machine is up, whatever happens to the wall clock."""
+
+from __future__ import annotations
+
+import os
+import time
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Clock:
+    """Wall time as it was when this boot first asked, moved on by the time since boot."""
+
+    def __init__(self, offset: float | None = None) -> None:
+        self.offset = time.time() - _since_boot() if offset is None else offset
+
+    def now(self) -> float:
+        return self.offset + _since_boot()
+
+    def ticks(self) -> int:
+        """Now as /proc counts it: clock ticks since boot."""
+        return int(_since_boot() * TICKS)
+
+
+def _since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,43 @@
+"""One client at the other end of the socket: who it is, by the kernel, and what it sent so far."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from gpulease import identity
+from gpulease.wire import Unpacker
+
+CREDENTIALS = struct.Struct("3i")
+MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
+
+
+class Connection:
+    __slots__ = ("_groups", "descriptor", "outgoing", "pid", "since_partial", "socket", "start_time", "uid", "unpacker")
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.socket = accepted
+        self.descriptor = accepted.fileno()
+        self.pid, self.uid, _ = peer(accepted)
+        self.start_time = identity.start_time(self.pid)
+        self.unpacker = Unpacker()
+        self.outgoing = bytearray()
+        self.since_partial: float | None = None
+        self._groups: tuple[str, ...] | None = None
+
+    @property
+    def user(self) -> str:
+        return identity.user_name(self.uid)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        if self._groups is None:
+            self._groups = identity.group_names(self.uid)
+        return self._groups
+
+
+def peer(connected: socket.socket) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the other end, from the kernel."""
+    data = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, gid = CREDENTIALS.unpack(data)
+    return pid, uid, gid

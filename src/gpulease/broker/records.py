@@ -1,0 +1,57 @@
+"""PURE: leases and waiting requests as the documents that the store keeps, and back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gpulease.model import Lease, Owner, Request, Waiting
+from gpulease.stores.base import Document
+
+
+class Asker(NamedTuple):
+    """A request in the line with all that the planner does not need to know."""
+
+    waiting: Waiting
+    owner: Owner
+    deadline: float | None = None  # when it is no longer wanted
+    note: str | None = None
+    claim: bool = False  # the lease must be claimed by the client, since its owner is another process
+
+
+def lease_document(lease: Lease, claimed: bool = True) -> Document:
+    return {**lease._asdict(), "owner": lease.owner._asdict(), "claimed": claimed}
+
+
+def read_lease(document: Document) -> tuple[Lease, bool]:
+    fields = dict(document)
+    claimed = bool(fields.pop("claimed", True))
+    fields["owner"] = read_owner(fields["owner"])
+    fields["devices"] = tuple(fields["devices"])
+    return Lease(**_known(Lease, fields)), claimed
+
+
+def asker_document(asker: Asker) -> Document:
+    waiting = {**asker.waiting._asdict(), "request": asker.waiting.request._asdict()}
+    return {**asker._asdict(), "waiting": waiting, "owner": asker.owner._asdict()}
+
+
+def read_asker(document: Document) -> Asker:
+    waiting = dict(document["waiting"])
+    waiting["request"] = read_stored_request(waiting["request"])
+    waiting["groups"] = tuple(waiting.get("groups", ()))
+    fields = {**document, "waiting": Waiting(**_known(Waiting, waiting)), "owner": read_owner(document["owner"])}
+    return Asker(**_known(Asker, fields))
+
+
+def read_owner(document: Document) -> Owner:
+    return Owner(**_known(Owner, {**document, "groups": tuple(document.get("groups", ()))}))
+
+
+def read_stored_request(document: Document) -> Request:
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
+    return Request(**_known(Request, fields))
+
+
+def _known(kind: Any, fields: Document) -> Document:
+    """Without fields that another version wrote and this one does not know."""
+    return {name: value for name, value in fields.items() if name in kind._fields}

@@ -1,0 +1,58 @@
+"""The child that talks to the driver, so that the broker's loop never waits on one.
+
+Reads a line for each question, `all` or `check UUID …`, and answers with one message. It ends when the broker does.
+Nobody but the broker starts it: `python -m gpulease.broker.sampler`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from gpulease.errors import GpuleaseError
+from gpulease.messages import error
+from gpulease.model import Device, Process, Sample
+from gpulease.probes.detect import Detected
+from gpulease.wire import Message, pack
+
+LARGEST = 16 << 20  # bytes of an answer: thousands of processes
+
+
+def main() -> int:
+    probe = Detected(os.environ)
+    for line in sys.stdin.buffer:
+        sys.stdout.buffer.write(pack(_answer(probe, line.decode().split()), LARGEST))
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _answer(probe: Detected, words: list[str]) -> Message:
+    try:
+        if words[:1] == ["check"]:
+            return {"checked": [to_row(device) for device in probe.occupancy(words[1:])]}
+        sample = probe.snapshot()
+        rows = [to_row(device) for device in sample.devices]
+        return {"time": sample.time, "devices": rows, "simulated": sample.simulated, "driver": sample.driver}
+    except GpuleaseError as trouble:
+        return error(trouble)
+
+
+def to_row(device: Device) -> list[Any]:
+    return list(device)
+
+
+def from_row(row: list[Any]) -> Device:
+    device = Device(*row)
+    if device.processes is None:
+        return device
+    return device._replace(processes=tuple(Process(*process) for process in device.processes))
+
+
+def to_sample(message: Message) -> Sample:
+    devices = tuple(from_row(row) for row in message["devices"])
+    return Sample(message["time"], devices, message["simulated"], message["driver"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

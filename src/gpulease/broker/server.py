@@ -1,0 +1,307 @@
+"""The broker's edge: sockets, pidfds, the sampler and the clock, all on one epoll. Nothing here decides.
+
+Written on epoll and not on asyncio: a hand-off is a handful of system calls, and the loop around them costs as much
+again in asyncio as the rest together (docs/decisions/0006).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+
+from gpulease import __version__, identity
+from gpulease.broker.connection import MOST_UNREAD, Connection
+from gpulease.broker.core import Core
+from gpulease.broker.neighbours import SafeGpuLock
+from gpulease.broker.reaper import Reaper
+from gpulease.broker.sampler import from_row, to_sample
+from gpulease.broker.sampling import Sampling
+from gpulease.broker.verbs import handle
+from gpulease.errors import GpuleaseError, ProtocolError, StateError, TooMuch
+from gpulease.messages import Message, error
+from gpulease.stores.base import Document, Store
+from gpulease.wire import pack
+
+MOST_CONNECTIONS = 1024  # of one user
+PARTIAL = 10.0  # seconds for a message that has begun to be complete
+HOUSEKEEPING = 5.0  # seconds between looks at half-sent messages, while there are any
+READ = 1 << 16
+
+
+class Server:
+    def __init__(self, listener: socket.socket, store: Store, kind: str, directory: str, deadline: float) -> None:
+        self._poll = select.epoll()
+        self._listener = listener
+        self._kind, self._directory = kind, directory
+        self._connections: dict[int, Connection] = {}
+        self._users: dict[int, int] = {}
+        self._partial: set[Connection] = set()
+        self._reaper = Reaper(self._poll)
+        self._sampling = Sampling(self._poll, deadline)
+        self._running = True
+        self._wakers: tuple[socket.socket, ...] = ()
+        self._begin = time.monotonic()
+        self._poll.register(listener.fileno(), select.EPOLLIN)
+        _raise_file_limit()
+        self.core = Core(store, self, identity.boot_id(), os.uname().nodename, SafeGpuLock())
+
+    # ---------------------------------------------------------------- the loop
+
+    def run(self, idle: float | None) -> None:
+        """Serve until stopped, or until there was nothing to hold, run or wait for during `idle` seconds."""
+        last_busy = time.monotonic()
+        while self._running:
+            busy = bool(self.core.leases or self.core.line)
+            now = time.monotonic()
+            last_busy = now if busy else last_busy
+            if idle is not None and now - last_busy >= idle:
+                break
+            for descriptor, events in self._poll.poll(self._timeout(None if idle is None else last_busy + idle)):
+                self._dispatch(descriptor, events)
+                if descriptor in self._connections:
+                    last_busy = time.monotonic()
+            self._by_the_clock()
+        self._close()
+
+    def _timeout(self, idle_at: float | None) -> float | None:
+        now = time.monotonic()
+        moments = [] if idle_at is None else [idle_at - now]
+        alarm = self.core.next_alarm()
+        if alarm is not None:
+            moments.append(alarm - self.core.now())
+        if self._sampling.due is not None:
+            moments.append(self._sampling.due - now)
+        if self._partial:
+            moments.append(HOUSEKEEPING)
+        return max(0.0, min(moments)) + 0.0005 if moments else None
+
+    def _dispatch(self, descriptor: int, events: int) -> None:
+        try:
+            if descriptor in self._connections:
+                self._client(self._connections[descriptor], events)
+            elif descriptor == self._listener.fileno():
+                self._accept()
+            elif descriptor == self._sampling.descriptor:
+                self._answers()
+            elif self._reaper.owns(descriptor):
+                self._ended(descriptor)
+        except StateError as trouble:
+            self.log(f"not written, to be tried again: {trouble.what}")
+
+    def _by_the_clock(self) -> None:
+        now = time.monotonic()
+        if self._sampling.due is not None and self._sampling.due <= now:
+            self.core.failed(self._sampling.overdue(now))
+        for connection in [one for one in self._partial if (one.since_partial or now) + PARTIAL <= now]:
+            self._cut(connection)
+        try:
+            self.core.tick()
+        except StateError as trouble:
+            self.log(f"not written, to be tried again: {trouble.what}")
+
+    def _ended(self, descriptor: int) -> None:
+        key = self._reaper.ended(descriptor)
+        try:
+            self.core.process_ended(key)
+        except StateError:
+            # Its lease is still on disk. The dead are found again by the next look at them.
+            self.core.remember_dead(key)
+            raise
+
+    def _answers(self) -> None:
+        for answer in self._sampling.read(time.monotonic()):
+            if isinstance(answer, GpuleaseError):
+                self.core.failed(answer)
+            elif "checked" in answer:
+                self.core.checked(from_row(row) for row in answer["checked"])
+            else:
+                self.core.sampled(to_sample(answer))
+
+    # ---------------------------------------------------------------- clients
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return None
+            except OSError as trouble:
+                return self.log(f"cannot accept: {trouble}")
+            accepted.setblocking(False)
+            connection = Connection(accepted)
+            if self._users.get(connection.uid, 0) >= MOST_CONNECTIONS:
+                self._turn_away(connection)
+                continue
+            self._users[connection.uid] = self._users.get(connection.uid, 0) + 1
+            self._connections[connection.descriptor] = connection
+            self._poll.register(connection.descriptor, select.EPOLLIN)
+
+    @staticmethod
+    def _turn_away(connection: Connection) -> None:
+        trouble = TooMuch(f"You have {MOST_CONNECTIONS} connections to the broker, and more are not taken.")
+        try:
+            connection.socket.send(pack(error(trouble)))
+        except OSError:
+            pass
+        connection.socket.close()
+
+    def _client(self, connection: Connection, events: int) -> None:
+        if events & select.EPOLLOUT:
+            self._flush(connection)
+        if not events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+            return None
+        try:
+            data = connection.socket.recv(READ)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            return self._cut(connection)
+        self._received(connection, data)
+
+    def _received(self, connection: Connection, data: bytes) -> None:
+        try:
+            messages = connection.unpacker.feed(data)
+        except ProtocolError as trouble:
+            self.send(connection, error(trouble))
+            return self._cut(connection)
+        for message in messages:
+            self._request(connection, message)
+        if connection.unpacker.pending:
+            connection.since_partial = connection.since_partial or time.monotonic()
+            self._partial.add(connection)
+        else:
+            connection.since_partial = None
+            self._partial.discard(connection)
+        return None
+
+    def _request(self, connection: Connection, message: Message) -> None:
+        try:
+            self.core.guarded(connection, lambda: handle(self.core, connection, message))
+            self.core.replan()
+        except StateError:
+            raise
+        except Exception as trouble:
+            # A mistake of ours must cost one request, not everybody's broker.
+            import traceback
+
+            self.log(traceback.format_exc())
+            self.send(connection, error(GpuleaseError(f"The broker failed: {type(trouble).__name__}.")))
+
+    def _cut(self, connection: Connection) -> None:
+        if self._connections.pop(connection.descriptor, None) is None:
+            return
+        self._partial.discard(connection)
+        self._users[connection.uid] -= 1
+        if not self._users[connection.uid]:
+            del self._users[connection.uid]
+        self._poll.unregister(connection.descriptor)
+        connection.socket.close()
+        self.core.disconnected(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        try:
+            while connection.outgoing:
+                sent = connection.socket.send(connection.outgoing)
+                del connection.outgoing[:sent]
+        except BlockingIOError:
+            return
+        except OSError:
+            connection.outgoing.clear()
+        self._poll.modify(connection.descriptor, select.EPOLLIN)
+
+    # ---------------------------------------------------------------- what the core asks for
+
+    def send(self, connection: Connection, message: Document) -> None:
+        if connection.descriptor not in self._connections:
+            return
+        try:
+            data = pack(message, MOST_UNREAD)
+        except ProtocolError as trouble:
+            data = pack(error(trouble))
+        if not connection.outgoing:
+            try:
+                data = data[connection.socket.send(data) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                return  # its end is read like any other
+        if data:
+            connection.outgoing += data
+            self._poll.modify(connection.descriptor, select.EPOLLIN | select.EPOLLOUT)
+            if len(connection.outgoing) > MOST_UNREAD:
+                connection.socket.shutdown(socket.SHUT_RDWR)
+
+    def watch(self, pid: int, start_time: int | None) -> bool:
+        return self._reaper.watch(pid, start_time)
+
+    def forget(self, key: tuple[int, int | None]) -> None:
+        self._reaper.forget(key)
+
+    def ask(self, question: str) -> bool:
+        now = time.monotonic()
+        if not self._sampling.may_ask(now):
+            return False
+        self._sampling.ask(question, now)
+        return True
+
+    @staticmethod
+    def identify(pid: int) -> tuple[int | None, int | None]:
+        return identity.start_time(pid), identity.user_of(pid)
+
+    def manages(self, uid: int) -> bool:
+        return uid in (0, os.geteuid())
+
+    def about(self) -> Document:
+        return {
+            "pid": os.getpid(),
+            "kind": self._kind,
+            "user": identity.user_name(os.geteuid()),
+            "directory": self._directory,
+            "version": __version__,
+            "uptime": time.monotonic() - self._begin,
+        }
+
+    def stop(self) -> None:
+        self._running = False
+
+    def wake_on(self, *ends: socket.socket) -> None:
+        """End a wait when the first of these becomes readable; keep them open."""
+        self._wakers = ends
+        self._poll.register(ends[0].fileno(), select.EPOLLIN)
+
+    @staticmethod
+    def log(text: str) -> None:
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
+
+    def _close(self) -> None:
+        for connection in list(self._connections.values()):
+            self._flush(connection)
+            connection.socket.close()
+        self._sampling.close()
+        self.core.store.close()
+
+
+def _raise_file_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
+    except (OSError, ValueError):
+        pass
+
+
+def end_on_signals(server: Server) -> None:
+    """SIGTERM and SIGINT end the broker as `gpulease stop` does; a pipe wakes the loop."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setblocking(False)
+    signal.set_wakeup_fd(theirs.fileno())
+    server.wake_on(ours, theirs)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: server.stop())

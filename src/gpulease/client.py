@@ -1,0 +1,201 @@
+"""The blocking client: finds the broker, starts the user's own at first need, asks, and waits through its restarts.
+
+Standard library only, and little of it: commands that people wait for load this.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpulease import places
+from gpulease.errors import BrokerUnavailable, ProtocolError, by_code
+from gpulease.messages import VERSION
+from gpulease.wire import Message, Unpacker, pack
+
+START = 30.0  # seconds for a broker to start
+ANSWER = 60.0  # seconds for an answer that nobody has to wait in line for
+PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
+LARGEST = 16 << 20
+
+
+class Client:
+    """One connection. Not shared between threads, nor across a fork."""
+
+    def __init__(self, start: bool = True) -> None:
+        self.pid = os.getpid()
+        self._socket, self.directory, self.kind = connect(start)
+        self._unpacker = Unpacker(LARGEST)
+        self._messages: list[Message] = []
+
+    def ask(self, verb: str, **fields: Any) -> Any:
+        """One question, one answer."""
+        self.send(verb, **fields)
+        answer = self.receive(ANSWER)
+        if answer is None:
+            raise BrokerUnavailable(f"The broker did not answer within {ANSWER:g} s.")
+        return answer.get("ok", answer)
+
+    def send(self, verb: str, **fields: Any) -> None:
+        self._socket.sendall(pack({"v": VERSION, "do": verb, **fields}))
+
+    def receive(self, timeout: float | None) -> Message | None:
+        """The next message; None when none came in time. Raises the error that the broker reports."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._messages:
+            rest = None if until is None else max(0.0, until - time.monotonic())
+            if not select.select([self._socket], [], [], rest)[0]:
+                return None
+            data = self._socket.recv(1 << 20)
+            if not data:
+                raise ConnectionResetError("the broker ended")
+            self._messages += self._unpacker.feed(data)
+        message = self._messages.pop(0)
+        told = message.get("error")
+        if told is not None:
+            raise by_code(told["code"], told["what"], told["next_step"], told["fields"])
+        return message
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def connect(start: bool) -> tuple[socket.socket, str, str]:
+    """The first broker that answers: the system's, a shared one, this user's own, which is started when `start`."""
+    found = find()
+    if found is not None:
+        return found
+    if not start:
+        raise BrokerUnavailable("No broker is running.", "It starts by itself with `gpulease run` or `gpulease get`.")
+    own = places.own(os.environ)
+    _start(own)
+    until = time.monotonic() + START
+    while (found := find()) is None:
+        if time.monotonic() > until:
+            raise BrokerUnavailable("The broker was started but does not answer.", _see_log(own))
+        time.sleep(0.02)
+    return found
+
+
+def find() -> tuple[socket.socket, str, str] | None:
+    for kind, directory in places.candidates(os.environ):
+        connected = _try(directory)
+        if connected is not None:
+            return connected, directory, kind
+    return None
+
+
+def _try(directory: str) -> socket.socket | None:
+    """A connection to the broker at `directory`, if one listens there and may be trusted."""
+    path = places.socket_path(directory)
+    if not os.path.exists(path) or places.distrust(directory):
+        return None
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connected.connect(path)
+    except OSError:
+        connected.close()
+        return None
+    if not places.is_broker_of(directory, _peer_uid(connected)):
+        connected.close()
+        return None
+    return connected
+
+
+def _peer_uid(connected: socket.socket) -> int:
+    data = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(data[4:8], sys.byteorder, signed=True)
+
+
+def _start(directory: str) -> None:
+    """Start this user's broker in the background and wait until it is ready, or another one was quicker."""
+    import subprocess
+
+    places.prepare(directory, everyone=False)
+    ours, theirs = os.pipe()
+    with open(os.path.join(directory, "broker.log"), "ab") as log:
+        os.fchmod(log.fileno(), 0o600)
+        subprocess.Popen(
+            [sys.executable, "-m", "gpulease.broker", "--ready", str(theirs)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
+    os.close(theirs)
+    select.select([ours], [], [], START)
+    os.close(ours)
+
+
+def _see_log(directory: str) -> str:
+    return f"See {os.path.join(directory, 'broker.log')}."
+
+
+def acquire(
+    fields: dict[str, Any],
+    waiting: Callable[[Message], None] | None = None,
+    client: Client | None = None,
+) -> tuple[Message, Client]:
+    """Ask for a lease and wait for it, through restarts of the broker, without losing the place in the line.
+
+    `waiting` hears why, at first and then every two seconds. Returns what was granted, and the connection.
+    """
+    ticket: str | None = None
+    client = client or Client()
+    asked = dict(fields)
+    began = time.monotonic()
+    while True:
+        try:
+            client.send("acquire", **asked)
+            while True:
+                answer = client.receive(2.0 if waiting and ticket else None)
+                if answer is None:
+                    client.send("why", id=ticket)
+                elif "granted" in answer:
+                    return answer["granted"], client
+                elif "waiting" in answer:
+                    ticket = answer["waiting"]["id"]
+                    if waiting:
+                        waiting(answer["waiting"])
+                else:
+                    raise ProtocolError("The broker gave an answer that makes no sense.")
+        except (ConnectionError, BrokenPipeError):
+            client.close()
+            client = _again()
+            asked = {**fields, "id": ticket}
+            if fields.get("wait") is not None:
+                asked["wait"] = max(0.0, fields["wait"] - (time.monotonic() - began))
+        except BaseException:
+            _leave(client, ticket)
+            raise
+
+
+def _again() -> Client:
+    """A connection to the broker that comes after the one that ended."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return Client()
+        except (BrokerUnavailable, ConnectionError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def _leave(client: Client, ticket: str | None) -> None:
+    """Out of the line, as well as it can be done now."""
+    try:
+        if ticket is not None:
+            client.send("cancel", id=ticket)
+            client.receive(1.0)
+    except Exception:
+        pass
+    finally:
+        client.close()

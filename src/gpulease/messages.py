@@ -1,0 +1,147 @@
+"""PURE: every request that a client may send, what each field may be, and how replies look.
+
+A message is a JSON object. A request has `v` (the protocol's version) and `do`; a reply has `ok`, `error`, `waiting`
+or `granted`. Who asks is never in a message: the kernel tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpulease.errors import GpuleaseError, ProtocolError, UsageError
+from gpulease.model import Request
+
+VERSION = 1
+KINDS = ("run", "get", "shell", "acquire", "reservation", "pool")
+MOST_GPUS = 1024
+TEXT = 1000  # characters of a note or a name
+LIST = 1024  # entries of a list
+
+Message = dict[str, Any]
+
+# verb -> field -> what it may be. `?` marks one that may be missing or null.
+REQUESTS: dict[str, dict[str, str]] = {
+    "acquire": {
+        "request": "request",
+        "kind": "text",
+        "owner": "int?",
+        "wait": "seconds?",
+        "note": "text?",
+        "id": "text?",
+    },
+    "why": {"id": "text"},
+    "taken": {"id": "text"},
+    "cancel": {"id": "text"},
+    "release": {"what": "texts?", "mine": "bool?"},
+    "renew": {"what": "texts?", "duration": "seconds"},
+    "explain": {"id": "text"},
+    "status": {},
+    "events": {"since": "seconds?", "most": "int?"},
+    "exclude": {"what": "texts", "note": "text?"},
+    "include": {"what": "texts"},
+    "ping": {},
+    "stop": {},
+}
+
+
+def check(message: Message) -> Message:
+    """The message, once it is known to be a request with the right fields; else an error that says what is wrong."""
+    if message.get("v") != VERSION:
+        raise ProtocolError(f"The message has protocol version {message.get('v')!r}, this broker speaks {VERSION}.")
+    fields = REQUESTS.get(message.get("do"))  # type: ignore[arg-type]  # whatever it is, it is not a key then
+    if fields is None:
+        raise ProtocolError(f"The broker does not know how to do {str(message.get('do'))[:40]!r}.")
+    for name, kind in fields.items():
+        _check_field(name, message.get(name), kind)
+    return message
+
+
+def _check_field(name: str, value: object, kind: str) -> None:
+    if value is None and kind.endswith("?"):
+        return
+    if not FITS[kind.rstrip("?")](value):
+        raise UsageError(f"The field {name!r} of the message is not right.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e10
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= TEXT
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= LIST and all(map(_is_text, value))
+
+
+FITS: dict[str, Callable[[object], bool]] = {
+    "text": _is_text,
+    "texts": _is_list,
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62,
+    "seconds": _is_number,
+    "bool": lambda value: isinstance(value, bool),
+    "request": lambda value: isinstance(value, dict) and len(value) <= 32,
+}
+
+# field of a Request -> what it may be
+REQUEST_FIELDS = {
+    "gpus": "int",
+    "memory": "int?",
+    "names": "texts?",
+    "devices": "texts?",
+    "exclude": "texts?",
+    "min_memory": "int?",
+    "max_leases": "int?",
+    "priority": "int",
+    "not_before": "seconds?",
+    "duration": "seconds?",
+}
+
+
+def read_request(fields: Message) -> Request:
+    """A Request from its fields on the wire, checked as one from a stranger."""
+    unknown = sorted(set(fields) - set(REQUEST_FIELDS))
+    if unknown:
+        raise UsageError(f"A request has no field {unknown[0][:40]!r}.")
+    values: dict[str, Any] = {}
+    for name, value in fields.items():
+        _check_field(name, value, REQUEST_FIELDS[name])
+        values[name] = tuple(value) if isinstance(value, list) else value
+    for name in ("names", "devices", "exclude"):
+        values[name] = values.get(name) or ()
+    request = Request(**values)
+    _check_amounts(request)
+    return request
+
+
+def _check_amounts(request: Request) -> None:
+    if not 1 <= request.gpus <= MOST_GPUS:
+        raise UsageError(f"The number of GPUs is {request.gpus}.", f"Ask for 1 to {MOST_GPUS}.")
+    if request.memory is not None and request.memory < 1:
+        raise UsageError("The share of memory is not positive.", "Write it as --mem 6G.")
+    if request.memory is not None and request.gpus != 1:
+        raise UsageError("A share by memory is of one GPU, and several were asked for.", "Leave out --mem or --gpus.")
+    if not -1_000_000 <= request.priority <= 1_000_000:
+        raise UsageError(f"The priority is {request.priority}.", "Give a number around 5; smaller is sooner.")
+    for value in (request.min_memory, request.max_leases):
+        if value is not None and value < 0:
+            raise UsageError("A limit of the request is negative.", "Give 0 or more.")
+
+
+def write_request(request: Request) -> Message:
+    """Only what differs from the default: messages stay short."""
+    default = Request()
+    return {name: value for name, value in request._asdict().items() if value != getattr(default, name)}
+
+
+def error(trouble: GpuleaseError) -> Message:
+    return {
+        "error": {
+            "code": trouble.code,
+            "what": trouble.what,
+            "next_step": trouble.next_step,
+            "fields": {name: value for name, value in trouble.fields.items() if isinstance(value, (int, str, float))},
+        }
+    }

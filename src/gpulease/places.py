@@ -1,0 +1,92 @@
+"""Where a broker lives: the system's place, a shared one, or the user's own; and whether to trust it.
+
+A place is a directory with the socket, the state and the logs. It is trusted when it is a real directory, not writable
+by others, and belongs to root, to this user, or to whoever runs the shared broker in it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+from gpulease.errors import BrokerUnavailable, UsageError
+
+SYSTEM = "/run/gpulease"
+SHARED = "/tmp/gpulease"
+SOCKET = "socket"
+LONGEST_SOCKET = 100  # sun_path holds 108 bytes
+
+
+def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(kind, directory), in the order in which clients look: system, shared, own."""
+    asked = environ.get("GPULEASE_DIR")
+    if asked:
+        return [("own", os.path.abspath(asked))]
+    return [("system", SYSTEM), ("shared", SHARED), ("own", own(environ))]
+
+
+def own(environ: Mapping[str, str]) -> str:
+    asked = environ.get("GPULEASE_DIR")
+    if asked:
+        return os.path.abspath(asked)
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.path.isabs(runtime) and os.path.isdir(runtime):
+        return os.path.join(runtime, "gpulease")
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return os.path.join(home, ".local", "state", "gpulease")
+
+
+def socket_path(directory: str) -> str:
+    path = os.path.join(directory, SOCKET)
+    if len(os.fsencode(path)) > LONGEST_SOCKET:
+        raise UsageError(
+            f"The path {path!r} is too long for a socket.",
+            f"Set GPULEASE_DIR to a path below {LONGEST_SOCKET - 8} bytes.",
+        )
+    return path
+
+
+def prepare(directory: str, everyone: bool) -> None:
+    """Make the directory for a broker of this user, 0755 for everyone or 0700, or say why it cannot be."""
+    mode = 0o755 if everyone else 0o700
+    try:
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        os.mkdir(directory, mode)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise BrokerUnavailable(f"The folder {directory!r} cannot be made: {error.strerror}.") from None
+    trouble = distrust(directory, {os.geteuid()})
+    if trouble:
+        raise BrokerUnavailable(
+            f"The folder {directory!r} cannot be used: {trouble}.", "Remove it, or set GPULEASE_DIR to another."
+        )
+    os.chmod(directory, mode)  # whatever the umask is
+
+
+def distrust(directory: str, owners: set[int] | None = None) -> str | None:
+    """Why `directory` must not be used; None when it may."""
+    try:
+        seen = os.lstat(directory)
+    except OSError as error:
+        return (error.strerror or "it cannot be read").lower()
+    if stat.S_ISLNK(seen.st_mode):
+        return "it is a symbolic link"
+    if not stat.S_ISDIR(seen.st_mode):
+        return "it is not a directory"
+    if owners is not None and seen.st_uid not in owners:
+        from gpulease.identity import user_name
+
+        return f"it belongs to {user_name(seen.st_uid)}"
+    if seen.st_mode & 0o022:
+        return "others may write in it"
+    return None
+
+
+def is_broker_of(directory: str, peer_uid: int) -> bool:
+    """Whether the process at the other end of the socket is the directory's owner, or root."""
+    try:
+        return peer_uid in (0, os.lstat(directory).st_uid)
+    except OSError:
+        return False

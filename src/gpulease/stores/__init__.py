@@ -1,0 +1,1 @@
+"""What is acknowledged survives: leases, the line, exclusions, parameters and events on disk."""

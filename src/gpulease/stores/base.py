@@ -1,0 +1,38 @@
+"""What a store does: keep named documents in tables, change several of them at once or none, and append events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+Document = dict[str, Any]
+TABLES = ("leases", "line", "excluded", "settings", "facts")
+
+
+class Change(NamedTuple):
+    """Put `document` under `key`, or remove what is there when it is None."""
+
+    table: str
+    key: str
+    document: Document | None
+
+
+class Event(NamedTuple):
+    """Something that happened, kept for `gpulease events`."""
+
+    time: float
+    what: str
+    fields: Document
+
+
+class Store(Protocol):
+    def load(self, table: str) -> dict[str, Document]: ...
+
+    def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
+        """All or nothing. `durable`: also survives a power cut. Raises StateError, and then nothing has changed."""
+
+    def events(self, since: float, most: int) -> list[Event]: ...
+
+    def forget_events(self, before: float) -> None: ...
+
+    def close(self) -> None: ...

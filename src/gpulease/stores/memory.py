@@ -1,0 +1,35 @@
+"""A store that keeps nothing beyond the process: for tests and replays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from gpulease.stores.base import TABLES, Change, Document, Event
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, str]] = {table: {} for table in TABLES}
+        self._events: list[Event] = []
+
+    def load(self, table: str) -> dict[str, Document]:
+        return {key: json.loads(body) for key, body in self._tables[table].items()}
+
+    def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
+        bodies = [None if change.document is None else json.dumps(change.document) for change in changes]
+        for change, body in zip(changes, bodies, strict=True):
+            if body is None:
+                self._tables[change.table].pop(change.key, None)
+            else:
+                self._tables[change.table][change.key] = body
+        self._events += events
+
+    def events(self, since: float, most: int) -> list[Event]:
+        return [event for event in self._events if event.time >= since][-most:]
+
+    def forget_events(self, before: float) -> None:
+        self._events = [event for event in self._events if event.time >= before]
+
+    def close(self) -> None:
+        return

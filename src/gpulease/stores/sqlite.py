@@ -1,0 +1,99 @@
+"""The broker's state in SQLite, write-ahead log, one writer.
+
+A commit survives the death of any process. With `durable` it is also forced to the disk, for what must survive a
+power cut: a lease of a process need not, since after a reboot that process is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from gpulease.errors import StateError
+from gpulease.stores.base import TABLES, Change, Document, Event
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+PUT = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
+DROP = {table: f"DELETE FROM {table} WHERE key = ?" for table in TABLES}
+
+
+class SqliteStore:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._durable = False
+            self._database.execute("PRAGMA synchronous=NORMAL")
+            self._upgrade()
+        except sqlite3.Error as error:
+            raise self._trouble("opened", error) from None
+
+    def load(self, table: str) -> dict[str, Document]:
+        rows = self._database.execute(f"SELECT key, body FROM {_known(table)}")
+        return {key: json.loads(body) for key, body in rows}
+
+    def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
+        execute = self._database.execute
+        try:
+            if durable is not self._durable:
+                execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
+            execute("BEGIN IMMEDIATE")
+            for table, key, document in changes:
+                if document is None:
+                    execute(DROP[table], (key,))
+                else:
+                    execute(PUT[table], (key, _encode(document)))
+            for time, what, fields in events:
+                execute("INSERT INTO events (time, what, body) VALUES (?, ?, ?)", (time, what, _encode(fields)))
+            execute("COMMIT")
+        except sqlite3.Error as error:
+            self._undo()
+            raise self._trouble("written", error) from None
+
+    def events(self, since: float, most: int) -> list[Event]:
+        query = "SELECT time, what, body FROM events WHERE time >= ? ORDER BY number DESC LIMIT ?"
+        rows = self._database.execute(query, (since, most)).fetchall()
+        return [Event(time, what, json.loads(body)) for time, what, body in reversed(rows)]
+
+    def forget_events(self, before: float) -> None:
+        try:
+            self._database.execute("DELETE FROM events WHERE time < ?", (before,))
+        except sqlite3.Error as error:
+            raise self._trouble("written", error) from None
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _undo(self) -> None:
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
+
+    def _upgrade(self) -> None:
+        """Bring an older state to this version, one step at a time, each whole or not at all."""
+        present = self._database.execute("PRAGMA user_version").fetchone()[0]
+        steps = _steps()
+        if present > len(steps):
+            raise StateError(
+                f"The state in {self._path!r} was written by a newer gpulease (version {present}, known {len(steps)}).",
+                "Use that gpulease again, or set GPULEASE_DIR to another folder.",
+            )
+        for number in range(present, len(steps)):
+            self._database.executescript(f"BEGIN;{steps[number]};PRAGMA user_version={number + 1};COMMIT;")
+
+    def _trouble(self, what: str, error: sqlite3.Error) -> StateError:
+        return StateError(f"The state in {self._path!r} could not be {what}: {error}.")
+
+
+def _steps() -> list[str]:
+    text = Path(__file__).with_name("schema.sql").read_text()
+    return [part.split("\n", 1)[1] for part in text.split("-- Version ")[1:]]
+
+
+def _known(table: str) -> str:
+    if table not in TABLES:
+        raise ValueError(table)
+    return table

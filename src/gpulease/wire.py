@@ -1,0 +1,67 @@
+"""Messages as bytes: a length of four bytes, then JSON. Bounded, and with a clean end.
+
+Not for: what a message means (messages.py), nor for sockets (client.py, broker/server.py).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gpulease.errors import ProtocolError
+
+LIMIT = 1 << 20  # bytes of one message
+HEAD = 4
+
+Message = dict[str, Any]
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def pack(message: Message, limit: int = LIMIT) -> bytes:
+    body = _encode(message).encode("utf-8", "surrogateescape")
+    if len(body) > limit:
+        raise ProtocolError(f"The message has {len(body)} bytes, and {limit} are the most.", "Ask for less at once.")
+    return len(body).to_bytes(HEAD, "big") + body
+
+
+class Unpacker:
+    """Bytes as they come in, whole messages as they are complete."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._bytes = bytearray()
+
+    @property
+    def pending(self) -> bool:
+        """Whether a message has begun and is not complete."""
+        return bool(self._bytes)
+
+    def feed(self, data: bytes) -> list[Message]:
+        self._bytes += data
+        messages = []
+        while (message := self._next()) is not None:
+            messages.append(message)
+        return messages
+
+    def _next(self) -> Message | None:
+        if len(self._bytes) < HEAD:
+            return None
+        length = int.from_bytes(self._bytes[:HEAD], "big")
+        if length > self._limit:
+            raise ProtocolError(f"A message of {length} bytes was announced, and {self._limit} are the most.")
+        if len(self._bytes) < HEAD + length:
+            return None
+        body = bytes(self._bytes[HEAD : HEAD + length])
+        del self._bytes[: HEAD + length]
+        return _decode(body)
+
+
+def _decode(body: bytes) -> Message:
+    try:
+        message = json.loads(body.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        raise ProtocolError("A message is not JSON.") from None
+    if not isinstance(message, dict):
+        raise ProtocolError("A message is not a JSON object.")
+    return message
