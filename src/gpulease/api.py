@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from gpulease.errors import GpuleaseError, UsageError
+from gpulease.errors import BrokerUnavailable, GpuleaseError, UsageError
 from gpulease.model import Device
 from gpulease.probes.base import Probe
 from gpulease.probes.detect import open_probe
@@ -60,9 +60,29 @@ def select(
 
 def status(*, only_visible: bool = False) -> dict[str, Any]:
     """What `gpulease status --json` prints. `only_visible` keeps what CUDA_VISIBLE_DEVICES shows, in its order."""
-    sample = _probe().snapshot()
-    shown = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), sample.devices) if only_visible else None
-    return document(sample, os.uname().nodename, shown)
+    shown = _broker_status() or document(_probe().snapshot(), os.uname().nodename)
+    if only_visible:
+        devices = [Device(row["index"], row["uuid"], row["name"], instance=row["instance"]) for row in shown["devices"]]
+        visible = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), devices)
+        rows = {row["uuid"]: row for row in shown["devices"]}
+        shown["devices"] = [rows[device.uuid] for device in visible]
+    return shown
+
+
+def _broker_status() -> dict[str, Any] | None:
+    """What the broker knows, if one runs, or ran and left its state; it knows leases, a probe does not."""
+    from gpulease import client, places
+
+    own = places.own(os.environ)
+    if client.find_socket() is None and not os.path.exists(os.path.join(own, "state.db")):
+        return None
+    try:
+        told: dict[str, Any] = client.Client().ask("status")
+    except (BrokerUnavailable, ConnectionError):
+        return None
+    if told["devices"] or told["trouble"] is None:
+        return told
+    return None  # the broker sees no device: let the probe say why
 
 
 def select_devices(rules: Rules, only_visible: bool = False) -> tuple[Device, ...]:
@@ -74,9 +94,16 @@ def select_devices(rules: Rules, only_visible: bool = False) -> tuple[Device, ..
         devices = visible_devices(value, devices)
     for device in devices:
         _debug("saw %s", candidate(device))
-    chosen = choose(devices, rules, Random())
+    chosen = choose(devices, rules, Random(), _leased())
     _debug("selected %s", ", ".join(device.label for device in chosen))
     return chosen
+
+
+def _leased() -> dict[str, str]:
+    """Devices that are somebody's, by UUID, even while nothing runs there."""
+    told = _broker_status() or {"devices": []}
+    states = {row["uuid"]: row["state"] for row in told["devices"]}
+    return {uuid: state for uuid, state in states.items() if state in ("leased", "shared", "draining", "excluded")}
 
 
 def environment_for(devices: Iterable[Device]) -> dict[str, str]:

@@ -22,6 +22,16 @@ def become(command: Sequence[str], changes: Mapping[str, str]) -> NoReturn:
         raise cannot_start(command[0], error) from None
 
 
+def check_command(program: str) -> None:
+    """Raise now what `become` would raise after a long wait: no such command, or one that may not be run."""
+    folders = [""] if "/" in program else os.get_exec_path()
+    paths = [os.path.join(folder, program) for folder in folders]
+    present = [path for path in paths if os.path.isfile(path)]
+    if not any(os.access(path, os.X_OK) for path in present):
+        missing: OSError = PermissionError() if present else FileNotFoundError()
+        raise cannot_start(program, missing)
+
+
 def cannot_start(program: str, error: Exception) -> GpuleaseError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return CommandNotFound(f"The command {program!r} does not exist.")

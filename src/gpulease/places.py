@@ -20,9 +20,8 @@ LONGEST_SOCKET = 100  # sun_path holds 108 bytes
 
 def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """(kind, directory), in the order in which clients look: system, shared, own."""
-    asked = environ.get("GPULEASE_DIR")
-    if asked:
-        return [("own", os.path.abspath(asked))]
+    if environ.get("GPULEASE_DIR") or simulated(environ):
+        return [("own", own(environ))]  # never the broker of the real machine
     return [("system", SYSTEM), ("shared", SHARED), ("own", own(environ))]
 
 
@@ -30,11 +29,21 @@ def own(environ: Mapping[str, str]) -> str:
     asked = environ.get("GPULEASE_DIR")
     if asked:
         return os.path.abspath(asked)
+    if simulated(environ):
+        from gpulease.simulation.activate import directory_from_environment
+
+        machine = directory_from_environment(environ)
+        if machine is not None:
+            return os.path.join(os.path.abspath(machine), "broker")
     runtime = environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isabs(runtime) and os.path.isdir(runtime):
         return os.path.join(runtime, "gpulease")
     home = environ.get("HOME") or os.path.expanduser("~")
     return os.path.join(home, ".local", "state", "gpulease")
+
+
+def simulated(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("GPULEASE_SIMULATION") or environ.get("GPULEASE_SIMULATE", "0") not in ("", "0"))
 
 
 def socket_path(directory: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpulease.model import Device, Process, Sample
-from gpulease.states import state_of
+from gpulease.states import computing, state_of
 
 
 def document(sample: Sample, host: str, devices: Sequence[Device] | None = None) -> dict[str, Any]:
@@ -17,10 +17,13 @@ def document(sample: Sample, host: str, devices: Sequence[Device] | None = None)
         "simulated": sample.simulated,
         "driver": sample.driver,
         "time": sample.time,
+        "sample_age": 0.0,
+        "trouble": None,
         "broker": None,
         "devices": [_device(device) for device in shown],
         "leases": [],
         "line": [],
+        "line_length": 0,
     }
 
 
@@ -31,6 +34,8 @@ def _device(device: Device) -> dict[str, Any]:
         **fields,
         "label": device.label,
         "state": state_of(device),
+        "note": None,
+        "outside": [process.pid for process in computing(device)],
         "leases": [],
         "processes": None if processes is None else [_process(process) for process in processes],
     }

@@ -6,7 +6,7 @@ function of the caller's. A value that the driver did not tell never passes a th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -45,10 +45,16 @@ class Rules(NamedTuple):
     order: str = "random"
 
 
-def choose(devices: Sequence[Device], rules: Rules, random: Random) -> tuple[Device, ...]:
-    """`rules.gpus` devices, in index order. Raises NotEnoughDevices with what excluded the rest."""
+def choose(
+    devices: Sequence[Device], rules: Rules, random: Random, taken: Mapping[str, str] | None = None
+) -> tuple[Device, ...]:
+    """`rules.gpus` devices, in index order. Raises NotEnoughDevices with what excluded the rest.
+
+    `taken` has devices, by UUID, that are somebody's for another reason than their load: leased, excluded.
+    """
     named = _named_labels(devices, rules)
-    excluded = {device.label: _why_not(device, rules, named) for device in devices}
+    taken = taken or {}
+    excluded = {device.label: taken.get(device.uuid) or _why_not(device, rules, named) for device in devices}
     matched = [device for device in devices if excluded[device.label] is None]
     if len(matched) < rules.gpus:
         raise _not_enough(rules, devices, {label: why for label, why in excluded.items() if why})
@@ -178,7 +184,7 @@ def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str
     by_rule: dict[str, list[str]] = {}
     for label, why in excluded.items():
         by_rule.setdefault(why, []).append(label)
-    reasons = "; ".join(f"{why} excluded {_some(labels)}" for why, labels in by_rule.items())
+    reasons = "; ".join(_reason(why, labels) for why, labels in by_rule.items())
     next_step = "Ask for fewer, or relax a filter; `gpulease status` shows every device."
     if rules.name and len(by_rule.get(f"--name {rules.name}", ())) == len(devices) > 0:
         next_step = f"The names here are: {', '.join(sorted({device.name for device in devices}))}."
@@ -186,6 +192,12 @@ def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str
         next_step = f"Ask for at most {len(devices)}."
     sentence = f"Not enough GPUs: {what}{f' ({reasons})' if reasons else ''}."
     return NotEnoughDevices(sentence, next_step, asked=rules.gpus, exist=len(devices), matched=matched)
+
+
+def _reason(why: str, labels: list[str]) -> str:
+    if why in ("leased", "shared", "draining", "excluded", "lost"):
+        return f"{_some(labels)} {'is' if len(labels) == 1 else 'are'} {why}"
+    return f"{why} excluded {_some(labels)}"
 
 
 def _some(labels: list[str], most: int = 8) -> str:

@@ -11,11 +11,22 @@ from gpulease import __version__
 
 # verb -> (module, what it does, for the list in --help)
 VERBS = {
-    "status": ("status", "show devices with their state, use and processes"),
-    "select": ("select", "pick idle devices by rule, print them or run a command on them"),
+    "status": ("status", "show devices with their state, use and holder, the leases and the line"),
+    "run": ("run", "wait for GPUs, run a command on them, give them back when it ends"),
+    "get": ("get", "wait for GPUs, take them for this shell or script, print their indices"),
+    "release": ("release", "give back leases of your own"),
+    "renew": ("renew", "more time for a timed lease"),
+    "shell": ("shell", "a subshell that holds GPUs until it is left"),
+    "select": ("select", "pick idle devices by rule without a lease, print them or run a command"),
+    "explain": ("explain", "why a request waits, device by device"),
+    "events": ("events", "who took and gave back what, when, and why"),
+    "exclude": ("exclude", "take devices out of service"),
+    "include": ("include", "bring excluded devices back into service"),
     "simulate": ("simulate", "run a command in a machine of simulated GPUs"),
     "demo": ("demo", "a tour of one minute on simulated GPUs"),
     "doctor": ("doctor", "what is here, what is wrong, what to do"),
+    "broker": ("broker", "the broker in the foreground, for this user or for everybody"),
+    "stop": ("stop", "end the broker; leases stay valid"),
     "completion": ("completion", "print the shell completion script"),
 }
 
@@ -69,7 +80,8 @@ def _help(words: list[str]) -> int:
     print("\nWith no verb it shows the status. `gpulease VERB --help` has options and examples.")
     print("\nExamples:")
     print("  gpulease                                  what the GPUs of this machine do")
-    print("  gpulease select -n 2 -- python train.py   run on two idle GPUs")
+    print("  gpulease run -n 2 -- python train.py      wait for two GPUs and run on them")
+    print("  GPUID=$(gpulease get)                     take a GPU for this script")
     print("  gpulease simulate -n 4                    a shell with four simulated GPUs")
     return 0
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulease.cli.render import Terminal, fit
+from gpulease.cli.render import Terminal, fit, plain_table
 from gpulease.quantities import format_bytes
 
-STATE_COLOURS = {"free": "green", "outside": "yellow", "lost": "red"}
+STATE_COLOURS = {
+    "free": "green",
+    "leased": "blue",
+    "shared": "cyan",
+    "outside": "yellow",
+    "draining": "yellow",
+    "excluded": "dim",
+    "lost": "red",
+}
 MOST_PROCESSES = 6
+MOST_WAITING = 20
 NARROWEST_NAME = 10
 # heading, width, whether it stands to the right
 COLUMNS = {
@@ -31,7 +40,51 @@ def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     for device in document["devices"]:
         cells = _cells(device, terminal)
         shown.append(" ".join(_cell(heading, cells[heading], widths, terminal) for heading in widths))
+        shown += _holders(device, document, terminal)
         shown += _details(device, terminal)
+    return shown + _line(document, terminal) + _troubles(document, terminal)
+
+
+def _holders(device: dict[str, Any], document: dict[str, Any], terminal: Terminal) -> list[str]:
+    leases = [lease for lease in document["leases"] if lease["id"] in device["leases"]]
+    return [terminal.paint(fit(_holder(lease), terminal.width, terminal).rstrip(), "blue") for lease in leases]
+
+
+def _holder(lease: dict[str, Any]) -> str:
+    who = f"{lease['user']}" + (f" (pid {lease['pid']})" if lease["pid"] else "")
+    share = f", {format_bytes(lease['memory'])}" if lease["memory"] else ""
+    end = f", until {clock(lease['until'])}" if lease["until"] else ""
+    note = f": {lease['note']}" if lease["note"] else ""
+    return f"      {lease['id']} {lease['kind']} by {who}{share}, since {clock(lease['since'])}{end}{note}"
+
+
+def clock(moment: float) -> str:
+    """The time of day, with the date unless it is today's."""
+    import time
+
+    then, now = time.localtime(moment), time.localtime()
+    return time.strftime("%H:%M" if then[:3] == now[:3] else "%m-%d %H:%M", then)
+
+
+def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    if not document["line"]:
+        return []
+    rows = [("LINE", "USER", "WANTS", "PRIO", "SINCE", "WHY")]
+    for entry in document["line"][:MOST_WAITING]:
+        wants = format_bytes(entry["memory"]) if entry["memory"] else f"{entry['gpus']} GPU"
+        rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), entry["why"]))
+    more = document["line_length"] - MOST_WAITING
+    return ["", *plain_table(rows, terminal), *([f"and {more} more"] if more > 0 else [])]
+
+
+def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    shown = []
+    broker = document["broker"]
+    if broker is not None and broker["kind"] != "own":
+        shown.append(terminal.paint(f"{broker['kind']} broker of {broker['user']}", "dim"))
+    if document["trouble"]:
+        age = "" if document["sample_age"] is None else f" (what is shown is {document['sample_age']:.0f} s old)"
+        shown.append(terminal.paint(f"{document['trouble']}{age}", "red"))
     return shown
 
 
@@ -93,8 +146,10 @@ def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
     shown = [_process(process, terminal) for process in processes[:MOST_PROCESSES]]
     if len(processes) > MOST_PROCESSES:
         shown.append(f"      and {len(processes) - MOST_PROCESSES} more processes")
-    if device["state"] == "outside" and not any(not process["graphics"] for process in processes):
-        shown.append("      memory in use that no visible process explains")
+    if device["state"] == "outside" and not device["outside"]:
+        shown.append(f"      {device['note'] or 'memory in use that no visible process explains'}")
+    if device["state"] == "excluded" and device["note"]:
+        shown.append(fit(f"      {device['note']}", terminal.width, terminal).rstrip())
     return shown
 
 

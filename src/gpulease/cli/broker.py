@@ -1,0 +1,32 @@
+"""`gpulease broker`: the broker in the foreground, for this user or for everybody."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+EXAMPLES = """\
+Without this, a broker of your own starts by itself at first use and ends by itself
+after ten idle minutes. One in the foreground stays until it is stopped.
+
+examples:
+  gpulease broker                 for you alone
+  sudo gpulease broker --system   for every user of this machine
+  gpulease broker --shared        for every user, where nobody is root
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument("--system", action="store_true", help="serve everybody from /run/gpulease (root only)")
+    whose.add_argument("--shared", action="store_true", help="serve everybody from the temporary folder")
+    parser.add_argument("--idle", metavar="TIME", help="end after so long with nothing to do (default: never)")
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.broker.__main__ import serve
+    from gpulease.quantities import parse_seconds
+
+    kind = "system" if arguments.system else "shared" if arguments.shared else "own"
+    serve(kind, -1, None if arguments.idle is None else parse_seconds(arguments.idle))
+    return 0

@@ -1,0 +1,71 @@
+"""`gpulease get`: take GPUs for the shell or script that asks, and print their indices."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from gpulease.cli.parsing import add_json
+from gpulease.cli.requests import acquire_fields, add_request
+from gpulease.errors import UsageError
+
+EXAMPLES = """\
+Held for the shell or script that asked, and given back when that ends, or by
+`gpulease release`. With --for it is a reservation, which ends by the clock alone.
+
+examples:
+  GPUID=$(gpulease get)                  in a script: an index
+  read GPUID < <(gpulease get)           the same
+  gpulease get -n 2 --for 4h --note demo a reservation for four hours
+  eval "$(gpulease get --export)"        set CUDA_VISIBLE_DEVICES here
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_request(parser, "reserve for this long, whatever process lives or dies")
+    parser.add_argument("--owner", type=int, metavar="PID", help="hold for this process instead of the asking shell")
+    parser.add_argument("--uuid", action="store_true", help="print UUIDs instead of indices")
+    parser.add_argument("--export", action="store_true", help="print `export` lines for a shell to eval")
+    parser.add_argument("--quiet", "-q", action="store_true", help="say nothing while waiting")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.cli.waiting import wait_for
+
+    fields = acquire_fields(arguments, "get")
+    if arguments.owner is not None:
+        fields["owner"] = arguments.owner
+    elif arguments.duration is not None:
+        fields["kind"] = "reservation"
+    else:
+        fields["owner"] = _asker()
+    granted, client = wait_for(fields, arguments.quiet)
+    print(_text(arguments, granted), flush=True)
+    client.send("taken", id=granted["id"])
+    return 0
+
+
+def _asker() -> int:
+    from gpulease.identity import asking_process
+
+    pid = asking_process(os.getpid())
+    if pid <= 1:
+        raise UsageError(
+            "There is no shell or script to hold the GPUs for.", "Name a process with --owner, or reserve with --for."
+        )
+    return pid
+
+
+def _text(arguments: Namespace, granted: dict[str, Any]) -> str:
+    if arguments.json:
+        import json
+
+        return json.dumps(granted)
+    if arguments.export:
+        from gpulease.cli.waiting import environment_of
+
+        return "\n".join(f"export {name}={value}" for name, value in environment_of(granted).items())
+    return ",".join(device["uuid" if arguments.uuid else "label"] for device in granted["devices"])

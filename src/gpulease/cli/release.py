@@ -1,0 +1,39 @@
+"""`gpulease release`: give back leases of one's own."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from gpulease.cli.parsing import add_json
+
+EXAMPLES = """\
+examples:
+  gpulease release $GPUID        by device
+  gpulease release L17           by lease
+  gpulease release --mine        all of your own
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("what", nargs="*", metavar="WHAT", help="lease ids, device indices (as 0,3) or UUIDs")
+    parser.add_argument("--mine", action="store_true", help="everything that you hold")
+    parser.add_argument("--quiet", "-q", action="store_true", help="say nothing when it worked")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.client import Client
+
+    what = [part for word in arguments.what for part in word.split(",") if part]
+    done = Client().ask("release", what=what, mine=arguments.mine)["released"]
+    if arguments.json:
+        import json
+
+        print(json.dumps({"released": done}))
+    elif not arguments.quiet:
+        for lease in done:
+            print(f"released {lease['id']}: GPU {','.join(lease['devices'])}")
+        if not done:
+            print("nothing to release")
+    return 0

@@ -1,0 +1,38 @@
+"""`gpulease renew`: more time for timed leases."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from gpulease.cli.parsing import add_json
+
+EXAMPLES = """\
+examples:
+  gpulease renew L17 --for 2h     ends two hours from now
+  gpulease renew --for 2h         all of your own timed leases
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("what", nargs="*", metavar="WHAT", help="lease ids or devices (default: all of your own)")
+    parser.add_argument("--for", dest="duration", required=True, metavar="TIME", help="from now on, as 4h")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    import time
+
+    from gpulease.client import Client
+    from gpulease.quantities import parse_seconds
+
+    done = Client().ask("renew", what=arguments.what, duration=parse_seconds(arguments.duration))["renewed"]
+    if arguments.json:
+        import json
+
+        print(json.dumps({"renewed": done}))
+        return 0
+    for lease in done:
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(lease["until"]))
+        print(f"renewed {lease['id']}: GPU {','.join(lease['devices'])} until {until}")
+    return 0

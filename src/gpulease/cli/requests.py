@@ -1,0 +1,52 @@
+"""A request, spelled the same for every verb that takes a lease."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from gpulease.errors import UsageError
+from gpulease.quantities import parse_bytes, parse_seconds
+
+
+def add_request(parser: ArgumentParser, for_help: str) -> None:
+    group = parser.add_argument_group("request")
+    group.add_argument("-n", "--gpus", type=int, default=1, metavar="N", help="how many GPUs (default 1)")
+    group.add_argument("--mem", metavar="SIZE", help="share one GPU: only so much of its memory, as 6G")
+    group.add_argument("--name", metavar="NAMES", help="part of the name; several in order of preference: A100,V100")
+    group.add_argument("--devices", "-d", metavar="IDS", help="only these: indices or UUIDs, as 0,2")
+    group.add_argument("--exclude", metavar="IDS", help="not these")
+    group.add_argument("--min-memory", metavar="SIZE", help="GPUs with at least so much memory in all, as 40G")
+    group.add_argument("--max-leases", type=int, metavar="N", help="at most N other leases on the shared GPU")
+    group.add_argument("--priority", "-p", type=int, default=5, metavar="P", help="smaller is sooner (default 5)")
+    group.add_argument("--wait", metavar="TIME", help="wait at most so long, as 30m; then exit with 75")
+    group.add_argument("--no-wait", action="store_true", help="do not wait at all: granted now, or exit with 75")
+    group.add_argument("--for", dest="duration", metavar="TIME", help=for_help)
+    group.add_argument("--note", metavar="TEXT", help="shown to others in `gpulease status`")
+
+
+def acquire_fields(arguments: Namespace, kind: str) -> dict[str, Any]:
+    """The fields of an `acquire` message."""
+    if arguments.wait is not None and arguments.no_wait:
+        raise UsageError("--wait and --no-wait were both given.", "Leave one of the two out.")
+    wait = 0.0 if arguments.no_wait else None if arguments.wait is None else parse_seconds(arguments.wait)
+    return {"request": request_fields(arguments), "kind": kind, "wait": wait, "note": arguments.note}
+
+
+def request_fields(arguments: Namespace) -> dict[str, Any]:
+    fields = {
+        "gpus": arguments.gpus,
+        "memory": None if arguments.mem is None else parse_bytes(arguments.mem),
+        "names": _listed(arguments.name),
+        "devices": _listed(arguments.devices),
+        "exclude": _listed(arguments.exclude),
+        "min_memory": None if arguments.min_memory is None else parse_bytes(arguments.min_memory),
+        "max_leases": arguments.max_leases,
+        "priority": arguments.priority,
+        "duration": None if arguments.duration is None else parse_seconds(arguments.duration),
+    }
+    return {name: value for name, value in fields.items() if value not in (None, [])}
+
+
+def _listed(text: str | None) -> list[str]:
+    return [] if text is None else [part.strip() for part in text.split(",") if part.strip()]

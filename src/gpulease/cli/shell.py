@@ -1,0 +1,30 @@
+"""`gpulease shell`: a subshell that holds GPUs until it is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+
+from gpulease.cli.requests import acquire_fields, add_request
+
+EXAMPLES = """\
+examples:
+  gpulease shell -n 2
+  gpulease shell --mem 10G --note "debugging"
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_request(parser, "how long it will probably last")
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.cli.waiting import environment_of, wait_for
+    from gpulease.execution import become
+
+    granted, _ = wait_for(acquire_fields(arguments, "shell"))
+    changes = environment_of(granted)
+    print(f"GPUs {changes['GPULEASE_DEVICES']} are yours until you leave this shell (exit).", file=sys.stderr)
+    become([os.environ.get("SHELL") or "/bin/sh"], changes)

@@ -1,0 +1,55 @@
+"""Waiting for a lease at a terminal: one line on stderr that says the place in the line and why."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import Any
+
+from gpulease.client import Client, acquire
+from gpulease.wire import Message
+
+
+def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Message, Client]:
+    """What was granted. Shows nothing when it is granted at once."""
+    line = None if quiet else _Line()
+    try:
+        return acquire(fields, None if line is None else line.show)
+    finally:
+        if line is not None:
+            line.clear()
+
+
+def environment_of(granted: Message, arguments: Namespace | None = None) -> dict[str, str]:
+    """The variables with which a command sees just its devices."""
+    uuids = ",".join(device["uuid"] for device in granted["devices"])
+    changes = {
+        "GPULEASE_LEASE": granted["id"],
+        "GPULEASE_DEVICES": ",".join(device["label"] for device in granted["devices"]),
+    }
+    if all(device["vendor"] == "amd" for device in granted["devices"]):
+        return {**changes, "ROCR_VISIBLE_DEVICES": uuids}
+    return {**changes, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuids}
+
+
+class _Line:
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._shown = ""
+
+    def show(self, told: Message) -> None:
+        text = f"gpulease: {told['id']} waits, number {told['place']} in the line. {told['why']}"
+        if text == self._shown:
+            return
+        self._shown = text
+        if self._terminal:
+            from gpulease.cli.render import Terminal, fit
+
+            terminal = Terminal(sys.stderr)
+            print(f"\r\x1b[K{fit(text, terminal.width - 1, terminal).rstrip()}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._terminal and self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
