@@ -8,26 +8,33 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 _HOMES = {
+    "acquire": "gpulease.leases",
     "select": "gpulease.api",
     "status": "gpulease.api",
 }
+_MODULES = ("errors", "placeholders")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gpulease import errors as errors
+    from gpulease import placeholders as placeholders
     from gpulease.api import select as select
     from gpulease.api import status as status
+    from gpulease.leases import acquire as acquire
 
 
 def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"gpulease.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'gpulease' has no attribute {name!r}")
-    from importlib import import_module
-
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, *_MODULES])

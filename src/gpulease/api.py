@@ -41,6 +41,7 @@ def select(
     Returns their indices, as `"0,3"`. Raises NotEnoughDevices, or with `silent=True` returns `""`.
     A threshold of None is no threshold. Call it before anything initialises CUDA.
     """
+    _check_types(name, devices, util, mem_util, processes, min_memory, selector)
     named = None if devices is None else device_names(devices)
     memory = parse_bytes(min_memory) if isinstance(min_memory, str) else min_memory
     rules = Rules(_whole(count), name, named, util, mem_util, processes, memory, selector, order)
@@ -109,6 +110,12 @@ def _leased() -> dict[str, str]:
 def environment_for(devices: Iterable[Device]) -> dict[str, str]:
     """The variables that show a program just these devices: UUIDs, since an index means another card elsewhere."""
     chosen = list(devices)
+    if any(device.uuid.startswith("unknown-") for device in chosen):
+        # The driver does not tell the UUIDs. In PCI order an index is the next best name.
+        return {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": ",".join(device.label for device in chosen),
+        }
     if chosen and all(device.vendor == "amd" for device in chosen):
         return {"ROCR_VISIBLE_DEVICES": ",".join(device.uuid for device in chosen)}
     return {
@@ -123,6 +130,22 @@ def device_names(devices: Named) -> tuple[str, ...]:
         devices = [devices]
     parts = (part.strip() for device in devices for part in str(device).split(","))
     return tuple(part for part in parts if part)
+
+
+def _check_types(name: object, devices: object, *rest: object) -> None:
+    """Say what is wrong about an argument before anything inside stumbles over it."""
+    limits, memory, selector = rest[:3], rest[3], rest[4]
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"The name is {name!r}.", "Give a part of the name as text.")
+    if isinstance(devices, float) or not isinstance(devices, (int, str, Iterable, type(None))):
+        raise UsageError(f"The devices are {devices!r}.", "Give an index, a UUID, or a list of them.")
+    for limit in limits:
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise UsageError(f"A limit is {limit!r}.", "Give a whole number, or None for no such rule.")
+    if not isinstance(memory, (int, str, type(None))):
+        raise UsageError(f"The memory is {memory!r}.", "Give bytes, or text as '40G'.")
+    if selector is not None and not callable(selector):
+        raise UsageError(f"The selector is {selector!r}.", "Give a function of one argument.")
 
 
 def _debug(message: str, *values: object) -> None:

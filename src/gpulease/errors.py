@@ -129,6 +129,7 @@ class BrokerUnavailable(Unavailable):
 
 class DriverError(Unavailable):
     code = "driver"
+    next_step = "See what `nvidia-smi` and `dmesg` say; the driver may have to be loaded again."
 
 
 class DriverHangs(Unavailable):

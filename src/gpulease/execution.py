@@ -35,6 +35,8 @@ def check_command(program: str) -> None:
 def cannot_start(program: str, error: Exception) -> GpuleaseError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return CommandNotFound(f"The command {program!r} does not exist.")
+    if os.path.isdir(program):
+        return CommandNotFound(f"{program!r} is a folder, not a command.")
     if isinstance(error, PermissionError):
         return CommandNotFound(
             f"The command {program!r} may not be run.", "Make it executable, or run it by its interpreter."

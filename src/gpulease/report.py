@@ -34,11 +34,18 @@ def _device(device: Device) -> dict[str, Any]:
         **fields,
         "label": device.label,
         "state": state_of(device),
-        "note": None,
+        "note": _note(device),
         "outside": [process.pid for process in computing(device)],
         "leases": [],
         "processes": None if processes is None else [_process(process) for process in processes],
     }
+
+
+def _note(device: Device) -> str | None:
+    """What the driver does not tell, where that keeps the device from being free."""
+    if device.lost is not None or device.processes is None or device.memory_used is not None:
+        return None
+    return "the driver does not tell how much of its memory is in use"
 
 
 def _process(process: Process) -> dict[str, Any]:

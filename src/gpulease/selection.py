@@ -135,12 +135,12 @@ def _too_busy(device: Device, rules: Rules) -> str | None:
 
 def _occupants(device: Device) -> int | None:
     """Processes in use; memory held by nobody visible counts as one more."""
-    if device.processes is None:
+    if device.processes is None or device.memory_used is None:
         return None
     return len(computing(device)) + bool(unexplained_memory(device))
 
 
-def _within(value: int | None, limit: int | None) -> bool:
+def _within(value: float | None, limit: float | None) -> bool:
     return limit is None or (value is not None and value <= limit)
 
 
@@ -185,11 +185,16 @@ def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str
     for label, why in excluded.items():
         by_rule.setdefault(why, []).append(label)
     reasons = "; ".join(_reason(why, labels) for why, labels in by_rule.items())
-    next_step = "Ask for fewer, or relax a filter; `gpulease status` shows every device."
+    fewer = "Ask for fewer, or relax" if matched else "Relax"
+    next_step = f"{fewer} a filter; `gpulease status` shows every device."
+    if any(why.endswith("(unknown)") for why in by_rule):
+        next_step = "What the driver does not tell passes no limit; leave that rule out with `any`, as --util any."
     if rules.name and len(by_rule.get(f"--name {rules.name}", ())) == len(devices) > 0:
         next_step = f"The names here are: {', '.join(sorted({device.name for device in devices}))}."
-    if rules.gpus > len(devices):
-        next_step = f"Ask for at most {len(devices)}."
+    if rules.gpus > len(devices) == matched > 0:
+        next_step = f"Ask for at most {matched}."
+    if not devices:
+        next_step = "No device is visible: unset CUDA_VISIBLE_DEVICES, or leave out --visible."
     sentence = f"Not enough GPUs: {what}{f' ({reasons})' if reasons else ''}."
     return NotEnoughDevices(sentence, next_step, asked=rules.gpus, exist=len(devices), matched=matched)
 

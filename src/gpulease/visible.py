@@ -32,7 +32,7 @@ def visible_devices(value: str | None, devices: Sequence[Device]) -> tuple[Devic
 def check(value: str | None, devices: Sequence[Device]) -> None:
     """Raise when `value` is set to something and yet shows no device: nobody means that."""
     if value and value.strip() and not visible_devices(value, devices):
-        raise BadVisibleDevices(f"CUDA_VISIBLE_DEVICES is {value[:80]!r}, which names no device of this machine.")
+        raise BadVisibleDevices(f"CUDA_VISIBLE_DEVICES is {value[:80]!r}, which shows no device of this machine.")
 
 
 def _entries(value: str) -> list[str]:

@@ -88,7 +88,7 @@ def test_mig_instances_are_named_by_mig_names_and_a_mig_gpu_shows_its_first(valu
 
 
 def test_garbage_is_an_error_and_an_empty_value_is_not() -> None:
-    with pytest.raises(BadVisibleDevices, match="names no device"):
+    with pytest.raises(BadVisibleDevices, match="shows no device"):
         check("garbage", FOUR)
     check("", FOUR)
     check(None, FOUR)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace
 
 EXAMPLES = """\
 examples:
@@ -36,15 +36,10 @@ complete -c gpulease -a '(gpulease completion --words (commandline -opc)[2..-1] 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("shell", nargs="?", choices=sorted(SCRIPTS), default="bash", help="default bash")
-    parser.add_argument("--words", nargs="...", metavar="WORD", help="what the scripts call: complete the last WORD")
 
 
 def run(arguments: Namespace) -> int:
-    if arguments.words is None:
-        print(SCRIPTS[arguments.shell])
-        return 0
-    for word in suggestions(arguments.words or [""]):
-        print(word)
+    print(SCRIPTS[arguments.shell])
     return 0
 
 
@@ -57,10 +52,20 @@ def suggestions(words: list[str]) -> list[str]:
         return [verb for verb in VERBS if verb.startswith(words[0])]
     if words[0] not in VERBS:
         return []
-    options = make_parser(words[0])._option_string_actions
+    parser = make_parser(words[0])
+    options = parser._option_string_actions
+    if "=" in words[-1] and words[-1].startswith("--"):
+        option, _, typed = words[-1].partition("=")
+        return [f"{option}={choice}" for choice in _choices(options.get(option), typed)]
     before = options.get(words[-2])
     if before is not None and before.choices:
-        return [str(choice) for choice in before.choices if str(choice).startswith(words[-1])]
-    if not words[-1].startswith("-"):
-        return []
-    return [option for option in options if option.startswith("--") and option.startswith(words[-1])]
+        return _choices(before, words[-1])
+    if words[-1].startswith("-"):
+        return [option for option in options if option.startswith("--") and option.startswith(words[-1])]
+    positional = (action for action in parser._actions if not action.option_strings)
+    return [choice for action in positional for choice in _choices(action, words[-1])]
+
+
+def _choices(action: Action | None, typed: str) -> list[str]:
+    found = action.choices if action is not None and action.choices else ()
+    return [str(choice) for choice in found if str(choice).startswith(typed)]

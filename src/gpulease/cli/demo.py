@@ -66,6 +66,7 @@ class _Tour:
             _gpulease(words),
             env=self._environ,
             cwd=self._folder,
+            process_group=0,  # Ctrl-C ends the tour, and the tour ends this
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -84,7 +85,11 @@ def _gpulease(words: Sequence[str]) -> list[str]:
 
 
 def _farewell() -> None:
+    from shutil import which
+
+    own = os.path.join(os.path.dirname(sys.executable), "gpulease")
+    program = "gpulease" if which("gpulease") else os.path.relpath(own)
     print("\nNext, on your own machine:")
-    print("  gpulease status --watch                     what the GPUs do, live")
-    print("  gpulease select -n 1 -- python train.py     run on an idle GPU")
-    print("  gpulease simulate -n 8 --profile mixed      a shell with eight simulated GPUs")
+    print(f"  {program} status --watch")
+    print(f"  {program} run -n 1 -- python train.py")
+    print(f"  {program} simulate -n 8 --profile mixed")

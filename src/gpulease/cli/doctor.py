@@ -87,7 +87,9 @@ def _simulation() -> Finding:
         return Finding("error", "simulation", error.what, error.next_step)
     if directory is None:
         return Finding("ok", "simulation", "off")
-    kind = "C library" if library_path() else "Python stand-in, as there is no C compiler"
+    asked = environ.get("GPULEASE_SIMULATION_LIBRARY") == "python"
+    missing = "as was asked for" if asked else "as there is no C compiler"
+    kind = "C library" if not asked and library_path() else f"Python stand-in, {missing}"
     return Finding("warning", "simulation", f"on ({kind}): the GPUs below are SIMULATED", f"State is in {directory}.")
 
 
@@ -96,7 +98,7 @@ def _library() -> Finding:
     from ctypes.util import find_library
 
     if os.environ.get("GPULEASE_SIMULATION") or os.environ.get("GPULEASE_SIMULATE"):
-        return Finding("ok", "library", "the simulated libnvidia-ml.so.1")
+        return Finding("ok", "library", "the simulated one")
     found = find_library("nvidia-ml")
     if found:
         return Finding("ok", "library", found)
@@ -126,6 +128,9 @@ def _device(device: dict[str, object], mark: str) -> Finding:
         return Finding(
             "error", subject, f"{mark}{device['name']}: {device['lost']}", "Check `dmesg`; a reboot may be needed."
         )
+    if str(device["uuid"]).startswith("unknown-"):
+        text = f"{mark}{device['name']}: the driver does not tell its UUID"
+        return Finding("warning", subject, text, "Programs get its index instead.")
     unknown = [
         name for name in ("memory_used", "utilization", "temperature", "power", "processes") if device[name] is None
     ]

@@ -11,13 +11,13 @@ from gpulease import __version__
 
 # verb -> (module, what it does, for the list in --help)
 VERBS = {
-    "status": ("status", "show devices with their state, use and holder, the leases and the line"),
-    "run": ("run", "wait for GPUs, run a command on them, give them back when it ends"),
-    "get": ("get", "wait for GPUs, take them for this shell or script, print their indices"),
+    "status": ("status", "devices with state, use and holder; leases; the line"),
+    "run": ("run", "wait for GPUs, run a command on them, give them back"),
+    "get": ("get", "wait for GPUs, take them for this script, print their indices"),
     "release": ("release", "give back leases of your own"),
     "renew": ("renew", "more time for a timed lease"),
     "shell": ("shell", "a subshell that holds GPUs until it is left"),
-    "select": ("select", "pick idle devices by rule without a lease, print them or run a command"),
+    "select": ("select", "pick idle devices by rule, with no lease; print or use them"),
     "explain": ("explain", "why a request waits, device by device"),
     "events": ("events", "who took and gave back what, when, and why"),
     "exclude": ("exclude", "take devices out of service"),
@@ -27,26 +27,30 @@ VERBS = {
     "doctor": ("doctor", "what is here, what is wrong, what to do"),
     "broker": ("broker", "the broker in the foreground, for this user or for everybody"),
     "stop": ("stop", "end the broker; leases stay valid"),
-    "completion": ("completion", "print the shell completion script"),
+    "completion": ("completion", "print the script for shell completion"),
 }
 
 
 def main(words: list[str] | None = None) -> int:
-    arguments = sys.argv[1:] if words is None else words
-    if arguments and arguments[0] in ("--version", "-V"):
-        print(f"gpulease {__version__}")
-        return 0
+    _open_streams()
     try:
-        return _dispatch(arguments)
+        code = _dispatch(sys.argv[1:] if words is None else words)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        return _reader_left()
+        return _cannot_write(None)
     except Exception as error:
         return _failed(error)
 
 
 def _dispatch(words: list[str]) -> int:
+    if words and words[0] in ("--version", "-V"):
+        print(f"gpulease {__version__}")
+        return 0
+    if words[:2] == ["completion", "--words"]:  # its words may be anything, `--` too
+        return _complete(words[2:])
     if words and words[0] in ("-h", "--help", "help"):
         return _help(words[1:])
     if not words or words[0].startswith("-"):
@@ -59,9 +63,10 @@ def _dispatch(words: list[str]) -> int:
 def run_verb(verb: str, words: list[str]) -> int:
     from gpulease.cli.parsing import parse
 
-    code = load(verb).run(parse(verb, words))
-    sys.stdout.flush()
-    return int(code)
+    try:
+        return int(load(verb).run(parse(verb, words)))
+    except SystemExit as end:  # argparse has printed help, or what is wrong
+        return end.code if isinstance(end.code, int) else 1
 
 
 def load(verb: str):  # type: ignore[no-untyped-def]  # a module; its two functions are typed where they stand
@@ -77,7 +82,7 @@ def _help(words: list[str]) -> int:
     print("Usage: gpulease [VERB] [options]\n")
     for verb, (_, summary) in VERBS.items():
         print(f"  {verb:<11} {summary}")
-    print("\nWith no verb it shows the status. `gpulease VERB --help` has options and examples.")
+    print("\nWith no verb it shows the status. `gpulease VERB --help` has examples.")
     print("\nExamples:")
     print("  gpulease                                  what the GPUs of this machine do")
     print("  gpulease run -n 2 -- python train.py      wait for two GPUs and run on them")
@@ -98,16 +103,54 @@ def _unknown(verb: str) -> int:
 def _failed(error: Exception) -> int:
     from gpulease.errors import GpuleaseError
 
+    if isinstance(error, ConnectionError):
+        from gpulease.errors import BrokerUnavailable
+
+        error = BrokerUnavailable("The broker ended while it was asked.", "Try again; it starts by itself.")
+    if isinstance(error, OSError) and error.errno in (28, 9, 5, 122, 27):  # no space, closed, I/O, quota, too large
+        return _cannot_write(error)
     if not isinstance(error, GpuleaseError):
         raise error
     sys.stdout.flush()
-    print(f"gpulease: {error.what}\n{error.next_step}", file=sys.stderr, flush=True)
+    for sentence in (f"gpulease: {error.what}", error.next_step):
+        print(_wrapped(sentence), file=sys.stderr, flush=True)
     return error.exit_code
 
 
-def _reader_left() -> int:
-    """The other end of the pipe is closed: end quietly, and keep the interpreter from complaining."""
+def _wrapped(sentence: str) -> str:
+    """Without control characters; broken into lines on a terminal only, since programs read lines."""
+    clean = "".join(letter if letter.isprintable() else "?" for letter in sentence)
+    if not sys.stderr.isatty():
+        return clean
+    from textwrap import fill
+
+    return fill(clean, 80)
+
+
+def _cannot_write(error: OSError | None) -> int:
+    """Nobody reads, or nothing can be written: end without a complaint of the interpreter's."""
     import os
 
+    if error is not None:
+        print(f"gpulease: The output cannot be written: {error.strerror}.", file=sys.stderr)
+        print("Make room, or write it elsewhere.", file=sys.stderr)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 141
+    return 141 if error is None else 1
+
+
+def _open_streams() -> None:
+    """A closed stream is replaced, and a letter that the terminal cannot show does not end the command."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open("/dev/null", "w"))  # noqa: SIM115  # for the life of the process
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _complete(words: list[str]) -> int:
+    from gpulease.cli.completion import suggestions
+
+    for word in suggestions(words or [""]):
+        print(word)
+    return 0

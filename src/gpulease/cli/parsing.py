@@ -13,7 +13,8 @@ class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, and where help is."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message[:1].upper()}{message[1:]}.", file=sys.stderr)
+        text = "".join(letter if letter.isprintable() else "?" for letter in message[:500])
+        print(f"{self.prog}: {text[:1].upper()}{text[1:]}.", file=sys.stderr)
         print(f"See `{self.prog} --help`.", file=sys.stderr)
         sys.exit(2)
 
@@ -38,6 +39,8 @@ def parse(verb: str, words: list[str]) -> argparse.Namespace:
     leading = getattr(arguments, "command", None)
     if leading is None and separator:
         raise UsageError(f"`gpulease {verb}` takes no command.", f"See `gpulease {verb} --help`.")
+    if leading is not None and separator and not after and not leading:
+        raise UsageError("No command stands behind `--`.", f"See `gpulease {verb} --help`.")
     if leading:
         after = [*leading, *(["--", *after] if separator else [])]
     arguments.command = after

@@ -43,7 +43,7 @@ def _size(stream: IO[str]) -> tuple[int, int]:
         columns, rows = 0, 0
     if asked.isdigit() and int(asked) > 0:
         columns = int(asked)
-    return max(columns or 80, 40), max(rows or 24, 5)
+    return max(columns or 80, 20), max(rows or 24, 5)
 
 
 def clean(text: str) -> str:

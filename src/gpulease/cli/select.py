@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from gpulease.cli.parsing import add_command, add_json
-from gpulease.errors import NotEnoughDevices, UsageError
+from gpulease.errors import GpuleaseError, UsageError
 from gpulease.model import Device
 from gpulease.selection import ORDERS
 
@@ -41,7 +41,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--visible", action="store_true", help="only among those that CUDA_VISIBLE_DEVICES shows")
     parser.add_argument("--uuid", action="store_true", help="print UUIDs instead of indices")
     parser.add_argument("--export", action="store_true", help="print `export` lines for a shell to eval")
-    parser.add_argument("--silent", action="store_true", help="no message when too few are idle, only code 1")
+    parser.add_argument("--silent", action="store_true", help="no message when it fails, only the exit code")
     parser.add_argument("--debug", action="store_true", help="say on stderr what was seen of each device")
     add_json(parser)
     add_command(parser)
@@ -57,7 +57,9 @@ def run(arguments: Namespace) -> int:
         _log_to_stderr()
     try:
         chosen = _choose(arguments)
-    except NotEnoughDevices as error:
+    except UsageError:
+        raise
+    except GpuleaseError as error:
         if arguments.silent:
             return error.exit_code
         raise

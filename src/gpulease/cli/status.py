@@ -9,7 +9,7 @@ from typing import Any
 
 from gpulease.cli.parsing import add_json
 from gpulease.cli.render import Terminal
-from gpulease.errors import UsageError
+from gpulease.errors import Unavailable, UsageError
 
 EXAMPLES = """\
 examples:
@@ -73,20 +73,21 @@ def _watch(arguments: Namespace) -> int:
     in_place = sys.stdout.isatty() and not arguments.json
     try:
         if in_place:
-            print("\x1b[?1049h\x1b[?25l", end="")
+            print("\x1b[2J", end="")
         while True:
-            document = _document(arguments)
-            if in_place:
+            try:
+                document = _document(arguments)
+            except Unavailable as trouble:  # a driver in trouble may recover: go on looking
+                document = None
+                print(f"gpulease: {trouble}", file=sys.stderr)
+            if document is not None and in_place:
                 _redraw(document)
-            else:
+            elif document is not None:
                 _show(arguments, document)
             sys.stdout.flush()
             time.sleep(arguments.watch)
     except KeyboardInterrupt:
         return 0
-    finally:
-        if in_place:
-            print("\x1b[?25h\x1b[?1049l", end="", flush=True)
 
 
 def _redraw(document: dict[str, Any]) -> None:
@@ -98,4 +99,6 @@ def _redraw(document: dict[str, Any]) -> None:
     stamp = time.strftime("%H:%M:%S")
     shown = [terminal.paint(f"{stamp}  (Ctrl-C ends)", "dim"), *lines(document, terminal)]
     cut = shown[: terminal.height - 1]
+    if len(cut) < len(shown):
+        cut[-1] = f"and {len(shown) - len(cut) + 1} more lines"
     print("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in cut) + "\x1b[J", end="")

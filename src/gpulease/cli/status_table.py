@@ -105,10 +105,11 @@ def _title(document: dict[str, Any], terminal: Terminal) -> str:
     count = len(document["devices"])
     free = sum(device["state"] == "free" for device in document["devices"])
     noun = "GPU" if count == 1 else "GPUs"
-    kind = terminal.paint("SIMULATED ", "yellow") if document["simulated"] else ""
     driver = f", driver {document['driver']}" if document["driver"] else ""
     host = fit(document["host"], min(24, len(document["host"])), terminal)
-    return f"{terminal.paint(host, 'bold')}: {count} {kind}{noun}, {free} free{driver}"
+    rest = f": {count} {'SIMULATED ' if document['simulated'] else ''}{noun}, {free} free{driver}"
+    rest = fit(rest, max(0, terminal.width - len(host)), terminal).rstrip()
+    return terminal.paint(host, "bold") + rest.replace("SIMULATED", terminal.paint("SIMULATED", "yellow"))
 
 
 def _heading(widths: dict[str, int], terminal: Terminal) -> str:

@@ -39,9 +39,11 @@ class _Line:
 
     def show(self, told: Message) -> None:
         text = f"gpulease: {told['id']} waits, number {told['place']} in the line. {told['why']}"
-        if text == self._shown:
+        # Into a file only what is news: the place; the reason's estimate changes all the time.
+        news = text if self._terminal else f"{told['id']} {told['place']}"
+        if news == self._shown:
             return
-        self._shown = text
+        self._shown = news
         if self._terminal:
             from gpulease.cli.render import Terminal, fit
 

@@ -5,15 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from gpulease.errors import NoDevices, UsageError
+from gpulease.errors import NoDevices, Unavailable, UsageError
 from gpulease.model import Device, Sample
+from gpulease.places import simulated
 from gpulease.probes.base import Probe, SeveralProbes
 from gpulease.probes.deadline import DEFAULT_SECONDS, WithDeadline
 
 
 def open_probe(environ: Mapping[str, str] = os.environ) -> Probe:
     """A probe for this machine, with its deadline. The driver is first touched by `snapshot()`."""
-    return WithDeadline(Detected(environ), deadline_seconds(environ))
+    guarded = WithDeadline(Detected(environ), deadline_seconds(environ))
+    return Marked(guarded) if simulated(environ) else guarded
+
+
+class Marked:
+    """Says of every failure that the machine is simulated, so that nobody looks for a broken card."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+
+    def snapshot(self) -> Sample:
+        try:
+            return self._probe.snapshot()
+        except Unavailable as trouble:
+            what = f"{trouble.what} (The machine is SIMULATED.)"
+            raise type(trouble)(
+                what, "See its faults with `gpulease simulate show`; `gpulease simulate set` clears them."
+            ) from None
 
 
 def deadline_seconds(environ: Mapping[str, str]) -> float:
@@ -59,7 +77,7 @@ class Detected:
 
 
 def _simulated(environ: Mapping[str, str]) -> Probe | None:
-    if not (environ.get("GPULEASE_SIMULATION") or environ.get("GPULEASE_SIMULATE")):
+    if not simulated(environ):
         return None
     from gpulease.simulation.activate import activate, directory_from_environment
 

@@ -1,0 +1,198 @@
+"""`gpulease.acquire(...)`: leases from Python, for the life of a block or of the process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from gpulease import client as wire_client
+from gpulease.client import Client
+from gpulease.errors import BrokerUnavailable, NotFound, UsageError
+from gpulease.quantities import parse_bytes, parse_seconds
+
+Placeholder = Callable[[int], object]
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES")
+
+
+class LeasedDevice(NamedTuple):
+    """One device of a lease. Its number in this process is its place in `lease.devices`."""
+
+    label: str
+    uuid: str
+    name: str
+    vendor: str
+
+
+class Held:
+    """A lease that this process holds. As a context manager it sets the environment and restores it.
+
+    A child made by fork neither holds nor releases it.
+    """
+
+    def __init__(self, granted: dict[str, Any], placeholder: Placeholder | None) -> None:
+        self.id: str = granted["id"]
+        self.devices = tuple(LeasedDevice(**device) for device in granted["devices"])
+        self.memory: int | None = granted["memory"]
+        self.until: float | None = granted["until"]
+        self._pid = os.getpid()
+        self._before: dict[str, str | None] | None = None
+        self._released = False
+        self._occupied: list[object] = []
+        self._enter_environment()
+        if placeholder is not None:
+            self._occupy(placeholder)
+
+    @property
+    def indices(self) -> str:
+        """As `gpulease get` prints them: `0,3`."""
+        return ",".join(device.label for device in self.devices)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that show a child process just these devices."""
+        uuids = ",".join(device.uuid for device in self.devices)
+        if all(device.vendor == "amd" for device in self.devices):
+            return {"ROCR_VISIBLE_DEVICES": uuids}
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuids}
+
+    def release(self) -> None:
+        """Give back. A second time, or in a forked child, it does nothing."""
+        if self._released or os.getpid() != self._pid:
+            return
+        self._released = True
+        self._occupied.clear()
+        self._leave_environment()
+        try:
+            _ask("release", what=[self.id])
+        except NotFound:
+            pass  # it ended in the meantime, by the clock or by somebody's hand
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else f"GPU {self.indices}"
+        return f"<lease {self.id}: {state}>"
+
+    def _occupy(self, placeholder: Placeholder) -> None:
+        try:
+            self._occupied = [placeholder(number) for number in range(len(self.devices))]
+        except BaseException:
+            self.release()
+            raise
+
+    def _enter_environment(self) -> None:
+        self._before = {name: os.environ.get(name) for name in VARIABLES}
+        os.environ.update(self.environment)
+
+    def _leave_environment(self) -> None:
+        for name, value in (self._before or {}).items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def acquire(
+    gpus: int = 1,
+    *,
+    mem: int | str | None = None,
+    name: str | Iterable[str] | None = None,
+    devices: int | str | Iterable[int | str] | None = None,
+    exclude: int | str | Iterable[int | str] | None = None,
+    min_memory: int | str | None = None,
+    max_leases: int | None = None,
+    priority: int = 5,
+    wait: float | str | None = None,
+    duration: float | str | None = None,
+    note: str | None = None,
+    placeholder: Placeholder | None = None,
+    kind: str = "acquire",
+) -> Held:
+    """Wait in the machine's one line, take devices, and point CUDA_VISIBLE_DEVICES at them.
+
+    `wait` in seconds (or `"30m"`); 0 does not wait; None waits as long as it takes. Raises NotGranted.
+    With `with` it is given back at the block's end, else with `release()` or the process's end.
+    """
+    request = {
+        "gpus": gpus,
+        "memory": _bytes(mem),
+        "names": _texts(name),
+        "devices": _texts(devices),
+        "exclude": _texts(exclude),
+        "min_memory": _bytes(min_memory),
+        "max_leases": max_leases,
+        "priority": priority,
+        "duration": _seconds(duration),
+    }
+    fields = {
+        "request": {key: value for key, value in request.items() if value not in (None, [])},
+        "kind": kind,
+        "wait": _seconds(wait),
+        "note": note,
+    }
+    granted, connection = wire_client.acquire(fields, None, _connection())
+    _put_back(connection)
+    return Held(granted, placeholder)
+
+
+# One idle connection is kept for each thread: connecting costs more than asking.
+_kept = threading.local()
+
+
+def _connection() -> Client | None:
+    client: Client | None = getattr(_kept, "client", None)
+    _kept.client = None
+    if client is not None and client.pid != os.getpid():
+        return None  # the parent's, from before a fork; it stays open there
+    return client
+
+
+def _put_back(client: Client) -> None:
+    _kept.client = client
+
+
+def _ask(verb: str, **fields: Any) -> Any:
+    """Ask the broker, once more with a new connection when the kept one has ended."""
+    client = _connection()
+    for attempt in (1, 2):
+        try:
+            client = client or Client()
+            answer = client.ask(verb, **fields)
+            _put_back(client)
+            return answer
+        except ConnectionError:
+            client = None
+            if attempt == 2:
+                raise BrokerUnavailable("The broker ended while it was asked.", "Try again.") from None
+        except Exception:
+            if client is not None:
+                _put_back(client)
+            raise
+    return None
+
+
+def _bytes(value: int | str | None) -> int | None:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+def _seconds(value: float | str | None) -> float | None:
+    if isinstance(value, str):
+        return parse_seconds(value)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+        raise UsageError(f"A time is {value!r}.", "Give seconds, or text as '30m'.")
+    return value
+
+
+def _texts(value: int | str | Iterable[int | str] | None) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, (int, str)):
+        value = [value]
+    return [part.strip() for one in value for part in str(one).split(",") if part.strip()]
