@@ -5,23 +5,28 @@ Standard library only, and little of it: commands that people wait for load this
 
 from __future__ import annotations
 
+import _socket as socket  # the module around it costs as much as the rest of a command's start
 import os
 import select
-import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from gpulease import places
 from gpulease.errors import BrokerUnavailable, ProtocolError, by_code
-from gpulease.messages import VERSION
-from gpulease.wire import Message, Unpacker, pack
+from gpulease.wire import VERSION, Unpacker, pack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpulease.wire import Message
 
 START = 30.0  # seconds for a broker to start
 ANSWER = 60.0  # seconds for an answer that nobody has to wait in line for
 PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
 LARGEST = 16 << 20
+READ = 1 << 16
 
 
 class Client:
@@ -51,7 +56,7 @@ class Client:
             rest = None if until is None else max(0.0, until - time.monotonic())
             if not select.select([self._socket], [], [], rest)[0]:
                 return None
-            data = self._socket.recv(1 << 20)
+            data = self._socket.recv(READ)
             if not data:
                 raise ConnectionResetError("the broker ended")
             self._messages += self._unpacker.feed(data)

@@ -11,8 +11,8 @@ from typing import Any
 
 from gpulease.errors import GpuleaseError, ProtocolError, UsageError
 from gpulease.model import Request
+from gpulease.wire import VERSION
 
-VERSION = 1
 KINDS = ("run", "get", "shell", "acquire", "reservation", "pool")
 MOST_GPUS = 1024
 TEXT = 1000  # characters of a note or a name

@@ -6,14 +6,20 @@ Not for: what a message means (messages.py), nor for sockets (client.py, broker/
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from gpulease.errors import ProtocolError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Message = dict[str, Any]
+else:
+    Message = dict  # `typing` is not loaded for a name
+
+VERSION = 1  # of the protocol; in every request
 LIMIT = 1 << 20  # bytes of one message
 HEAD = 4
-
-Message = dict[str, Any]
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 

@@ -6,7 +6,7 @@ anyone is told is committed first. Not here: sockets, pidfds and the sampler, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from gpulease.broker.records import Asker, asker_document, lease_document, read_
 from gpulease.broker.views import Ended, views
 from gpulease.errors import GpuleaseError, NotEnoughDevices, NotGranted, StateError
 from gpulease.messages import error
-from gpulease.model import Device, Lease, Owner, Sample
+from gpulease.model import Device, Lease, Owner, Process, Sample
 from gpulease.planner import Line, Plan, Policy, Spent, forget, lease_of, plan, settle, weight_of
 from gpulease.planner.reasons import IMPOSSIBLE
 from gpulease.stores.base import Change, Document, Event, Store
@@ -26,9 +26,12 @@ FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the s
 RETRY = 0.05  # seconds between looks at safe-gpu's lock, while one of its users chooses
 RETRY_DISK = 5.0  # seconds before a commit that failed is tried again
 UNCLAIMED = 10.0  # seconds for a client to come back after the broker was started anew
+SAVE_USAGE = 10.0  # seconds between saves of who has used how much
+HURRY = 0.02  # seconds that whoever gives back waits for its answer, at most
 KEEP_EVENTS = 90 * 86400.0
 
 Key = tuple[int, int | None]
+Occupancy = tuple[int | None, tuple[Process, ...] | None, str | None]  # memory in use, processes, why lost
 
 
 class Edge(Protocol):
@@ -73,6 +76,8 @@ class Core:
         self._last_since = 0.0
         self._dead: list[Key] = []
         self._blocked: str | None = None
+        self._answers: list[tuple[Connection, Document]] = []
+        self._usage_due = False
         self.number = 0
         self._load()
 
@@ -218,11 +223,18 @@ class Core:
             usage = settle(usage, lease, weight_of(lease, self.devices), self.now(), self.policy)
         usage = forget(usage, self.now(), self.policy)
         changes = [Change("leases", lease.id, None) for lease in leases]
-        changes.append(Change("facts", "usage", {user: list(spent) for user, spent in usage.items()}))
         self.commit(changes, [self.event("ended", lease, why=why) for lease in leases])
+        if not self._usage_due:
+            self._usage_due = True
+            self.alarm(self.now() + SAVE_USAGE, "usage")
         self.usage = dict(usage)
         for lease in leases:
             self._forget_lease(lease)
+
+    def save_usage(self, id: str = "") -> None:
+        """Fair share may lose a few seconds to a crash; what was granted never does."""
+        self._usage_due = False
+        self.commit([Change("facts", "usage", {user: list(spent) for user, spent in self.usage.items()})], [])
 
     def _forget_lease(self, lease: Lease) -> None:
         del self.leases[lease.id]
@@ -255,6 +267,9 @@ class Core:
         if self.sample is None or self._checking is not None or not self.line:
             return self._settle_fresh()
         self._plan = None
+        return self._decide()
+
+    def _decide(self) -> None:
         decided = self.current_plan()
         if decided.next_wakeup is not None:
             self.alarm(decided.next_wakeup, "plan")
@@ -277,6 +292,25 @@ class Core:
             return self._settle_fresh()
         self._blocked = None
         self._checking = uuids
+
+    def give_back(self, leases: list[Lease], why: str) -> None:
+        """End leases, and have the next plan ready by the time the look at their devices is taken."""
+        self.look_ahead(leases)
+        self.end(leases, why)
+        if self._checking is not None:
+            self.current_plan()
+
+    def acknowledge(self, connection: Connection, message: Document) -> None:
+        """Answer once whoever waits for the devices has been told: they are in more of a hurry."""
+        if self._checking is None:
+            return self.edge.send(connection, message)
+        self._answers.append((connection, message))
+        self.alarm(self.now() + HURRY, "answers")
+
+    def _acknowledge(self, id: str = "") -> None:
+        answers, self._answers = self._answers, []
+        for connection, message in answers:
+            self.edge.send(connection, message)
 
     def look_ahead(self, leases: Iterable[Lease]) -> None:
         """Ask about devices that are being given back before the plan needs to know, when somebody waits."""
@@ -430,26 +464,31 @@ class Core:
         self._run_after_sample()
         self.replan()
 
-    def checked(self, devices: Iterable[Device]) -> None:
-        """The look before a grant has been taken."""
-        for seen in devices:
-            known = self.devices.get(seen.uuid, seen)
-            self.devices[seen.uuid] = known._replace(
-                memory_used=seen.memory_used, processes=seen.processes, lost=seen.lost
-            )
-            self._verified.add(seen.uuid)
+    def checked(self, seen: Mapping[str, Occupancy]) -> None:
+        """The look before a grant has been taken. A plan made in the meantime stays if nothing was news."""
+        news = False
+        for uuid, (used, processes, lost) in seen.items():
+            known = self.devices.get(uuid)
+            if known is not None and (known.memory_used, known.processes, known.lost) != (used, processes, lost):
+                self.devices[uuid] = known._replace(memory_used=used, processes=processes, lost=lost)
+                news = True
+            self._verified.add(uuid)
         self._checking = None
+        if news:
+            self._plan = None
         try:
-            self.replan()
+            self._decide()
         finally:
             if self._checking is None:
                 self._verified.clear()
                 self.lock.give()
+            self._acknowledge()
 
     def failed(self, trouble: GpuleaseError) -> None:
         """The driver did not answer, or with an error. What was known gets old; leases stay as they are."""
         self.trouble = trouble
         self._checking = None
+        self._acknowledge()
         self._verified.clear()
         self.lock.give()
         self.edge.log(trouble.what)
@@ -478,12 +517,11 @@ class Core:
     def process_ended(self, key: Key) -> None:
         ids = self._owned.get(key, set()).copy()
         ending = [self.leases[id] for id in ids if id in self.leases]
-        self.look_ahead(ending)
         for id in ids:
             if id in self.askers:
                 self.drop(id)
         if ending:
-            self.end(ending, "its process ended")
+            self.give_back(ending, "its process ended")
         self.replan()
 
     def remember_dead(self, key: Key) -> None:
@@ -560,5 +598,7 @@ ALARMS: dict[str, Callable[[Core, str], None]] = {
     "unclaimed": Core._unclaimed,
     "sample": Core._sample,
     "dead": Core._bury,
+    "answers": Core._acknowledge,
+    "usage": Core.save_usage,
     "plan": lambda core, id: None,
 }

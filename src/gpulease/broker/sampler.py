@@ -30,7 +30,8 @@ def main() -> int:
 def _answer(probe: Detected, words: list[str]) -> Message:
     try:
         if words[:1] == ["check"]:
-            return {"checked": [to_row(device) for device in probe.occupancy(words[1:])]}
+            seen = probe.occupancy(words[1:])
+            return {"checked": [(device.uuid, device.memory_used, device.processes, device.lost) for device in seen]}
         sample = probe.snapshot()
         rows = [to_row(device) for device in sample.devices]
         return {"time": sample.time, "devices": rows, "simulated": sample.simulated, "driver": sample.driver}
@@ -44,9 +45,11 @@ def to_row(device: Device) -> list[Any]:
 
 def from_row(row: list[Any]) -> Device:
     device = Device(*row)
-    if device.processes is None:
-        return device
-    return device._replace(processes=tuple(Process(*process) for process in device.processes))
+    return device if not device.processes else device._replace(processes=to_processes(device.processes))
+
+
+def to_processes(rows: Any) -> tuple[Process, ...] | None:
+    return None if rows is None else tuple(Process(*row) for row in rows)
 
 
 def to_sample(message: Message) -> Sample:

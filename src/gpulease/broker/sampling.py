@@ -97,9 +97,7 @@ class Sampling:
 
     def _start(self) -> None:
         words = [sys.executable, "-m", "gpulease.broker.sampler"]
-        self._child = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
-        )
+        self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
         self._unpacker = Unpacker(LARGEST)
         self._poll.register(self.descriptor, select.EPOLLIN)
 

@@ -19,7 +19,7 @@ from gpulease.broker.connection import MOST_UNREAD, Connection
 from gpulease.broker.core import Core
 from gpulease.broker.neighbours import SafeGpuLock
 from gpulease.broker.reaper import Reaper
-from gpulease.broker.sampler import from_row, to_sample
+from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
 from gpulease.broker.verbs import handle
 from gpulease.errors import GpuleaseError, ProtocolError, StateError, TooMuch
@@ -118,7 +118,9 @@ class Server:
             if isinstance(answer, GpuleaseError):
                 self.core.failed(answer)
             elif "checked" in answer:
-                self.core.checked(from_row(row) for row in answer["checked"])
+                self.core.checked(
+                    {uuid: (used, to_processes(rows), lost) for uuid, used, rows, lost in answer["checked"]}
+                )
             else:
                 self.core.sampled(to_sample(answer))
 
@@ -285,6 +287,7 @@ class Server:
             self._flush(connection)
             connection.socket.close()
         self._sampling.close()
+        self.core.save_usage()
         self.core.store.close()
 
 

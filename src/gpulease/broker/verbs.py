@@ -140,9 +140,8 @@ def cancel(core: Core, connection: Connection, message: Message) -> None:
 
 def release(core: Core, connection: Connection, message: Message) -> None:
     leases = _named_leases(core, connection, message.get("what") or [], bool(message.get("mine")))
-    core.look_ahead(leases)
-    core.end(leases, f"released by {connection.user}")
-    core.edge.send(connection, {"ok": {"released": [_short(core, lease) for lease in leases]}})
+    core.give_back(leases, f"released by {connection.user}")
+    core.acknowledge(connection, {"ok": {"released": [_short(core, lease) for lease in leases]}})
 
 
 def _named_leases(core: Core, connection: Connection, names: list[str], mine: bool) -> list[Lease]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
-from typing import Any
 
 from gpulease.cli.parsing import add_json
 from gpulease.cli.requests import acquire_fields, add_request
 from gpulease.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 EXAMPLES = """\
 Held for the shell or script that asked, and given back when that ends, or by

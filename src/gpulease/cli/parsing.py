@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
 
 from gpulease.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,13 +22,18 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """With a width: to ask the terminal for it argparse loads half the standard library, help wanted or not."""
+    return argparse.RawDescriptionHelpFormatter(prog, width=78)
+
+
 def make_parser(verb: str) -> Parser:
     from gpulease.cli.main import VERBS, load
 
     parser = Parser(
         prog=f"gpulease {verb}",
         description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_formatter,
         allow_abbrev=False,
     )
     load(verb).configure(parser)

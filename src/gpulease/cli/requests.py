@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from typing import Any
 
 from gpulease.errors import UsageError
 from gpulease.quantities import parse_bytes, parse_seconds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def add_request(parser: ArgumentParser, for_help: str) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from typing import Any
 
 from gpulease.client import Client, acquire
-from gpulease.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpulease.wire import Message
 
 
 def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Message, Client]:

@@ -24,6 +24,7 @@ class SqliteStore:
         self._path = path
         try:
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+            self._database.execute("PRAGMA locking_mode=EXCLUSIVE")  # one writer, so no lock is taken for each commit
             self._database.execute("PRAGMA journal_mode=WAL")
             self._durable = False
             self._database.execute("PRAGMA synchronous=NORMAL")
