@@ -78,6 +78,7 @@ class Core:
         self._blocked: str | None = None
         self._answers: list[tuple[Connection, Document]] = []
         self._usage_due = False
+        self._answer_by = 0.0
         self.number = 0
         self._load()
 
@@ -305,12 +306,17 @@ class Core:
         if self._checking is None:
             return self.edge.send(connection, message)
         self._answers.append((connection, message))
-        self.alarm(self.now() + HURRY, "answers")
+        self._answer_by = self.now() + HURRY
+        self.alarm(self._answer_by, "answers")
 
-    def _acknowledge(self, id: str = "") -> None:
+    def _acknowledge(self) -> None:
         answers, self._answers = self._answers, []
         for connection, message in answers:
             self.edge.send(connection, message)
+
+    def _late_answers(self, id: str) -> None:
+        if self._answers and self._answer_by <= self.now():
+            self._acknowledge()
 
     def look_ahead(self, leases: Iterable[Lease]) -> None:
         """Ask about devices that are being given back before the plan needs to know, when somebody waits."""
@@ -598,7 +604,7 @@ ALARMS: dict[str, Callable[[Core, str], None]] = {
     "unclaimed": Core._unclaimed,
     "sample": Core._sample,
     "dead": Core._bury,
-    "answers": Core._acknowledge,
+    "answers": Core._late_answers,
     "usage": Core.save_usage,
     "plan": lambda core, id: None,
 }

@@ -15,6 +15,7 @@ from gpulease.errors import DriverHangs, GpuleaseError, ProtocolError
 from gpulease.errors import by_code as error_by_code
 from gpulease.wire import Message, Unpacker
 
+READ = 1 << 16
 LONGEST_PAUSE = 30.0  # seconds before a driver that hung is asked again
 
 
@@ -57,7 +58,7 @@ class Sampling:
         """Answers that have come in. The child's unexpected end is an answer too."""
         assert self._child is not None
         assert self._child.stdout is not None
-        data = os.read(self._child.stdout.fileno(), 1 << 20)
+        data = os.read(self._child.stdout.fileno(), READ)
         if not data:
             return [self._failed(now, ProtocolError("The process that reads the driver ended unexpectedly."))]
         answers: list[Message | GpuleaseError] = []
