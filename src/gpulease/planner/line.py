@@ -92,6 +92,14 @@ def party_of(waiting: Waiting) -> Party:
     return Party(waiting.user, waiting.groups)
 
 
+def check(request: Request) -> None:
+    """Refuse an amount that makes no sense; what only this machine lacks is a reason, not an error."""
+    if request.gpus < 1:
+        raise ValueError(f"a request for {request.gpus} devices makes no sense")
+    if request.memory is not None and (request.memory < 1 or request.gpus != 1):
+        raise ValueError("a share is some memory of exactly one device")
+
+
 class Line:
     """The caller adds, removes and replaces; `plan` only reads."""
 
@@ -118,6 +126,7 @@ class Line:
     def add(self, waiting: Waiting) -> None:
         if waiting.id in self._waiting:
             raise ValueError(f"request {waiting.id} is already in the line")
+        check(waiting.request)
         self._waiting[waiting.id] = waiting
         if waiting.blocked is not None:
             return
