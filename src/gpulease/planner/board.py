@@ -55,6 +55,15 @@ class Slot:
         return self.count == 0 and self.state.state == FREE
 
     @property
+    def unused(self) -> float:
+        """The part of it that nobody has, from 0 to 1."""
+        if self.whole:
+            return 1.0
+        if not self.taken or not self.device.memory_total:
+            return 0.0
+        return max(0.0, 1 - self.taken / self.device.memory_total)
+
+    @property
     def most(self) -> int:
         """Bytes of the largest share that it could ever serve."""
         total = self.device.memory_total or 0
@@ -93,6 +102,7 @@ class Board:
         leases: Iterable[Lease],
         views: Mapping[str, DeviceView],
         policy: Policy,
+        now: float,
     ) -> None:
         on: dict[str, list[Lease]] = {}
         for lease in leases:
@@ -106,6 +116,8 @@ class Board:
         self.hosts: dict[str, list[Slot]] = {}
         for slot in self.slots:
             self.hosts.setdefault(slot.host, []).append(slot)
+        self.now = now
+        self.spared: str | None = None
         self._matching: dict[Family, list[list[Slot]]] = {}
         self._steps: dict[Family, list[tuple[float, int]]] = {}
 
@@ -144,6 +156,18 @@ class Board:
         if not family.share:
             return any(len(slots) >= size for slots in hosts)
         return any(slot.most >= size for slots in hosts for slot in slots)
+
+    def spare(self) -> None:
+        """Steer narrow requests off the emptiest host, as long as they fit elsewhere; nothing idles for it."""
+        free = {host: sum(slot.unused for slot in slots) for host, slots in self.hosts.items()}
+        if len(free) > 1:
+            self.spared = max(free, key=lambda host: free[host])
+
+    def oldest(self, host: str) -> float:
+        """Since when the oldest lease of a host runs; inf when it has none."""
+        slots = self.hosts[host]
+        entered = self.now if any(slot.count > len(slot.leases) for slot in slots) else inf
+        return min((lease.since for slot in slots for lease in slot.leases), default=entered)
 
     def take(self, slots: Iterable[Slot], request: Request) -> None:
         for slot in slots:

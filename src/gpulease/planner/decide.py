@@ -68,7 +68,9 @@ class _Decision:
         self.policy = policy
         self.now = now
         self.closed = closed
-        self.board = Board(devices, leases, views or {}, policy)
+        self.board = Board(devices, leases, views or {}, policy, now)
+        if line.wide:
+            self.board.spare()
         self.ledger = Ledger(leases, policy)
         self.by_uuid = {device.uuid: device for device in devices}
         self.standing = Standing(usage or {}, leases, self.by_uuid, policy, now)

@@ -108,6 +108,7 @@ class Line:
         self.tiers: dict[int, Tier] = {}
         self.forced: dict[str, Waiting] = {}
         self.starts = Queue()  # by the moment before which a request must not start
+        self.wide = 0  # how many of the indexed want more than one device
         self._waiting: dict[str, Waiting] = {}
         self._families: dict[Family, Family] = {}  # equal families are one object: memory, and fast lookup
 
@@ -170,6 +171,7 @@ class Line:
         families = tier.parties.setdefault(party_of(waiting), {})
         if family not in families:
             families[family] = Queues(Queue(), Queue())
+        self.wide += waiting.request.gpus > 1
         entry = _entry(waiting)
         families[family].arrival.add(place_of(waiting), entry)
         families[family].deadline.add((self.patience.deadline(waiting), waiting.id), entry)
@@ -179,6 +181,7 @@ class Line:
         family = family_of(waiting.kind, waiting.request)
         tier = self.tiers[waiting.request.priority]
         party = party_of(waiting)
+        self.wide -= waiting.request.gpus > 1
         queues = tier.parties[party][family]
         queues.arrival.remove(place_of(waiting))
         queues.deadline.remove((self.patience.deadline(waiting), waiting.id))
