@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,13 +21,24 @@ NAMES = ("A100", "V100")
 OUT_OF_REACH = {"outside", "draining", "excluded", "lost"}
 POLICIES = (
     Policy(),
-    Policy(memory_reserve=0.0, max_leases=2, patience_undeclared=100.0, longest_wait=1000.0),
+    Policy(hold_ratio=2.0, memory_reserve=0.0, max_leases=2, patience_undeclared=100.0, longest_wait=1000.0),
     Policy(
+        patience=1.0,
+        patience_floor=20.0,
+        hold_ratio=1.0,
         patience_undeclared=50.0,
         longest_wait=400.0,
-        limits=(Limit("user", "*", gpus=3, shares=2), Limit("group", "lab", gpus=4), Limit("priority", "7", gpus=1)),
+        limits=(
+            Limit("user", "*", gpus=3, shares=2),
+            Limit("group", "lab", gpus=4),
+            Limit("priority", "7", gpus=1),
+        ),
     ),
 )
+
+def _request(fields: dict[str, Any]) -> Request:
+    return Request(**fields)
+
 
 requests = st.fixed_dictionaries(
     {
@@ -36,7 +48,7 @@ requests = st.fixed_dictionaries(
         "priority": st.sampled_from((5, 5, 4, 8)),
         "duration": st.sampled_from((None, 30.0, 300.0, 5000.0)),
     }
-).map(lambda fields: Request(**fields))
+).map(_request)
 shares = st.fixed_dictionaries(
     {
         "memory": st.sampled_from((G, 4 * G, 7 * G, 15 * G, 39 * G)),
@@ -45,7 +57,7 @@ shares = st.fixed_dictionaries(
         "priority": st.sampled_from((5, 5, 4, 8)),
         "duration": st.sampled_from((None, 30.0, 300.0)),
     }
-).map(lambda fields: Request(**fields))
+).map(_request)
 
 
 class Machine(RuleBasedStateMachine):
@@ -75,7 +87,11 @@ class Machine(RuleBasedStateMachine):
     def _uuid(self, number: int) -> str:
         return sorted(self.devices)[number % len(self.devices)]
 
-    @rule(request=requests | shares, user=st.sampled_from(USERS), later=st.sampled_from((None, None, None, 40.0)))
+    @rule(
+        request=requests | shares,
+        user=st.sampled_from(USERS),
+        later=st.sampled_from((None, None, None, 40.0)),
+    )
     def ask(self, request: Request, user: str, later: float | None) -> None:
         start = None if later is None else self.now + later
         self._put(request._replace(not_before=start), user)
@@ -131,7 +147,11 @@ class Machine(RuleBasedStateMachine):
     def learn(self, number: int, what: str) -> None:
         uuid = self._uuid(number)
         view = DeviceView(host=self.views[uuid].host, last_used=self.now)
-        changed = {"drain": view._replace(draining=(88,)), "exclude": view._replace(excluded="fan"), "clear": view}
+        changed = {
+            "drain": view._replace(draining=(88,)),
+            "exclude": view._replace(excluded="fan"),
+            "clear": view,
+        }
         self.views[uuid] = changed[what]
         self.step()
 
@@ -336,7 +356,7 @@ def test_every_step_keeps_the_rules() -> None:
     _run(60, 30)
 
 
-@pytest.mark.long()
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not os.environ.get("GPULEASE_LONG"), reason="set GPULEASE_LONG=1")
 def test_a_hundred_thousand_steps_keep_the_rules() -> None:

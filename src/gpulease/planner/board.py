@@ -158,7 +158,7 @@ class Board:
         return any(slot.most >= size for slots in hosts for slot in slots)
 
     def spare(self) -> None:
-        """Steer narrow requests off the emptiest host, as long as they fit elsewhere; nothing idles for it."""
+        """Steer requests off the emptiest host as long as they fit elsewhere; nothing idles for it."""
         free = {host: sum(slot.unused for slot in slots) for host, slots in self.hosts.items()}
         if len(free) > 1:
             self.spared = max(free, key=lambda host: free[host])
