@@ -60,9 +60,7 @@ def line_of(count: int, now: float) -> Line:
 
 def measure(count: int, waiting: int, repeats: int) -> Cost:
     now = 1e9
-    devices = [
-        Device(at % 8, f"GPU-{at}", "A100", memory_total=80 * G, memory_used=0) for at in range(count)
-    ]
+    devices = [Device(at % 8, f"GPU-{at}", "A100", memory_total=80 * G, memory_used=0) for at in range(count)]
     views = {device.uuid: DeviceView(host=str(at // 8)) for at, device in enumerate(devices)}
     tracemalloc.start()
     line = line_of(waiting, now)

@@ -16,11 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
 
-from gpulease.planner import Policy  # noqa: E402
 from replay_figures import Figures, figures  # noqa: E402
 from replay_planner import Replay  # noqa: E402
 from replay_textbook import Textbook  # noqa: E402
 from replay_trace import DENSE_FROM, Job, declare, read, scale, synthesize  # noqa: E402
+
+from gpulease.planner import Policy  # noqa: E402
 
 TEXTBOOK = {
     "strict FIFO": "fifo",

@@ -9,9 +9,10 @@ import heapq
 from collections.abc import Sequence
 from math import inf
 
+from replay_trace import MILLI, Job
+
 from gpulease.model import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import DeviceView, Line, Plan, Policy, lease_of, plan
-from replay_trace import MILLI, Job
 
 OWNER = Owner(1, "somebody", "host", "boot")
 

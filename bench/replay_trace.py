@@ -1,4 +1,4 @@
-"""Jobs to replay: from a trace of alibaba/clusterdata (cluster-trace-gpu-v2023), or a seeded one of its shape.
+"""Jobs to replay: from a trace of alibaba/clusterdata (cluster-trace-gpu-v2023), or a seeded one like it.
 
 Not here: any decision. Run times that users declare are made here too, and the planner sees only those.
 """

@@ -36,6 +36,7 @@ POLICIES = (
     ),
 )
 
+
 def _request(fields: dict[str, Any]) -> Request:
     return Request(**fields)
 

@@ -84,7 +84,9 @@ class Slot:
         if most is not None and self.count >= most:
             return True
         # A lease that is here sees, once the newcomer has come, exactly `count` others beside it.
-        return any(bound is not None and self.count > bound for bound in (limit, self.beside))
+        if self.beside is not None and self.count > self.beside:
+            return True
+        return limit is not None and self.count > limit
 
     def take(self, memory: int | None, max_leases: int | None) -> None:
         self.count += 1
@@ -119,7 +121,7 @@ class Board:
         self.now = now
         self.spared: str | None = None
         self._matching: dict[Family, list[list[Slot]]] = {}
-        self._steps: dict[Family, list[tuple[float, int]]] = {}
+        self._steps: dict[int, list[tuple[float, int]]] = {}
 
     def matching(self, family: Family) -> list[list[Slot]]:
         """The devices that the filters admit, host by host."""
@@ -130,14 +132,23 @@ class Board:
         return found
 
     def steps(self, family: Family) -> list[tuple[float, int]]:
-        """The most that fits now, as (longest duration, amount); held devices serve short ones only."""
-        found = self._steps.get(family)
+        """The most that fits now, as (longest duration, amount); held devices serve short ones only.
+
+        By identity: the line keeps one object for equal families, and hashing one is what a plan
+        would spend most of its time on.
+        """
+        found = self._steps.get(id(family))
         if found is None:
             hosts = self.matching(family)
             windows = sorted({slot.window for slots in hosts for slot in slots} | {inf}, reverse=True)
             amounts = [(window, self._amount(family, hosts, window)) for window in windows]
-            self._steps[family] = found = [step for step in amounts if step[1] > 0]
+            self._steps[id(family)] = found = [step for step in amounts if step[1] > 0]
         return found
+
+    def fits(self, family: Family, size: int, duration: float | None) -> bool:
+        """Whether this amount fits now."""
+        span = inf if duration is None else duration
+        return any(span <= window and size <= amount for window, amount in self.steps(family))
 
     def _amount(self, family: Family, hosts: list[list[Slot]], window: float) -> int:
         if not family.share:

@@ -6,6 +6,7 @@ O(log n). Not here: who goes first between users, and what fits; a plan never ch
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
@@ -61,11 +62,22 @@ class Queues(NamedTuple):
 class Tier:
     """What waits at one priority."""
 
-    __slots__ = ("oldest", "parties")
+    __slots__ = ("counts", "least", "oldest", "parties")
 
     def __init__(self) -> None:
         self.parties: dict[Party, dict[Family, Queues]] = {}
         self.oldest = Queue()
+        self.counts: Counter[Family] = Counter()
+        self.least: dict[Family, int] = {}  # no request of the family wants less; some may all want more
+
+    def count(self, family: Family, size: int) -> None:
+        self.counts[family] += 1
+        self.least[family] = min(size, self.least.get(family, size))
+
+    def uncount(self, family: Family) -> None:
+        self.counts[family] -= 1
+        if not self.counts[family]:
+            del self.counts[family], self.least[family]
 
 
 def family_of(kind: str, request: Request) -> Family:
@@ -164,6 +176,10 @@ class Line:
             line.add(waiting)
         return line
 
+    def family(self, waiting: Waiting) -> Family:
+        """The one object that stands for the family of an entry of this line."""
+        return self._families[family_of(waiting.kind, waiting.request)]
+
     def _index(self, waiting: Waiting) -> None:
         family = family_of(waiting.kind, waiting.request)
         family = self._families.setdefault(family, family)
@@ -176,6 +192,7 @@ class Line:
         families[family].arrival.add(place_of(waiting), entry)
         families[family].deadline.add((self.patience.deadline(waiting), waiting.id), entry)
         tier.oldest.add((waiting.since, waiting.id), entry)
+        tier.count(family, entry.size)
 
     def _unindex(self, waiting: Waiting) -> None:
         family = family_of(waiting.kind, waiting.request)
@@ -186,6 +203,7 @@ class Line:
         queues.arrival.remove(place_of(waiting))
         queues.deadline.remove((self.patience.deadline(waiting), waiting.id))
         tier.oldest.remove((waiting.since, waiting.id))
+        tier.uncount(family)
         if not queues.arrival:
             del tier.parties[party][family]
         if not tier.parties[party]:
