@@ -108,33 +108,38 @@ class Textbook:
         self.waits[at] = now - job.arrival
 
     def _backfill(self, head: int, others: list[int], now: float) -> list[int]:
-        """Start whoever ends before the head can start, or fits beside what the head will take."""
-        moment, host, gpus = self._shadow(self.jobs[head])
+        """Start whoever ends before the head can start, or leaves it room to start then all the same."""
+        moment = self._shadow(self.jobs[head])
         left: list[int] = []
         for at in others:
             job = self.jobs[at]
-            found = self.hosts.fit(job) if now + job.run <= moment else self._beside(job, host, gpus)
+            found = self.hosts.fit(job)
+            if found is not None and now + job.run > moment and not self._harmless(head, job, found, moment):
+                found = None
             if found is None:
                 left.append(at)
             else:
                 self._take(at, *found, now)
         return left
 
-    def _beside(self, job: Job, host: int, gpus: list[int]) -> tuple[int, list[int]] | None:
-        kept = self.hosts.free[host]
-        self.hosts.free[host] = [-1 if gpu in gpus else free for gpu, free in enumerate(kept)]
-        found = self.hosts.fit(job)
-        self.hosts.free[host] = kept
-        return found
+    def _harmless(self, head: int, job: Job, found: tuple[int, list[int]], moment: float) -> bool:
+        kept = self.hosts.free
+        self.hosts.free = [list(row) for row in kept]
+        for held in self.running:
+            if held.end <= moment:
+                self.hosts.change(held.host, held.gpus, self.jobs[held.job].milli)
+        self.hosts.change(*found, -job.milli)
+        fits = self.hosts.fit(self.jobs[head]) is not None
+        self.hosts.free = kept
+        return fits
 
-    def _shadow(self, job: Job) -> tuple[float, int, list[int]]:
-        """When and where the head will fit if nobody else starts."""
+    def _shadow(self, job: Job) -> float:
+        """When the head will fit if nobody else starts."""
         kept = self.hosts.free
         self.hosts.free = [list(row) for row in kept]
         for held in sorted(self.running):
             self.hosts.change(held.host, held.gpus, self.jobs[held.job].milli)
-            found = self.hosts.fit(job)
-            if found is not None:
+            if self.hosts.fit(job) is not None:
                 self.hosts.free = kept
-                return held.end, *found
+                return held.end
         raise ValueError(f"no host can ever run a job of {job.gpus} GPUs")
