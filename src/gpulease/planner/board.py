@@ -55,6 +55,15 @@ class Slot:
         return self.count == 0 and self.state.state == FREE
 
     @property
+    def unused(self) -> float:
+        """The part of it that nobody has, from 0 to 1."""
+        if self.whole:
+            return 1.0
+        if not self.taken or not self.device.memory_total:
+            return 0.0
+        return max(0.0, 1 - self.taken / self.device.memory_total)
+
+    @property
     def most(self) -> int:
         """Bytes of the largest share that it could ever serve."""
         total = self.device.memory_total or 0
@@ -75,7 +84,9 @@ class Slot:
         if most is not None and self.count >= most:
             return True
         # A lease that is here sees, once the newcomer has come, exactly `count` others beside it.
-        return any(bound is not None and self.count > bound for bound in (limit, self.beside))
+        if self.beside is not None and self.count > self.beside:
+            return True
+        return limit is not None and self.count > limit
 
     def take(self, memory: int | None, max_leases: int | None) -> None:
         self.count += 1
@@ -93,6 +104,7 @@ class Board:
         leases: Iterable[Lease],
         views: Mapping[str, DeviceView],
         policy: Policy,
+        now: float,
     ) -> None:
         on: dict[str, list[Lease]] = {}
         for lease in leases:
@@ -106,8 +118,10 @@ class Board:
         self.hosts: dict[str, list[Slot]] = {}
         for slot in self.slots:
             self.hosts.setdefault(slot.host, []).append(slot)
+        self.now = now
+        self.spared: str | None = None
         self._matching: dict[Family, list[list[Slot]]] = {}
-        self._steps: dict[Family, list[tuple[float, int]]] = {}
+        self._steps: dict[int, list[tuple[float, int]]] = {}
 
     def matching(self, family: Family) -> list[list[Slot]]:
         """The devices that the filters admit, host by host."""
@@ -118,14 +132,23 @@ class Board:
         return found
 
     def steps(self, family: Family) -> list[tuple[float, int]]:
-        """The most that fits now, as (longest duration, amount); held devices serve short ones only."""
-        found = self._steps.get(family)
+        """The most that fits now, as (longest duration, amount); held devices serve short ones only.
+
+        By identity: the line keeps one object for equal families, and hashing one is what a plan
+        would spend most of its time on.
+        """
+        found = self._steps.get(id(family))
         if found is None:
             hosts = self.matching(family)
             windows = sorted({slot.window for slots in hosts for slot in slots} | {inf}, reverse=True)
             amounts = [(window, self._amount(family, hosts, window)) for window in windows]
-            self._steps[family] = found = [step for step in amounts if step[1] > 0]
+            self._steps[id(family)] = found = [step for step in amounts if step[1] > 0]
         return found
+
+    def fits(self, family: Family, size: int, duration: float | None) -> bool:
+        """Whether this amount fits now."""
+        span = inf if duration is None else duration
+        return any(span <= window and size <= amount for window, amount in self.steps(family))
 
     def _amount(self, family: Family, hosts: list[list[Slot]], window: float) -> int:
         if not family.share:
@@ -144,6 +167,18 @@ class Board:
         if not family.share:
             return any(len(slots) >= size for slots in hosts)
         return any(slot.most >= size for slots in hosts for slot in slots)
+
+    def spare(self) -> None:
+        """Steer requests off the emptiest host as long as they fit elsewhere; nothing idles for it."""
+        free = {host: sum(slot.unused for slot in slots) for host, slots in self.hosts.items()}
+        if len(free) > 1:
+            self.spared = max(free, key=lambda host: free[host])
+
+    def oldest(self, host: str) -> float:
+        """Since when the oldest lease of a host runs; inf when it has none."""
+        slots = self.hosts[host]
+        entered = self.now if any(slot.count > len(slot.leases) for slot in slots) else inf
+        return min((lease.since for slot in slots for lease in slot.leases), default=entered)
 
     def take(self, slots: Iterable[Slot], request: Request) -> None:
         for slot in slots:

@@ -8,20 +8,21 @@ Pure: no clock, no I/O, no randomness, and neither the line nor any other argume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby, islice
 from math import inf
+from operator import itemgetter
 
 from gpulease.model import Device, Lease, Waiting
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.fairness import Standing, Usage
 from gpulease.planner.holds import Hold, hold
-from gpulease.planner.limits import Ledger
-from gpulease.planner.line import Family, Line, Party, Queues, Tier, family_of, party_of, size_of
+from gpulease.planner.limits import UNLIMITED, Ledger
+from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, size_of
 from gpulease.planner.placement import place
 from gpulease.planner.policy import Policy
-from gpulease.planner.queue import Bounds, Key, Queue
+from gpulease.planner.queue import Key, Queue
 from gpulease.planner.result import Grant, Plan
 from gpulease.planner.states import DeviceView
 
@@ -29,6 +30,7 @@ LOOKAHEAD = 32  # overdue requests, from the front, that a plan considers holdin
 NOTHING: Mapping[str, str] = {}
 
 Pick = Callable[[Queues], Queue]
+Room = dict[int, Sequence[tuple[float, int]]]  # by the identity of a family
 
 
 def plan(
@@ -68,7 +70,9 @@ class _Decision:
         self.policy = policy
         self.now = now
         self.closed = closed
-        self.board = Board(devices, leases, views or {}, policy)
+        self.board = Board(devices, leases, views or {}, policy, now)
+        if line.wide:
+            self.board.spare()
         self.ledger = Ledger(leases, policy)
         self.by_uuid = {device.uuid: device for device in devices}
         self.standing = Standing(usage or {}, leases, self.by_uuid, policy, now)
@@ -115,23 +119,22 @@ class _Decision:
 
     def settle_first(self, ids: Iterator[str]) -> None:
         """Serve the first of the overdue one by one: a grant, or a hold while holds are left."""
-        refused: set[tuple[Family, int]] = set()
+        refused = _Refused()
         for id in islice(ids, LOOKAHEAD):
             if len(self.holds) >= self.policy.max_holds:
                 return
             waiting = self.line[id]
-            shape = family_of(waiting.kind, waiting.request), size_of(waiting.request)
-            if id in self.grants or id in self.holds or shape in refused or not self.may_start(waiting):
+            if id in self.grants or id in self.holds or not self.may_start(waiting):
                 continue
-            slots = place(self.board, waiting.kind, waiting.request)
-            if slots is not None:
-                self.grant(waiting, slots)
-            elif not self.keep(waiting, *shape):
-                # A later one of this shape has waited less, so nothing is held for it either.
-                refused.add(shape)
+            family, request = self.line.family(waiting), waiting.request
+            if self.board.fits(family, size_of(request), request.duration):
+                self.grant_where_best(waiting)
+            elif not refused.covers(waiting, family) and not self.keep(waiting, family):
+                refused.add(waiting, family)
 
-    def keep(self, waiting: Waiting, family: Family, size: int) -> bool:
-        kept = hold(self.board, waiting, self.now) if self.board.ever(family, size) else None
+    def keep(self, waiting: Waiting, family: Family) -> bool:
+        possible = self.board.ever(family, size_of(waiting.request))
+        kept = hold(self.board, waiting, self.now) if possible else None
         if kept is not None:
             self.holds[waiting.id] = kept
         return kept is not None
@@ -145,37 +148,69 @@ class _Decision:
 
     def fill(self, priority: int, tier: Tier, pick: Pick, until: float) -> None:
         """Grant whoever fits, in order, until nobody does."""
-        while (waiting := self._next(priority, tier, pick, until)) is not None:
-            slots = place(self.board, waiting.kind, waiting.request)
-            if slots is None:
-                raise AssertionError(f"request {waiting.id} was found to fit and then did not")
-            self.grant(waiting, slots)
+        parties = list(tier.parties)
+        while (waiting := self._next(priority, tier, parties, pick, until)) is not None:
+            self.grant_where_best(waiting)
 
-    def _next(self, priority: int, tier: Tier, pick: Pick, until: float) -> Waiting | None:
-        """The first that fits of the user who had the least; of equal users, who came first."""
-        ranked = sorted((self.standing.of(party.user), party) for party in tier.parties)
-        for _, equals in groupby(ranked, key=lambda pair: pair[0]):
-            found = [self._head(priority, party, tier.parties[party], pick, until) for _, party in equals]
-            heads = [head for head in found if head is not None]
+    def _next(
+        self, priority: int, tier: Tier, parties: list[Party], pick: Pick, until: float
+    ) -> Waiting | None:
+        """The first that fits of the user who had the least; of equal users, who came first.
+
+        A party that has nothing that fits is taken out: what is free only shrinks during a plan.
+        """
+        room = self._room(tier)
+        if not room:
+            return None
+        ranked = sorted((self.standing.of(party.user), party) for party in parties)
+        for _, equals in groupby(ranked, key=itemgetter(0)):
+            heads: list[Key] = []
+            for _, party in equals:
+                head = self._head(priority, party, tier.parties[party], room, pick, until)
+                if head is None:
+                    parties.remove(party)
+                else:
+                    heads.append(head)
             if heads:
                 return self.line[min(heads)[1]]
         return None
 
+    def _room(self, tier: Tier) -> Room:
+        """What fits now, for each family of a tier that anything of could fit."""
+        room: Room = {}
+        for family, least in tier.least.items():
+            steps = () if family.kind in self.closed else self.board.steps(family)
+            if any(amount >= least for _, amount in steps):
+                room[id(family)] = steps
+        return room
+
     def _head(
-        self, priority: int, party: Party, families: dict[Family, Queues], pick: Pick, until: float
+        self,
+        priority: int,
+        party: Party,
+        families: dict[Family, Queues],
+        room: Room,
+        pick: Pick,
+        until: float,
     ) -> Key | None:
         best: Key | None = None
         for family, queues in families.items():
-            steps = () if family.kind in self.closed else self.board.steps(family)
-            left = self.ledger.left(party, priority, family.share) if steps else 0
-            if left <= 0:
+            steps = room.get(id(family))
+            if steps is None:
                 continue
-            for window, amount in steps:
+            left = self.ledger.left(party, priority, family.share) if self.policy.limits else UNLIMITED
+            for window, amount in steps if left > 0 else ():
                 most = amount if family.share else min(amount, left)
-                found = pick(queues).first(Bounds(until, most, self.now, window), self.grants)
+                found = pick(queues).first(until, most, self.now, window, self.grants)
                 if found is not None and (best is None or found[0] < best):
                     best = found[0]
         return best
+
+    def grant_where_best(self, waiting: Waiting) -> None:
+        slots = place(self.board, waiting.kind, waiting.request)
+        if slots is None:
+            raise AssertionError(f"request {waiting.id} was found to fit and then did not")
+        self.grant(waiting, slots)
 
     def grant(self, waiting: Waiting, slots: list[Slot]) -> None:
         request = waiting.request
@@ -187,3 +222,17 @@ class _Decision:
         self.standing.charge(waiting.user, weight)
         devices = tuple(slot.device.uuid for slot in slots)
         self.grants[waiting.id] = Grant(waiting.id, devices, slots[0].host, request.memory)
+
+
+class _Refused:
+    """Requests that nothing is held for; one that wants more and has waited less need not be tried."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[tuple[int, float]]] = {}
+
+    def add(self, waiting: Waiting, family: Family) -> None:
+        self.seen.setdefault(id(family), []).append((size_of(waiting.request), waiting.since))
+
+    def covers(self, waiting: Waiting, family: Family) -> bool:
+        size = size_of(waiting.request)
+        return any(size >= least and waiting.since >= since for least, since in self.seen.get(id(family), ()))

@@ -6,6 +6,7 @@ O(log n). Not here: who goes first between users, and what fits; a plan never ch
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
@@ -61,11 +62,22 @@ class Queues(NamedTuple):
 class Tier:
     """What waits at one priority."""
 
-    __slots__ = ("oldest", "parties")
+    __slots__ = ("counts", "least", "oldest", "parties")
 
     def __init__(self) -> None:
         self.parties: dict[Party, dict[Family, Queues]] = {}
         self.oldest = Queue()
+        self.counts: Counter[Family] = Counter()
+        self.least: dict[Family, int] = {}  # no request of the family wants less; some may all want more
+
+    def count(self, family: Family, size: int) -> None:
+        self.counts[family] += 1
+        self.least[family] = min(size, self.least.get(family, size))
+
+    def uncount(self, family: Family) -> None:
+        self.counts[family] -= 1
+        if not self.counts[family]:
+            del self.counts[family], self.least[family]
 
 
 def family_of(kind: str, request: Request) -> Family:
@@ -92,6 +104,14 @@ def party_of(waiting: Waiting) -> Party:
     return Party(waiting.user, waiting.groups)
 
 
+def check(request: Request) -> None:
+    """Refuse an amount that makes no sense; what only this machine lacks is a reason, not an error."""
+    if request.gpus < 1:
+        raise ValueError(f"a request for {request.gpus} devices makes no sense")
+    if request.memory is not None and (request.memory < 1 or request.gpus != 1):
+        raise ValueError("a share is some memory of exactly one device")
+
+
 class Line:
     """The caller adds, removes and replaces; `plan` only reads."""
 
@@ -100,6 +120,7 @@ class Line:
         self.tiers: dict[int, Tier] = {}
         self.forced: dict[str, Waiting] = {}
         self.starts = Queue()  # by the moment before which a request must not start
+        self.wide = 0  # how many of the indexed want more than one device
         self._waiting: dict[str, Waiting] = {}
         self._families: dict[Family, Family] = {}  # equal families are one object: memory, and fast lookup
 
@@ -118,6 +139,7 @@ class Line:
     def add(self, waiting: Waiting) -> None:
         if waiting.id in self._waiting:
             raise ValueError(f"request {waiting.id} is already in the line")
+        check(waiting.request)
         self._waiting[waiting.id] = waiting
         if waiting.blocked is not None:
             return
@@ -154,6 +176,10 @@ class Line:
             line.add(waiting)
         return line
 
+    def family(self, waiting: Waiting) -> Family:
+        """The one object that stands for the family of an entry of this line."""
+        return self._families[family_of(waiting.kind, waiting.request)]
+
     def _index(self, waiting: Waiting) -> None:
         family = family_of(waiting.kind, waiting.request)
         family = self._families.setdefault(family, family)
@@ -161,19 +187,23 @@ class Line:
         families = tier.parties.setdefault(party_of(waiting), {})
         if family not in families:
             families[family] = Queues(Queue(), Queue())
+        self.wide += waiting.request.gpus > 1
         entry = _entry(waiting)
         families[family].arrival.add(place_of(waiting), entry)
         families[family].deadline.add((self.patience.deadline(waiting), waiting.id), entry)
         tier.oldest.add((waiting.since, waiting.id), entry)
+        tier.count(family, entry.size)
 
     def _unindex(self, waiting: Waiting) -> None:
         family = family_of(waiting.kind, waiting.request)
         tier = self.tiers[waiting.request.priority]
         party = party_of(waiting)
+        self.wide -= waiting.request.gpus > 1
         queues = tier.parties[party][family]
         queues.arrival.remove(place_of(waiting))
         queues.deadline.remove((self.patience.deadline(waiting), waiting.id))
         tier.oldest.remove((waiting.since, waiting.id))
+        tier.uncount(family)
         if not queues.arrival:
             del tier.parties[party][family]
         if not tier.parties[party]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import inf
 
 from gpulease.model import Request
-from gpulease.planner.board import Board, Slot, admits, matches
+from gpulease.planner.board import Board, Slot, matches
 from gpulease.planner.line import Family, family_of
 
 
@@ -20,7 +20,7 @@ def place(board: Board, kind: str, request: Request, forced: bool = False) -> li
     open_hosts = [[s for s in slots if forced or s.window >= window] for slots in hosts]
     for pick in _by_preference(request, open_hosts):
         share = request.memory is not None
-        found = _share(board, pick, request, forced) if share else _whole(pick, request.gpus)
+        found = _share(board, pick, request, forced) if share else _whole(board, pick, request.gpus)
         if found is not None:
             return found
     return None
@@ -37,29 +37,39 @@ def _by_preference(request: Request, hosts: list[list[Slot]]) -> list[list[list[
 def _share(board: Board, hosts: list[list[Slot]], request: Request, forced: bool) -> list[Slot] | None:
     best: tuple[tuple[float, ...], Slot] | None = None
     for slots in hosts:
-        idle = sum(slot.whole for slot in slots)
+        where = _where(board, slots)
         for order, slot in enumerate(slots):
             space = board.space(slot, request.max_leases, forced)
             if space < (request.memory or 0):
                 continue
-            # A device kept for nobody before one that is held; then the tightest fit.
-            key = (slot.held_for is not None, space, idle, *_comfort(slot), order)
+            key = (slot.held_for is not None, where[0], space, where[1], *_comfort(slot), order)
             if best is None or key < best[0]:
                 best = key, slot
     return None if best is None else [best[1]]
 
 
-def _whole(hosts: list[list[Slot]], gpus: int) -> list[Slot] | None:
-    """On the host with the fewest idle devices that suffice, so that emptier hosts stay for wide requests."""
-    best: tuple[tuple[int, int], list[Slot]] | None = None
+def _whole(board: Board, hosts: list[list[Slot]], gpus: int) -> list[Slot] | None:
+    best: tuple[tuple[float, ...], list[Slot]] | None = None
     for slots in hosts:
         idle = [slot for slot in slots if slot.whole]
         if len(idle) < gpus:
             continue
-        key = (sum(slot.held_for is not None for slot in idle), len(idle))
+        held = sum(slot.held_for is not None for slot in idle)
+        key = (held, *_where(board, slots))
         if best is None or key < best[0]:
             best = key, idle
     return None if best is None else _together(best[1], gpus)
+
+
+def _where(board: Board, slots: Sequence[Slot]) -> tuple[bool, float]:
+    """Not the host that is spared for a wide request; then where somebody should stay longest anyway.
+
+    Who has run longest should still run longest, so an old lease marks the host that no wide request
+    will get soon: filling it up keeps the others whole.
+    """
+    host = slots[0].host if slots else None
+    since = inf if host is None else board.oldest(host)
+    return (host is not None and host == board.spared, since)
 
 
 def _together(idle: Sequence[Slot], gpus: int) -> list[Slot]:
@@ -108,6 +118,3 @@ def fits_if_unheld(board: Board, kind: str, request: Request) -> bool:
         ):
             return True
     return False
-
-
-__all__ = ["admits", "fits_if_unheld", "place"]

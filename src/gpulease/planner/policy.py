@@ -23,10 +23,10 @@ class Limit(NamedTuple):
 class Policy(NamedTuple):
     """The defaults of patience were chosen by bench/replay.py: docs/decisions/0003."""
 
-    patience: float = 3.0  # times its declared duration that a request is overtaken without complaint
+    patience: float = 6.0  # times its declared duration that a request is overtaken without complaint
     patience_floor: float = 600.0  # seconds; nobody is overdue sooner
     patience_undeclared: float = 12 * HOUR  # when it declared nothing
-    hold_ratio: float = 0.5  # hold devices when they should be free within this part of the wait so far
+    hold_ratio: float = 0.05  # hold devices when they should be free within this part of the wait so far
     longest_wait: float = 14 * DAY  # from here on devices are held unconditionally, oldest request first
     max_holds: int = 2  # requests that devices are held for at one time
     estimate_factor: float = 1.0  # a lease that declared nothing should last this times its age, again

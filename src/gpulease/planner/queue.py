@@ -22,15 +22,6 @@ class Entry(NamedTuple):
     duration: float  # inf when nobody said
 
 
-class Bounds(NamedTuple):
-    """What an entry may have at most; `key` ends the search."""
-
-    key: float
-    size: int
-    ready: float
-    duration: float
-
-
 class Block:
     __slots__ = ("duration", "entries", "keys", "ready", "size")
 
@@ -62,13 +53,13 @@ class Block:
         if self.entries and at_bound:
             self.measure()
 
-    def may_hold(self, bounds: Bounds) -> bool:
-        return self.size <= bounds.size and self.ready <= bounds.ready and self.duration <= bounds.duration
-
-    def first(self, bounds: Bounds, skip: Container[str]) -> tuple[Key, Entry] | None:
-        _, most, ready, duration = bounds
+    def first(
+        self, size: int, ready: float, duration: float, skip: Container[str]
+    ) -> tuple[Key, Entry] | None:
+        if self.size > size or self.duration > duration or self.ready > ready:
+            return None
         for at, entry in enumerate(self.entries):
-            within = entry.size <= most and entry.duration <= duration and entry.ready <= ready
+            within = entry.size <= size and entry.duration <= duration and entry.ready <= ready
             if within and entry.id not in skip:
                 return self.keys[at], entry
         return None
@@ -124,14 +115,16 @@ class Queue:
         else:
             del self.blocks[at], self.firsts[at]
 
-    def first(self, bounds: Bounds, skip: Container[str]) -> tuple[Key, Entry] | None:
-        """The first entry, up to the key `bounds.key`, that is within the bounds and not in `skip`."""
-        for block, first in zip(self.blocks, self.firsts, strict=True):
-            if first[0] > bounds.key:
+    def first(
+        self, until: float, size: int, ready: float, duration: float, skip: Container[str]
+    ) -> tuple[Key, Entry] | None:
+        """The first entry, up to the key `until`, with at most these values and not in `skip`."""
+        for at, block in enumerate(self.blocks):
+            if self.firsts[at][0] > until:
                 return None
-            found = block.first(bounds, skip) if block.may_hold(bounds) else None
+            found = block.first(size, ready, duration, skip)
             if found is not None:
-                return found if found[0][0] <= bounds.key else None
+                return found if found[0][0] <= until else None
         return None
 
     def after(self, moment: float) -> float | None:

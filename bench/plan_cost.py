@@ -1,0 +1,97 @@
+"""The time of one plan: a device was given back, and so many requests wait.
+
+    python bench/plan_cost.py [--json] [--quick]
+
+Every lease of a full machine runs; one ends; the plan that follows is timed, with requests of several
+users, priorities, widths, shares and durations in the line. Also the memory of the line, for each request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tracemalloc
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src")]
+
+from gpulease.model import Device, Lease, Owner, Request, Waiting  # noqa: E402
+from gpulease.planner import DeviceView, Line, Policy, plan  # noqa: E402
+
+G = 1 << 30
+DEVICES = (8, 64, 1024)
+WAITING = (10, 100, 1_000, 10_000, 100_000)
+USERS = 20
+
+
+class Cost(NamedTuple):
+    devices: int
+    waiting: int
+    milliseconds: float
+    bytes_each: float
+
+
+def request_of(chance: random.Random, now: float) -> Request:
+    duration = chance.choice((None, chance.uniform(60, 90_000)))
+    priority = chance.choice((5, 5, 5, 4, 7))
+    if chance.random() < 0.4:
+        return Request(memory=chance.randrange(1, 70 * G), priority=priority, duration=duration)
+    gpus = chance.choice((1, 1, 1, 1, 2, 4, 8))
+    names = chance.choice(((), (), ("A100",)))
+    later = now + 9e9 if chance.random() < 0.05 else None
+    return Request(gpus, names=names, priority=priority, duration=duration, not_before=later)
+
+
+def line_of(count: int, now: float) -> Line:
+    chance = random.Random(count)
+    line = Line()
+    for at in range(count):
+        user = f"user{chance.randrange(USERS)}"
+        since = now - chance.uniform(0, 86_400)
+        line.add(Waiting(f"{at:06}", request_of(chance, now), user, 1, since))
+    return line
+
+
+def measure(count: int, waiting: int, repeats: int) -> Cost:
+    now = 1e9
+    devices = [Device(at % 8, f"GPU-{at}", "A100", memory_total=80 * G, memory_used=0) for at in range(count)]
+    views = {device.uuid: DeviceView(host=str(at // 8)) for at, device in enumerate(devices)}
+    tracemalloc.start()
+    line = line_of(waiting, now)
+    size = tracemalloc.get_traced_memory()[0] / waiting
+    tracemalloc.stop()
+    owner = Owner(1, "user1", "host", "boot")
+    leases = [Lease(f"l{at}", "run", (f"GPU-{at}",), owner, now - 60 * at) for at in range(1, count)]
+    times = []
+    for _ in range(repeats):
+        before = perf_counter()
+        done = plan(devices, leases, line, Policy(), now, views=views)
+        times.append(perf_counter() - before)
+        assert done.grants, "the device that was given back goes to somebody"
+    return Cost(count, waiting, 1000 * median(times), size)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats")
+    options = parser.parse_args(arguments)
+    repeats = 5 if options.quick else 31
+    costs = [measure(count, waiting, repeats) for count in DEVICES for waiting in WAITING]
+    if options.json:
+        print(json.dumps([cost._asdict() for cost in costs], indent=2))
+        return 0
+    print(f"{'devices':>8}{'waiting':>10}{'one plan, ms':>15}{'bytes a request':>18}")
+    for cost in costs:
+        print(f"{cost.devices:8}{cost.waiting:10,}{cost.milliseconds:15.3f}{cost.bytes_each:18,.0f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""A replay through the real planner, in simulated time.
+
+The planner sees a request, its arrival and what was declared; never how long a job really runs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from math import inf
+
+from replay_trace import MILLI, Job
+
+from gpulease.model import Device, Lease, Owner, Request, Waiting
+from gpulease.planner import DeviceView, Line, Plan, Policy, lease_of, plan
+
+OWNER = Owner(1, "somebody", "host", "boot")
+
+
+class Replay:
+    def __init__(self, jobs: Sequence[Job], gpus: int, hosts: int, policy: Policy) -> None:
+        self.jobs = jobs
+        self.policy = policy._replace(
+            memory_reserve=0.0
+        )  # a share is a part of the GPU, with no driver on it
+        names = [(host, at) for host in range(hosts) for at in range(gpus // hosts)]
+        self.devices = [
+            Device(at, f"{host}-{at}", "GPU", memory_total=MILLI, memory_used=0) for host, at in names
+        ]
+        self.views = {f"{host}-{at}": DeviceView(host=str(host)) for host, at in names}
+        self.line = Line(policy)
+        self.leases: dict[str, Lease] = {}
+        self.ends: list[tuple[float, str]] = []
+        self.waits = [0.0] * len(jobs)
+        self.plans = 0
+
+    def run(self) -> list[float]:
+        arrived = 0
+        wakeup: float | None = None
+        while arrived < len(self.jobs) or len(self.line):
+            now = min(
+                self.jobs[arrived].arrival if arrived < len(self.jobs) else inf,
+                self.ends[0][0] if self.ends else inf,
+                inf if wakeup is None else wakeup,
+            )
+            while self.ends and self.ends[0][0] <= now:
+                del self.leases[heapq.heappop(self.ends)[1]]
+            while arrived < len(self.jobs) and self.jobs[arrived].arrival <= now:
+                self.line.add(_waiting(arrived, self.jobs[arrived]))
+                arrived += 1
+            done = self._plan(now)
+            wakeup = done.next_wakeup
+        return self.waits
+
+    def _plan(self, now: float) -> Plan:
+        done = plan(self.devices, self.leases.values(), self.line, self.policy, now, views=self.views)
+        self.plans += 1
+        for grant in done.grants:
+            waiting = self.line.remove(grant.id)
+            self.leases[grant.id] = lease_of(grant, waiting, OWNER, now)
+            job = self.jobs[int(grant.id)]
+            heapq.heappush(self.ends, (now + job.run, grant.id))
+            self.waits[int(grant.id)] = now - job.arrival
+        return done
+
+
+def _waiting(at: int, job: Job) -> Waiting:
+    memory = job.milli if job.milli < MILLI else None
+    request = Request(gpus=job.gpus, memory=memory, duration=job.declared)
+    return Waiting(f"{at:06}", request, OWNER.user, OWNER.uid, job.arrival)

@@ -1,0 +1,70 @@
+"""The table of states is complete, its ends are ends, and the drawn page is the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpulease import lifecycle
+from gpulease.lifecycle import JOB, JOB_ENDS, LEASE, LEASE_ENDS, START, ImpossibleTransition, Life, advance
+
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "lifecycle.md"
+
+
+def test_the_page_is_drawn_from_the_table() -> None:
+    assert PAGE.read_text(encoding="utf-8") == lifecycle.page()
+
+
+def test_the_command_writes_the_page(tmp_path: Path) -> None:
+    assert lifecycle.main([str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == lifecycle.page()
+    assert lifecycle.main([]) == 2
+
+
+def test_a_job_has_the_states_of_the_contract() -> None:
+    named = {"waiting", "held", "running", "paused", "complete", "failed", "invalid", "killed", "lost"}
+    assert lifecycle.states(JOB) == named | {START}
+
+
+@pytest.mark.parametrize(("table", "ends"), [(LEASE, LEASE_ENDS), (JOB, JOB_ENDS)])
+def test_every_state_is_reached_and_leads_to_an_end(table: lifecycle.Table, ends: frozenset[str]) -> None:
+    assert _reached(table, START) == lifecycle.states(table)
+    for state in lifecycle.states(table) - ends:
+        assert _reached(table, state) & ends
+
+
+def _reached(table: lifecycle.Table, start: str) -> set[str]:
+    reached, grown = {start}, True
+    while grown:
+        more = {to for (state, _), (to, _) in table.items() if state in reached} - reached
+        reached |= more
+        grown = bool(more)
+    return reached
+
+
+def test_every_transition_is_stored_before_anything_else_happens() -> None:
+    for (_, event), (_, effects) in (*LEASE.items(), *JOB.items()):
+        assert effects[0] == "store" or event == "refuse"
+
+
+def test_a_lease_is_not_ended_before_its_processes_are_gone() -> None:
+    ways = {event for (_, event), (to, _) in LEASE.items() if to == "ended"}
+    assert ways == {"processes-gone", "boot"}
+
+
+def test_an_impossible_transition_tells_its_history() -> None:
+    life = Life("job 12")
+    for moment, event in enumerate(("add", "start", "exit-zero")):
+        life, _ = advance(JOB, life, event, float(moment))
+    with pytest.raises(ImpossibleTransition, match=r"job 12 in state 'complete' cannot 'pause'") as raised:
+        advance(JOB, life, "pause", 9.0)
+    assert "at 1 start: waiting -> running" in str(raised.value)
+    assert [step.event for step in raised.value.history] == ["add", "start", "exit-zero"]
+
+
+def test_the_history_does_not_grow_for_ever() -> None:
+    life, _ = advance(JOB, Life("job 1"), "add", 0.0)
+    for moment in range(50):
+        life, _ = advance(JOB, life, ("hold", "let-go")[moment % 2], float(moment))
+    assert len(life.history) == lifecycle.REMEMBERED

@@ -1,0 +1,294 @@
+"""What the planner promises, one promise a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpulease.model import Device, Lease, Owner, Process, Request, Waiting
+from gpulease.planner import DeviceView, Limit, Line, Plan, Policy, Spent, device_state, plan, settle
+
+G = 1 << 30
+NOW = 100_000.0
+DAY = 86_400.0
+
+
+def devices(count: int, name: str = "A100", host: str = "", **fields: Any) -> list[Device]:
+    base = Device(0, "", name, memory_total=40 * G, memory_used=0)._replace(**fields)
+    return [base._replace(index=at, uuid=f"{host}{at}") for at in range(count)]
+
+
+def waiting(id: str, request: Request | None = None, user: str = "ada", since: float = NOW) -> Waiting:
+    return Waiting(id, request or Request(), user, 1000, since)
+
+
+def lease(id: str, *uuids: str, user: str = "ben", since: float = NOW - 60, **fields: Any) -> Lease:
+    return Lease(id, "run", uuids, Owner(1001, user, "h", "b"), since)._replace(**fields)
+
+
+def decide(
+    machine: list[Device],
+    entries: list[Waiting],
+    leases: tuple[Lease, ...] = (),
+    policy: Policy = Policy(),  # noqa: B008
+    now: float = NOW,
+    views: dict[str, DeviceView] | None = None,
+    usage: dict[str, Spent] | None = None,
+    closed: dict[str, str] | None = None,
+) -> Plan:
+    line = Line(policy)
+    for entry in entries:
+        line.add(entry)
+    return plan(machine, leases, line, policy, now, views=views, usage=usage, closed=closed or {})
+
+
+def granted(done: Plan) -> dict[str, tuple[str, ...]]:
+    return {grant.id: grant.devices for grant in done.grants}
+
+
+def test_a_smaller_priority_goes_first() -> None:
+    done = decide(devices(1), [waiting("late"), waiting("soon", Request(priority=4), since=NOW + 1)])
+    assert list(granted(done)) == ["soon"]
+
+
+def test_who_had_less_lately_goes_first_and_usage_fades() -> None:
+    entries = [waiting("a", user="ada", since=NOW - 5), waiting("b", user="ben")]
+    usage = {"ada": Spent(5000.0, NOW), "ben": Spent(4000.0, NOW)}
+    assert list(granted(decide(devices(1), entries, usage=usage))) == ["b"]
+    faded = {"ada": Spent(5000.0, NOW - 30 * DAY), "ben": Spent(4000.0, NOW)}
+    assert list(granted(decide(devices(1), entries, usage=faded))) == ["a"]
+
+
+def test_devices_that_fall_free_together_go_round_the_users() -> None:
+    entries = [waiting(f"a{at}", since=NOW - 9 + at) for at in range(4)]
+    entries += [waiting(f"b{at}", user="ben", since=NOW) for at in range(4)]
+    assert set(granted(decide(devices(4), entries))) == {"a0", "a1", "b0", "b1"}
+
+
+def test_a_user_keeps_their_own_order() -> None:
+    entries = [waiting(f"r{at}", since=NOW - at) for at in range(5)]
+    assert list(granted(decide(devices(2), entries))) == ["r4", "r3"]
+
+
+def test_a_moved_request_takes_its_new_place() -> None:
+    entries = [waiting("first", since=NOW - 9), waiting("moved")._replace(place=NOW - 10)]
+    assert list(granted(decide(devices(1), entries))) == ["moved"]
+
+
+def test_several_devices_come_from_one_host_or_not_at_all() -> None:
+    machine = devices(2, host="x") + devices(2, host="y")
+    views = {device.uuid: DeviceView(host=device.uuid[0]) for device in machine}
+    assert granted(decide(machine, [waiting("r", Request(3))], views=views)) == {}
+    assert len(granted(decide(machine, [waiting("r", Request(2))], views=views))["r"]) == 2
+
+
+def test_several_devices_prefer_neighbours() -> None:
+    machine = [d._replace(group=f"g{d.index in (1, 3)}", temperature=30 + d.index) for d in devices(4)]
+    assert granted(decide(machine, [waiting("r", Request(2))])) == {"r": ("0", "2")}
+
+
+def test_one_device_is_the_coolest_and_then_the_least_recently_used() -> None:
+    machine = [d._replace(temperature=(60, 40, 40)[d.index]) for d in devices(3)]
+    views = {"1": DeviceView(last_used=50.0), "2": DeviceView(last_used=20.0)}
+    assert granted(decide(machine, [waiting("r")], views=views)) == {"r": ("2",)}
+
+
+def test_shares_pack_so_that_whole_devices_stay_whole() -> None:
+    running = (lease("s", "1", memory=20 * G),)
+    done = decide(devices(3), [waiting("r", Request(memory=10 * G)), waiting("w", Request(2))], running)
+    assert granted(done) == {"r": ("1",), "w": ("0", "2")}
+
+
+def test_shares_leave_the_reserve_and_what_is_measured_beyond_them() -> None:
+    policy = Policy(memory_reserve=0.1)  # 36 G to share
+    machine = devices(1, memory_used=30 * G, processes=(Process(7, memory=30 * G),))
+    views = {"0": DeviceView(explained=frozenset({7}))}
+    running = (lease("s", "0", memory=20 * G),)
+    for memory, fits in ((6 * G, True), (7 * G, False)):
+        done = decide(machine, [waiting("r", Request(memory=memory))], running, policy, views=views)
+        assert bool(done.grants) is fits
+
+
+def test_a_share_and_a_whole_device_never_meet() -> None:
+    assert not decide(devices(1), [waiting("r", Request(memory=G))], (lease("w", "0"),)).grants
+    assert not decide(devices(1), [waiting("r")], (lease("s", "0", memory=G),)).grants
+
+
+def test_a_limit_of_leases_holds_for_those_who_came_before_too() -> None:
+    alone = (lease("s", "0", memory=G, max_leases=0),)
+    assert not decide(devices(1), [waiting("r", Request(memory=G))], alone).grants
+    plain = (lease("s", "0", memory=G),)
+    assert not decide(devices(1), [waiting("r", Request(memory=G, max_leases=0))], plain).grants
+    assert decide(devices(1), [waiting("r", Request(memory=G, max_leases=1))], plain).grants
+
+
+def test_the_first_name_that_fits_is_taken() -> None:
+    machine = [*devices(1, "V100", "v"), *devices(1, "A100", "a")]
+    asked = waiting("r", Request(names=("a100", "v100")))
+    assert granted(decide(machine, [asked])) == {"r": ("a0",)}
+    assert granted(decide(machine, [asked], (lease("l", "a0"),))) == {"r": ("v0",)}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (Request(devices=("2",)), {"r": ("2",)}),
+        (Request(exclude=("0", "1")), {"r": ("2",)}),
+        (Request(min_memory=41 * G), {}),
+        (Request(not_before=NOW + 5), {}),
+    ],
+)
+def test_filters(request_: Request, expected: dict[str, tuple[str, ...]]) -> None:
+    assert granted(decide(devices(3), [waiting("r", request_)])) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "view", "state"),
+    [
+        ({}, DeviceView(), "free"),
+        ({"lost": "xid 79"}, DeviceView(), "lost"),
+        ({}, DeviceView(excluded="fan"), "excluded"),
+        ({}, DeviceView(draining=(9,)), "draining"),
+        ({"processes": (Process(9),)}, DeviceView(), "outside"),
+        ({"processes": (Process(9, graphics=True),)}, DeviceView(), "free"),
+        ({"memory_used": 2 * G}, DeviceView(), "outside"),
+        ({"memory_used": G // 2}, DeviceView(), "free"),
+        ({"memory_used": None}, DeviceView(), "outside"),
+        ({"processes": None}, DeviceView(), "outside"),
+    ],
+)
+def test_what_is_not_known_to_be_free_is_not_granted(
+    device: dict[str, Any], view: DeviceView, state: str
+) -> None:
+    machine = devices(1, **device)
+    assert device_state(machine[0], (), view).state == state
+    done = decide(machine, [waiting("r")], views={"0": view})
+    assert bool(done.grants) is (state == "free")
+    if state != "free":
+        assert done.reason("r").code == "unavailable"
+        assert done.explain("r")[0].code == state
+
+
+def test_a_process_of_a_lease_is_explained_and_another_is_not() -> None:
+    device = devices(1, processes=(Process(5, memory=G), Process(6, memory=G)), memory_used=2 * G)[0]
+    held = [lease("l", "0")]
+    assert device_state(device, held, DeviceView(explained=frozenset({5, 6}))).state == "leased"
+    assert device_state(device, held, DeviceView(explained=frozenset({5}))).pids == (6,)
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [
+        (Limit("user", "*", gpus=1), "The limit of 1 GPUs for user ada is reached: 1 in use."),
+        (Limit("group", "lab", gpus=1), "The limit of 1 GPUs for group lab is reached: 1 in use."),
+        (
+            Limit("priority", "5", gpus=1),
+            "The limit of 1 GPUs for priority 5 and later is reached: 1 in use.",
+        ),
+    ],
+)
+def test_a_quota_is_named_in_the_reason(limit: Limit, sentence: str) -> None:
+    owner = Owner(1000, "ada", "h", "b", groups=("lab",))
+    running = (lease("l", "0")._replace(owner=owner),)
+    asked = waiting("r")._replace(groups=("lab",))
+    done = decide(devices(3), [asked], running, Policy(limits=(limit,)))
+    assert not done.grants
+    assert done.reason("r").sentence == sentence
+    assert done.explain("r")[1].code == "quota"
+
+
+def test_a_limit_by_name_stands_before_the_one_for_everybody() -> None:
+    limits = (Limit("user", "*", gpus=0), Limit("user", "ada", gpus=2))
+    entries = [waiting("a", Request(2)), waiting("b", user="ben")]
+    assert list(granted(decide(devices(4), entries, policy=Policy(limits=limits)))) == ["a"]
+
+
+def test_a_wide_request_is_overtaken_at_first_and_held_for_in_the_end() -> None:
+    running = (lease("l", "0", since=NOW - 60),)
+    wide, narrow = waiting("wide", Request(2), since=NOW - 60), waiting("narrow")
+    assert list(granted(decide(devices(2), [wide, narrow], running))) == ["narrow"]
+    patient = wide._replace(since=NOW - DAY)
+    done = decide(devices(2), [patient, narrow], running)
+    assert not done.grants
+    assert done.holds[0].id == "wide"
+    assert done.reason("wide").code == "holding"
+    assert done.reason("narrow").code == "held"
+    assert done.explain("narrow")[1].code == "held"
+
+
+def test_nobody_is_held_for_when_the_devices_should_stay_busy_long() -> None:
+    running = (lease("l", "0", since=NOW - 10 * DAY),)
+    done = decide(devices(2), [waiting("wide", Request(2), since=NOW - DAY), waiting("narrow")], running)
+    assert list(granted(done)) == ["narrow"]
+
+
+def test_beyond_the_longest_wait_devices_are_held_whatever_is_expected() -> None:
+    running = (lease("l", "0", since=NOW - 10 * DAY),)
+    wide = waiting("wide", Request(2), since=NOW - 15 * DAY)
+    short = waiting("short", Request(duration=1.0))
+    done = decide(devices(2), [wide, short], running)
+    assert not done.grants
+    assert done.holds[0].expected is None
+
+
+def test_a_declared_duration_that_ends_in_time_runs_on_a_held_device() -> None:
+    running = (lease("l", "0", since=NOW - 60, duration=1060.0),)
+    wide = waiting("wide", Request(2), since=NOW - DAY)
+    entries = [wide, waiting("long", Request(duration=1001.0)), waiting("short", Request(duration=1000.0))]
+    done = decide(devices(2), entries, running)
+    assert list(granted(done)) == ["short"]
+    assert done.holds[0].expected == NOW + 1000
+
+
+def test_a_forced_request_passes_thresholds_but_never_a_lease() -> None:
+    policy = Policy(limits=(Limit("user", "*", gpus=0),))
+    forced = waiting("f")._replace(forced=True)
+    assert granted(decide(devices(1), [forced], policy=policy)) == {"f": ("0",)}
+    done = decide(devices(1), [forced], (lease("l", "0"),), policy)
+    assert done.reason("f").code == "busy"
+
+
+def test_reasons_of_those_who_cannot_start() -> None:
+    entries = [
+        waiting("blocked")._replace(blocked="It waits for job 7."),
+        waiting("later", Request(not_before=NOW + 7200)),
+        waiting("wide", Request(9)),
+        waiting("big", Request(memory=60 * G)),
+        waiting("closed")._replace(kind="job"),
+    ]
+    done = decide(devices(2), entries, (lease("l", "0"),), closed={"job": "The queue is paused."})
+    assert not done.grants
+    assert done.reason("blocked").sentence == "It waits for job 7."
+    assert done.reason("later").sentence == "It asked to start later, in 2 h."
+    assert done.reason("wide").sentence.endswith("no host has more than 2 that match.")
+    assert done.reason("big").code == "impossible"
+    assert done.reason("closed").sentence == "The queue is paused."
+    assert done.next_wakeup == NOW + 7200
+
+
+def test_explain_says_who_has_each_device() -> None:
+    machine = [*devices(4), *devices(1, "V100", "v")]
+    machine[1] = machine[1]._replace(processes=(Process(77),))
+    running = (lease("l", "0", until=NOW + 60), lease("s", "2", memory=38 * G))
+    asked = waiting("r", Request(memory=5 * G, names=("A100",), exclude=("3",)))
+    codes = [verdict.code for verdict in decide(machine, [asked], running).explain("r")]
+    assert codes == ["leased", "outside", "memory", "excluded-by-request", "name"]
+
+
+def test_the_reason_of_a_granted_request_is_an_error() -> None:
+    done = decide(devices(1), [waiting("r")])
+    with pytest.raises(KeyError):
+        done.reason("r")
+
+
+@pytest.mark.parametrize("request_", [Request(0), Request(memory=0), Request(2, memory=G)])
+def test_a_request_that_makes_no_sense_does_not_enter_the_line(request_: Request) -> None:
+    with pytest.raises(ValueError):
+        Line().add(waiting("r", request_))
+
+
+def test_usage_is_settled_with_its_half_life() -> None:
+    policy = Policy(half_life=DAY)
+    usage = settle({"ben": Spent(1000.0, NOW - DAY)}, lease("l", "0", since=NOW - 600), 1.0, NOW, policy)
+    assert usage["ben"].gpu_seconds == pytest.approx(500 + 600, rel=0.01)

@@ -1,0 +1,80 @@
+"""The indexed line agrees with a plain list, and stays small."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import pytest
+
+from gpulease.model import Request, Waiting
+from gpulease.planner import Line, Policy
+from gpulease.planner.queue import Entry, Queue
+
+
+def test_a_queue_finds_what_a_plain_search_finds() -> None:
+    chance = random.Random(3)
+    queue, plain = Queue(), []
+    for at in range(2000):
+        entry = Entry(str(at), chance.randrange(50), chance.choice((-1.0, 5.0)), chance.uniform(0, 9))
+        key = (chance.random(), entry.id)
+        queue.add(key, entry)
+        plain.append((key, entry))
+        if at % 3 == 0:
+            queue.remove(plain.pop(chance.randrange(len(plain)))[0])
+        if at % 50 == 0:
+            _same(queue, plain, chance)
+    assert list(queue) == sorted(plain)
+
+
+def _same(queue: Queue, plain: list[tuple[tuple[float, str], Entry]], chance: random.Random) -> None:
+    until, size, ready, duration = chance.random(), chance.randrange(20), 0.0, chance.uniform(0, 3)
+    fitting = [
+        (key, entry)
+        for key, entry in sorted(plain)
+        if key[0] <= until and entry.size <= size and entry.ready <= ready and entry.duration <= duration
+    ]
+    assert queue.first(until, size, ready, duration, ()) == (fitting[0] if fitting else None)
+    later = [key[0] for key, _ in sorted(plain) if key[0] > until]
+    assert queue.after(until) == (later[0] if later else None)
+
+
+def test_removing_what_is_not_there_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        Queue().remove((1.0, "a"))
+    line = Line()
+    with pytest.raises(KeyError):
+        line.remove("nobody")
+
+
+def test_a_line_that_everybody_left_keeps_nothing() -> None:
+    line = Line()
+    for at in range(300):
+        line.add(Waiting(str(at), Request(1 + at % 3, priority=at % 5), f"u{at % 7}", 1, float(at)))
+    line.replace(line["7"]._replace(blocked="It waits."))
+    line.replace(line["8"]._replace(forced=True))
+    for at in range(300):
+        line.remove(str(at))
+    assert len(line) == line.wide == 0
+    assert not line.tiers
+    assert not line.forced
+    assert not line.starts
+
+
+def test_another_patience_indexes_the_line_anew_and_leaves_it_as_it_was() -> None:
+    line = Line()
+    line.add(Waiting("r", Request(), "ada", 1, 0.0))
+    assert line.under(Policy()) is line
+    other = line.under(Policy(patience_undeclared=5.0))
+    assert other is not line
+    assert list(other) == list(line)
+
+
+def test_a_request_costs_less_than_a_kilobyte() -> None:
+    tracemalloc.start()
+    line = Line()
+    for at in range(20_000):
+        line.add(Waiting(f"{at:06}", Request(memory=at + 1, duration=float(at)), f"u{at % 9}", 1, float(at)))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size / 20_000 < 1024
