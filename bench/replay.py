@@ -64,9 +64,7 @@ def policy_of(settings: list[str]) -> Policy:
 def compare(options: argparse.Namespace) -> dict[str, Figures]:
     jobs = jobs_of(options)
     gpus, hosts = options.gpus, options.hosts
-    results = {
-        name: figures(jobs, Textbook(jobs, gpus, hosts, rule).run(), gpus) for name, rule in TEXTBOOK.items()
-    }
+    results = {name: figures(jobs, Textbook(jobs, gpus, hosts, rule).run(), gpus) for name, rule in TEXTBOOK.items()}
     declared = declare(jobs, options.declared, options.seed)
     waits = Replay(declared, gpus, hosts, policy_of(options.set)).run()
     results[f"gpulease, declared {options.declared}"] = figures(jobs, waits, gpus)

@@ -20,13 +20,9 @@ OWNER = Owner(1, "somebody", "host", "boot")
 class Replay:
     def __init__(self, jobs: Sequence[Job], gpus: int, hosts: int, policy: Policy) -> None:
         self.jobs = jobs
-        self.policy = policy._replace(
-            memory_reserve=0.0
-        )  # a share is a part of the GPU, with no driver on it
+        self.policy = policy._replace(memory_reserve=0.0)  # a share is a part of the GPU, with no driver on it
         names = [(host, at) for host in range(hosts) for at in range(gpus // hosts)]
-        self.devices = [
-            Device(at, f"{host}-{at}", "GPU", memory_total=MILLI, memory_used=0) for host, at in names
-        ]
+        self.devices = [Device(at, f"{host}-{at}", "GPU", memory_total=MILLI, memory_used=0) for host, at in names]
         self.views = {f"{host}-{at}": DeviceView(host=str(host)) for host, at in names}
         self.line = Line(policy)
         self.leases: dict[str, Lease] = {}

@@ -31,10 +31,7 @@ class Hosts:
 
     def _share(self, milli: int) -> tuple[int, list[int]] | None:
         fitting = [
-            (free, host, gpu)
-            for host, row in enumerate(self.free)
-            for gpu, free in enumerate(row)
-            if free >= milli
+            (free, host, gpu) for host, row in enumerate(self.free) for gpu, free in enumerate(row) if free >= milli
         ]
         return (min(fitting)[1], [min(fitting)[2]]) if fitting else None
 

@@ -347,9 +347,7 @@ _TRUTHS = {
 
 def _run(examples: int, steps: int) -> None:
     calm = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-    chosen = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=calm
-    )
+    chosen = settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=calm)
     run_state_machine_as_test(Machine, settings=chosen)
 
 

@@ -158,9 +158,7 @@ def test_filters(request_: Request, expected: dict[str, tuple[str, ...]]) -> Non
         ({"processes": None}, DeviceView(), "outside"),
     ],
 )
-def test_what_is_not_known_to_be_free_is_not_granted(
-    device: dict[str, Any], view: DeviceView, state: str
-) -> None:
+def test_what_is_not_known_to_be_free_is_not_granted(device: dict[str, Any], view: DeviceView, state: str) -> None:
     machine = devices(1, **device)
     assert device_state(machine[0], (), view).state == state
     done = decide(machine, [waiting("r")], views={"0": view})

@@ -42,9 +42,7 @@ class Slot:
         self.state: DeviceState = device_state(device, leases, view, policy)
         self.count = len(leases)
         self.taken = sum(lease.memory or 0 for lease in leases)
-        self.beside = min(
-            (lease.max_leases for lease in leases if lease.max_leases is not None), default=None
-        )
+        self.beside = min((lease.max_leases for lease in leases if lease.max_leases is not None), default=None)
         self.reserve = policy.memory_reserve
         self.held_for: str | None = None
         self.window = inf  # how long somebody else may run here; inf when it is not held
@@ -112,8 +110,7 @@ class Board:
                 on.setdefault(uuid, []).append(lease)
         self.policy = policy
         self.slots = [
-            Slot(device, on.get(device.uuid, ()), views.get(device.uuid, NO_VIEW), policy)
-            for device in devices
+            Slot(device, on.get(device.uuid, ()), views.get(device.uuid, NO_VIEW), policy) for device in devices
         ]
         self.hosts: dict[str, list[Slot]] = {}
         for slot in self.slots:

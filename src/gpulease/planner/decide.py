@@ -152,9 +152,7 @@ class _Decision:
         while (waiting := self._next(priority, tier, parties, pick, until)) is not None:
             self.grant_where_best(waiting)
 
-    def _next(
-        self, priority: int, tier: Tier, parties: list[Party], pick: Pick, until: float
-    ) -> Waiting | None:
+    def _next(self, priority: int, tier: Tier, parties: list[Party], pick: Pick, until: float) -> Waiting | None:
         """The first that fits of the user who had the least; of equal users, who came first.
 
         A party that has nothing that fits is taken out: what is free only shrinks during a plan.

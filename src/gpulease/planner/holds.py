@@ -87,9 +87,7 @@ def _least_entered(board: Board, waiting: Waiting) -> Choice | None:
     return best
 
 
-def _better(
-    best: Choice | None, slots: list[Slot], ranks: list[tuple[float, int]], gpus: int
-) -> Choice | None:
+def _better(best: Choice | None, slots: list[Slot], ranks: list[tuple[float, int]], gpus: int) -> Choice | None:
     chosen = sorted(rank for rank in ranks if rank[0] < inf)[:gpus]
     if len(chosen) < gpus or (best is not None and chosen[-1][0] >= best.delay):
         return best

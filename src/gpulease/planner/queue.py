@@ -53,9 +53,7 @@ class Block:
         if self.entries and at_bound:
             self.measure()
 
-    def first(
-        self, size: int, ready: float, duration: float, skip: Container[str]
-    ) -> tuple[Key, Entry] | None:
+    def first(self, size: int, ready: float, duration: float, skip: Container[str]) -> tuple[Key, Entry] | None:
         if self.size > size or self.duration > duration or self.ready > ready:
             return None
         for at, entry in enumerate(self.entries):

@@ -98,9 +98,7 @@ def _in_reach(slot: Slot, request: Request) -> bool:
 
 
 def _unavailable(slots: list[Slot], request: Request) -> Reason:
-    out = tuple(
-        f"{slot.device.label} ({slot.state.state})" for slot in slots if slot.state.state in OUT_OF_REACH
-    )
+    out = tuple(f"{slot.device.label} ({slot.state.state})" for slot in slots if slot.state.state in OUT_OF_REACH)
     return Reason(reasons.UNAVAILABLE, {**_amount(request), "out_of_reach": out})
 
 
