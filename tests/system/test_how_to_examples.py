@@ -21,9 +21,9 @@ def example(page: str) -> str:
 
 def environment(machine: Machine, folder: Path) -> dict[str, str]:
     """With `gpulease` and this Python first on the PATH."""
-    (folder / "gpulease").write_text(f'#!/bin/sh\nexec {sys.executable} -m gpulease "$@"\n')
-    (folder / "gpulease").chmod(0o755)
-    (folder / "python3").symlink_to(sys.executable)
+    for name, words in {"gpulease": "-m gpulease", "python3": ""}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (folder / name).chmod(0o755)
     return {**machine.environ, "PATH": f"{folder}{os.pathsep}{machine.environ['PATH']}"}
 
 
