@@ -15,7 +15,7 @@ from gpulease.broker.connection import Connection
 from gpulease.broker.neighbours import SafeGpuLock
 from gpulease.broker.records import Asker, asker_document, lease_document, read_asker, read_lease
 from gpulease.broker.views import Ended, views
-from gpulease.errors import GpuleaseError, NotEnoughDevices, NotGranted, StateError
+from gpulease.errors import Cancelled, GpuleaseError, NotEnoughDevices, NotGranted, StateError
 from gpulease.messages import error
 from gpulease.model import Device, Lease, Owner, Process, Sample
 from gpulease.planner import Line, Plan, Policy, Spent, forget, lease_of, plan, settle, weight_of
@@ -65,6 +65,7 @@ class Core:
         self.trouble: GpuleaseError | None = None
         self.waiting_at: dict[str, Connection] = {}  # by id of a request or an unclaimed lease
         self.unclaimed: set[str] = set()
+        self.tokens: dict[tuple[int, str], str] = {}  # of requests of the last broker: by user, the client's own name
         self.clock = Clock()
         self._fresh: list[str] = []  # in the line, and neither on disk nor told to anybody
         self._owned: dict[Key, set[str]] = {}
@@ -79,7 +80,8 @@ class Core:
         self._answers: list[tuple[Connection, Document]] = []
         self._usage_due = False
         self._answer_by = 0.0
-        self.number = 0
+        self._planned_at = 0.0
+        self.number = self.numbers_kept = 0
         self._load()
 
     # ---------------------------------------------------------------- start
@@ -89,7 +91,7 @@ class Core:
         facts = self.store.load("facts")
         known = facts.get("clock", {})
         self.clock = Clock(known["offset"] if known.get("boot_id") == self.boot_id else None)
-        self.number = facts.get("number", {}).get("value", 0)
+        self.number = self.numbers_kept = facts.get("number", {}).get("value", 0)
         usage = facts.get("usage", {})
         self.usage = {user: Spent(*spent) for user, spent in usage.items()}
         self.excluded = {uuid: document["note"] for uuid, document in self.store.load("excluded").items()}
@@ -103,6 +105,8 @@ class Core:
         for document in self.store.load("leases").values():
             lease, claimed = read_lease(document)
             self._keep(lease)
+            if document.get("token"):
+                self.tokens[lease.owner.uid, document["token"]] = lease.id
             if not claimed:
                 self.unclaimed.add(lease.id)
                 self.alarm(self.now() + UNCLAIMED, "unclaimed", lease.id)
@@ -118,6 +122,8 @@ class Core:
                 gone.append(asker.waiting.id)
                 continue
             self.enter(asker, fresh=False)
+            if asker.token:
+                self.tokens[asker.owner.uid, asker.token] = asker.waiting.id
             self.alarm(self.now() + UNCLAIMED, "unclaimed", asker.waiting.id)
         if gone:
             self.commit([Change("line", id, None) for id in gone], [])
@@ -182,7 +188,7 @@ class Core:
         self.own(asker.owner, id)
         if fresh:
             self._fresh.append(id)
-        if asker.deadline is not None and asker.deadline > self.now():
+        if asker.deadline is not None and (asker.deadline > self.now() or not fresh):
             self.alarm(asker.deadline, "deadline", id)
 
     def leave(self, id: str) -> Asker:
@@ -273,13 +279,19 @@ class Core:
     def _decide(self) -> None:
         decided = self.current_plan()
         if decided.next_wakeup is not None:
-            self.alarm(decided.next_wakeup, "plan")
+            self._wake_to_plan(decided.next_wakeup)
         wanted = {uuid for grant in decided.grants for uuid in grant.devices}
         if wanted and not wanted <= self._verified:
             return self._verify(wanted)
         if wanted:
             self._grant(decided)
         return self._settle_fresh()
+
+    def _wake_to_plan(self, time: float) -> None:
+        """One alarm, the earliest: a plan that is made then sets the next."""
+        if not self.now() < self._planned_at <= time:
+            self._planned_at = time
+            self.alarm(time, "plan")
 
     def _verify(self, uuids: set[str]) -> None:
         if not self.lock.take():
@@ -348,7 +360,7 @@ class Core:
     def _commit_grants(self, made: list[tuple[Lease, Asker]]) -> None:
         changes = []
         for lease, asker in made:
-            changes.append(Change("leases", lease.id, lease_document(lease, not asker.claim)))
+            changes.append(Change("leases", lease.id, lease_document(lease, not asker.claim, asker.token)))
             if lease.id not in self._fresh:
                 changes.append(Change("line", lease.id, None))
         events = [self.event("granted", lease, waited=lease.since - asker.waiting.since) for lease, asker in made]
@@ -525,7 +537,7 @@ class Core:
         ending = [self.leases[id] for id in ids if id in self.leases]
         for id in ids:
             if id in self.askers:
-                self.drop(id)
+                self.refuse(id, Cancelled("The process that it was for has ended."))
         if ending:
             self.give_back(ending, "its process ended")
         self.replan()
@@ -549,11 +561,18 @@ class Core:
         """Whoever waited there has left the line; what was granted and never claimed is given back."""
         ids = [id for id, at in self.waiting_at.items() if at is connection]
         for id in ids:
-            if id in self.askers:
-                self.drop(id)
-        unclaimed = [self.leases[id] for id in ids if id in self.unclaimed]
-        if unclaimed:
-            self.end(unclaimed, "its client left before it took it")
+            del self.waiting_at[id]
+        try:
+            for id in ids:
+                if id in self.askers:
+                    self.drop(id)
+            unclaimed = [self.leases[id] for id in ids if id in self.unclaimed]
+            if unclaimed:
+                self.end(unclaimed, "its client left before it took it")
+        except StateError:
+            for id in ids:
+                self.alarm(self.now() + RETRY_DISK, "unclaimed", id)
+            raise
         if ids:
             self.replan()
 
@@ -566,7 +585,11 @@ class Core:
         while self._alarms and self._alarms[0][0] <= now:
             due.append(heappop(self._alarms))
         for _, what, id in due:
-            ALARMS[what](self, id)
+            try:
+                ALARMS[what](self, id)
+            except StateError as trouble:
+                self.edge.log(f"not written, to be tried again: {trouble.what}")
+                self.alarm(now + RETRY_DISK, what, id)
         if due:
             self.replan()
 

@@ -6,6 +6,7 @@ again in asyncio as the rest together (docs/decisions/0006).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
@@ -92,6 +93,8 @@ class Server:
                 self._ended(descriptor)
         except StateError as trouble:
             self.log(f"not written, to be tried again: {trouble.what}")
+        except Exception:
+            self._complain()
 
     def _by_the_clock(self) -> None:
         now = time.monotonic()
@@ -103,6 +106,8 @@ class Server:
             self.core.tick()
         except StateError as trouble:
             self.log(f"not written, to be tried again: {trouble.what}")
+        except Exception:
+            self._complain()
 
     def _ended(self, descriptor: int) -> None:
         key = self._reaper.ended(descriptor)
@@ -190,11 +195,14 @@ class Server:
         except StateError:
             raise
         except Exception as trouble:
-            # A mistake of ours must cost one request, not everybody's broker.
-            import traceback
-
-            self.log(traceback.format_exc())
+            self._complain()
             self.send(connection, error(GpuleaseError(f"The broker failed: {type(trouble).__name__}.")))
+
+    def _complain(self) -> None:
+        """A mistake of ours must cost one request, not everybody's broker."""
+        import traceback
+
+        self.log(traceback.format_exc())
 
     def _cut(self, connection: Connection) -> None:
         if self._connections.pop(connection.descriptor, None) is None:
@@ -221,7 +229,7 @@ class Server:
     # ---------------------------------------------------------------- what the core asks for
 
     def send(self, connection: Connection, message: Document) -> None:
-        if connection.descriptor not in self._connections:
+        if self._connections.get(connection.descriptor) is not connection:
             return
         try:
             data = pack(message, MOST_UNREAD)
@@ -238,7 +246,8 @@ class Server:
             connection.outgoing += data
             self._poll.modify(connection.descriptor, select.EPOLLIN | select.EPOLLOUT)
             if len(connection.outgoing) > MOST_UNREAD:
-                connection.socket.shutdown(socket.SHUT_RDWR)
+                with contextlib.suppress(OSError):
+                    connection.socket.shutdown(socket.SHUT_RDWR)
 
     def watch(self, pid: int, start_time: int | None) -> bool:
         return self._reaper.watch(pid, start_time)
@@ -280,14 +289,16 @@ class Server:
 
     @staticmethod
     def log(text: str) -> None:
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk
+            print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
     def _close(self) -> None:
         for connection in list(self._connections.values()):
             self._flush(connection)
             connection.socket.close()
         self._sampling.close()
-        self.core.save_usage()
+        with contextlib.suppress(StateError):
+            self.core.save_usage()
         self.core.store.close()
 
 
