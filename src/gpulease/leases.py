@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -190,11 +191,12 @@ def _put_back(client: Client) -> None:
 
 
 def _ask(directory: str | None, verb: str, **fields: Any) -> Any:
-    """Ask the broker that lives there, once more with a new connection when the kept one has ended."""
+    """Ask the broker that lives there, again when it ended meanwhile: what asked twice does no harm."""
     client = _connection()
     if client is not None and client.directory != directory:
         client = None
-    for attempt in (1, 2):
+    until = time.monotonic() + wire_client.PATIENCE
+    while True:
         try:
             client = client or Client(directory=directory)
             answer = client.ask(verb, **fields)
@@ -202,7 +204,7 @@ def _ask(directory: str | None, verb: str, **fields: Any) -> Any:
             return answer
         except ConnectionError:
             client = None
-            if attempt == 2:
+            if time.monotonic() > until:
                 raise BrokerUnavailable("The broker ended while it was asked.", "Try again.") from None
         except BrokerUnavailable:
             raise  # a late answer must not be taken for the next one's
@@ -210,7 +212,6 @@ def _ask(directory: str | None, verb: str, **fields: Any) -> Any:
             if client is not None:
                 _put_back(client)
             raise
-    return None
 
 
 def _bytes(value: int | str | None) -> int | None:

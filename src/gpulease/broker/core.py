@@ -24,6 +24,8 @@ from gpulease.stores.base import Change, Document, Event, Store
 
 FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
 RETRY = 0.05  # seconds between looks at safe-gpu's lock, while one of its users chooses
+GRACE = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
+SOON = 0.005  # seconds between looks during these
 RETRY_DISK = 5.0  # seconds before a commit that failed is tried again
 UNCLAIMED = 10.0  # seconds for a client to come back after the broker was started anew
 SAVE_USAGE = 10.0  # seconds between saves of who has used how much
@@ -77,6 +79,7 @@ class Core:
         self._last_since = 0.0
         self._dead: list[Key] = []
         self._blocked: str | None = None
+        self._blocked_from = 0.0  # when it is told
         self._answers: list[tuple[Connection, Document]] = []
         self._usage_due = False
         self._answer_by = 0.0
@@ -295,12 +298,14 @@ class Core:
 
     def _verify(self, uuids: set[str]) -> None:
         if not self.lock.take():
+            if self._blocked is None:
+                self._blocked_from = self.now() + GRACE
             self._blocked = "Somebody is choosing GPUs with safe-gpu right now."
-            self.alarm(self.now() + RETRY, "plan")
+            self.alarm(self.now() + (SOON if self.now() < self._blocked_from else RETRY), "plan")
             return self._settle_fresh()
         if not self.edge.ask("check " + " ".join(sorted(uuids))):
             self.lock.give()
-            self._blocked = "The GPU driver does not answer."
+            self._blocked, self._blocked_from = "The GPU driver does not answer.", 0.0
             self.alarm(self.now() + FRESH, "plan")
             return self._settle_fresh()
         self._blocked = None
@@ -412,7 +417,7 @@ class Core:
         if self.sample is None:
             return self._refuse_all(self.trouble or NotGranted("No GPU has been seen yet."))
         decided = self.current_plan()
-        if decided.grants and self._blocked is None:
+        if decided.grants and (self._blocked is None or self.now() < self._blocked_from):
             return None
         staying = [id for id in list(self._fresh) if not self._refused(id)]
         self._store_fresh(staying)
