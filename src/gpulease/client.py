@@ -156,7 +156,7 @@ def _start(directory: str) -> None:
     ours, theirs = os.pipe()
     with open(os.path.join(directory, "broker.log"), "ab") as log:
         os.fchmod(log.fileno(), 0o600)
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "gpulease.broker", "--ready", str(theirs)],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -170,9 +170,9 @@ def _start(directory: str) -> None:
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
         told = pipe.read(READ) if poll.poll(START * 1000) else b""
-    if not told:
+    if not told and process.wait(START) > 0:  # else it was killed, and the next attempt may do better
         raise BrokerUnavailable("The broker could not be started.", _see_log(directory))
-    for message in Unpacker().feed(told) if told != places.READY else ():
+    for message in () if told == places.READY else Unpacker().feed(told):
         trouble = message["error"]
         if not trouble["fields"].get("serving"):  # else the one before is about to end, or to answer
             raise by_code(trouble["code"], trouble["what"], trouble["next_step"], {})

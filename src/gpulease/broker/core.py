@@ -84,6 +84,7 @@ class Core:
         self._usage_due = False
         self._answer_by = 0.0
         self._planned_at = 0.0
+        self._look_due = False
         self.number = self.numbers_kept = 0
         self._load()
 
@@ -103,6 +104,7 @@ class Core:
         self.store.forget_events(self.now() - KEEP_EVENTS)
         self._load_leases()
         self._load_line()
+        self._skip_numbers()
 
     def _load_leases(self) -> None:
         for document in self.store.load("leases").values():
@@ -130,6 +132,11 @@ class Core:
             self.alarm(self.now() + UNCLAIMED, "unclaimed", asker.waiting.id)
         if gone:
             self.commit([Change("line", id, None) for id in gone], [])
+
+    def _skip_numbers(self) -> None:
+        """An id in use is never given again, even if an older version did not write down how far it had come."""
+        numbers = [int(id[1:]) for id in (*self.leases, *self.askers) if id[1:].isdigit()]
+        self.number = max(self.number, *numbers, 0)
 
     def _alive(self, owner: Owner) -> bool:
         if owner.pid is None:
@@ -191,6 +198,7 @@ class Core:
         self.own(asker.owner, id)
         if fresh:
             self._fresh.append(id)
+        self._look_again()
         if asker.deadline is not None and (asker.deadline > self.now() or not fresh):
             self.alarm(asker.deadline, "deadline", id)
 
@@ -482,8 +490,6 @@ class Core:
         self._sampled_at = self.now()
         self.devices = {device.uuid: device for device in sample.devices}
         self._plan = None
-        if self.line:
-            self.alarm(self.now() + FRESH, "sample")
         self._run_after_sample()
         self.replan()
 
@@ -520,8 +526,6 @@ class Core:
             self._refuse_all(trouble)
         else:
             self._settle_fresh()
-        if self.line:
-            self.alarm(self.now() + FRESH, "sample")
 
     def after_sample(self, action: Callable[[], None]) -> None:
         """Do it with a sample that is not old, or when none can be had."""
@@ -616,10 +620,17 @@ class Core:
         elif id in self.askers:
             self.drop(id)
 
+    def _look_again(self) -> None:
+        """As long as somebody waits, others' use of the devices is looked at again, by one alarm."""
+        if self.line and not self._look_due:
+            self._look_due = True
+            self.alarm(self.now() + FRESH, "sample")
+
     def _sample(self, id: str) -> None:
+        self._look_due = False
         if self.line and self.now() - self.sample_time >= FRESH * 0.9:
             self.edge.ask("all")
-            self.alarm(self.now() + FRESH, "sample")
+        self._look_again()
 
 
 def _lower(sentence: str) -> str:
