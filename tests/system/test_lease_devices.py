@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.site import HOLD, Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
@@ -39,12 +40,12 @@ def test_a_child_that_outlives_its_parent_keeps_the_gpu_draining(site: Site) -> 
     assert waiting.communicate(timeout=30)[0] == "mine\n"
 
 
-def _with_processes(site: Site, index: int) -> dict[str, object] | None:
+def _with_processes(site: Site, index: int) -> Any:
     device = site.status()["devices"][index]
     return device if device["processes"] else None
 
 
-def _in_state(site: Site, index: int, state: str) -> dict[str, object] | None:
+def _in_state(site: Site, index: int, state: str) -> Any:
     device = site.status()["devices"][index]
     return device if device["state"] == state else None
 

@@ -6,14 +6,25 @@ import socket
 import struct
 
 from gpulease import identity
-from gpulease.wire import Unpacker
+from gpulease.wire import Message, Unpacker
 
 CREDENTIALS = struct.Struct("3i")
 MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
 
 
 class Connection:
-    __slots__ = ("_groups", "descriptor", "outgoing", "pid", "since_partial", "socket", "start_time", "uid", "unpacker")
+    __slots__ = (
+        "_groups",
+        "backlog",
+        "descriptor",
+        "outgoing",
+        "pid",
+        "since_partial",
+        "socket",
+        "start_time",
+        "uid",
+        "unpacker",
+    )
 
     def __init__(self, accepted: socket.socket) -> None:
         self.socket = accepted
@@ -22,6 +33,7 @@ class Connection:
         self.start_time = identity.start_time(self.pid)
         self.unpacker = Unpacker()
         self.outgoing = bytearray()
+        self.backlog: list[Message] = []  # received, and to be handled when it is its turn again, the next one last
         self.since_partial: float | None = None
         self._groups: tuple[str, ...] | None = None
 
