@@ -10,11 +10,11 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from gpulease import places
+from gpulease import PROTOCOL, places
 from gpulease.errors import BrokerUnavailable, NotGranted, ProtocolError, StateError, by_code
-from gpulease.wire import VERSION, Unpacker, pack
+from gpulease.wire import Unpacker, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Client:
         return answer.get("ok", answer)
 
     def send(self, verb: str, **fields: Any) -> None:
-        self._socket.sendall(pack({"v": VERSION, "do": verb, **fields}))
+        self._socket.sendall(pack({"v": PROTOCOL, "do": verb, **fields}))
 
     def receive(self, timeout: float | None) -> Message | None:
         """The next message; None when none came in time. Raises the error that the broker reports."""
@@ -162,6 +162,7 @@ def _start(directory: str) -> None:
             stdout=log,
             stderr=log,
             cwd="/",
+            env=_with_full_paths(os.environ),
             pass_fds=(theirs,),
             start_new_session=True,
         )
@@ -176,6 +177,12 @@ def _start(directory: str) -> None:
         trouble = message["error"]
         if not trouble["fields"].get("serving"):  # else the one before is about to end, or to answer
             raise by_code(trouble["code"], trouble["what"], trouble["next_step"], {})
+
+
+def _with_full_paths(environ: Mapping[str, str]) -> dict[str, str]:
+    """The broker lives in another folder: what was relative to this one must not be."""
+    names = [name for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION") if environ.get(name)]
+    return {**environ, **{name: os.path.abspath(environ[name]) for name in names}}
 
 
 def _see_log(directory: str) -> str:
