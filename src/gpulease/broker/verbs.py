@@ -26,7 +26,7 @@ def handle(core: Core, connection: Connection, message: Message) -> None:
         raise ProtocolError("The message does not say what to do.")
     verb = check(message)["do"]
     _refuse_surrogates(message)
-    if verb in NEEDS_DEVICES and core.sample is None and core.trouble is None:
+    if verb in NEEDS_DEVICES and core.sample is None and (core.trouble is None or verb != "release"):
         core.after_sample(lambda: core.guarded(connection, lambda: VERBS[verb](core, connection, message)))
         return
     VERBS[verb](core, connection, message)
