@@ -21,7 +21,8 @@ types: .venv/.ready-test
 	$(BIN)/mypy
 
 bench: .venv/.ready-test
-	@for name in bench/cli_start.py bench/sample.py; do echo "== $$name"; $(BIN)/python $$name || exit 1; done
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]' 2>&1 | grep -v '^WARNING' || true
+	@for name in cli_start sample replay plan_cost leases idle; do echo "== bench/$$name.py"; $(BIN)/python bench/$$name.py || exit 1; done
 
 setup: .venv/.ready-test
 
