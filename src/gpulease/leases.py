@@ -199,18 +199,21 @@ def _ask(directory: str | None, verb: str, **fields: Any) -> Any:
     while True:
         try:
             client = client or Client(directory=directory)
+        except (BrokerUnavailable, ConnectionError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)  # everybody's broker is started again by whoever runs it
+            continue
+        try:
             answer = client.ask(verb, **fields)
             _put_back(client)
             return answer
         except ConnectionError:
             client = None
-            if time.monotonic() > until:
-                raise BrokerUnavailable("The broker ended while it was asked.", "Try again.") from None
         except BrokerUnavailable:
             raise  # a late answer must not be taken for the next one's
         except Exception:
-            if client is not None:
-                _put_back(client)
+            _put_back(client)
             raise
 
 

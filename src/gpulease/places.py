@@ -78,6 +78,7 @@ def prepare(directory: str, everyone: bool) -> None:
 def write_kind(directory: str, kind: str) -> None:
     """Leave a mark by which clients see whose broker belongs here while none runs."""
     with open(os.path.join(directory, "kind"), "w") as file:
+        os.fchmod(file.fileno(), 0o644)
         file.write(kind)
 
 

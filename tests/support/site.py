@@ -20,18 +20,19 @@ from support.machine import Machine
 from support.raw import Raw
 from support.waiting import PATIENCE, wait_for_end, wait_until
 
+MARK = "GPULEASE_TEST_SITE"  # in the environment of everything that a site starts, however indirectly
 HOLD = "import sys; print('ready', flush=True); sys.stdin.read()"
 
 
 class Site(Machine):
     """In a short folder that every user may enter: a socket's path is short, and some tests are of several users."""
 
-    def __init__(self, count: int = 4, profile: str = "a100", shared: bool = False) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="gpulease-test-"))
+    def __init__(self, count: int = 4, profile: str = "a100", shared: bool = False, base: str | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gpulease-test-", dir=base))
         self.folder.chmod(0o755)
         super().__init__(self.folder, count, profile)
         self.directory = str(self.folder / "dir")
-        self.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        self.environ |= {"PYTHONDONTWRITEBYTECODE": "1", MARK: str(self.folder)}
         if shared:
             self.state.chmod(0o755)
             (self.state / "processes").chmod(0o1777)
@@ -46,6 +47,7 @@ class Site(Machine):
     def popen(self, words: list[str], **more: Any) -> subprocess.Popen[str]:
         options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         environ = {**self.environ, **more.pop("environ", {})}
+        environ = more.pop("env", environ)
         process = subprocess.Popen(words, env=environ, text=True, **{**options, **more})
         self.started.append(process)
         return process
@@ -123,7 +125,7 @@ class Site(Machine):
 
     def _none_left(self) -> bool:
         """Whoever still runs for this folder, the broker above all, is killed; a folder is only ever one test's."""
-        mark = f"GPULEASE_DIR={self.directory}".encode()
+        mark = f"{MARK}={self.folder}".encode()
         left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _environ(pid)]
         for pid in left:
             try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import sys
 import time
 from pathlib import Path
 
-from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
+from support.site import HOLD, Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
 ALL = [0, 1, 2, 3]
@@ -122,3 +124,31 @@ def test_a_waiting_broker_looks_about_once_a_second_and_an_idle_one_not_at_all(s
 def _reads(pid: int) -> int:
     fields = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
     return int(fields["syscr"])
+
+
+def test_a_sample_too_long_for_one_read_is_understood() -> None:
+    """A process with a long command line on each of 64 GPUs."""
+    site = Site(64)
+    try:
+        words = site.words("simulate", "use", ",".join(map(str, range(63))), "--memory", "2G", "--")
+        process = site.popen([*words, sys.executable, "-c", HOLD, *["x" * 100] * 39])
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(3):
+            assert site.run("run", "--no-wait", "--", "true").returncode == 0
+            assert len(devices_of(site, "outside")) == 63
+        assert "Traceback" not in site.log(), site.log()
+    finally:
+        site.close()
+
+
+def test_a_sampler_that_cannot_be_started_is_told(site: Site) -> None:
+    """As when the process table is full."""
+    pid = site.ensure_broker()
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (8, limits[1]))
+    done = site.run("get", "--owner", str(os.getpid()))
+    assert done.returncode == 69
+    assert "cannot be started" in done.stderr
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    wait_until(lambda: site.run("get", "--owner", str(os.getpid())).returncode == 0)

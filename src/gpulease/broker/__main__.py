@@ -50,6 +50,7 @@ def serve(kind: str, ready: int, idle: float | None) -> None:
 
 
 def _prepare(kind: str, directory: str) -> tuple[Server, int]:
+    os.umask(0o077)  # what is for everybody is made so one by one
     places.prepare(directory, everyone=kind != "own")
     try:
         lock = _lock(directory)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from gpulease.broker.sampler import LARGEST
-from gpulease.errors import DriverHangs, GpuleaseError, ProtocolError
+from gpulease.errors import DriverError, DriverHangs, GpuleaseError, ProtocolError
 from gpulease.errors import by_code as error_by_code
 from gpulease.wire import Message, Unpacker
 
@@ -29,6 +29,7 @@ class Sampling:
         self._due: float | None = None
         self._failures = 0
         self._not_before = 0.0
+        self._not_started: GpuleaseError | None = None
 
     @property
     def descriptor(self) -> int:
@@ -66,14 +67,17 @@ class Sampling:
             self._questions.pop(0)
             self._failures = 0
             answers.append(_judge(message))
-        self._due = None
-        if self._questions:
-            self._send(now)
+        if answers:  # else a part of a long one
+            self._due = None
+            if self._questions:
+                self._send(now)
         return answers
 
     def overdue(self, now: float) -> GpuleaseError:
         """Give up on the question under way."""
-        return self._failed(now, DriverHangs(f"The GPU driver did not answer within {self._seconds:g} s."))
+        hangs = DriverHangs(f"The GPU driver did not answer within {self._seconds:g} s.")
+        trouble, self._not_started = self._not_started or hangs, None
+        return self._failed(now, trouble)
 
     def close(self) -> None:
         if self._child is None:
@@ -86,8 +90,13 @@ class Sampling:
         self._child = None
 
     def _send(self, now: float) -> None:
-        if self._child is None:
-            self._start()
+        try:
+            if self._child is None:
+                self._start()
+        except OSError as error:
+            what = f"The process that reads the driver cannot be started: {error.strerror}."
+            self._not_started, self._due = DriverError(what), now
+            return
         assert self._child is not None
         assert self._child.stdin is not None
         self._due = now + self._seconds

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from itertools import islice
 
 from gpulease import __version__, identity
 from gpulease.broker.connection import MOST_UNREAD, Connection
@@ -33,6 +34,7 @@ PARTIAL = 10.0  # seconds for a message that has begun to be complete
 HOUSEKEEPING = 5.0  # seconds between looks at half-sent messages, while there are any
 READ = 1 << 16
 TURN = 4  # messages of one connection before it is the others' turn
+TURNS = 32  # of connections with more, before whoever has just come is looked at
 
 
 class Server:
@@ -68,7 +70,7 @@ class Server:
                 self._dispatch(descriptor, events)
                 if descriptor in self._connections:
                     last_busy = time.monotonic()
-            for connection in list(self._backlogged):
+            for connection in list(islice(self._backlogged, TURNS)):
                 self._turn(connection)
             self._by_the_clock()
         self._close()
@@ -201,10 +203,10 @@ class Server:
                 self._request(connection, connection.backlog.pop())
         except StateError as trouble:
             self.log(f"not written, to be tried again: {trouble.what}")
+        waited = self._backlogged.pop(connection, self) is None
         if connection.backlog:
-            self._backlogged[connection] = None
-            self._set_interest(connection)
-        elif self._backlogged.pop(connection, self) is None:
+            self._backlogged[connection] = None  # behind the others
+        if waited is not bool(connection.backlog):
             self._set_interest(connection)
 
     def _set_interest(self, connection: Connection) -> None:

@@ -1,0 +1,76 @@
+"""Processes of other users, by number: no account is made or needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+import gpulease
+from support.site import Site
+from support.waiting import PATIENCE
+
+FOLDERS = (Path(gpulease.__file__).parents[1], Path(pynvml.__file__).parent)
+# The stand-in in Python, since a user without a cache would build the library in C first.
+PATHS = {"PYTHONPATH": ":".join(map(str, FOLDERS)), "GPULEASE_SIMULATION_LIBRARY": "python"}
+WORKS = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import gpulease, pynvml']))"
+
+
+@cache
+def interpreter(uid: int) -> str:
+    """A Python that this user may run: that of the tests may lie in a folder closed to others."""
+    for candidate in (sys.executable, f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"):
+        words = [*becoming(uid), candidate, "-c", WORKS]
+        if subprocess.run(words, env=PATHS, cwd="/", capture_output=True).returncode == 0:
+            return candidate
+    pytest.skip("there is no Python here that other users may run")
+
+
+def becoming(uid: int) -> list[str]:
+    return ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
+
+
+class User:
+    """Runs commands at a site as `uid`, with a home of its own."""
+
+    def __init__(self, site: Site, uid: int) -> None:
+        self.site, self.uid, self.interpreter = site, uid, interpreter(uid)
+        self.home = site.folder / f"home-{uid}"
+        self.home.mkdir(mode=0o700)
+        os.chown(self.home, uid, uid)
+        self.environ = {**site.environ, **PATHS, "HOME": str(self.home)}
+        self.environ.pop("XDG_RUNTIME_DIR", None)
+
+    def words(self, *words: str) -> list[str]:
+        return [self.interpreter, "-m", "gpulease", *words]
+
+    def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        return self.popen(self.words(*words), **more)
+
+    def popen(self, words: list[str], **more: Any) -> subprocess.Popen[str]:
+        environ = {**self.environ, **more.pop("environ", {})}
+        return self.site.popen([*becoming(self.uid), *words], environ=environ, cwd="/", **more)
+
+    def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return self.execute(self.words(*words), **more)
+
+    def python(self, code: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return self.execute([self.interpreter, "-c", code, *words], **more)
+
+    def execute(self, words: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+        environ = {**self.environ, **more}
+        return subprocess.run(
+            [*becoming(self.uid), *words], env=environ, cwd="/", capture_output=True, text=True, timeout=PATIENCE
+        )
+
+    def folder(self, path: Path, mode: int = 0o755) -> Path:
+        path.mkdir()
+        path.chmod(mode)
+        os.chown(path, self.uid, self.uid)
+        return path

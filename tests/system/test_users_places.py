@@ -1,0 +1,195 @@
+"""Where brokers live: found in one order, and never where somebody else could have put one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from support.site import MARK, Site
+from support.users import PATHS, User, becoming, interpreter
+from support.waiting import wait_until
+
+ALICE, BOB, MALLORY = 61001, 61002, 61666
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site(shared=True)
+    common = site.folder / "common"
+    common.mkdir()
+    common.chmod(0o1777)
+    site.directory = str(common / "dir")
+    site.environ["GPULEASE_DIR"] = site.directory
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+def refuses(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert done.returncode == 69, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_folder_made_by_a_third_user_is_refused_by_broker_and_client(site: Site) -> None:
+    mallory, alice = User(site, MALLORY), User(site, ALICE)
+    mallory.folder(site.folder / "common" / "dir")
+    refuses(alice.run("broker", "--shared"), site.directory, f"belongs to {MALLORY}")
+    refuses(alice.run("get", "--for", "1h"), f"belongs to {MALLORY}")
+    refuses(site.run("broker", "--system"), f"belongs to {MALLORY}")
+
+
+def test_a_symbolic_link_is_refused_by_broker_and_client(site: Site) -> None:
+    mallory, alice = User(site, MALLORY), User(site, ALICE)
+    trap = alice.folder(site.folder / "alices")
+    os.symlink(trap, site.directory)
+    os.lchown(site.directory, MALLORY, MALLORY)
+    refuses(alice.run("broker", "--shared"), "symbolic link")
+    refuses(alice.run("get", "--for", "1h"), "symbolic link")
+    assert os.listdir(trap) == []
+    assert mallory.uid != alice.uid
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_folder_that_others_may_write_in_is_refused_by_broker_and_client(site: Site, mode: int) -> None:
+    alice = User(site, ALICE)
+    alice.folder(site.folder / "common" / "dir", mode)
+    refuses(alice.run("broker", "--shared"), "others may write")
+    refuses(alice.run("get", "--for", "1h"), "others may write")
+
+
+FAKE = """
+import os, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o666); listener.listen()
+print("ready", flush=True)
+while True:
+    connected, _ = listener.accept()
+    print("somebody came", connected.recv(1000), flush=True)
+"""
+
+
+def test_a_listener_that_is_not_the_folders_owner_is_not_spoken_to(site: Site) -> None:
+    mallory, alice, bob = (User(site, uid) for uid in (MALLORY, ALICE, BOB))
+    folder = alice.folder(site.folder / "common" / "dir")
+    folder.chmod(0o777)
+    fake = mallory.popen([mallory.interpreter, "-c", FAKE, str(folder / "socket")])
+    assert fake.stdout is not None
+    assert fake.stdout.readline() == "ready\n"
+    folder.chmod(0o755)
+    refuses(bob.run("get", "--for", "1h"))
+    fake.kill()
+    assert fake.stdout.read() in ("", "somebody came b''\n")
+
+
+def test_a_users_own_broker_is_of_no_use_to_others(site: Site) -> None:
+    alice, bob = User(site, ALICE), User(site, BOB)
+    assert alice.run("get", "--for", "1h").stdout == "0\n"
+    seen = os.stat(site.directory)
+    assert (seen.st_uid, seen.st_mode & 0o777) == (ALICE, 0o700)
+    refuses(bob.run("get", "--for", "1h"))
+    direct = bob.python(f"import socket; socket.socket(socket.AF_UNIX).connect('{site.directory}/socket')")
+    assert "PermissionError" in direct.stderr
+
+
+def test_system_needs_root(site: Site) -> None:
+    done = User(site, ALICE).run("broker", "--system")
+    assert done.returncode == 77
+    assert "root" in done.stderr
+
+
+# -------------------------------------------------------------------- which broker is found
+
+ASK = "from gpulease.client import Client; c = Client({start}); print(c.kind, c.directory)"
+
+
+def gpulease(*words: str) -> list[str]:
+    return ["-m", "gpulease", *words]
+
+
+class Island:
+    """A mount namespace with a /run and a /tmp of its own, where nothing says which broker to use."""
+
+    def __init__(self) -> None:
+        self.site = Site(shared=True, base="/var/tmp")
+        self.environ = {k: v for k, v in self.site.environ.items() if not k.startswith(("GPULEASE_", "XDG_", "TMP"))}
+        self.environ |= {**PATHS, MARK: str(self.site.folder), "HOME": str(self.site.folder / "home")}
+        self.simulated = {"GPULEASE_SIMULATION": str(self.site.state)}
+        mounts = "mount -t tmpfs -o mode=755 none /run && mount -t tmpfs -o mode=1777 none /tmp"
+        self.keeper = self.site.popen(
+            ["unshare", "-m", "sh", "-c", f"{mounts} && echo ready && exec cat"], env=self.environ
+        )
+        assert self.keeper.stdout is not None
+        if self.keeper.stdout.readline() != "ready\n":
+            pytest.skip("mounting is not permitted here")
+
+    def words(self, uid: int, words: list[str]) -> list[str]:
+        return ["nsenter", "--mount", "--target", str(self.keeper.pid), *becoming(uid), interpreter(uid), *words]
+
+    def run(self, uid: int, words: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+        home = self.site.folder / f"home-{uid}"
+        if not home.exists():
+            home.mkdir()
+            os.chown(home, uid, uid)
+        environ = {**self.environ, "HOME": str(home), **more}
+        return subprocess.run(self.words(uid, words), env=environ, cwd="/", capture_output=True, text=True, timeout=60)
+
+    def broker(self, uid: int, *words: str) -> subprocess.Popen[str]:
+        return self.site.popen(
+            self.words(uid, gpulease("broker", *words)), cwd="/", env={**self.environ, **self.simulated}
+        )
+
+    def found(self, uid: int, start: bool = False) -> str:
+        done = self.run(uid, ["-c", ASK.format(start=start)], **self.simulated if start else {})
+        return done.stdout.strip() or done.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def island() -> Iterator[Island]:
+    island = Island()
+    try:
+        yield island
+    finally:
+        island.site.close()
+
+
+def test_clients_find_the_systems_broker_then_a_shared_one_then_their_own(island: Island) -> None:
+    assert "No broker" in island.found(ALICE)
+    shared = island.broker(BOB, "--shared")
+    wait_until(lambda: island.found(ALICE) == "shared /tmp/gpulease")
+    system = island.broker(0, "--system")
+    wait_until(lambda: island.found(ALICE) == "system /run/gpulease")
+    taken = island.run(ALICE, gpulease("get", "--for", "1h"))
+    assert taken.stdout == "0\n", taken.stderr
+    told = island.run(BOB, gpulease("status", "--json")).stdout
+    assert '"kind": "system"' in told
+    system.kill()
+    wait_until(lambda: island.found(ALICE) == "shared /tmp/gpulease")
+    shared.kill()
+    wait_until(lambda: "No broker" in island.found(ALICE))
+
+
+def test_a_simulated_machine_never_meets_the_real_ones_broker(island: Island) -> None:
+    island.broker(0, "--system")
+    wait_until(lambda: island.found(ALICE) == "system /run/gpulease")
+    assert island.run(ALICE, ["-c", ASK.format(start=False)], GPULEASE_SIMULATE="2").stdout == ""
+
+
+def test_a_squatter_at_the_well_known_place_is_passed_by(island: Island) -> None:
+    island.run(MALLORY, ["-c", "import os; os.mkdir('/tmp/gpulease')"])
+    refused = island.broker(BOB, "--shared")
+    _, error = refused.communicate(timeout=30)
+    assert refused.returncode == 69
+    assert f"belongs to {MALLORY}" in error
+    done = island.run(ALICE, ["-c", ASK.format(start=True)])
+    assert done.stdout.startswith("own "), done.stderr
+    system = island.broker(0, "--system")
+    wait_until(lambda: island.found(ALICE) == "system /run/gpulease")
+    system.kill()
