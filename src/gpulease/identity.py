@@ -80,7 +80,7 @@ def pidfd(pid: int) -> int | None:
     """A descriptor that becomes readable when `pid` ends; None when there is no such process now."""
     try:
         return os.pidfd_open(pid)
-    except (ProcessLookupError, OSError):
+    except (OSError, OverflowError):
         return None
 
 

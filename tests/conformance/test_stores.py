@@ -1,0 +1,179 @@
+"""One suite, every store: what is committed is there, whole or not at all, and in any order of changes."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpulease.errors import StateError
+from gpulease.stores.base import TABLES, Change, Event, Store
+from gpulease.stores.memory import MemoryStore
+from gpulease.stores.sqlite import SqliteStore
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+DOCUMENTS = st.dictionaries(TEXT, VALUES, max_size=4)
+CHANGES = st.builds(Change, st.sampled_from(TABLES), TEXT, st.none() | DOCUMENTS)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Store]]:
+    """A function that makes a fresh store."""
+    made: list[Store] = []
+
+    def fresh() -> Store:
+        store: Store = MemoryStore() if request.param == "memory" else SqliteStore(str(tmp_path / f"{len(made)}.db"))
+        made.append(store)
+        return store
+
+    yield fresh
+    for store in made:
+        store.close()
+
+
+def test_a_new_store_is_empty(make: Callable[[], Store]) -> None:
+    store = make()
+    assert [store.load(table) for table in TABLES] == [{}] * len(TABLES)
+    assert store.events(0, 10) == []
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(commits=st.lists(st.lists(CHANGES, max_size=5), max_size=5))
+def test_it_holds_what_a_dictionary_would(make: Callable[[], Store], commits: list[list[Change]]) -> None:
+    store = make()
+    expected: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+    for changes in commits:
+        store.commit(changes)
+        for table, key, document in changes:
+            if document is None:
+                expected[table].pop(key, None)
+            else:
+                expected[table][key] = document
+    assert {table: store.load(table) for table in TABLES} == expected
+
+
+def test_what_was_loaded_can_be_changed_without_changing_the_store(make: Callable[[], Store]) -> None:
+    store = make()
+    document = {"devices": ["a"]}
+    store.commit([Change("leases", "L1", document)])
+    document["devices"].append("b")
+    store.load("leases")["L1"]["devices"].append("c")
+    assert store.load("leases") == {"L1": {"devices": ["a"]}}
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_commit_that_fails_changes_nothing(make: Callable[[], Store], durable: bool) -> None:
+    store = make()
+    store.commit([Change("leases", "L1", {"a": 1})])
+    with pytest.raises((TypeError, StateError)):
+        store.commit(
+            [Change("leases", "L2", {"a": 2}), Change("leases", "L1", None), Change("leases", "L3", {"a": object()})],
+            [Event(1.0, "granted", {})],
+            durable,
+        )
+    assert store.load("leases") == {"L1": {"a": 1}}
+    assert store.events(0, 10) == []
+    store.commit([Change("leases", "L4", {})])
+    assert set(store.load("leases")) == {"L1", "L4"}
+
+
+def test_removing_what_is_not_there_is_no_error(make: Callable[[], Store]) -> None:
+    store = make()
+    store.commit([Change("line", "nobody", None)])
+    assert store.load("line") == {}
+
+
+def test_events_come_in_order_the_last_ones_first_to_stay(make: Callable[[], Store]) -> None:
+    store = make()
+    for number in range(10):
+        store.commit([], [Event(float(number), "granted", {"id": f"L{number}"})])
+    assert [event.fields["id"] for event in store.events(0, 3)] == ["L7", "L8", "L9"]
+    assert [event.time for event in store.events(6.0, 100)] == [6.0, 7.0, 8.0, 9.0]
+    store.forget_events(8.0)
+    assert [event.time for event in store.events(0, 100)] == [8.0, 9.0]
+
+
+# -------------------------------------------------------------------- what only a store on disk promises
+
+
+def test_what_was_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db")
+    store = SqliteStore(path)
+    store.commit([Change("leases", "L1", {"a": 1})], [Event(1.0, "granted", {"id": "L1"})])
+    store.close()
+    again = SqliteStore(path)
+    assert again.load("leases") == {"L1": {"a": 1}}
+    assert again.events(0, 10) == [Event(1.0, "granted", {"id": "L1"})]
+    again.close()
+
+
+KILLED = """
+import os, sys
+from gpulease.stores.base import Change
+from gpulease.stores.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+number = 0
+while True:
+    store.commit([Change("leases", f"L{number}", {"n": number}), Change("line", f"L{number}", {"n": number})])
+    os.write(1, b"%d\\n" % number)
+    number += 1
+"""
+
+
+def test_what_was_acknowledged_survives_kill_9_and_nothing_is_half_there(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db")
+    with subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(200)]
+        process.kill()
+        last = int([*lines, *process.stdout.read().splitlines()][-1])
+    store = SqliteStore(path)
+    leases, line = store.load("leases"), store.load("line")
+    store.close()
+    assert leases == line
+    assert len(leases) in (last + 1, last + 2)
+
+
+def test_a_file_that_is_no_database_and_one_that_is_newer_are_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text.db"
+    text.write_text("not a database, but somebody's notes\n" * 100)
+    with pytest.raises(StateError, match=r"text\.db"):
+        SqliteStore(str(text))
+    newer = tmp_path / "newer.db"
+    database = sqlite3.connect(newer)
+    database.execute("PRAGMA user_version=77")
+    database.close()
+    with pytest.raises(StateError, match="version 77"):
+        SqliteStore(str(newer))
+
+
+def test_an_older_file_is_brought_up_step_by_step(tmp_path: Path) -> None:
+    import gpulease.stores.sqlite as module
+
+    path = tmp_path / "old.db"
+    schema = Path(module.__file__).with_name("schema.sql").read_text()
+    database = sqlite3.connect(path)
+    database.executescript(schema.split("-- Version 2")[0].split("\n", 1)[1])
+    database.execute("PRAGMA user_version=1")
+    database.execute("INSERT INTO leases VALUES ('L1', '{\"a\":1}')")
+    database.execute("INSERT INTO events (time, what, body) VALUES (1, 'granted', '{}')")
+    database.commit()
+    database.close()
+    store = SqliteStore(str(path))
+    store.commit([Change("facts", "number", {"value": 7})])
+    assert store.load("leases") == {"L1": {"a": 1}}
+    assert store.load("facts") == {"number": {"value": 7}}
+    assert len(store.events(0, 10)) == 1
+    store.close()
