@@ -17,7 +17,7 @@ from operator import itemgetter
 from gpulease.model import Device, Lease, Waiting
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.fairness import Standing, Usage
-from gpulease.planner.holds import Hold, hold
+from gpulease.planner.holds import Hold, hold, worthwhile
 from gpulease.planner.limits import UNLIMITED, Ledger
 from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, size_of
 from gpulease.planner.placement import place
@@ -26,7 +26,7 @@ from gpulease.planner.queue import Key, Queue
 from gpulease.planner.result import Grant, Plan
 from gpulease.planner.states import DeviceView
 
-LOOKAHEAD = 32  # overdue requests, from the front, that a plan considers holding devices for
+LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, str] = {}
 
 Pick = Callable[[Queues], Queue]
@@ -76,6 +76,7 @@ class _Decision:
         self.ledger = Ledger(leases, policy)
         self.by_uuid = {device.uuid: device for device in devices}
         self.standing = Standing(usage or {}, leases, self.by_uuid, policy, now)
+        self.holding = worthwhile(self.board)
         self.grants: dict[str, Grant] = {}
         self.holds: dict[str, Hold] = {}
 
@@ -100,7 +101,8 @@ class _Decision:
     def serve(self, priority: int) -> None:
         tier = self.line.tiers[priority]
         self.settle_first(self._longest(tier))
-        self.settle_first(self._overdue(tier))
+        if self.holding:
+            self.settle_first(self._overdue(tier))
         self.fill(priority, tier, lambda queues: queues.deadline, self.now)
         self.fill(priority, tier, lambda queues: queues.arrival, inf)
 
@@ -111,11 +113,15 @@ class _Decision:
             yield entry.id
 
     def _overdue(self, tier: Tier) -> Iterator[str]:
-        for party in sorted(tier.parties, key=lambda party: (self.standing.of(party.user), party)):
-            for key, entry in merge(*(queues.deadline for queues in tier.parties[party].values())):
+        for _, equals in groupby(self._ranked(tier.parties), key=itemgetter(0)):
+            queues = [found.deadline for _, party in equals for found in tier.parties[party].values()]
+            for key, entry in merge(*queues):
                 if key[0] > self.now:
                     break
                 yield entry.id
+
+    def _ranked(self, parties: Iterable[Party]) -> list[tuple[float, Party]]:
+        return sorted((self.standing.of(party.user), party) for party in parties)
 
     def settle_first(self, ids: Iterator[str]) -> None:
         """Serve the first of the overdue one by one: a grant, or a hold while holds are left."""
@@ -162,8 +168,7 @@ class _Decision:
         room = self._room(tier)
         if not room:
             return None
-        ranked = sorted((self.standing.of(party.user), party) for party in parties)
-        for _, equals in groupby(ranked, key=itemgetter(0)):
+        for _, equals in groupby(self._ranked(parties), key=itemgetter(0)):
             heads: list[Key] = []
             for _, party in equals:
                 head = self._head(priority, party, tier.parties[party], room, pick, until)
