@@ -115,7 +115,8 @@ class _Decision:
     def _overdue(self, tier: Tier) -> Iterator[str]:
         for _, equals in groupby(self._ranked(tier.parties), key=itemgetter(0)):
             queues = [found.deadline for _, party in equals for found in tier.parties[party].values()]
-            for key, entry in merge(*queues):
+            due = [queue for queue in queues if queue.firsts[0][0] <= self.now]
+            for key, entry in merge(*due):
                 if key[0] > self.now:
                     break
                 yield entry.id
@@ -133,10 +134,11 @@ class _Decision:
             if id in self.grants or id in self.holds or not self.may_start(waiting):
                 continue
             family, request = self.line.family(waiting), waiting.request
-            if self.board.fits(family, size_of(request), request.duration):
+            size = size_of(request)
+            if self.board.fits(family, size, request.duration):
                 self.grant_where_best(waiting)
-            elif not refused.covers(waiting, family) and not self.keep(waiting, family):
-                refused.add(waiting, family)
+            elif not refused.covers(size, family) and not self.keep(waiting, family):
+                refused.add(size, family)
 
     def keep(self, waiting: Waiting, family: Family) -> bool:
         possible = self.board.ever(family, size_of(waiting.request))
@@ -230,14 +232,13 @@ class _Decision:
 
 
 class _Refused:
-    """Requests that nothing is held for; one that wants more and has waited less need not be tried."""
+    """Amounts that nothing is held for; who comes later and wants as much of the same need not be tried."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, list[tuple[int, float]]] = {}
+        self.least: dict[int, int] = {}  # by the identity of a family
 
-    def add(self, waiting: Waiting, family: Family) -> None:
-        self.seen.setdefault(id(family), []).append((size_of(waiting.request), waiting.since))
+    def add(self, size: int, family: Family) -> None:
+        self.least[id(family)] = min(size, self.least.get(id(family), size))
 
-    def covers(self, waiting: Waiting, family: Family) -> bool:
-        size = size_of(waiting.request)
-        return any(size >= least and waiting.since >= since for least, since in self.seen.get(id(family), ()))
+    def covers(self, size: int, family: Family) -> bool:
+        return size >= self.least.get(id(family), size + 1)
