@@ -24,6 +24,7 @@ class Slot:
         "beside",
         "count",
         "device",
+        "ends",
         "held_for",
         "host",
         "leases",
@@ -44,6 +45,7 @@ class Slot:
         self.taken = sum(lease.memory or 0 for lease in leases)
         self.beside = min((lease.max_leases for lease in leases if lease.max_leases is not None), default=None)
         self.reserve = policy.memory_reserve
+        self.ends: list[tuple[float, int]] | None = None  # kept by holds, which works it out
         self.held_for: str | None = None
         self.window = inf  # how long somebody else may run here; inf when it is not held
 

@@ -17,7 +17,7 @@ from operator import itemgetter
 from gpulease.model import Device, Lease, Waiting
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.fairness import Standing, Usage
-from gpulease.planner.holds import Hold, hold
+from gpulease.planner.holds import Hold, hold, worthwhile
 from gpulease.planner.limits import UNLIMITED, Ledger
 from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, size_of
 from gpulease.planner.placement import place
@@ -26,7 +26,7 @@ from gpulease.planner.queue import Key, Queue
 from gpulease.planner.result import Grant, Plan
 from gpulease.planner.states import DeviceView
 
-LOOKAHEAD = 32  # overdue requests, from the front, that a plan considers holding devices for
+LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, str] = {}
 
 Pick = Callable[[Queues], Queue]
@@ -76,6 +76,7 @@ class _Decision:
         self.ledger = Ledger(leases, policy)
         self.by_uuid = {device.uuid: device for device in devices}
         self.standing = Standing(usage or {}, leases, self.by_uuid, policy, now)
+        self.holding = worthwhile(self.board)
         self.grants: dict[str, Grant] = {}
         self.holds: dict[str, Hold] = {}
 
@@ -100,7 +101,8 @@ class _Decision:
     def serve(self, priority: int) -> None:
         tier = self.line.tiers[priority]
         self.settle_first(self._longest(tier))
-        self.settle_first(self._overdue(tier))
+        if self.holding:
+            self.settle_first(self._overdue(tier))
         self.fill(priority, tier, lambda queues: queues.deadline, self.now)
         self.fill(priority, tier, lambda queues: queues.arrival, inf)
 
@@ -111,11 +113,16 @@ class _Decision:
             yield entry.id
 
     def _overdue(self, tier: Tier) -> Iterator[str]:
-        for party in sorted(tier.parties, key=lambda party: (self.standing.of(party.user), party)):
-            for key, entry in merge(*(queues.deadline for queues in tier.parties[party].values())):
+        for _, equals in groupby(self._ranked(tier.parties), key=itemgetter(0)):
+            queues = [found.deadline for _, party in equals for found in tier.parties[party].values()]
+            due = [queue for queue in queues if queue.firsts[0][0] <= self.now]
+            for key, entry in merge(*due):
                 if key[0] > self.now:
                     break
                 yield entry.id
+
+    def _ranked(self, parties: Iterable[Party]) -> list[tuple[float, Party]]:
+        return sorted((self.standing.of(party.user), party) for party in parties)
 
     def settle_first(self, ids: Iterator[str]) -> None:
         """Serve the first of the overdue one by one: a grant, or a hold while holds are left."""
@@ -127,10 +134,11 @@ class _Decision:
             if id in self.grants or id in self.holds or not self.may_start(waiting):
                 continue
             family, request = self.line.family(waiting), waiting.request
-            if self.board.fits(family, size_of(request), request.duration):
+            size = size_of(request)
+            if self.board.fits(family, size, request.duration):
                 self.grant_where_best(waiting)
-            elif not refused.covers(waiting, family) and not self.keep(waiting, family):
-                refused.add(waiting, family)
+            elif not refused.covers(size, family) and not self.keep(waiting, family):
+                refused.add(size, family)
 
     def keep(self, waiting: Waiting, family: Family) -> bool:
         possible = self.board.ever(family, size_of(waiting.request))
@@ -160,8 +168,7 @@ class _Decision:
         room = self._room(tier)
         if not room:
             return None
-        ranked = sorted((self.standing.of(party.user), party) for party in parties)
-        for _, equals in groupby(ranked, key=itemgetter(0)):
+        for _, equals in groupby(self._ranked(parties), key=itemgetter(0)):
             heads: list[Key] = []
             for _, party in equals:
                 head = self._head(priority, party, tier.parties[party], room, pick, until)
@@ -223,14 +230,13 @@ class _Decision:
 
 
 class _Refused:
-    """Requests that nothing is held for; one that wants more and has waited less need not be tried."""
+    """Amounts that nothing is held for; who comes later and wants as much of the same need not be tried."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, list[tuple[int, float]]] = {}
+        self.least: dict[int, int] = {}  # by the identity of a family
 
-    def add(self, waiting: Waiting, family: Family) -> None:
-        self.seen.setdefault(id(family), []).append((size_of(waiting.request), waiting.since))
+    def add(self, size: int, family: Family) -> None:
+        self.least[id(family)] = min(size, self.least.get(id(family), size))
 
-    def covers(self, waiting: Waiting, family: Family) -> bool:
-        size = size_of(waiting.request)
-        return any(size >= least and waiting.since >= since for least, since in self.seen.get(id(family), ()))
+    def covers(self, size: int, family: Family) -> bool:
+        return size >= self.least.get(id(family), size + 1)

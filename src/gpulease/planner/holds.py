@@ -47,6 +47,15 @@ def declared(lease: Lease, now: float) -> bool:
     return lease.until is not None or (lease.duration is not None and lease.duration > now - lease.since)
 
 
+def worthwhile(board: Board) -> bool:
+    """Whether anything could be held before the longest wait: not on guesses, if the policy says so."""
+    if board.policy.max_holds < 1:
+        return False
+    if board.policy.hold_ratio_guessed > 0:
+        return True
+    return any(declared(lease, board.now) for slot in board.slots for lease in slot.leases)
+
+
 def hold(board: Board, waiting: Waiting, now: float) -> Hold | None:
     """Keep devices for a request that does not fit, if its wait so far is worth that."""
     policy = board.policy
@@ -118,25 +127,29 @@ def _delay(board: Board, slot: Slot, request: Request, now: float) -> float:
         return policy.estimate_floor
     if slot.state.state not in (FREE, LEASED, SHARED):
         return inf
+    ends = _ends(slot, now, policy)
     if request.memory is None:
-        return max((remaining(lease, now, policy) for lease in slot.leases), default=0.0)
-    return _share_delay(board, slot, request, now)
+        return ends[-1][0] if ends else 0.0
+    return _share_delay(board, slot, request, ends)
 
 
-def _share_delay(board: Board, slot: Slot, request: Request, now: float) -> float:
+def _ends(slot: Slot, now: float, policy: Policy) -> list[tuple[float, int]]:
+    """How long each lease here should go on, with its memory, soonest first; worked out once in a plan."""
+    if slot.ends is None:
+        slot.ends = sorted((remaining(lease, now, policy), lease.memory or 0) for lease in slot.leases)
+    return slot.ends
+
+
+def _share_delay(board: Board, slot: Slot, request: Request, ends: list[tuple[float, int]]) -> float:
     """When enough leases have gone that the share fits; what is measured beyond them goes with the last."""
     wanted = request.memory or 0
-    device = slot.device
-    if device.memory_total is None:
+    if slot.most < wanted:
         return inf
-    if board.space(slot, request.max_leases) >= wanted:
+    if not ends or board.space(slot, request.max_leases) >= wanted:
         return 0.0
-    ends = sorted((remaining(lease, now, board.policy), lease.memory or 0) for lease in slot.leases)
-    if any(lease.memory is None for lease in slot.leases):
-        return ends[-1][0]
-    free = device.memory_total - int(device.memory_total * slot.reserve) - slot.taken
+    free = slot.most - slot.taken
     for delay, memory in ends:
         free += memory
-        if free >= wanted:
+        if memory and free >= wanted:
             return delay
-    return inf
+    return ends[-1][0]
