@@ -1,22 +1,24 @@
 """safe-gpu's users and ours never choose at the same moment: its lock is held while the broker chooses.
 
-The lock is one file of the whole machine, so these tests take turns by a lock of their own.
+The lock is one file of the whole machine, and whoever holds it keeps every broker from choosing. So these tests run
+where its folder is another one, by a mount of their own; where that cannot be had they are left out.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
+from support.site import Site, devices_of
 from support.waiting import wait_until
 
 from gpulease.broker.neighbours import FOLDER, NAME, SafeGpuLock
+from gpulease.simulation.environment import simulated_environment
 
 HOLD_LOCK = """
 import fcntl, os, sys
@@ -30,7 +32,7 @@ sys.stdin.read()
 
 
 @contextmanager
-def somebody_chooses(site: Site) -> Iterator[subprocess.Popen[str]]:
+def somebody_chooses(site: Apart) -> Iterator[subprocess.Popen[str]]:
     """A process that holds safe-gpu's lock, as safe-gpu does while it looks and takes. Nobody waits for it long."""
     process = site.python(HOLD_LOCK, FOLDER, NAME)
     assert process.stdout is not None
@@ -42,14 +44,43 @@ def somebody_chooses(site: Site) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-@pytest.fixture(autouse=True)
-def _one_at_a_time() -> Iterator[None]:
-    with open("/tmp/gpulease-test-neighbours.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+class Apart(Site):
+    """A site whose processes see a folder of safe-gpu's that nobody else uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock_folder = self.folder / "safe_gpu"
+        self.lock_folder.mkdir()
+        mount = f"mkdir -p -m 777 {FOLDER}; mount --bind {self.lock_folder} {FOLDER} && echo ready && exec cat"
+        self.keeper = self.popen(["unshare", "-m", "sh", "-c", mount])
+
+    def apart(self) -> bool:
+        assert self.keeper.stdout is not None
+        return self.keeper.stdout.readline() == "ready\n"
+
+    def inside(self, words: list[str]) -> list[str]:
+        return ["nsenter", "--mount", "--target", str(self.keeper.pid), *words]
+
+    def words(self, *words: str) -> list[str]:
+        return self.inside(super().words(*words))
+
+    def python(self, code: str, *words: str, **more: Any) -> subprocess.Popen[str]:
+        return self.popen(self.inside([sys.executable, "-c", code, *words]), **more)
 
 
-def test_while_a_neighbour_chooses_nothing_is_granted_and_the_reason_says_so(site: Site) -> None:
+@pytest.fixture
+def site() -> Iterator[Apart]:
+    site = Apart()
+    try:
+        if not site.apart():
+            pytest.skip("mounting is not permitted here")
+        yield site
+        assert "Traceback" not in site.log(), site.log()
+    finally:
+        site.close()
+
+
+def test_while_a_neighbour_chooses_nothing_is_granted_and_the_reason_says_so(site: Apart) -> None:
     site.ensure_broker()
     site.status()
     with somebody_chooses(site):
@@ -63,7 +94,7 @@ def test_while_a_neighbour_chooses_nothing_is_granted_and_the_reason_says_so(sit
     assert waiting.communicate(timeout=30)[0] == "mine\n"
 
 
-def test_a_short_choice_of_a_neighbour_is_waited_for_even_without_wait(site: Site) -> None:
+def test_a_short_choice_of_a_neighbour_is_waited_for_even_without_wait(site: Apart) -> None:
     site.ensure_broker()
     site.status()
     with somebody_chooses(site) as neighbour:
@@ -74,20 +105,20 @@ def test_a_short_choice_of_a_neighbour_is_waited_for_even_without_wait(site: Sit
         assert "granted" in asking.receive()
 
 
-def test_the_broker_lets_go_of_the_lock_when_it_has_chosen(site: Site) -> None:
+def test_the_broker_lets_go_of_the_lock_when_it_has_chosen(site: Apart) -> None:
     site.holder()
     with somebody_chooses(site):
         assert devices_of(site, "leased") == [0]
         assert site.run("release", "0").returncode == 0
 
 
-def test_the_lock_is_held_while_the_broker_looks(site: Site) -> None:
+def test_the_lock_is_held_while_the_broker_looks(site: Apart) -> None:
     """The look is made slow; during it the lock cannot be had, afterwards it can."""
     site.ensure_broker()
     site.status()
     site.set("fault.slow=100")
     taking = site.start("run", "--", "true")
-    other = SafeGpuLock()
+    other = SafeGpuLock(str(site.lock_folder))
 
     def refused() -> bool:
         taken = other.take()
@@ -124,3 +155,43 @@ def test_a_lock_that_is_a_link_or_no_file_is_not_touched(tmp_path: os.PathLike[s
     lock = SafeGpuLock(folder)
     assert lock.take()
     lock.give()
+
+
+SAFE_GPU = """
+import logging, os, sys
+from pathlib import Path
+from safe_gpu import safe_gpu
+from gpulease.simulation.state import occupy
+
+class Placeholder:
+    def __call__(self, device_no):
+        print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)  # chosen, and nothing is on it yet
+        sys.stdin.readline()
+        machine = Path(os.environ["GPULEASE_SIMULATION"])
+        return occupy(machine, os.environ["CUDA_VISIBLE_DEVICES"].split(",")[device_no], 1 << 30)
+
+safe_gpu.claim_gpus(1, placeholder_fn=Placeholder())
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_real_safe_gpu_and_the_broker_never_choose_the_same_gpu(site: Apart) -> None:
+    """It has chosen GPU 0 and holds its lock, while no process is to be seen there: the broker must wait."""
+    environ = simulated_environment(site.state, site.environ)
+    neighbour = site.python(SAFE_GPU, environ=environ)
+    assert neighbour.stdin is not None
+    assert neighbour.stdout is not None
+    assert neighbour.stdout.readline() == "0\n", neighbour.stderr and neighbour.stderr.read()
+    ours = site.start("get", "-n", "3", "--owner", str(os.getpid()))
+    assert ours.stderr is not None
+    assert "safe-gpu" in ours.stderr.readline()
+    neighbour.stdin.write("\n")
+    neighbour.stdin.flush()
+    assert neighbour.stdout.readline() == "taken\n"
+    assert ours.communicate(timeout=30)[0] == "1,2,3\n"
+    assert devices_of(site, "outside") == [0]
+    with site.occupied("1,2,3", "1G"):  # what ours run is seen by it in turn
+        late = site.python(SAFE_GPU, environ=environ)
+        _, error = late.communicate(timeout=30)
+        assert "Required 1 GPUs, only found these free: []" in error
