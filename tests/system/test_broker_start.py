@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -177,3 +178,16 @@ def test_a_python_that_cannot_run_the_broker_is_reported(site: Site) -> None:
     assert done.returncode == 1
     assert "state.db" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("loss", ["socket", "folder"])
+def test_a_broker_that_cannot_be_reached_any_more_ends(site: Site, loss: str) -> None:
+    """As after `gpulease simulate`, which removes its machine; and a lock held for ever would keep the next out."""
+    pid = site.ensure_broker()
+    holder = site.holder()
+    if loss == "socket":
+        os.unlink(f"{site.directory}/socket")
+        assert [lease["pid"] for lease in site.status()["leases"]] == [holder.pid]
+    else:
+        shutil.rmtree(site.directory)
+    wait_for_end(pid)

@@ -160,6 +160,8 @@ def test_clients_wait_for_the_same_broker_to_come_back_and_start_none_of_their_o
         for user in (town.alice, town.bob)
     ]
     dice = random.Random(3)
+    for process in processes:
+        process.stdout.readline()  # type: ignore[union-attr]  # it knows the broker by now
     for _ in range(4):
         processes[dice.randrange(4)].stdout.readline()  # type: ignore[union-attr]
         town.broker.send_signal(signal.SIGKILL)

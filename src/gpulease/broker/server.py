@@ -16,7 +16,7 @@ import sys
 import time
 from itertools import islice
 
-from gpulease import __version__, identity
+from gpulease import __version__, identity, places
 from gpulease.broker.connection import MOST_UNREAD, Connection
 from gpulease.broker.core import Core
 from gpulease.broker.neighbours import SafeGpuLock
@@ -31,7 +31,7 @@ from gpulease.wire import pack
 
 MOST_CONNECTIONS = 1024  # of one user
 PARTIAL = 10.0  # seconds for a message that has begun to be complete
-HOUSEKEEPING = 5.0  # seconds between looks at half-sent messages, while there are any
+HOUSEKEEPING = 5.0  # seconds between looks at half-sent messages and at the socket's own file
 READ = 1 << 16
 TURN = 4  # messages of one connection before it is the others' turn
 TURNS = 32  # of connections with more, before whoever has just come is looked at
@@ -50,7 +50,8 @@ class Server:
         self._sampling = Sampling(self._poll, deadline)
         self._running = True
         self._wakers: tuple[socket.socket, ...] = ()
-        self._begin = time.monotonic()
+        self._begin = self._home_seen = time.monotonic()
+        self._home = _inode(places.socket_path(directory))
         self._poll.register(listener.fileno(), select.EPOLLIN)
         _raise_file_limit()
         self.core = Core(store, self, identity.boot_id(), os.uname().nodename, SafeGpuLock())
@@ -64,7 +65,7 @@ class Server:
             busy = bool(self.core.leases or self.core.line)
             now = time.monotonic()
             last_busy = now if busy else last_busy
-            if idle is not None and now - last_busy >= idle:
+            if (idle is not None and now - last_busy >= idle) or self._is_homeless(now):
                 break
             for descriptor, events in self._poll.poll(self._timeout(None if idle is None else last_busy + idle)):
                 self._dispatch(descriptor, events)
@@ -75,7 +76,7 @@ class Server:
             self._by_the_clock()
         self._close()
 
-    def _timeout(self, idle_at: float | None) -> float | None:
+    def _timeout(self, idle_at: float | None) -> float:
         if self._backlogged:
             return 0.0
         now = time.monotonic()
@@ -85,9 +86,15 @@ class Server:
             moments.append(alarm - self.core.now())
         if self._sampling.due is not None:
             moments.append(self._sampling.due - now)
-        if self._partial:
-            moments.append(HOUSEKEEPING)
-        return max(0.0, min(moments)) + 0.0005 if moments else None
+        moments.append(HOUSEKEEPING)
+        return max(0.0, min(moments)) + 0.0005
+
+    def _is_homeless(self, now: float) -> bool:
+        """Whether the socket is gone, or another's: nobody can come any more, and the next broker needs the lock."""
+        if now - self._home_seen >= HOUSEKEEPING:
+            self._home_seen = now
+            return _inode(places.socket_path(self._directory)) != self._home
+        return False
 
     def _dispatch(self, descriptor: int, events: int) -> None:
         try:
@@ -328,6 +335,14 @@ class Server:
         with contextlib.suppress(StateError):
             self.core.save_usage()
         self.core.store.close()
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino
 
 
 def _raise_file_limit() -> None:
