@@ -35,21 +35,33 @@ def alive(maker: str) -> bool:
     return text[19] == started and text[0] not in "ZX"
 
 
-def take(path: Path, number: int) -> bool:
-    """Make the file, with our name in it from its first moment on."""
+def read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def take(path: Path, number: int, share: bool) -> bool:
+    """Make the file, with our name in it from its first moment on.
+
+    A share may meet another share's file and see it vanish; whoever has the whole device may meet nobody's.
+    """
     mine = path.with_name(f".{me()}.{number}")
     mine.write_text(me())
     mine.chmod(0o666)
     try:
-        for _ in range(2):
+        while True:
             try:
                 os.link(mine, path)
                 return True
             except FileExistsError:
-                if alive(path.read_text()):
-                    return False
-                path.unlink(missing_ok=True)  # its maker was killed with -9 before
-        return False
+                maker = read(path)
+            if maker is None and share:
+                continue
+            if maker is None or alive(maker):
+                return False
+            path.unlink(missing_ok=True)  # its maker was killed with -9 before
     finally:
         mine.unlink()
 
@@ -60,7 +72,7 @@ def observe(folder: Path, lease: Held, share: bool) -> list[Path]:
         places = [folder / f"{device.uuid}.{place}" for place in (0, 1)]
         got: list[Path] = []
         for number, place in enumerate(places):
-            if not (share and got) and take(place, number):
+            if not (share and got) and take(place, number, share):
                 got.append(place)
         taken += got
         if len(got) < (1 if share else 2):
