@@ -120,10 +120,18 @@ def find_socket() -> str | None:
 
 
 def find(only: str | None = None) -> tuple[socket.socket, str, str] | None:
+    """The first broker that answers. One for everybody that is down is not passed by: what it granted is still held."""
     for kind, directory in places.candidates(os.environ):
-        connected = _try(directory) if only in (None, directory) else None
+        if only not in (None, directory):
+            continue
+        connected = _try(directory)
         if connected is not None:
             return connected, directory, kind
+        if only is None and kind != "own" and places.in_charge(directory):
+            raise BrokerUnavailable(
+                f"The {kind} broker at {directory} is down, and what it granted is still held.",
+                f"Have it started again (`gpulease broker --{kind}`), or set GPULEASE_DIR to use one of your own.",
+            )
     return None
 
 

@@ -119,6 +119,11 @@ def distrust(directory: str, owners: set[int] | None = None) -> str | None:
     return None
 
 
+def in_charge(directory: str) -> bool:
+    """Whether a broker served here and did not end with nothing held: its socket is still there."""
+    return os.path.lexists(socket_path(directory)) and distrust(directory) is None
+
+
 def is_broker_of(directory: str, peer_uid: int) -> bool:
     """Whether the process at the other end of the socket is the directory's owner, or root."""
     try:

@@ -114,14 +114,14 @@ def test_another_version_of_the_protocol_is_told_so(attacked: Site) -> None:
 
 
 def test_identity_in_a_message_is_ignored(attacked: Site) -> None:
-    fake = {"uid": 12345, "user": "mallory", "pid": 1, "owner_uid": 12345, "start_time": 1, "groups": ["wheel"]}
+    fake = {"uid": 12345, "user": "third", "pid": 1, "owner_uid": 12345, "start_time": 1, "groups": ["wheel"]}
     with attacked.raw() as sender:
         sender.acquire(1, 0, **fake)
         id = sender.receive()["granted"]["id"]
         lease = next(lease for lease in attacked.status()["leases"] if lease["id"] == id)
-        assert (lease["pid"], lease["user"] == "mallory") == (os.getpid(), False)
+        assert (lease["pid"], lease["user"] == "third") == (os.getpid(), False)
         sender.ask("release", what=[id])
-        sender.send("acquire", request={"gpus": 1, "user": "mallory"}, kind="acquire")
+        sender.send("acquire", request={"gpus": 1, "user": "third"}, kind="acquire")
         assert sender.receive()["error"]["code"] == "usage"
 
 

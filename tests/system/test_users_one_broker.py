@@ -18,7 +18,7 @@ from support.waiting import wait_until
 from gpulease.wire import pack
 
 CONTENDER = str(Path(__file__).parents[1] / "support" / "contender.py")
-ALICE, BOB, CAROL = 61001, 61002, 61003
+FIRST, SECOND, CAROL = 61001, 61002, 61003
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
 
@@ -34,7 +34,7 @@ class Town:
         common.chmod(0o1777)
         self.site.directory = str(common / "dir")
         self.site.environ["GPULEASE_DIR"] = self.site.directory
-        self.alice, self.bob, self.carol = (User(self.site, uid) for uid in (ALICE, BOB, CAROL))
+        self.first, self.second, self.carol = (User(self.site, uid) for uid in (FIRST, SECOND, CAROL))
         self.log = self.site.folder / "log"
         self.start_broker()
 
@@ -65,12 +65,12 @@ def town(request: pytest.FixtureRequest) -> Iterator[Town]:
 
 
 def test_both_are_served_in_one_line_and_shown_by_name(town: Town) -> None:
-    first = town.holder(town.alice, "-n", "4")
-    waiting = town.bob.start("run", "--", "echo", "mine")
+    first = town.holder(town.first, "-n", "4")
+    waiting = town.second.start("run", "--", "echo", "mine")
     wait_until(lambda: town.site.status()["line"])
-    shown = json.loads(town.bob.run("status", "--json").stdout)
-    assert [lease["user"] for lease in shown["leases"]] == [str(ALICE)]
-    assert [entry["user"] for entry in shown["line"]] == [str(BOB)]
+    shown = json.loads(town.second.run("status", "--json").stdout)
+    assert [lease["user"] for lease in shown["leases"]] == [str(FIRST)]
+    assert [entry["user"] for entry in shown["line"]] == [str(SECOND)]
     assert shown["broker"]["kind"] == town.kind
     assert shown["broker"]["user"] == ("root" if town.kind == "system" else str(CAROL))
     first.kill()
@@ -78,24 +78,24 @@ def test_both_are_served_in_one_line_and_shown_by_name(town: Town) -> None:
 
 
 def test_a_foreign_lease_is_released_by_its_user_or_root_only(town: Town) -> None:
-    holder = town.holder(town.alice, "--devices", "0")
+    holder = town.holder(town.first, "--devices", "0")
     for what in ("L1", "0", town.site.status()["devices"][0]["uuid"]):
-        done = town.bob.run("release", what)
+        done = town.second.run("release", what)
         assert done.returncode == 77, done.stderr
-        assert str(ALICE) in done.stderr
-    assert town.bob.run("release", "--mine").stdout == "nothing to release\n"
-    assert town.bob.run("renew", "L1", "--for", "1h").returncode in (1, 77)
+        assert str(FIRST) in done.stderr
+    assert town.second.run("release", "--mine").stdout == "nothing to release\n"
+    assert town.second.run("renew", "L1", "--for", "1h").returncode in (1, 77)
     assert holder.poll() is None
     assert [lease["id"] for lease in town.site.status()["leases"]] == ["L1"]
-    assert town.alice.run("release", "L1").returncode == 0
-    second = town.holder(town.alice, "--devices", "0")
+    assert town.first.run("release", "L1").returncode == 0
+    second = town.holder(town.first, "--devices", "0")
     assert town.site.run("release", "0").returncode == 0
     assert second.poll() is None
 
 
 def test_only_managers_manage(town: Town) -> None:
     for words in (("exclude", "0"), ("include", "0"), ("stop",)):
-        assert town.alice.run(*words).returncode == 77
+        assert town.first.run(*words).returncode == 77
     if town.kind == "shared":
         assert town.carol.run("exclude", "0").returncode == 0
     assert town.site.run("exclude", "1").returncode == 0
@@ -103,19 +103,19 @@ def test_only_managers_manage(town: Town) -> None:
 
 
 def test_nobody_holds_for_or_cancels_what_is_anothers(town: Town) -> None:
-    holder = town.holder(town.alice, "-n", "4")
-    done = town.bob.run("get", "--owner", str(holder.pid))
+    holder = town.holder(town.first, "-n", "4")
+    done = town.second.run("get", "--owner", str(holder.pid))
     assert done.returncode == 77
-    waiting = town.alice.start("run", "--", "echo", "mine")
+    waiting = town.first.start("run", "--", "echo", "mine")
     wait_until(lambda: town.site.status()["line"])
     id = town.site.status()["line"][0]["id"]
     cancel = f"from gpulease.client import Client; print(Client().ask('cancel', id={id!r}))"
-    assert "NotPermitted" in town.bob.python(cancel).stderr
+    assert "NotPermitted" in town.second.python(cancel).stderr
     resume = (
         "from gpulease.client import Client; c = Client();"
         f"c.send('acquire', request={{'gpus': 1}}, kind='acquire', wait=0, id={id!r}); print(c.receive(20))"
     )
-    assert "NotGranted" in town.bob.python(resume).stderr
+    assert "NotGranted" in town.second.python(resume).stderr
     assert [entry["id"] for entry in town.site.status()["line"]] == [id]
     holder.kill()
     assert waiting.communicate(timeout=30)[0] == "mine\n"
@@ -124,11 +124,11 @@ def test_nobody_holds_for_or_cancels_what_is_anothers(town: Town) -> None:
 def test_identity_in_the_message_is_ignored(town: Town) -> None:
     code = (
         "from gpulease.client import Client; c = Client();"
-        f"c.send('acquire', request={{'gpus': 1}}, kind='acquire', uid={ALICE}, user='root', pid=1);"
+        f"c.send('acquire', request={{'gpus': 1}}, kind='acquire', uid={FIRST}, user='root', pid=1);"
         "print(c.receive(20)); print(c.ask('status')['leases'])"
     )
-    done = town.bob.python(code)
-    assert f"'user': '{BOB}'" in done.stdout, done.stderr
+    done = town.second.python(code)
+    assert f"'user': '{SECOND}'" in done.stdout, done.stderr
 
 
 def test_two_users_contend_and_nothing_is_granted_twice(town: Town) -> None:
@@ -139,13 +139,13 @@ def test_two_users_contend_and_nothing_is_granted_twice(town: Town) -> None:
     processes = [
         user.popen([user.interpreter, *words, str(10 * n + user.uid), "share"], stderr=None, stdin=subprocess.DEVNULL)
         for n in range(6)
-        for user in (town.alice, town.bob)
+        for user in (town.first, town.second)
     ]
     outputs = [process.communicate(timeout=100)[0] for process in processes]
     assert [output for output in outputs if "DOUBLE" in output] == []
     assert [process.returncode for process in processes] == [0] * 12
     users = {event["user"] for event in json.loads(town.site.run("events", "--since", "1h", "--json").stdout)["events"]}
-    assert users == {str(ALICE), str(BOB)}
+    assert users == {str(FIRST), str(SECOND)}
     wait_until(lambda: devices_of(town.site, "free") == [0, 1, 2, 3])
 
 
@@ -157,7 +157,7 @@ def test_clients_wait_for_the_same_broker_to_come_back_and_start_none_of_their_o
     processes = [
         user.popen([user.interpreter, *words, str(10 * n + user.uid), "share"], stderr=None, stdin=subprocess.DEVNULL)
         for n in range(2)
-        for user in (town.alice, town.bob)
+        for user in (town.first, town.second)
     ]
     dice = random.Random(3)
     for process in processes:
@@ -178,7 +178,7 @@ def test_clients_wait_for_the_same_broker_to_come_back_and_start_none_of_their_o
 def test_while_everybodys_broker_is_down_nobody_grants(town: Town) -> None:
     town.broker.kill()
     town.broker.wait()
-    for user in (town.alice, town.site):
+    for user in (town.first, town.site):
         done = user.run("get", "--for", "1h")
         assert done.returncode == 69
         assert done.stdout == ""
@@ -188,13 +188,13 @@ def test_while_everybodys_broker_is_down_nobody_grants(town: Town) -> None:
 
 
 def test_what_is_in_the_folder_is_the_brokers(town: Town) -> None:
-    town.holder(town.alice)
+    town.holder(town.first)
     for name in ("state.db", "state.db-wal", "broker.lock"):
         path = f"{town.site.directory}/{name}"
         if os.path.exists(path):
-            assert "PermissionError" in town.bob.python(f"open({path!r})").stderr
+            assert "PermissionError" in town.second.python(f"open({path!r})").stderr
     for action in (f"open('{town.site.directory}/x', 'w')", f"__import__('os').unlink('{town.site.directory}/socket')"):
-        assert "PermissionError" in town.bob.python(action).stderr
+        assert "PermissionError" in town.second.python(action).stderr
 
 
 STARVE = """
@@ -216,20 +216,20 @@ sys.stdin.read()
 @pytest.mark.parametrize("town", ["system"], indirect=True)
 @pytest.mark.parametrize("attack", ["requests", "questions", "half messages"])
 def test_a_user_who_tries_to_starve_the_broker_leaves_others_served(town: Town, attack: str) -> None:
-    town.holder(town.alice, "--devices", "0")
+    town.holder(town.first, "--devices", "0")
     message = {
         "requests": pack({"v": 1, "do": "acquire", "request": {"gpus": 4}, "kind": "acquire"}) * 3,
         "questions": pack({"v": 1, "do": "status"}) * 30,
         "half messages": (1 << 20).to_bytes(4, "big") + b"{" * 10_000,
     }[attack]
-    starver = town.bob.popen([town.bob.interpreter, "-c", STARVE, f"{town.site.directory}/socket", message.hex()])
+    starver = town.second.popen([town.second.interpreter, "-c", STARVE, f"{town.site.directory}/socket", message.hex()])
     assert starver.stdout is not None
     assert starver.stdout.readline() == "ready\n"
-    done = town.alice.run("get", "--devices", "1", "--for", "1h", "--wait", "20s")
+    done = town.first.run("get", "--devices", "1", "--for", "1h", "--wait", "20s")
     assert done.stdout == "1\n", done.stderr
-    assert town.alice.run("release", "--mine").returncode == 0
+    assert town.first.run("release", "--mine").returncode == 0
     if attack == "requests":
-        assert town.bob.run("events").returncode != 0  # it is bob who is turned away
+        assert town.second.run("events").returncode != 0  # it is second who is turned away
     starver.kill()
     starver.wait()
     wait_until(lambda: not town.site.status()["line"])

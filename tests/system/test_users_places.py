@@ -11,7 +11,7 @@ from support.site import MARK, Site
 from support.users import PATHS, User, becoming, interpreter
 from support.waiting import wait_until
 
-ALICE, BOB, MALLORY = 61001, 61002, 61666
+FIRST, SECOND, THIRD = 61001, 61002, 61666
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
 
@@ -39,30 +39,30 @@ def refuses(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 
 def test_a_folder_made_by_a_third_user_is_refused_by_broker_and_client(site: Site) -> None:
-    mallory, alice = User(site, MALLORY), User(site, ALICE)
-    mallory.folder(site.folder / "common" / "dir")
-    refuses(alice.run("broker", "--shared"), site.directory, f"belongs to {MALLORY}")
-    refuses(alice.run("get", "--for", "1h"), f"belongs to {MALLORY}")
-    refuses(site.run("broker", "--system"), f"belongs to {MALLORY}")
+    third, first = User(site, THIRD), User(site, FIRST)
+    third.folder(site.folder / "common" / "dir")
+    refuses(first.run("broker", "--shared"), site.directory, f"belongs to {THIRD}")
+    refuses(first.run("get", "--for", "1h"), f"belongs to {THIRD}")
+    refuses(site.run("broker", "--system"), f"belongs to {THIRD}")
 
 
 def test_a_symbolic_link_is_refused_by_broker_and_client(site: Site) -> None:
-    mallory, alice = User(site, MALLORY), User(site, ALICE)
-    trap = alice.folder(site.folder / "alices")
+    third, first = User(site, THIRD), User(site, FIRST)
+    trap = first.folder(site.folder / "firsts")
     os.symlink(trap, site.directory)
-    os.lchown(site.directory, MALLORY, MALLORY)
-    refuses(alice.run("broker", "--shared"), "symbolic link")
-    refuses(alice.run("get", "--for", "1h"), "symbolic link")
+    os.lchown(site.directory, THIRD, THIRD)
+    refuses(first.run("broker", "--shared"), "symbolic link")
+    refuses(first.run("get", "--for", "1h"), "symbolic link")
     assert os.listdir(trap) == []
-    assert mallory.uid != alice.uid
+    assert third.uid != first.uid
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
 def test_a_folder_that_others_may_write_in_is_refused_by_broker_and_client(site: Site, mode: int) -> None:
-    alice = User(site, ALICE)
-    alice.folder(site.folder / "common" / "dir", mode)
-    refuses(alice.run("broker", "--shared"), "others may write")
-    refuses(alice.run("get", "--for", "1h"), "others may write")
+    first = User(site, FIRST)
+    first.folder(site.folder / "common" / "dir", mode)
+    refuses(first.run("broker", "--shared"), "others may write")
+    refuses(first.run("get", "--for", "1h"), "others may write")
 
 
 FAKE = """
@@ -77,30 +77,30 @@ while True:
 
 
 def test_a_listener_that_is_not_the_folders_owner_is_not_spoken_to(site: Site) -> None:
-    mallory, alice, bob = (User(site, uid) for uid in (MALLORY, ALICE, BOB))
-    folder = alice.folder(site.folder / "common" / "dir")
+    third, first, second = (User(site, uid) for uid in (THIRD, FIRST, SECOND))
+    folder = first.folder(site.folder / "common" / "dir")
     folder.chmod(0o777)
-    fake = mallory.popen([mallory.interpreter, "-c", FAKE, str(folder / "socket")])
+    fake = third.popen([third.interpreter, "-c", FAKE, str(folder / "socket")])
     assert fake.stdout is not None
     assert fake.stdout.readline() == "ready\n"
     folder.chmod(0o755)
-    refuses(bob.run("get", "--for", "1h"))
+    refuses(second.run("get", "--for", "1h"))
     fake.kill()
     assert fake.stdout.read() in ("", "somebody came b''\n")
 
 
 def test_a_users_own_broker_is_of_no_use_to_others(site: Site) -> None:
-    alice, bob = User(site, ALICE), User(site, BOB)
-    assert alice.run("get", "--for", "1h").stdout == "0\n"
+    first, second = User(site, FIRST), User(site, SECOND)
+    assert first.run("get", "--for", "1h").stdout == "0\n"
     seen = os.stat(site.directory)
-    assert (seen.st_uid, seen.st_mode & 0o777) == (ALICE, 0o700)
-    refuses(bob.run("get", "--for", "1h"))
-    direct = bob.python(f"import socket; socket.socket(socket.AF_UNIX).connect('{site.directory}/socket')")
+    assert (seen.st_uid, seen.st_mode & 0o777) == (FIRST, 0o700)
+    refuses(second.run("get", "--for", "1h"))
+    direct = second.python(f"import socket; socket.socket(socket.AF_UNIX).connect('{site.directory}/socket')")
     assert "PermissionError" in direct.stderr
 
 
 def test_system_needs_root(site: Site) -> None:
-    done = User(site, ALICE).run("broker", "--system")
+    done = User(site, FIRST).run("broker", "--system")
     assert done.returncode == 77
     assert "root" in done.stderr
 
@@ -161,35 +161,51 @@ def island() -> Iterator[Island]:
 
 
 def test_clients_find_the_systems_broker_then_a_shared_one_then_their_own(island: Island) -> None:
-    assert "No broker" in island.found(ALICE)
-    shared = island.broker(BOB, "--shared")
-    wait_until(lambda: island.found(ALICE) == "shared /tmp/gpulease")
+    assert "No broker" in island.found(FIRST)
+    shared = island.broker(SECOND, "--shared")
+    wait_until(lambda: island.found(FIRST) == "shared /tmp/gpulease")
     system = island.broker(0, "--system")
-    wait_until(lambda: island.found(ALICE) == "system /run/gpulease")
-    taken = island.run(ALICE, gpulease("get", "--for", "1h"))
+    wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
+    taken = island.run(FIRST, gpulease("get", "--for", "1h"))
     assert taken.stdout == "0\n", taken.stderr
-    told = island.run(BOB, gpulease("status", "--json")).stdout
+    told = island.run(SECOND, gpulease("status", "--json")).stdout
     assert '"kind": "system"' in told
+    island.run(FIRST, gpulease("release", "0"))
+    system.terminate()
+    wait_until(lambda: island.found(FIRST) == "shared /tmp/gpulease")
+    shared.terminate()
+    wait_until(lambda: "No broker" in island.found(FIRST))
+
+
+def test_nobody_grants_beside_a_broker_for_everybody_that_is_down(island: Island) -> None:
+    system = island.broker(0, "--system")
+    wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
+    assert island.run(FIRST, gpulease("get", "--for", "1h")).stdout == "0\n"
     system.kill()
-    wait_until(lambda: island.found(ALICE) == "shared /tmp/gpulease")
-    shared.kill()
-    wait_until(lambda: "No broker" in island.found(ALICE))
+    wait_until(lambda: "is down" in island.found(FIRST))
+    refused = island.run(SECOND, gpulease("get", "--no-wait"))
+    assert (refused.returncode, refused.stdout) == (69, "")
+    assert "broker --system" in refused.stderr
+    system = island.broker(0, "--system")
+    wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
+    system.terminate()
+    wait_until(lambda: "is down" in island.found(FIRST))
 
 
 def test_a_simulated_machine_never_meets_the_real_ones_broker(island: Island) -> None:
     island.broker(0, "--system")
-    wait_until(lambda: island.found(ALICE) == "system /run/gpulease")
-    assert island.run(ALICE, ["-c", ASK.format(start=False)], GPULEASE_SIMULATE="2").stdout == ""
+    wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
+    assert island.run(FIRST, ["-c", ASK.format(start=False)], GPULEASE_SIMULATE="2").stdout == ""
 
 
 def test_a_squatter_at_the_well_known_place_is_passed_by(island: Island) -> None:
-    island.run(MALLORY, ["-c", "import os; os.mkdir('/tmp/gpulease')"])
-    refused = island.broker(BOB, "--shared")
+    island.run(THIRD, ["-c", "import os; os.mkdir('/tmp/gpulease')"])
+    refused = island.broker(SECOND, "--shared")
     _, error = refused.communicate(timeout=30)
     assert refused.returncode == 69
-    assert f"belongs to {MALLORY}" in error
-    done = island.run(ALICE, ["-c", ASK.format(start=True)])
+    assert f"belongs to {THIRD}" in error
+    done = island.run(FIRST, ["-c", ASK.format(start=True)])
     assert done.stdout.startswith("own "), done.stderr
     system = island.broker(0, "--system")
-    wait_until(lambda: island.found(ALICE) == "system /run/gpulease")
+    wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
     system.kill()

@@ -335,6 +335,9 @@ class Server:
         with contextlib.suppress(StateError):
             self.core.save_usage()
         self.core.store.close()
+        if not self.core.leases and not self.core.line:
+            with contextlib.suppress(OSError):  # a place without a socket holds nothing: others may grant
+                os.unlink(os.path.join(self._directory, "socket"))
 
 
 def _inode(path: str) -> tuple[int, int] | None:

@@ -151,7 +151,11 @@ def _broker() -> Iterator[Finding]:
         if trouble is not None:
             step = "Commands pass it by. Have it removed, or set GPULEASE_DIR."
             yield Finding("warning", "broker", f"the {kind} place {directory} is not trusted: {trouble}", step)
-    found = client.find()
+    try:
+        found = client.find()
+    except GpuleaseError as error:
+        yield Finding("error", "broker", error.what, error.next_step)
+        return
     if found is None:
         yield Finding("ok", "broker", "none runs; it starts by itself when it is needed")
         return
