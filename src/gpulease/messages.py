@@ -49,7 +49,8 @@ def check(message: Message) -> Message:
     """The message, once it is known to be a request with the right fields; else an error that says what is wrong."""
     if message.get("v") != PROTOCOL:
         raise ProtocolError(f"The message has protocol version {message.get('v')!r}, this broker speaks {PROTOCOL}.")
-    fields = REQUESTS.get(message.get("do"))  # type: ignore[arg-type]  # whatever it is, it is not a key then
+    verb = message.get("do")
+    fields = REQUESTS.get(verb) if isinstance(verb, str) else None
     if fields is None:
         raise ProtocolError(f"The broker does not know how to do {str(message.get('do'))[:40]!r}.")
     for name, kind in fields.items():

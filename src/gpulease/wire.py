@@ -42,6 +42,11 @@ class Unpacker:
         """Whether a message has begun and is not complete."""
         return bool(self._bytes)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the message that is not complete."""
+        return len(self._bytes)
+
     def feed(self, data: bytes) -> list[Message]:
         self._bytes += data
         messages = []

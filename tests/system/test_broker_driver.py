@@ -146,7 +146,7 @@ def test_a_sampler_that_cannot_be_started_is_told(site: Site) -> None:
     """As when the process table is full."""
     pid = site.ensure_broker()
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (8, limits[1]))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (9, limits[1]))
     done = site.run("get", "--owner", str(os.getpid()))
     assert done.returncode == 69
     assert "cannot be started" in done.stderr

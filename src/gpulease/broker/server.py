@@ -30,6 +30,7 @@ from gpulease.stores.base import Document, Store
 from gpulease.wire import pack
 
 MOST_CONNECTIONS = 1024  # of one user
+MOST_PARTIAL = 64 << 20  # bytes of half-sent messages of one user
 PARTIAL = 10.0  # seconds for a message that has begun to be complete
 HOUSEKEEPING = 5.0  # seconds between looks at half-sent messages and at the socket's own file
 READ = 1 << 16
@@ -49,6 +50,7 @@ class Server:
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
         self._running = True
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._wakers: tuple[socket.socket, ...] = ()
         self._begin = self._home_seen = time.monotonic()
         self._home = _inode(places.socket_path(directory))
@@ -153,7 +155,7 @@ class Server:
             except (BlockingIOError, ConnectionAbortedError):
                 return None
             except OSError as trouble:
-                return self.log(f"cannot accept: {trouble}")
+                return self._no_room(trouble)
             accepted.setblocking(False)
             connection = Connection(accepted)
             if self._users.get(connection.uid, 0) >= MOST_CONNECTIONS:
@@ -162,6 +164,14 @@ class Server:
             self._users[connection.uid] = self._users.get(connection.uid, 0) + 1
             self._connections[connection.descriptor] = connection
             self._poll.register(connection.descriptor, select.EPOLLIN)
+
+    def _no_room(self, trouble: OSError) -> None:
+        """No descriptor is left: the one kept for this takes the next client in, to send it away."""
+        self.log(f"cannot accept: {trouble}")
+        os.close(self._spare)
+        with contextlib.suppress(OSError):
+            self._listener.accept()[0].close()
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     @staticmethod
     def _turn_away(connection: Connection) -> None:
@@ -198,6 +208,8 @@ class Server:
         if connection.unpacker.pending:
             connection.since_partial = connection.since_partial or time.monotonic()
             self._partial.add(connection)
+            if sum(one.unpacker.size for one in self._partial if one.uid == connection.uid) > MOST_PARTIAL:
+                self._cut(connection)
         else:
             connection.since_partial = None
             self._partial.discard(connection)
@@ -233,8 +245,6 @@ class Server:
 
     def _complain(self) -> None:
         """A mistake of ours must cost one request, not everybody's broker."""
-        import traceback
-
         self.log(traceback.format_exc())
 
     def _cut(self, connection: Connection) -> None:
