@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+import traceback  # now: when it is needed there may be no descriptor left to load it
 from itertools import islice
 
 from gpulease import __version__, identity, places
