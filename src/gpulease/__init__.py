@@ -8,9 +8,11 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Pool": "gpulease.pool.executor",
     "acquire": "gpulease.leases",
     "select": "gpulease.api",
     "status": "gpulease.api",
+    "worker": "gpulease.pool.context",
 }
 _MODULES = ("errors", "placeholders")
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from gpulease.api import select as select
     from gpulease.api import status as status
     from gpulease.leases import acquire as acquire
+    from gpulease.pool.context import worker as worker
+    from gpulease.pool.executor import Pool as Pool
 
 
 def __getattr__(name: str) -> object:
