@@ -100,12 +100,12 @@ def _add_others(things: dict[str, Callable[[], object]], stack: ExitStack) -> No
     """Those of the decision record, where they are installed."""
     try:
         import joblib
-        import mpire
+        import mpire.pool
         import pebble
     except ImportError as error:
         return print(f"{error.name} is not installed: joblib, mpire and pebble are left out")
     pebbles = stack.enter_context(pebble.ProcessPool(WORKERS))
-    mpires = stack.enter_context(mpire.WorkerPool(WORKERS, keep_alive=True))
+    mpires: Any = stack.enter_context(mpire.pool.WorkerPool(WORKERS, keep_alive=True))
     jobs = stack.enter_context(joblib.Parallel(WORKERS))
     things["pebble map"] = lambda: list(pebbles.map(trivial, range(CALLS)).result())
     things["mpire imap, chunks of 1"] = lambda: list(mpires.imap(trivial, range(CALLS), chunk_size=1))

@@ -33,6 +33,8 @@ assert pool.submit(grow, Point(3)).result(30) == Point(6)
 scale = 5
 assert pool.submit(grow, Point(3)).result(30) == Point(15)
 assert isinstance(next(pool.map(grow, [Point(1)])), Point)
+import sys
+pool.submit(lambda: sys.stdout.write("late\\n"))
 print("ok")
 """
 
@@ -43,4 +45,4 @@ def test_what_stands_in_main_works_and_an_open_pool_ends_with_its_program(machin
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "ok\n"
-    assert done.stderr == ""
+    assert done.stderr == "[worker 1, GPU 0] late\n"  # what was under way at the program's end is finished

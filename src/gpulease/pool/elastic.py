@@ -7,6 +7,7 @@ idle. To shrink, a small thread asks the broker who waits: the reactor's must no
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 from gpulease.errors import GpuleaseError
@@ -23,6 +24,7 @@ class Elastic:
         self._crew, self._engine = crew, engine
         self._priority, self._each = priority, each
         self._idle_looks = 0
+        self._given: dict[str, int] = {}  # request in the line -> GPUs that were let go for it, once
         self._ended = threading.Event()
 
     def begin(self) -> None:
@@ -45,13 +47,13 @@ class Elastic:
     def _look(self) -> None:
         while not self._ended.wait(LOOK):
             try:
-                wanted = self._wanted_by_others()
+                waiting = self._others_in_line()
             except (GpuleaseError, OSError):
                 continue  # no broker now: nobody waits
-            self._engine.reactor.call(lambda wanted=wanted: self._adapt(wanted))  # type: ignore[misc]
+            self._engine.reactor.call(partial(self._adapt, waiting))
 
-    def _wanted_by_others(self) -> int:
-        """GPUs that requests ahead of ours wait for."""
+    def _others_in_line(self) -> dict[str, int]:
+        """Requests ahead of ours, and the GPUs that each wants."""
         from gpulease.client import Client
 
         client = Client(start=False)
@@ -59,14 +61,16 @@ class Elastic:
             line: list[dict[str, Any]] = client.ask("status")["line"]
         finally:
             client.close()
-        return sum(entry["gpus"] for entry in line if entry["priority"] < self._priority)
+        return {entry["id"]: entry["gpus"] for entry in line if entry["priority"] < self._priority}
 
-    def _adapt(self, wanted: int) -> None:
+    def _adapt(self, waiting: dict[str, int]) -> None:
         if self._ended.is_set():
             return
         idle = [link for link in self._engine.links if not link.in_flight]
         busy = bool(self._engine.pending()) or len(idle) < len(self._engine.links)
         self._idle_looks = 0 if busy else self._idle_looks + 1
+        wanted = sum(gpus for id, gpus in waiting.items() if id not in self._given)
+        self._given = waiting
         if wanted:
             self._let_go(-(-wanted // self._each))
         elif not busy and self._idle_looks * LOOK >= IDLE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ class Backend(Protocol):
     def terminate(self) -> None: ...
 
     def join(self) -> None: ...
+
+    def ended(self) -> bool: ...
 
     def gpus(self) -> list[str]:
         """The devices of the workers that are ready."""
@@ -103,7 +106,9 @@ class Pool(Executor):
         self._known: dict[int, tuple[object, Function, tuple[object, ...] | None]] = {}
         self._by_payload: dict[bytes, Function] = {}
         # A pool that nobody holds any more finishes what it has, as the standard library's do.
-        self._finalizer = weakref.finalize(self, _finish, backend, self._pid)
+        weakref.finalize(self, _finish, backend, self._pid).atexit = False
+        _open.difference_update([other for other in _open if other.ended()])
+        _open.add(backend)
 
     # ---------------------------------------------------------------- the interface
 
@@ -147,12 +152,14 @@ class Pool(Executor):
         self._backend.close(cancel_futures)
         if wait:
             self._backend.join()
+            _open.discard(self._backend)
 
     def terminate(self) -> None:
         """End the workers now; what is not done fails with PoolClosed."""
         if os.getpid() == self._pid:
             self._backend.terminate()
             self._backend.join()
+            _open.discard(self._backend)
 
     @property
     def gpus(self) -> list[str]:
@@ -223,6 +230,19 @@ class Pool(Executor):
 
 
 MOST_FUNCTIONS = 256
+
+
+# Open pools finish when the program ends, before the interpreter takes their threads away.
+_open: set[Backend] = set()
+_pid = os.getpid()
+
+
+@atexit.register
+def _finish_all() -> None:
+    if os.getpid() == _pid:
+        for backend in list(_open):
+            backend.close()
+            backend.join()
 
 
 def _finish(backend: Backend, pid: int) -> None:

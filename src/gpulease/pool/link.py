@@ -13,6 +13,7 @@ import time
 from array import array
 from collections import deque
 
+from gpulease.errors import CannotPickle
 from gpulease.pool import frames
 from gpulease.pool.frames import BY_DESCRIPTOR, Frame, Receiver
 from gpulease.pool.items import Item
@@ -51,18 +52,21 @@ class Link:
 
     def give(self, items: list[Item]) -> None:
         """Tokens first: the worker takes an item without one for an item that was taken back."""
-        os.eventfd_write(self._tokens, len(items))
+        bodies = [(item, *made) for item in items if (made := _body(item)) is not None]
+        if not bodies:
+            return
+        os.eventfd_write(self._tokens, len(bodies))
         if not self.in_flight:
             self.heard = time.monotonic()
-        self.in_flight.extend(items)
+        self.in_flight.extend(item for item, _, _ in bodies)
         self.settled = False
         parts: list[bytes] = []
-        for item in items:
-            self._add(item, parts)
+        for item, body, descriptor in bodies:
+            self._add(item, body, descriptor, parts)
         if parts:
             self._send(b"".join(parts), None)
 
-    def _add(self, item: Item, parts: list[bytes]) -> None:
+    def _add(self, item: Item, body: bytes, descriptor: int | None, parts: list[bytes]) -> None:
         function = item.function
         if function.key not in self._known:
             if len(self._known) >= MOST_FUNCTIONS:
@@ -70,7 +74,6 @@ class Link:
                 parts.append(frames.pack(frames.FORGET))
             self._known.add(function.key)
             parts.append(frames.pack(frames.FUNCTION, function.payload, function.key))
-        body, descriptor = to_body(item.packed)
         self._bytes += len(body)
         head = frames.HEAD.pack(len(body), frames.WORK, descriptor is not None, function.key, item.number, 0.0)
         parts.append(head)
@@ -156,3 +159,13 @@ class Link:
         self._outgoing.clear()
         self.socket.close()
         os.close(self._tokens)
+
+
+def _body(item: Item) -> tuple[bytes, int | None] | None:
+    """What goes to the worker; None when there is no room for it in memory, and the item has failed."""
+    try:
+        return to_body(item.packed)
+    except OSError as error:
+        text = f"The arguments of {item.function.name} have no room in shared memory: {error.strerror}."
+        item.fail(CannotPickle(text, "Free some memory, or send less at once."))
+        return None

@@ -153,7 +153,10 @@ class LocalBackend:
         self.terminate = self._local.engine.terminate
 
     def join(self) -> None:
-        self._local.reactor.thread.join()
+        self._local.reactor.join()
+
+    def ended(self) -> bool:
+        return not self._local.reactor.thread.is_alive()
 
     def gpus(self) -> list[str]:
         return [link.gpus for link in self._local.engine.links]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
+from gpulease.errors import GpuleaseError
 from gpulease.pool.items import Function, Item
 from gpulease.pool.pickling import Packed, pack
 
@@ -41,7 +42,10 @@ class MapItem(Item):
 
     def succeed(self, value: Any) -> None:
         if self.record_name is not None:
-            self.mapped.record.write(self.record_name, value)
+            try:
+                self.mapped.record.write(self.record_name, value)
+            except GpuleaseError as error:
+                return self.fail(error)
         self.value = value
         self.mapped.arrived(self)
 

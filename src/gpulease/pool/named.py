@@ -126,7 +126,10 @@ class NamedBackend:
         self._named.engine.terminate()
 
     def join(self) -> None:
-        self._named.reactor.thread.join()
+        self._named.reactor.join()
+
+    def ended(self) -> bool:
+        return not self._named.reactor.thread.is_alive()
 
     def gpus(self) -> list[str]:
         return [link.gpus for link in self._named.engine.links]

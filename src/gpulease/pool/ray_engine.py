@@ -97,7 +97,11 @@ class RayBackend:
         self._happened.put(lambda: self._fail_all(self._trouble))
 
     def join(self) -> None:
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
 
     def gpus(self) -> list[str]:
         return [actor.place for actor in self._actors if actor.ready]

@@ -45,6 +45,11 @@ class Reactor:
             os.close(self._awake)
             self._awake = -1
 
+    def join(self) -> None:
+        """Wait until it has returned; nobody can wait for himself."""
+        if threading.current_thread() is not self.thread:
+            self.thread.join()
+
     def stop(self) -> None:
         """From its own thread: return once what runs now is done."""
         self._running = False

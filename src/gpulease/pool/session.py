@@ -38,6 +38,10 @@ class Session:
             self._functions.clear()
 
     def close(self) -> None:
+        for frame in self.waiting:
+            for descriptor in frame.descriptors:
+                os.close(descriptor)
+        self.waiting.clear()
         self.socket.close()
         os.close(self._tokens)
 

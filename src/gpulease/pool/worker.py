@@ -59,10 +59,13 @@ class Worker:
         self._lease: object = None  # held for the life of the process
 
     def run(self) -> None:
+        received: list[frames.Frame] = []
         try:
-            first, *others = self._receiver.receive()
+            while not received:
+                received = self._receiver.receive()
         except EOFError:
             return
+        first, *others = received
         if self._prepare(pickle.loads(first.body), first.descriptors):
             for frame in others:
                 self._control_frame(frame)
