@@ -41,9 +41,15 @@ def trivial(value: int) -> int:
 
 def small_calls(rounds: int) -> None:
     with ExitStack() as stack:
-        pool = stack.enter_context(gpulease.Pool(gpus=WORKERS))
-        standard = stack.enter_context(ProcessPoolExecutor(WORKERS))
+        # Those that fork come first: a fork in a program with threads may hang.
         plain = stack.enter_context(multiprocessing.get_context("fork").Pool(WORKERS))
+        standard = stack.enter_context(ProcessPoolExecutor(WORKERS, multiprocessing.get_context("fork")))
+        list(standard.map(trivial, range(100)))
+        others: dict[str, Callable[[], object]] = {}
+        _add_others(others, stack)
+        for each in others.values():
+            each()
+        pool = stack.enter_context(gpulease.Pool(gpus=WORKERS))
         things: dict[str, Callable[[], object]] = {
             "ProcessPoolExecutor.map": lambda: list(standard.map(trivial, range(CALLS))),
             "gpulease map": lambda: list(pool.map(trivial, range(CALLS))),
@@ -51,7 +57,7 @@ def small_calls(rounds: int) -> None:
             "multiprocessing.Pool.imap": lambda: list(plain.imap(trivial, range(CALLS))),
         }
         _add_loky(things)
-        _add_others(things, stack)
+        things.update(others)
         _add_ray(things, stack)
         timings = interleave(things, rounds)
         show(timings, "ProcessPoolExecutor.map")

@@ -190,3 +190,30 @@ def test_workers_end_with_a_killed_parent_even_in_a_long_call(machine: Machine, 
     for pidfd in pidfds:
         assert select.select([pidfd], [], [], 10)[0], "a worker outlived its parent"
         os.close(pidfd)
+
+
+FORKS = """
+import multiprocessing, gpulease
+from concurrent.futures import ProcessPoolExecutor
+from support import pool_tasks as tasks
+with gpulease.Pool(gpus=2) as pool:
+    other = multiprocessing.get_context("fork").Pool(2)  # while the workers start
+    assert list(pool.map(tasks.double, range(10))) == list(other.map(tasks.double, range(10)))
+    other.terminate()
+with ProcessPoolExecutor(2) as other:
+    assert list(other.map(tasks.double, range(3))) == [0, 2, 4]
+print("ok")
+"""
+
+
+def test_a_program_may_fork_while_workers_start_and_after_a_pool(machine: Machine) -> None:
+    path = f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", FORKS],
+            env={**machine.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.stdout == "ok\n", done.stderr

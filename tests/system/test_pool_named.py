@@ -28,10 +28,12 @@ def started(in_machine: Machine, tmp_path: Path) -> Iterator[Machine]:
     in_machine.environ["PYTHONPATH"] = f"{tmp_path}:{TESTS}:{os.environ.get('PYTHONPATH', '')}"
     shared = str(tmp_path / "data.npz")
     done = in_machine.run("pool", "start", "sums", "--gpus", "2", "--init", "warm:load", "--shared", shared)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "sums: 2 ready\n"
-    yield in_machine
-    in_machine.run("pool", "stop", "sums")
+    try:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "sums: 2 ready\n"
+        yield in_machine
+    finally:
+        in_machine.run("pool", "stop", "sums")
 
 
 def test_a_second_program_finds_the_same_warm_workers(started: Machine) -> None:

@@ -31,6 +31,7 @@ from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, STARTING, Slot
 from gpulease.wire import Unpacker, pack
 
+LOOK = 5.0  # seconds between looks at its own socket
 PYTHON = list(sys.version_info[:2])
 
 
@@ -73,7 +74,14 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: self._reactor.call(self._stop))
         signal.set_wakeup_fd(self._reactor.waker)
+        self._reactor.later(LOOK, self._look)
         self._reactor.run()
+
+    def _look(self) -> None:
+        """Without its socket nobody can find it, nor stop it."""
+        if not os.path.exists(places.socket_path(self.name)):
+            return self._stop()
+        self._reactor.later(LOOK, self._look)
 
     # ---------------------------------------------------------------- programs
 
@@ -195,7 +203,8 @@ def main() -> int:
     try:
         daemon.run()
     finally:
-        os.unlink(path)
+        if os.path.exists(path):
+            os.unlink(path)
     return 0
 
 

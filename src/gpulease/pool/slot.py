@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 from gpulease.pool import frames
 from gpulease.pool.log import Lines
+from gpulease.pool.process import Process
 
 SOURCES = str(Path(__file__).parents[2])
 
@@ -30,7 +30,7 @@ class Slot:
         self.since = 0.0
         self.was_ready = self.waits = False
         self.failures = 0  # starts in a row of which nothing came
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.pidfd = -1
         self.output = -1
         self.lines = Lines()
@@ -47,18 +47,11 @@ class Slot:
         output, printing = os.pipe()
         inherited = os.environ.get("PYTHONPATH")
         environ = {**os.environ, "PYTHONPATH": f"{SOURCES}:{inherited}" if inherited else SOURCES}
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gpulease.pool.worker", str(theirs.fileno()), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=printing,
-            stderr=printing,
-            env=environ,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-        )
+        words = [sys.executable, "-P", "-m", "gpulease.pool.worker", str(os.getpid())]
+        self.process = Process(words, environ, printing, theirs.fileno())
         theirs.close()
         os.close(printing)
-        self.pidfd, self.output = os.pidfd_open(self.process.pid), output
+        self.pidfd, self.output = self.process.pidfd, output
         os.set_blocking(output, False)
         self._control, self._receiver = ours, frames.Receiver(ours)
         self.was_ready = self.waits = False
@@ -101,7 +94,7 @@ class Slot:
             self.state = STOPPING
 
     def kill(self) -> None:
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None:
             self.process.kill()
 
     def ended(self) -> int:
@@ -109,8 +102,7 @@ class Slot:
         assert self.process is not None
         assert self._control is not None
         code = self.process.wait()
-        for descriptor in (self.pidfd, self.output):
-            os.close(descriptor)
+        os.close(self.output)
         self._control.close()
         self.state, self.process = EMPTY, None
         self.lines = Lines()

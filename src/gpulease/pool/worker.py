@@ -1,7 +1,7 @@
 """A worker process: takes its lease, runs `init`, then works off items until whoever started it is gone.
 
-Started as `python -m gpulease.pool.worker DESCRIPTOR PARENT`. Nothing of the user's is imported before the lease is
-held and CUDA_VISIBLE_DEVICES is set.
+Started as `python -m gpulease.pool.worker PARENT`, with its connection as descriptor 3. Nothing of the user's is
+imported before the lease is held and CUDA_VISIBLE_DEVICES is set.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     from gpulease.leases import Held
 
 PR_SET_PDEATHSIG = 1
+CONTROL = 3
 
 Told = dict[str, Any]
 
 
-def main(descriptor: int, parent: int) -> None:
+def main(parent: int) -> None:
+    os.closerange(CONTROL + 1, os.sysconf("SC_OPEN_MAX"))  # what the parent's libraries left open
     _end_with(parent)
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
-    Worker(socket.socket(fileno=descriptor)).run()
+    Worker(socket.socket(fileno=CONTROL)).run()
 
 
 def _end_with(parent: int) -> None:
@@ -199,4 +201,4 @@ def _callable(function: Any) -> Any:
 if __name__ == "__main__":
     from gpulease.pool.worker import main as imported_main  # not as `__main__`, which is the user's word
 
-    imported_main(int(sys.argv[1]), int(sys.argv[2]))
+    imported_main(int(sys.argv[1]))
