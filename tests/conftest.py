@@ -22,3 +22,13 @@ def simulated(tmp_path: Path) -> dict[str, str]:
     """An environment with four simulated GPUs."""
     create(tmp_path / "plain", 4, "a100")
     return {**os.environ, "GPULEASE_SIMULATION": str(tmp_path / "plain"), "GPULEASE_DIR": str(tmp_path / "dir")}
+
+
+@pytest.fixture
+def in_machine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """This very process sees the machine, and so do the workers that it starts."""
+    for name in ("GPULEASE_SIMULATE", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("GPULEASE_SIMULATION", "GPULEASE_DIR"):
+        monkeypatch.setenv(name, machine.environ[name])
+    return machine

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import ArgumentParser, _SubParsersAction
 from pathlib import Path
 
 TARGET = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
@@ -32,6 +33,12 @@ With no verb, `gpulease` shows the status. `--version` prints the version, `--he
 """
 
 
+def _actions_of(parser: ArgumentParser) -> list[ArgumentParser]:
+    """The parsers behind `gpulease VERB ACTION`."""
+    groups = [action.choices for action in parser._actions if isinstance(action, _SubParsersAction)]
+    return [inner for group in groups for inner in group.values()]
+
+
 def text() -> str:
     os.environ["COLUMNS"] = "80"
     from gpulease.cli.main import VERBS
@@ -39,7 +46,9 @@ def text() -> str:
 
     parts = [HEAD]
     for verb in VERBS:
-        parts.append(f"\n## gpulease {verb}\n\n```text\n{make_parser(verb).format_help().rstrip()}\n```\n")
+        parser = make_parser(verb)
+        parts.append(f"\n## gpulease {verb}\n\n```text\n{parser.format_help().rstrip()}\n```\n")
+        parts += [f"\n```text\n{inner.format_help().rstrip()}\n```\n" for inner in _actions_of(parser)]
     return "".join(parts)
 
 

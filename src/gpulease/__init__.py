@@ -9,9 +9,11 @@ __version__ = "0.1.0"
 PROTOCOL = 1  # version of the messages between client and broker
 
 _HOMES = {
+    "Pool": "gpulease.pool.executor",
     "acquire": "gpulease.leases",
     "select": "gpulease.api",
     "status": "gpulease.api",
+    "worker": "gpulease.pool.context",
 }
 _MODULES = ("errors", "placeholders")
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from gpulease.api import select as select
     from gpulease.api import status as status
     from gpulease.leases import acquire as acquire
+    from gpulease.pool.context import worker as worker
+    from gpulease.pool.executor import Pool as Pool
 
 
 def __getattr__(name: str) -> object:

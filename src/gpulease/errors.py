@@ -14,6 +14,13 @@
     ├── NotPermitted          not-permitted   77   it belongs to another user
     ├── TooMuch               too-much        75   one user asks more of the broker than its limits allow
     ├── ProtocolError         protocol         1   a message that the broker or the client cannot understand
+    ├── PoolError             pool             1   a pool of workers cannot do what was asked
+    │   ├── CannotPickle      pickle           1   a function, argument, result or shared object cannot be sent
+    │   ├── WorkerDied        worker-died      1   an item ended the workers that tried it
+    │   ├── OutOfMemory       out-of-memory    1   the GPU's memory did not suffice for an item
+    │   ├── TaskFailed        task-failed      1   an item raised what cannot be sent back as it was
+    │   ├── PoolBroken        pool-broken      1   no worker can be started: `init` failed, or none is left
+    │   └── PoolClosed        pool-closed      1   the pool was shut down
     └── Unavailable                           69
         ├── NoDevices         no-devices      69   no driver, no GPU, no simulation
         ├── BrokerUnavailable broker          69   no broker answers, and none could be started
@@ -111,6 +118,45 @@ class TooMuch(GpuleaseError):
 class ProtocolError(GpuleaseError):
     code = "protocol"
     next_step = "Use the same gpulease version as the broker; `gpulease stop` ends an older one."
+
+
+class PoolError(GpuleaseError):
+    code = "pool"
+    next_step = "See the pool's log."
+
+
+class CannotPickle(PoolError, TypeError):
+    code = "pickle"
+    next_step = "Make it inside the worker instead, in `init` or in the function, or leave it out."
+
+
+class WorkerDied(PoolError):
+    """`fields`: `exit_code` or `signal`, and `tries`."""
+
+    code = "worker-died"
+    next_step = "Run the item alone to see why; the pool's log has what the workers printed."
+
+
+class OutOfMemory(PoolError, MemoryError):
+    """Its `__cause__` is what the item raised."""
+
+    code = "out-of-memory"
+    next_step = "Give each worker more memory, or make the item smaller; other items are not affected."
+
+
+class TaskFailed(PoolError):
+    code = "task-failed"
+    next_step = "The worker's traceback is its cause."
+
+
+class PoolBroken(PoolError, RuntimeError):
+    code = "pool-broken"
+    next_step = "Correct what is named above and make a new pool."
+
+
+class PoolClosed(PoolError, RuntimeError):
+    code = "pool-closed"
+    next_step = "Make a new pool, or submit before the `with` block ends."
 
 
 class Unavailable(GpuleaseError):

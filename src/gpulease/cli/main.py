@@ -18,6 +18,7 @@ VERBS = {
     "renew": ("renew", "more time for a timed lease"),
     "shell": ("shell", "a subshell that holds GPUs until it is left"),
     "select": ("select", "pick idle devices by rule, with no lease; print or use them"),
+    "pool": ("pool", "warm Python workers that stay between programs"),
     "explain": ("explain", "why a request waits, device by device"),
     "events": ("events", "who took and gave back what, when, and why"),
     "exclude": ("exclude", "take devices out of service"),

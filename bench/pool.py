@@ -1,0 +1,289 @@
+"""The pool beside its peers: many small calls, one call, and a large array for all workers.
+
+python bench/pool.py [ROUNDS]    with loky, ray and numpy where they are installed
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from multiprocessing import shared_memory
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from interleaved import compile_everything, interleave, medians, own_command, show, to_reach
+
+import gpulease
+from gpulease.pool.local import make_setup
+from gpulease.pool.pickling import from_body
+from gpulease.pool.plans import make_plan
+
+CALLS = 10_000
+ITEMS = 200
+BYTES = 400 << 20
+WORKERS = 2
+
+
+def trivial(value: int) -> int:
+    return value + 1
+
+
+# -------------------------------------------------------------------- many small calls, and one
+
+
+def small_calls(rounds: int) -> None:
+    with ExitStack() as stack:
+        # Those that fork come first: a fork in a program with threads may hang.
+        plain = stack.enter_context(multiprocessing.get_context("fork").Pool(WORKERS))
+        standard = stack.enter_context(ProcessPoolExecutor(WORKERS, multiprocessing.get_context("fork")))
+        list(standard.map(trivial, range(100)))
+        others: dict[str, Callable[[], object]] = {}
+        _add_others(others, stack)
+        for each in others.values():
+            each()
+        pool = stack.enter_context(gpulease.Pool(gpus=WORKERS))
+        things: dict[str, Callable[[], object]] = {
+            "ProcessPoolExecutor.map": lambda: list(standard.map(trivial, range(CALLS))),
+            "gpulease map": lambda: list(pool.map(trivial, range(CALLS))),
+            "gpulease submit": lambda: [each.result() for each in [pool.submit(trivial, n) for n in range(CALLS)]],
+            "multiprocessing.Pool.imap": lambda: list(plain.imap(trivial, range(CALLS))),
+        }
+        _add_loky(things)
+        things.update(others)
+        _add_ray(things, stack)
+        timings = interleave(things, rounds)
+        show(timings, "ProcessPoolExecutor.map")
+        middle = medians(timings)
+        to_reach(
+            "gpulease map / ProcessPoolExecutor.map", middle["gpulease map"] / middle["ProcessPoolExecutor.map"], 1 / 3
+        )
+        if "loky map" in middle:
+            to_reach("gpulease map / loky", middle["gpulease map"] / middle["loky map"], 1.0)
+        print("\none call at a time")
+        singles = {
+            "ProcessPoolExecutor": _times(lambda: standard.submit(trivial, 1).result()),
+            "gpulease": _times(lambda: pool.submit(trivial, 1).result()),
+        }
+        single: dict[str, list[float]] = {name: [] for name in singles}
+        for _ in range(max(3, rounds) * 5):  # in turn, a hundred each
+            for name, measure in singles.items():
+                single[name] += measure()
+        show(single, "ProcessPoolExecutor")
+        ratio = median(single["gpulease"]) / median(single["ProcessPoolExecutor"])
+        to_reach("latency of one call / ProcessPoolExecutor's", ratio, 1.0)
+
+
+def _times(call: Callable[[], object]) -> Callable[[], list[float]]:
+    def measure() -> list[float]:
+        times = []
+        for _ in range(100):
+            begin = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - begin)
+        return times
+
+    return measure
+
+
+def _add_loky(things: dict[str, Callable[[], object]]) -> None:
+    try:
+        import loky
+    except ImportError:
+        return print("loky is not installed: left out")
+    executor = loky.get_reusable_executor(WORKERS)
+    things["loky map"] = lambda: list(executor.map(trivial, range(CALLS)))
+
+
+def _add_others(things: dict[str, Callable[[], object]], stack: ExitStack) -> None:
+    """Those of the decision record, where they are installed."""
+    try:
+        import joblib
+        import mpire.pool
+        import pebble
+    except ImportError as error:
+        return print(f"{error.name} is not installed: joblib, mpire and pebble are left out")
+    pebbles = stack.enter_context(pebble.ProcessPool(WORKERS))
+    mpires: Any = stack.enter_context(mpire.pool.WorkerPool(WORKERS, keep_alive=True))
+    jobs = stack.enter_context(joblib.Parallel(WORKERS))
+    things["pebble map"] = lambda: list(pebbles.map(trivial, range(CALLS)).result())
+    things["mpire imap, chunks of 1"] = lambda: list(mpires.imap(trivial, range(CALLS), chunk_size=1))
+    things["joblib, its own batches"] = lambda: jobs(joblib.delayed(trivial)(number) for number in range(CALLS))
+
+
+def _add_ray(things: dict[str, Callable[[], object]], stack: ExitStack) -> None:
+    ray = _ray()
+    if ray is None:
+        return
+    remote = ray.remote(trivial)
+    things["Ray tasks"] = lambda: ray.get([remote.remote(number) for number in range(CALLS)])
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        return print("ray is not installed: left out")
+    if not ray.is_initialized():
+        os.environ["RAY_AUTH_MODE"] = "disabled"
+        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, object_store_memory=BYTES * 2)
+    return ray
+
+
+# -------------------------------------------------------------------- a large array for all
+
+
+def total_of_shared(number: int) -> tuple[float, int, int]:
+    return _look(gpulease.worker().shared["array"], number)
+
+
+_global: Any = None
+
+
+def keep(value: Any) -> None:
+    global _global
+    _global = value
+
+
+def total_of_global(number: int) -> tuple[float, int, int]:
+    return _look(_global, number)
+
+
+def attach(name: str) -> None:
+    segment = shared_memory.SharedMemory(name)
+    attached.append(segment)
+    keep(_view(segment))
+
+
+def _view(segment: shared_memory.SharedMemory) -> Any:
+    import numpy
+
+    return numpy.frombuffer(segment.buf, dtype="float64")  # type: ignore[arg-type]
+
+
+attached: list[shared_memory.SharedMemory] = []
+
+
+def _look(array: Any, number: int) -> tuple[float, int, int]:
+    """A part of the array for each item; the last ones read a bit of every page, and what this process weighs."""
+    part = len(array) // ITEMS
+    total = float(array[number * part : (number + 1) * part].sum())
+    if number < ITEMS - 8 * WORKERS:
+        return total, os.getpid(), 0
+    array[::512].sum()
+    with open("/proc/self/smaps_rollup") as file:
+        pss = next(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
+    return total, os.getpid(), pss
+
+
+def broadcast(rounds: int) -> None:
+    import numpy
+
+    array = numpy.arange(BYTES // 8, dtype="float64")
+    expected = float(array.sum())
+    figures: dict[str, list[float]] = {name: [] for name in BROADCASTS}
+    weights: dict[str, float] = {}
+    for _ in range(rounds):
+        for name, way in BROADCASTS.items():
+            begin = time.perf_counter()
+            with way(array) as results:
+                figures[name].append(time.perf_counter() - begin)
+                if results is None:
+                    continue
+                assert abs(sum(total for total, _, _ in results) - expected) < 1e-6 * expected
+                weighed = {pid: pss for _, pid, pss in results if pss}  # the last word of each
+                weights[name] = max(weighed.values()) / BYTES
+    show({name: times for name, times in figures.items() if name in weights}, "gpulease shared=")
+    for name, weight in weights.items():
+        print(f"PSS of a worker / array, {name}: {weight:.2f}")
+    to_reach("PSS of a worker / array", weights["gpulease shared="], 0.6)
+    copies = interleave(
+        {"memcpy into shared memory": lambda: _copy(array), "gpulease broadcast": lambda: _give(array)}, 5
+    )
+    show(copies, "memcpy into shared memory")
+    middle = medians(copies)
+    to_reach("broadcast / one memcpy", middle["gpulease broadcast"] / middle["memcpy into shared memory"], 1.3)
+
+
+def _copy(array: Any) -> None:
+    segment = shared_memory.SharedMemory(create=True, size=array.nbytes)
+    _view(segment)[:] = array
+    segment.unlink()
+
+
+def _give(array: Any) -> None:
+    """What a pool does with shared data at its start: pickle, copy, and what each worker does to have it."""
+    plan = make_plan(WORKERS, 1, {}, None, (), {"array": array}, 1)
+    setup, memory = make_setup(plan)
+    assert memory is not None
+    for _ in range(WORKERS):
+        assert from_body(setup["shared"], (os.dup(memory),), writable=False)["array"][-1] == array[-1]
+    os.close(memory)
+
+
+Results = Iterator[list[tuple[float, int, int]] | None]
+
+
+@contextmanager
+def _with_gpulease(array: Any) -> Results:
+    with gpulease.Pool(gpus=WORKERS, shared={"array": array}) as pool:
+        yield list(pool.map(total_of_shared, range(ITEMS)))
+
+
+@contextmanager
+def _with_initargs(array: Any) -> Results:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(WORKERS, initializer=keep, initargs=(array,)) as pool:
+        yield list(pool.imap(total_of_global, range(ITEMS)))
+
+
+@contextmanager
+def _with_shared_memory(array: Any) -> Results:
+    segment = shared_memory.SharedMemory(create=True, size=array.nbytes)
+    _view(segment)[:] = array
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(WORKERS, initializer=attach, initargs=(segment.name,)) as pool:
+        yield list(pool.imap(total_of_global, range(ITEMS)))
+    segment.unlink()
+
+
+@contextmanager
+def _with_ray(array: Any) -> Results:
+    ray = _ray()
+    if ray is None:
+        yield None
+        return
+    reference = ray.put(array)
+    remote = ray.remote(_look)
+    yield ray.get([remote.remote(reference, number) for number in range(ITEMS)])
+    del reference
+
+
+BROADCASTS = {
+    "gpulease shared=": _with_gpulease,
+    "multiprocessing initargs": _with_initargs,
+    "shared_memory": _with_shared_memory,
+    "ray.put": _with_ray,
+}
+
+
+def main(rounds: int) -> None:
+    compile_everything()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(GPULEASE_DIR=str(Path(folder) / "broker"), GPULEASE_SIMULATE=str(WORKERS))
+        print(f"{CALLS} trivial calls on {WORKERS} warm workers")
+        small_calls(rounds)
+        print(f"\n{BYTES >> 20} MB for {WORKERS} workers, read by {ITEMS} items")
+        broadcast(rounds)
+        subprocess.run([own_command(), "stop"], stdout=subprocess.DEVNULL, check=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -1,0 +1,257 @@
+"""`gpulease pool`: named pools of warm workers, which stay between programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from gpulease.cli.parsing import add_json
+from gpulease.errors import NotFound, PoolBroken, UsageError, by_code
+
+EXAMPLES = """\
+A program of the same user uses them with gpulease.Pool.connect("NAME").
+
+examples:
+  gpulease pool start llm --gpus 4 --init model:load
+  gpulease pool start sums --gpus 2 --shared matrix.npz
+  gpulease pool ls
+  gpulease pool log llm --follow
+  gpulease pool stop llm
+"""
+USAGE = """\
+gpulease pool start NAME [--gpus N] [--init MODULE:FUNCTION] [--shared FILE …] …
+       gpulease pool ls [--json]
+       gpulease pool log NAME [--lines N] [--follow]
+       gpulease pool stop NAME …"""
+POLL = 0.05  # seconds between looks at a pool that starts, stops or writes
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.usage = USAGE
+    actions = parser.add_subparsers(
+        dest="action",
+        metavar="start | ls | log | stop",
+        required=True,
+        help="each has its own --help",
+        prog="gpulease pool",
+    )
+    _configure_start(actions.add_parser("start", help="start a pool and keep its workers warm"))
+    add_json(actions.add_parser("ls", help="the pools of this user"))
+    log = actions.add_parser("log", help="what the pool and its workers printed")
+    log.add_argument("name", metavar="NAME", help="of the pool")
+    log.add_argument("--lines", "-n", type=int, default=50, metavar="N", help="the last N lines (default 50)")
+    log.add_argument("--follow", "-f", action="store_true", help="go on as long as the pool lives")
+    stop = actions.add_parser("stop", help="end pools; an item that runs is finished first")
+    stop.add_argument("names", nargs="+", metavar="NAME", help="of the pools")
+
+
+def _configure_start(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("name", metavar="NAME", help="under which programs find it")
+    add("--gpus", "-n", type=int, default=1, metavar="N", help="how many GPUs in all (default 1)")
+    add("--gpus-per-worker", type=int, default=1, metavar="N", help="how many each worker holds (default 1)")
+    add("--init", metavar="MODULE:FUNCTION", help="run once in each worker; gpulease.worker().state is what it returns")
+    add(
+        "--shared",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="shared by all: .npz, .npy, or any other",
+    )
+    add("--mem", metavar="SIZE", help="a share of a GPU for each worker: only so much of its memory, as 6G")
+    add("--name-like", dest="device_name", metavar="NAMES", help="part of the GPU's name, as A100")
+    add("--devices", "-d", metavar="IDS", help="only these GPUs: indices or UUIDs, as 0,2")
+    add("--exclude", metavar="IDS", help="not these GPUs")
+    add("--min-memory", metavar="SIZE", help="GPUs with at least so much memory in all, as 40G")
+    add("--priority", "-p", type=int, default=5, metavar="P", help="smaller is sooner (default 5)")
+    add("--note", metavar="TEXT", help="shown to others in `gpulease status`")
+
+
+def run(arguments: Namespace) -> int:
+    return {"start": _start, "ls": _list, "log": _log, "stop": _stop}[arguments.action](arguments)
+
+
+# -------------------------------------------------------------------- start
+
+
+def _start(arguments: Namespace) -> int:
+    from gpulease.pool import places
+
+    path = places.socket_path(arguments.name)
+    places.prepare_folder()
+    if os.path.exists(path) and _listens(arguments.name):
+        raise UsageError(f"The pool {arguments.name!r} is already running.", f"gpulease pool stop {arguments.name}")
+    _launch(_options(arguments))
+    return _report(arguments.name)
+
+
+def _options(arguments: Namespace) -> dict[str, Any]:
+    from gpulease.pool.files import check_function_name
+
+    if arguments.init is not None:
+        check_function_name(arguments.init)
+    request = {
+        "mem": arguments.mem,
+        "name": arguments.device_name,
+        "devices": arguments.devices,
+        "exclude": arguments.exclude,
+        "min_memory": arguments.min_memory,
+        "priority": arguments.priority,
+        "note": arguments.note or f"pool {arguments.name}",
+    }
+    return {
+        "name": arguments.name,
+        "gpus": arguments.gpus,
+        "gpus_per_worker": arguments.gpus_per_worker,
+        "init": arguments.init,
+        "shared": [os.path.abspath(file) for file in arguments.shared],
+        "request": request,
+    }
+
+
+def _listens(name: str) -> bool:
+    from gpulease.pool.places import connect
+
+    try:
+        connect(name).close()
+    except NotFound:
+        return False
+    return True
+
+
+def _launch(options: dict[str, Any]) -> None:
+    import json
+    import subprocess
+
+    place = os.getcwd()
+    path = os.environ.get("PYTHONPATH")
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpulease.pool.daemon"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": f"{place}:{path}" if path else place},
+        start_new_session=True,
+        text=True,
+    )
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(json.dumps(options) + "\n")
+    process.stdin.flush()
+    answer = json.loads(process.stdout.readline() or '{"error": ["pool", "The pool did not start.", null]}')
+    if "error" in answer:
+        code, what, next_step = answer["error"]
+        raise by_code(code, what, next_step, {})
+
+
+def _report(name: str) -> int:
+    """Once each worker is ready or stands in the line, or none can work."""
+    from gpulease.errors import PoolClosed
+    from gpulease.pool.named import ask
+
+    while True:
+        try:
+            told = ask(name, "status")
+        except (NotFound, PoolClosed):
+            raise PoolBroken(
+                f"The pool {name!r} ended at once: {_last_trouble(name)}", "See `gpulease pool log`."
+            ) from None
+        states = [worker["state"] for worker in told["workers"]]
+        if states and all(state in ("ready", "waiting") for state in states):
+            break
+        time.sleep(POLL)
+    waiting = states.count("waiting")
+    print(f"{name}: {states.count('ready')} ready" + (f", {waiting} waiting for a GPU" if waiting else ""))
+    return 0
+
+
+def _last_trouble(name: str) -> str:
+    from gpulease.pool.places import log_path
+
+    with open(log_path(name), errors="replace") as file:
+        ends = [line for line in file if f"pool {name} ends: " in line]
+    return ends[-1].partition(" ends: ")[2].strip() if ends else "its log says why."
+
+
+# -------------------------------------------------------------------- ls, log, stop
+
+
+def _list(arguments: Namespace) -> int:
+    found = [told for told in map(_status, _names()) if told is not None]
+    if arguments.json:
+        import json
+
+        print(json.dumps({"pools": found}))
+        return 0
+    if not found:
+        print("no pools")
+        return 0
+    from gpulease.cli.render import Terminal, plain_table
+
+    rows = [("NAME", "PID", "READY", "GPU", "PROGRAMS", "SINCE"), *map(_row, found)]
+    print("\n".join(plain_table(rows, Terminal())))
+    return 0
+
+
+def _names() -> list[str]:
+    from gpulease.pool.places import names
+
+    return names()
+
+
+def _status(name: str) -> dict[str, Any] | None:
+    from gpulease.errors import PoolClosed
+    from gpulease.pool.named import ask
+
+    try:
+        return ask(name, "status")
+    except (NotFound, PoolClosed, ConnectionError):
+        return None  # its process was killed; the socket is only a file
+
+
+def _row(told: dict[str, Any]) -> tuple[str, ...]:
+    ready = [worker for worker in told["workers"] if worker["state"] == "ready"]
+    since = time.strftime("%m-%d %H:%M", time.localtime(told["since"]))
+    gpus = ",".join(worker["gpus"] for worker in ready)
+    return (told["name"], str(told["pid"]), f"{len(ready)}/{len(told['workers'])}", gpus, str(told["programs"]), since)
+
+
+def _log(arguments: Namespace) -> int:
+    from collections import deque
+
+    from gpulease.pool.places import log_path
+
+    path = log_path(arguments.name)
+    if not os.path.exists(path):
+        raise NotFound(f"There is no log of a pool {arguments.name!r}.", "`gpulease pool ls` lists the pools.")
+    with open(path, errors="replace") as file:
+        sys.stdout.writelines(deque(file, maxlen=max(0, arguments.lines)))
+        while arguments.follow:
+            sys.stdout.write(file.read())
+            sys.stdout.flush()
+            if not _listens(arguments.name):
+                sys.stdout.write(file.read())
+                break
+            time.sleep(POLL)
+    return 0
+
+
+def _stop(arguments: Namespace) -> int:
+    from gpulease.pool.named import ask
+
+    for name in arguments.names:
+        stopped = ask(name, "stop")["workers"]
+        while _exists(name):
+            time.sleep(POLL)
+        print(f"stopped {name}: {stopped} worker{'' if stopped == 1 else 's'}")
+    return 0
+
+
+def _exists(name: str) -> bool:
+    from gpulease.pool.places import socket_path
+
+    return os.path.exists(socket_path(name)) and _listens(name)

@@ -1,0 +1,176 @@
+"""Keeps workers alive: starts them, hears from them, replaces the ones that die, and gives up on what never works.
+
+All of it runs in the reactor's thread. Not for: items. Whoever owns the crew hears of workers that are ready or gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Protocol
+
+from gpulease.errors import GpuleaseError, PoolBroken, by_code
+from gpulease.pool.failures import Ending, RemoteTraceback, ending_of
+from gpulease.pool.log import Log
+from gpulease.pool.reactor import Reactor
+from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, Slot
+
+MOST_FAILURES = 3  # starts of a worker in a row that end before it is of use
+MOST_LATER_FAILURES = 20  # the same, once the crew has had a worker that was ready
+PAUSE = 0.1  # seconds before another start, for each of these beyond the first ones
+GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
+
+
+class Owner(Protocol):
+    def worker_ready(self, slot: Slot) -> None: ...
+
+    def worker_gone(self, slot: Slot, ending: Ending) -> bool:
+        """Whether it had been of any use."""
+
+    def crew_broken(self, error: GpuleaseError) -> None: ...
+
+    def crew_gone(self) -> None: ...
+
+
+class Crew:
+    def __init__(self, reactor: Reactor, log: Log, owner: Owner, setup: dict[str, Any], memory: int | None) -> None:
+        self.slots: list[Slot] = []
+        self._reactor, self._log, self._owner = reactor, log, owner
+        self._setup, self._memory = setup, memory
+        self._stopping = False
+        self._ever_ready = False
+        self._given_up: set[Slot] = set()
+        self._trouble: GpuleaseError | None = None
+
+    def add(self, changes: dict[str, Any] | None = None) -> Slot:
+        """One worker more; `changes` to the setup are for it alone."""
+        slot = Slot(len(self.slots) + 1)
+        self.slots.append(slot)
+        self._start(slot, changes)
+        return slot
+
+    def fill(self, slot: Slot) -> None:
+        """A worker for a place that was emptied on purpose."""
+        if slot.state == EMPTY and not self._stopping:
+            self._start(slot)
+
+    def expecting(self) -> bool:
+        """Whether a worker is on its way."""
+        return any(slot.state == STARTING or slot.failures for slot in self.slots if slot not in self._given_up)
+
+    def stop(self) -> None:
+        """End all, gently."""
+        self._stopping = True
+        for slot in self.slots:
+            slot.stop()
+        self._reactor.later(GRACE, self.kill)
+        self._check_gone()
+
+    def kill(self) -> None:
+        self._stopping = True
+        for slot in self.slots:
+            slot.kill()
+        self._check_gone()
+
+    # ---------------------------------------------------------------- one worker's life
+
+    def _start(self, slot: Slot, changes: dict[str, Any] | None = None) -> None:
+        slot.start({**self._setup, **(changes or {})}, self._memory)
+        self._reactor.watch(slot.control, lambda: self._hear(slot))
+        self._reactor.watch(slot.output, lambda: self._print(slot))
+        self._reactor.watch(slot.pidfd, lambda: self._ended(slot))
+        self._log.note(f"{slot.name} starts (pid {slot.process.pid if slot.process else 0})")
+
+    def _hear(self, slot: Slot) -> None:
+        try:
+            for told in slot.hear():
+                self._told(slot, told)
+        except BlockingIOError:
+            pass
+        except EOFError:
+            self._reactor.unwatch(slot.control)
+
+    def _told(self, slot: Slot, told: dict[str, Any]) -> None:
+        if "leased" in told:
+            slot.lease, slot.gpus = told["leased"], told["gpus"]
+            self._log.note(f"{slot.name} has GPU {slot.gpus}")
+        elif "waiting" in told:
+            slot.waits = True
+            self._log.note(f"{slot.name} waits in the line. {told['waiting']}")
+        elif "ready" in told:
+            if slot.state == STARTING:
+                slot.state = READY
+                self._ever_ready = slot.was_ready = True
+                self._log.note(f"{slot.label} is ready after {told['ready']:.2f} s")
+                self._owner.worker_ready(slot)
+        else:
+            self._failed(slot, told)
+
+    def _failed(self, slot: Slot, told: dict[str, Any]) -> None:
+        """It said itself that it cannot work. To try again would raise the same again."""
+        doing = "could not get its lease" if told["failed"] == "lease" else "failed in `init`"
+        detail = "" if told["known"] else f"\n{told['text'].rstrip()}"
+        self._log.note(f"{slot.label} {doing}: {told['short']}{detail}", logging.WARNING)
+        if told["known"] is not None:
+            code, what, next_step = told["known"]
+            trouble = by_code(code, what, next_step, {})
+        else:
+            trouble = PoolBroken(f"Every worker {doing}; {slot.name}: {told['short'][:500]}.")
+        trouble.__cause__ = RemoteTraceback(told["text"])
+        self._trouble = trouble
+        self._given_up.add(slot)
+
+    def _print(self, slot: Slot) -> None:
+        try:
+            data = os.read(slot.output, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._reactor.unwatch(slot.output)
+        for line in slot.lines.feed(data) if data else slot.lines.end():
+            self._log.printed(slot.label, line)
+
+    def _ended(self, slot: Slot) -> None:
+        self._hear_the_last(slot)
+        label, stopping = slot.label, slot.state == STOPPING or self._stopping
+        for descriptor in (slot.control, slot.output, slot.pidfd):
+            self._reactor.unwatch(descriptor)
+        ending = ending_of(slot.ended())
+        if not stopping and slot not in self._given_up:
+            self._log.note(f"{label} {ending}", logging.WARNING)
+        useful = self._owner.worker_gone(slot, ending)
+        if self._stopping:
+            return self._check_gone()
+        if not stopping:
+            self._replace(slot, useful, ending)
+
+    def _hear_the_last(self, slot: Slot) -> None:
+        """What it said and printed before it ended; a child of its own may still hold the pipe open."""
+        self._hear(slot)
+        try:
+            while data := os.read(slot.output, 1 << 16):
+                for line in slot.lines.feed(data):
+                    self._log.printed(slot.label, line)
+        except BlockingIOError:
+            pass
+        for line in slot.lines.end():
+            self._log.printed(slot.label, line)
+
+    def _replace(self, slot: Slot, useful: bool, ending: Ending) -> None:
+        slot.failures = 0 if useful else slot.failures + 1
+        most = MOST_LATER_FAILURES if self._ever_ready else MOST_FAILURES
+        if slot.failures >= most and slot not in self._given_up:
+            self._given_up.add(slot)
+            self._trouble = PoolBroken(
+                f"Workers end before they have done anything, {slot.failures} times in a row; the last one {ending}."
+            )
+        if slot not in self._given_up:
+            pause = max(0, slot.failures - MOST_FAILURES) * PAUSE
+            self._reactor.later(pause, lambda: self.fill(slot))
+        elif all(slot in self._given_up for slot in self.slots):
+            assert self._trouble is not None
+            self._owner.crew_broken(self._trouble)
+
+    def _check_gone(self) -> None:
+        if all(slot.state == EMPTY for slot in self.slots):
+            self._owner.crew_gone()

@@ -1,0 +1,234 @@
+"""The process that keeps a named pool's workers warm between programs.
+
+It passes no work on: each program gets a connection of its own with each worker, made here and handed over as
+descriptors, and speaks with the workers as it would with its own. What is read here is JSON; who asks is known from the
+kernel before anything is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from array import array
+from typing import Any
+
+from gpulease import __version__
+from gpulease.broker.connection import peer
+from gpulease.errors import GpuleaseError, ProtocolError
+from gpulease.pool import places
+from gpulease.pool.crew import Crew
+from gpulease.pool.failures import Ending
+from gpulease.pool.files import load_files
+from gpulease.pool.frames import BY_DESCRIPTOR
+from gpulease.pool.local import make_setup
+from gpulease.pool.log import Log
+from gpulease.pool.plans import named_plan
+from gpulease.pool.reactor import Reactor
+from gpulease.pool.slot import READY, STARTING, Slot
+from gpulease.wire import Unpacker, pack
+
+LOOK = 5.0  # seconds between looks at its own socket
+PYTHON = list(sys.version_info[:2])
+
+
+class Program:
+    """One connection: a program that uses the workers, or a command that asks about them."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self.unpacker = Unpacker()
+        self.uses_workers = False
+
+    def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        ancillary = [(*BY_DESCRIPTOR, array("i", descriptors))] if descriptors else []
+        try:
+            self.socket.sendmsg([pack(message)], ancillary)
+        except OSError:
+            pass  # gone, or it reads nothing: its end is noticed by itself
+
+
+class Daemon:
+    def __init__(self, options: dict[str, Any], listener: socket.socket) -> None:
+        self.name: str = options["name"]
+        self._reactor = Reactor("gpulease-pool")
+        self._log = Log(places.log_path(self.name))
+        self._listener = listener
+        self._programs: dict[int, Program] = {}
+        self._since = time.time()
+        self._trouble: GpuleaseError | None = None
+        plan = named_plan(options, load_files(options["shared"]))
+        self._workers = plan.workers
+        setup, memory = make_setup(plan)
+        self._crew = Crew(self._reactor, self._log, self, setup, memory)
+
+    def run(self) -> None:
+        self._log.note(f"pool {self.name} starts with {self._workers} workers (pid {os.getpid()})")
+        self._listener.setblocking(False)
+        self._reactor.watch(self._listener.fileno(), self._accept)
+        for _ in range(self._workers):
+            self._crew.add()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: self._reactor.call(self._stop))
+        signal.set_wakeup_fd(self._reactor.waker)
+        self._reactor.later(LOOK, self._look)
+        self._reactor.run()
+
+    def _look(self) -> None:
+        """Without its socket nobody can find it, nor stop it."""
+        if not os.path.exists(places.socket_path(self.name)):
+            return self._stop()
+        self._reactor.later(LOOK, self._look)
+
+    # ---------------------------------------------------------------- programs
+
+    def _accept(self) -> None:
+        try:
+            connected, _ = self._listener.accept()
+        except OSError:
+            return
+        if peer(connected)[1] != os.geteuid():  # root too: what it sent would be run as this user
+            connected.close()
+            return
+        connected.setblocking(False)
+        program = self._programs[connected.fileno()] = Program(connected)
+        self._reactor.watch(connected.fileno(), lambda: self._read(program))
+
+    def _read(self, program: Program) -> None:
+        try:
+            data = program.socket.recv(1 << 16)
+            messages = program.unpacker.feed(data)
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            data = b""
+        if not data:
+            return self._drop(program)
+        for message in messages:
+            self._asked(program, message)
+
+    def _drop(self, program: Program) -> None:
+        descriptor = program.socket.fileno()
+        self._reactor.unwatch(descriptor)
+        del self._programs[descriptor]
+        program.socket.close()
+
+    def _asked(self, program: Program, message: dict[str, Any]) -> None:
+        asked = message.get("do")
+        if asked == "status":
+            program.send({"ok": self._status()})
+        elif asked == "stop":
+            program.send({"ok": {"workers": len(self._crew.slots)}})
+            self._stop()
+        elif asked == "connect" and message.get("python") == PYTHON:
+            program.uses_workers = True
+            program.send({"ok": {}})
+            for slot in self._crew.slots:
+                if slot.state == READY:
+                    self._introduce(program, slot)
+        else:
+            text = f"The pool runs Python {PYTHON[0]}.{PYTHON[1]}." if asked == "connect" else "Not understood."
+            program.send({"error": {"what": text, "next_step": "Use the Python that started the pool."}})
+
+    def _introduce(self, program: Program, slot: Slot) -> None:
+        connected, tokens = slot.open_session()
+        program.send({"joined": {"name": slot.name, "gpus": slot.gpus}}, [connected.fileno(), tokens])
+        connected.close()
+        os.close(tokens)
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "pid": os.getpid(),
+            "version": __version__,
+            "since": self._since,
+            "programs": sum(program.uses_workers for program in self._programs.values()),
+            "trouble": None if self._trouble is None else str(self._trouble),
+            "workers": [
+                {
+                    "name": slot.name,
+                    "state": "waiting" if slot.state == STARTING and slot.waits and not slot.gpus else slot.state,
+                    "gpus": slot.gpus,
+                    "lease": slot.lease,
+                    "pid": slot.process.pid if slot.process else None,
+                }
+                for slot in self._crew.slots
+            ],
+        }
+
+    # ---------------------------------------------------------------- what the crew tells
+
+    def worker_ready(self, slot: Slot) -> None:
+        for program in self._programs.values():
+            if program.uses_workers:
+                self._introduce(program, slot)
+
+    def worker_gone(self, slot: Slot, ending: Ending) -> bool:
+        for program in self._programs.values():
+            if program.uses_workers:
+                program.send({"left": {"name": slot.name, "ending": list(ending)}})
+        return slot.was_ready
+
+    def crew_broken(self, error: GpuleaseError) -> None:
+        self._trouble = error
+        self._log.note(f"pool {self.name} ends: {error}")
+        for program in self._programs.values():
+            program.send({"broken": {"what": error.what, "next_step": error.next_step}})
+        self._stop()
+
+    def crew_gone(self) -> None:
+        self._log.note(f"pool {self.name} ended")
+        self._reactor.stop()
+
+    def _stop(self) -> None:
+        self._reactor.unwatch(self._listener.fileno())
+        self._crew.stop()
+
+
+def main() -> int:
+    """Options as JSON on stdin; `ready` or an error as one line of JSON on stdout, for `gpulease pool start`."""
+    options = json.loads(sys.stdin.readline())
+    path = places.socket_path(options["name"])
+    try:
+        listener = _listen(path)
+        daemon = Daemon(options, listener)
+    except GpuleaseError as error:
+        print(json.dumps({"error": [error.code, error.what, error.next_step]}), flush=True)
+        return 1
+    print(json.dumps({"ready": os.getpid()}), flush=True)
+    _detach(places.log_path(options["name"]))
+    try:
+        daemon.run()
+    finally:
+        if os.path.exists(path):
+            os.unlink(path)
+    return 0
+
+
+def _listen(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if os.path.exists(path):
+        os.unlink(path)  # `pool start` has seen that nobody listens there
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
+    listener.listen(64)
+    return listener
+
+
+def _detach(log: str) -> None:
+    """Whoever started it may end, and its terminal with it."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""`gpulease.Pool`: an executor of `concurrent.futures` whose workers hold GPUs and stay warm."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from itertools import count
+from types import TracebackType
+from typing import Any, Protocol
+
+from gpulease.errors import PoolClosed, UsageError
+from gpulease.pool.freshness import references, same
+from gpulease.pool.items import Function, FutureItem, Item
+from gpulease.pool.log import Log
+from gpulease.pool.pickling import name_of, pack, pack_function
+
+Names = int | str | Iterable[int | str]
+
+
+class Backend(Protocol):
+    """What runs items: workers of this process, of a named pool, or of Ray."""
+
+    def submit(self, items: Sequence[Item]) -> None: ...
+
+    def close(self, cancel: bool = False) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def join(self) -> None: ...
+
+    def ended(self) -> bool: ...
+
+    def gpus(self) -> list[str]:
+        """The devices of the workers that are ready."""
+
+
+class Pool(Executor):
+    """Warm workers, each with its own lease. See docs/reference/pool.md."""
+
+    def __init__(
+        self,
+        gpus: int | str = 1,
+        *,
+        gpus_per_worker: int = 1,
+        mem: int | str | None = None,
+        init: Callable[..., Any] | None = None,
+        initargs: tuple[Any, ...] = (),
+        shared: Mapping[str, Any] | None = None,
+        retries: int = 1,
+        results: str | os.PathLike[str] | None = None,
+        log: str | os.PathLike[str] | None = None,
+        name: str | Iterable[str] | None = None,
+        devices: Names | None = None,
+        exclude: Names | None = None,
+        min_memory: int | str | None = None,
+        priority: int | None = None,
+        note: str | None = None,
+        engine: str = "local",
+        address: str | None = None,
+    ) -> None:
+        from gpulease.pool.plans import check_engine, make_plan
+
+        check_engine(engine, address)
+        request = {
+            "mem": mem,
+            "name": name,
+            "devices": devices,
+            "exclude": exclude,
+            "min_memory": min_memory,
+            "priority": priority,
+            "note": note,
+        }
+        plan = make_plan(gpus, gpus_per_worker, request, init, initargs, shared, retries)
+        if engine == "ray":
+            from gpulease.pool.ray_engine import RayBackend
+
+            self._begin(RayBackend(plan, Log(log), retries, address), results)
+        else:
+            from gpulease.pool.local import LocalBackend
+
+            self._begin(LocalBackend(plan, Log(log), retries), results)
+
+    @classmethod
+    def connect(
+        cls,
+        name: str,
+        *,
+        retries: int = 1,
+        results: str | os.PathLike[str] | None = None,
+    ) -> Pool:
+        """Use the workers that `gpulease pool start NAME` keeps warm. Shutting it down leaves them running."""
+        from gpulease.pool.named import NamedBackend
+
+        pool = cls.__new__(cls)
+        pool._begin(NamedBackend(name, retries), results)
+        return pool
+
+    def _begin(self, backend: Backend, results: str | os.PathLike[str] | None) -> None:
+        self._backend = backend
+        self._results = results
+        self._pid = os.getpid()
+        self._keys = count(1)
+        self._known: dict[int, tuple[object, Function, tuple[object, ...] | None]] = {}
+        self._by_payload: dict[bytes, Function] = {}
+        # A pool that nobody holds any more finishes what it has, as the standard library's do.
+        weakref.finalize(self, _finish, backend, self._pid).atexit = False
+        _open.difference_update([other for other in _open if other.ended()])
+        _open.add(backend)
+
+    # ---------------------------------------------------------------- the interface
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self._check_process()
+        function = self._function(fn)
+        item = FutureItem(function, pack((args, kwargs), f"An argument of {function.name}"))
+        self._backend.submit([item])
+        return item.future
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        progress: bool | str = False,
+        results: str | os.PathLike[str] | None = None,
+        key: Callable[..., str] | None = None,
+        return_errors: bool = False,
+    ) -> Any:
+        """Results in the order of the items. `chunksize` is accepted and not needed."""
+        return self._map(True, fn, iterables, timeout, progress, results, key, return_errors)
+
+    def map_unordered(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        progress: bool | str = False,
+        results: str | os.PathLike[str] | None = None,
+        key: Callable[..., str] | None = None,
+        return_errors: bool = False,
+    ) -> Any:
+        """Results as they come."""
+        return self._map(False, fn, iterables, timeout, progress, results, key, return_errors)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child has no part in it
+        self._backend.close(cancel_futures)
+        if wait:
+            self._backend.join()
+            _open.discard(self._backend)
+
+    def terminate(self) -> None:
+        """End the workers now; what is not done fails with PoolClosed."""
+        if os.getpid() == self._pid:
+            self._backend.terminate()
+            self._backend.join()
+            _open.discard(self._backend)
+
+    @property
+    def gpus(self) -> list[str]:
+        """The devices of the workers that are ready, one entry for each worker."""
+        return self._backend.gpus()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if kind is not None and not issubclass(kind, Exception):  # Ctrl-C: nobody waits for the rest
+            self.terminate()
+        else:
+            self.shutdown()
+        return None
+
+    # ---------------------------------------------------------------- inside
+
+    def _map(
+        self,
+        ordered: bool,
+        fn: Callable[..., Any],
+        iterables: tuple[Iterable[Any], ...],
+        timeout: float | None,
+        progress: bool | str,
+        results: str | os.PathLike[str] | None,
+        key: Callable[..., str] | None,
+        return_errors: bool,
+    ) -> Any:
+        from gpulease.pool.mapping import Mapped
+
+        self._check_process()
+        if not iterables:
+            raise UsageError("map() needs something to go through.", "Give at least one iterable.")
+        folder = self._results if results is None else results
+        return Mapped(
+            self._backend,
+            self._function(fn),
+            iterables,
+            ordered=ordered,
+            timeout=timeout,
+            record=None if folder is None else _record(folder, fn, key),
+            bar=_bar(progress, iterables, self._backend) if progress else None,
+            return_errors=return_errors,
+            pool=self,
+        )
+
+    def _function(self, fn: Callable[..., Any]) -> Function:
+        """Pickled once, and again when what it refers to may have changed."""
+        known = self._known.get(id(fn))
+        if known is not None and known[0] is fn and (known[2] is None or same(known[2], references(fn))):
+            return known[1]
+        if not callable(fn):
+            raise UsageError(f"{name_of(fn)} is not a function.", "Give something that can be called.")
+        payload, importable = pack_function(fn)
+        function = self._by_payload.get(payload) or Function(next(self._keys), fn, payload)
+        if len(self._by_payload) >= MOST_FUNCTIONS:
+            self._by_payload.clear()
+            self._known.clear()
+        self._by_payload[payload] = function
+        refers_to = None if importable else references(fn)
+        if importable or refers_to is not None:
+            self._known[id(fn)] = (fn, function, refers_to)
+        return function
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise PoolClosed("This pool belongs to the process that this one was forked from.", "Make a new pool.")
+
+
+MOST_FUNCTIONS = 256
+
+
+# Open pools finish when the program ends, before the interpreter takes their threads away.
+_open: set[Backend] = set()
+_pid = os.getpid()
+
+
+@atexit.register
+def _finish_all() -> None:
+    if os.getpid() == _pid:
+        for backend in list(_open):
+            backend.close()
+            backend.join()
+
+
+def _finish(backend: Backend, pid: int) -> None:
+    if os.getpid() == pid:
+        backend.close()
+
+
+def _record(folder: str | os.PathLike[str], fn: Callable[..., Any], key: Callable[..., str] | None) -> Any:
+    from gpulease.pool.record import Record
+
+    return Record(folder, name_of(fn), key)
+
+
+def _bar(progress: bool | str, iterables: tuple[Iterable[Any], ...], backend: Backend) -> Any:
+    from gpulease.pool.progress import Bar, total_of
+
+    return Bar(progress if isinstance(progress, str) else "", total_of(iterables), backend.gpus)

@@ -1,0 +1,107 @@
+"""What a task raised, on its way from the worker to whoever waits; running out of memory is told apart."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from typing import NamedTuple
+
+from gpulease.errors import CannotPickle, OutOfMemory, TaskFailed, WorkerDied
+from gpulease.pool.pickling import Packed, pack
+
+# As the frameworks spell it: PyTorch and cuBLAS, JAX and TensorFlow, CuPy and Numba, the driver.
+OUT_OF_MEMORY_NAMES = {"OutOfMemoryError", "ResourceExhaustedError", "CUDARuntimeOutOfMemory"}
+OUT_OF_MEMORY_TEXTS = (
+    "CUDA out of memory",
+    "HIP out of memory",
+    "RESOURCE_EXHAUSTED",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "cudaErrorMemoryAllocation",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",
+)
+
+
+class RemoteTraceback(Exception):
+    """Shown as the cause of an error from a worker."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text.rstrip()}\n"""'
+
+
+class Ending(NamedTuple):
+    """How a worker ended."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    told: str | None = None  # by whoever watches it, where the kernel's word is not to be had
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            hint = "; the machine may have run out of memory" if self.signal == signal.SIGKILL else ""
+            return f"was ended by signal {self.signal} ({_signal_name(self.signal)}{hint})"
+        return self.told or f"ended with exit code {self.exit_code}"
+
+
+def ending_of(return_code: int) -> Ending:
+    return Ending(signal=-return_code) if return_code < 0 else Ending(exit_code=return_code)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, MemoryError) or names & OUT_OF_MEMORY_NAMES:
+        return True
+    text = str(error)
+    return any(known in text for known in OUT_OF_MEMORY_TEXTS)
+
+
+def pack_failure(error: BaseException) -> Packed:
+    """(the error, its traceback as text, whether memory ran out); the error None where it cannot be pickled."""
+    text = "".join(traceback.format_exception(error))
+    exhausted = is_out_of_memory(error)
+    short = f"{type(error).__qualname__}: {error}"
+    error.__traceback__ = None
+    try:
+        packed = pack(error, "The error")
+    except CannotPickle:
+        packed = Packed(b"")
+    return pack((packed.payload, [bytes(buffer) for buffer in packed.buffers], text, short, exhausted), "The error")
+
+
+def unpack_failure(told: tuple[bytes, list[bytes], str, str, bool], where: str) -> BaseException:
+    import pickle
+
+    payload, buffers, text, short, exhausted = told
+    try:
+        error = pickle.loads(payload, buffers=buffers)
+        if not isinstance(error, BaseException):
+            raise TypeError
+    except Exception:
+        error = TaskFailed(f"The task raised {short[:500]}")
+    error.__cause__ = RemoteTraceback(text)
+    if exhausted and not isinstance(error, OutOfMemory):
+        wrapped = OutOfMemory(f"Memory ran out on {where}: {short[:300]}.", worker=where)
+        wrapped.__cause__ = error
+        return wrapped
+    return error  # type: ignore[no-any-return]
+
+
+def died(ending: Ending, tries: int, function: str) -> WorkerDied:
+    times = "" if tries == 1 else f", the last of {tries} that tried it"
+    return WorkerDied(
+        f"The worker that ran {function} {ending}{times}.",
+        exit_code=ending.exit_code,
+        signal=ending.signal,
+        tries=tries,
+    )

@@ -1,0 +1,162 @@
+"""The pool's own workers on this machine: puts reactor, crew and engine together."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpulease.errors import GpuleaseError, NotEnoughDevices
+from gpulease.pool import context
+from gpulease.pool.crew import Crew
+from gpulease.pool.elastic import Elastic
+from gpulease.pool.engine import Engine
+from gpulease.pool.failures import Ending
+from gpulease.pool.link import Link
+from gpulease.pool.log import Log
+from gpulease.pool.pickling import Packed, to_body
+from gpulease.pool.reactor import Reactor
+from gpulease.pool.slot import Slot
+
+
+class Plan(NamedTuple):
+    """What workers to start."""
+
+    workers: int
+    request: Mapping[str, Any]  # of each worker's lease
+    init: Packed | None  # (function, arguments)
+    shared: Packed | None
+    shared_files: Sequence[str] = ()
+    elastic: bool = False  # as many as there are idle devices; `workers` is the most
+
+
+class Local:
+    """A crew whose workers serve one engine, in one thread."""
+
+    def __init__(self, plan: Plan, log: Log, retries: int) -> None:
+        self.reactor = Reactor("gpulease-pool")
+        self.engine = Engine(self.reactor, log, retries)
+        self._log = log
+        self._links: dict[Slot, Link] = {}
+        setup, memory = make_setup(plan)
+        self.crew = Crew(self.reactor, log, self, setup, memory)
+        self._memory = memory
+        self.engine.source = self.crew
+        self._plan = plan._replace(shared=None)  # the copy in shared memory is the one that is kept
+        self._elastic: Elastic | None = None
+        self.reactor.call(self._begin)
+        self.reactor.start()
+
+    def _begin(self) -> None:
+        nested = nested_devices(self._plan)
+        if self._plan.elastic:
+            request = self._plan.request
+            self._elastic = Elastic(self.crew, self.engine, request["priority"], request["gpus"])
+            self.engine.on_waiting = self._elastic.grow
+            return self._elastic.begin()
+        for number in range(self._plan.workers):
+            self.crew.add(nested[number] if nested else None)
+
+    # ---------------------------------------------------------------- what the crew tells
+
+    def worker_ready(self, slot: Slot) -> None:
+        link = self._links[slot] = Link(slot.name, slot.gpus, *slot.open_session())
+        self.engine.joined(link)
+        if self._elastic is not None:
+            self._elastic.grow()
+
+    def worker_gone(self, slot: Slot, ending: Ending) -> bool:
+        link = self._links.pop(slot, None)
+        return link is not None and self.engine.left(link, ending)
+
+    def crew_broken(self, error: GpuleaseError) -> None:
+        self.engine.broken(error)
+
+    def crew_gone(self) -> None:
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
+        if self._elastic is not None:
+            self._elastic.end()
+        self._log.close()
+        self.reactor.stop()
+
+
+def make_setup(plan: Plan) -> tuple[dict[str, Any], int | None]:
+    """What each worker is told at its start, and the memory with what all of them share."""
+    shared, memory = (b"", None) if plan.shared is None else to_body(plan.shared)
+    setup = {
+        "request": dict(plan.request),
+        "gpus": "",
+        "uuids": (),
+        "environ": {},
+        "path": list(sys.path),
+        "init": None if plan.init is None else plan.init.payload,
+        "shared": shared,
+        "shared_files": list(plan.shared_files),
+    }
+    return setup, memory
+
+
+def nested_devices(plan: Plan) -> list[dict[str, Any]]:
+    """In a worker of another pool: its own devices, divided. A lease of their own would wait for what it holds."""
+    above = context.inside()
+    if above is None:
+        return []
+    each = plan.request.get("gpus", 1)
+    labels = above.gpus.split(",")
+    return [
+        {
+            "request": None,
+            "gpus": ",".join(labels[number * each : (number + 1) * each]),
+            "uuids": above.uuids[number * each : (number + 1) * each],
+            "environ": {"CUDA_VISIBLE_DEVICES": ",".join(above.uuids[number * each : (number + 1) * each])},
+        }
+        for number in range(plan.workers)
+    ]
+
+
+def check_devices(plan: Plan) -> int:
+    """How many devices there are to take; an error when the plan can never be had."""
+    each = plan.request.get("gpus", 1)
+    above = context.inside()
+    if above is not None:
+        if plan.workers * each > len(above.uuids):
+            raise NotEnoughDevices(
+                f"A pool in a worker asks for {plan.workers * each} GPUs, and the worker has {len(above.uuids)}.",
+                "A nested pool divides its worker's own GPUs: ask for fewer, or give the outer workers more.",
+            )
+        return len(above.uuids)
+    from gpulease.client import Client
+
+    client = Client()
+    told = client.ask("status")
+    client.close()
+    there = len(told["devices"])
+    if there and not plan.elastic and plan.request.get("mem") is None and plan.workers * each > there:
+        raise NotEnoughDevices(
+            f"The pool asks for {plan.workers * each} GPUs, and this machine has {there}.",
+            "Ask for fewer, or share them by memory with mem=.",
+        )
+    return there
+
+
+class LocalBackend:
+    """The pool's view of its workers."""
+
+    def __init__(self, plan: Plan, log: Log, retries: int) -> None:
+        check_devices(plan)
+        self._local = Local(plan, log, retries)
+        self.submit = self._local.engine.submit
+        self.close = self._local.engine.close
+        self.terminate = self._local.engine.terminate
+
+    def join(self) -> None:
+        self._local.reactor.join()
+
+    def ended(self) -> bool:
+        return not self._local.reactor.thread.is_alive()
+
+    def gpus(self) -> list[str]:
+        return [link.gpus for link in self._local.engine.links]

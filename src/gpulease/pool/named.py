@@ -1,0 +1,135 @@
+"""The workers of a named pool, used from another program of the same user."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from gpulease.errors import PoolBroken, PoolClosed
+from gpulease.pool import places
+from gpulease.pool.engine import Engine
+from gpulease.pool.failures import Ending
+from gpulease.pool.frames import ANCILLARY, BY_DESCRIPTOR
+from gpulease.pool.items import Item
+from gpulease.pool.link import Link
+from gpulease.pool.log import Log
+from gpulease.pool.reactor import Reactor
+from gpulease.wire import Unpacker, pack
+
+ANSWER = 30.0  # seconds
+
+
+def ask(name: str, verb: str) -> dict[str, Any]:
+    """One question to a named pool, one answer."""
+    with places.connect(name) as connected:
+        connected.settimeout(ANSWER)
+        connected.sendall(pack({"do": verb}))
+        unpacker = Unpacker()
+        while data := connected.recv(1 << 16):
+            for message in unpacker.feed(data):
+                answer: dict[str, Any] = message["ok"]
+                return answer
+    raise PoolClosed(f"The pool {name!r} ended while it was asked.")
+
+
+class Named:
+    """Workers come and go as the pool's process tells. It stays when this program is done with it."""
+
+    def __init__(self, name: str, retries: int) -> None:
+        self.name = name
+        self.reactor = Reactor("gpulease-pool")
+        self.engine = Engine(self.reactor, Log(), retries)
+        self.engine.source = self
+        self._socket = places.connect(name)
+        self._socket.sendall(pack({"do": "connect", "python": list(sys.version_info[:2])}))
+        self._socket.setblocking(False)
+        self._unpacker = Unpacker()
+        self._descriptors: deque[int] = deque()
+        self._links: dict[str, Link] = {}
+        self.reactor.watch(self._socket.fileno(), self._read)
+        self.reactor.start()
+
+    def expecting(self) -> bool:
+        return False
+
+    def stop(self) -> None:
+        for name in list(self._links):
+            self._left(name, Ending())
+        self.reactor.unwatch(self._socket.fileno())
+        self._socket.close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+        self.reactor.stop()
+
+    kill = stop
+
+    def _read(self) -> None:
+        try:
+            data, ancillary, _, _ = self._socket.recvmsg(1 << 16, ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ancillary = b"", []
+        for level, kind, sent in ancillary:
+            if (level, kind) == BY_DESCRIPTOR:
+                self._descriptors.extend(array("i", sent[: len(sent) - len(sent) % 4]))
+        if not data:
+            return self._ended()
+        for message in self._unpacker.feed(data):
+            self._told(message)
+
+    def _told(self, message: dict[str, Any]) -> None:
+        if "joined" in message:
+            self._joined(**message["joined"])
+        elif "left" in message:
+            self._left(message["left"]["name"], Ending(*message["left"]["ending"]))
+        elif "broken" in message or "error" in message:
+            told = message.get("broken") or message["error"]
+            self.engine.broken(PoolBroken(told["what"], told["next_step"]))
+
+    def _joined(self, name: str, gpus: str) -> None:
+        connected, tokens = self._descriptors.popleft(), self._descriptors.popleft()
+        link = self._links[name] = Link(name, gpus, socket.socket(fileno=connected), tokens, exclusive=False)
+        self.engine.joined(link)
+
+    def _left(self, name: str, ending: Ending) -> None:
+        link = self._links.pop(name, None)
+        if link is not None:
+            self.engine.left(link, ending)
+
+    def _ended(self) -> None:
+        """The pool was stopped, and its workers with it."""
+        self.reactor.unwatch(self._socket.fileno())
+        self.engine.broken(PoolClosed(f"The pool {self.name!r} was stopped.", "Start it again: gpulease pool start."))
+        for name in list(self._links):
+            self._left(name, Ending(told="ended with its pool"))
+
+
+class NamedBackend:
+    """The pool's view of it."""
+
+    def __init__(self, name: str, retries: int) -> None:
+        self._named = Named(name, retries)
+
+    def submit(self, items: Sequence[Item]) -> None:
+        self._named.engine.submit(items)
+
+    def close(self, cancel: bool = False) -> None:
+        self._named.engine.close(cancel)
+
+    def terminate(self) -> None:
+        self._named.engine.terminate()
+
+    def join(self) -> None:
+        self._named.reactor.join()
+
+    def ended(self) -> bool:
+        return not self._named.reactor.thread.is_alive()
+
+    def gpus(self) -> list[str]:
+        return [link.gpus for link in self._named.engine.links]

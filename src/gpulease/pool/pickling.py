@@ -1,0 +1,122 @@
+"""Values as bytes: pickle where it serves, cloudpickle where it must, large buffers beside the pickle.
+
+Plain pickle is several times faster, but writes what stands in `__main__` as a mere name, and a worker's `__main__` is
+another module. So the fast way is taken first, and left when it fails or has written that name.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gpulease.errors import CannotPickle
+from gpulease.pool import memory
+from gpulease.pool.culprit import culprit
+
+PROTOCOL = 5
+MAIN = b"__main__"
+
+
+class Packed(NamedTuple):
+    payload: bytes
+    buffers: tuple[memoryview, ...] = ()  # what left the pickle; kept until the item is done, for another try
+
+    @property
+    def size(self) -> int:
+        return len(self.payload) + sum(buffer.nbytes for buffer in self.buffers)
+
+
+def pack(value: object, what: str) -> Packed:
+    """`what` names the value in the error that says which part of it cannot be pickled."""
+    buffers: list[memoryview] = []
+
+    def keep_inside(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            raw = buffer.raw()
+        except BufferError:  # not contiguous
+            return True
+        if raw.nbytes < memory.OUT_OF_BAND:
+            return True
+        buffers.append(raw)
+        return False
+
+    try:
+        payload = pickle.dumps(value, PROTOCOL, buffer_callback=keep_inside)
+        if MAIN not in payload:
+            return Packed(payload, tuple(buffers))
+    except Exception:
+        pass
+    buffers.clear()
+    return Packed(_by_value(value, what, keep_inside), tuple(buffers))
+
+
+def _by_value(value: object, what: str, keep_inside: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(value, PROTOCOL, buffer_callback=keep_inside)
+        return data
+    except RecursionError:
+        raise CannotPickle(f"{what} cannot be pickled: it is nested too deeply.") from None
+    except RuntimeError as error:
+        if "changed size" in str(error):
+            raise CannotPickle(
+                f"{what} changed while it was copied: {error}.", "Do not change it until the pool has it."
+            ) from None
+        raise _explained(value, what, error) from None
+    except Exception as error:
+        raise _explained(value, what, error) from None
+
+
+def _explained(value: object, what: str, error: Exception) -> CannotPickle:
+    where, reason = culprit(value, what, error)
+    return CannotPickle(f"{where} cannot be pickled: {reason}.", object=where)
+
+
+def unpack(payload: bytes, buffers: Sequence[memoryview] = ()) -> Any:
+    return pickle.loads(payload, buffers=buffers)
+
+
+def pack_function(function: Callable[..., object]) -> tuple[bytes, bool]:
+    """The function's pickle, and whether it only names a function that can be imported and so never changes."""
+    try:
+        data = pickle.dumps(function, PROTOCOL)
+        if MAIN not in data:
+            return data, True
+    except Exception:
+        pass
+    return _by_value(function, f"The function {name_of(function)}"), False
+
+
+def name_of(function: object) -> str:
+    for candidate in (function, getattr(function, "func", None), type(function)):
+        name = getattr(candidate, "__qualname__", None)
+        if name:
+            return str(name)
+    return repr(function)[:80]
+
+
+# ---------------------------------------------------------------- as the body of a frame
+
+
+def to_body(packed: Packed) -> tuple[bytes, int | None]:
+    """The body of a frame, and the descriptor of the memory that goes with it, for the caller to close."""
+    payload, buffers = packed
+    if not buffers and len(payload) < memory.OUT_OF_BAND:
+        return payload, None
+    inside = len(payload) < memory.OUT_OF_BAND
+    parts = list(buffers) if inside else [memoryview(payload), *buffers]
+    sizes = [part.nbytes for part in parts]
+    return pickle.dumps((sizes, payload if inside else None), PROTOCOL), memory.write(parts)
+
+
+def from_body(body: bytes, descriptors: tuple[int, ...], writable: bool = True) -> Any:
+    """The value. What is large is mapped; writes to it stay private, or are refused."""
+    if not descriptors:
+        return pickle.loads(body)
+    sizes, payload = pickle.loads(body)
+    parts: list[Any] = memory.read(descriptors[0], sizes, writable)
+    if payload is None:
+        payload = parts.pop(0)
+    return pickle.loads(payload, buffers=parts)

@@ -1,0 +1,204 @@
+"""A worker process: takes its lease, runs `init`, then works off items until whoever started it is gone.
+
+Started as `python -m gpulease.pool.worker PARENT`, with its connection as descriptor 3. Nothing of the user's is
+imported before the lease is held and CUDA_VISIBLE_DEVICES is set.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gpulease.errors import GpuleaseError, NotGranted
+from gpulease.pool import context, frames
+from gpulease.pool.frames import Receiver
+from gpulease.pool.pickling import from_body, unpack
+from gpulease.pool.session import Session
+
+if TYPE_CHECKING:
+    from gpulease.leases import Held
+
+PR_SET_PDEATHSIG = 1
+CONTROL = 3
+
+Told = dict[str, Any]
+
+
+def main(parent: int) -> None:
+    os.closerange(CONTROL + 1, os.sysconf("SC_OPEN_MAX"))  # what the parent's libraries left open
+    _end_with(parent)
+    faulthandler.enable()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
+    Worker(socket.socket(fileno=CONTROL)).run()
+
+
+def _end_with(parent: int) -> None:
+    """The kernel ends this process with the thread that started it, even in the midst of a long call."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it was gone before the kernel was asked
+
+
+class Worker:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._receiver = Receiver(control)
+        self._sessions: dict[int, Session] = {}
+        self._poll = select.poll()
+        self._poll.register(control.fileno(), select.POLLIN)
+        self._running = True
+        self._lease: object = None  # held for the life of the process
+
+    def run(self) -> None:
+        received: list[frames.Frame] = []
+        try:
+            while not received:
+                received = self._receiver.receive()
+        except EOFError:
+            return
+        first, *others = received
+        if self._prepare(pickle.loads(first.body), first.descriptors):
+            for frame in others:
+                self._control_frame(frame)
+            self._serve()
+
+    # ---------------------------------------------------------------- getting ready
+
+    def _prepare(self, setup: Told, descriptors: tuple[int, ...]) -> bool:
+        began = time.monotonic()
+        for doing, stage in (("lease", self._take_lease), ("init", self._load)):
+            try:
+                stage(setup, descriptors)
+            except BaseException as error:
+                self._tell_failure(doing, error)
+                return False
+        self._tell(ready=time.monotonic() - began)
+        return True
+
+    def _take_lease(self, setup: Told, descriptors: tuple[int, ...]) -> None:
+        os.environ.update(setup["environ"])
+        for name in setup["unset"]:
+            os.environ.pop(name, None)
+        if setup["request"] is None:  # under a lease that somebody above it holds
+            held, gpus, uuids = None, setup["gpus"], tuple(setup["uuids"])
+        else:
+            lease = self._acquire(setup["request"])
+            self._lease = lease
+            held, gpus, uuids = lease.id, lease.indices, tuple(device.uuid for device in lease.devices)
+        context.enter(context.Worker(setup["name"], gpus, uuids, held))
+        self._tell(leased=held, gpus=gpus, uuids=uuids)
+
+    def _acquire(self, request: Told) -> Held:
+        """What is free now, else a place in the line, after saying so."""
+        from gpulease.leases import acquire
+
+        try:
+            return acquire(**request, kind="pool", wait=0)
+        except NotGranted as error:
+            self._tell(waiting=error.what)
+        return acquire(**request, kind="pool")
+
+    def _load(self, setup: Told, descriptors: tuple[int, ...]) -> None:
+        sys.path[:] = setup["path"]
+        shared = from_body(setup["shared"], descriptors, writable=False) if setup["shared"] else {}
+        if setup["shared_files"]:
+            from gpulease.pool.files import load_files
+
+            shared.update(load_files(setup["shared_files"]))
+        current = context.worker()._replace(shared=MappingProxyType(shared))
+        context.enter(current)
+        if setup["init"] is not None:
+            function, arguments = unpack(setup["init"])
+            context.enter(current._replace(state=_callable(function)(*arguments)))
+
+    # ---------------------------------------------------------------- working
+
+    def _serve(self) -> None:
+        while self._running:
+            busy = any(session.waiting for session in self._sessions.values())
+            for descriptor, _ in self._poll.poll(0 if busy else None):
+                if descriptor == self._control.fileno():
+                    self._read_control()
+                else:
+                    self._read_session(descriptor)
+            self._work()
+
+    def _work(self) -> None:
+        """All that one program sent; or, for several programs, one item of each in turn."""
+        sessions = list(self._sessions.values())
+        if len(sessions) == 1:
+            waiting, run_next = sessions[0].waiting, sessions[0].run_next
+            while waiting:
+                run_next()
+            return
+        for session in sessions:
+            if session.waiting:
+                session.run_next()
+
+    def _read_session(self, descriptor: int) -> None:
+        session = self._sessions[descriptor]
+        try:
+            session.receive()
+        except EOFError:
+            self._poll.unregister(descriptor)
+            del self._sessions[descriptor]
+            session.close()
+
+    def _read_control(self) -> None:
+        try:
+            for frame in self._receiver.receive():
+                self._control_frame(frame)
+        except EOFError:
+            self._running = False
+
+    def _control_frame(self, frame: frames.Frame) -> None:
+        told = pickle.loads(frame.body)
+        if told["do"] == "stop":
+            self._running = False
+        else:
+            connected, tokens = frame.descriptors
+            session = Session(socket.socket(fileno=connected), tokens)
+            self._sessions[connected] = session
+            self._poll.register(connected, select.POLLIN)
+
+    # ---------------------------------------------------------------- telling
+
+    def _tell(self, **told: object) -> None:
+        frames.send_all(self._control, frames.pack(frames.CONTROL, pickle.dumps(told)))
+
+    def _tell_failure(self, doing: str, error: BaseException) -> None:
+        import traceback
+
+        if isinstance(error, GpuleaseError):
+            known: tuple[object, ...] | None = (error.code, error.what, error.next_step)
+        else:
+            known = None
+        short = f"{type(error).__qualname__}: {error}"
+        text = "".join(traceback.format_exception(error))
+        self._tell(failed=doing, known=known, short=short, text=text)
+
+
+def _callable(function: Any) -> Any:
+    """A function, or the one that `module:function` names."""
+    if not isinstance(function, str):
+        return function
+    from gpulease.pool.files import find_function
+
+    return find_function(function)
+
+
+if __name__ == "__main__":
+    from gpulease.pool.worker import main as imported_main  # not as `__main__`, which is the user's word
+
+    imported_main(int(sys.argv[1]))

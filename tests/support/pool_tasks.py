@@ -1,0 +1,141 @@
+"""Functions that tests run in workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import gpulease
+
+
+def double(value: int) -> int:
+    return value * 2
+
+
+def add(left: int, right: int = 0) -> int:
+    return left + right
+
+
+def fail(value: object) -> None:
+    raise ValueError(f"no {value}")
+
+
+def fail_odd(value: int) -> int:
+    if value % 2:
+        raise ValueError(f"odd {value}")
+    return value
+
+
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def die(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def die_and_count(path: str) -> None:
+    """Ends its worker each time, and leaves a mark for it."""
+    with open(path, "a") as file:
+        file.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(path: str, value: int) -> int:
+    if not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return value
+
+
+def leave(code: int) -> None:
+    os._exit(code)
+
+
+def wait_for(path: str, seconds: float = 30) -> str:
+    """Runs until the file is there."""
+    until = time.monotonic() + seconds
+    while not Path(path).exists():
+        if time.monotonic() > until:
+            raise TimeoutError(path)
+        time.sleep(0.005)
+    return path
+
+
+def mark_and_wait(mark: str, path: str) -> int:
+    Path(mark).touch()
+    wait_for(path)
+    return os.getpid()
+
+
+def short_or_wait(path: str, value: int) -> tuple[int, int]:
+    """The first one waits; the others are short."""
+    if value == 0:
+        wait_for(path)
+    return value, os.getpid()
+
+
+def out_of_memory() -> None:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def who() -> Any:
+    current = gpulease.worker()
+    return current._replace(shared={}, state=None)
+
+
+def shared_sum(name: str) -> float:
+    return float(gpulease.worker().shared[name].sum())
+
+
+def write_shared(name: str) -> None:
+    gpulease.worker().shared[name][0] = 1
+
+
+def state() -> Any:
+    return gpulease.worker().state
+
+
+def initialise(path: str) -> str:
+    """Counts its runs in a folder."""
+    Path(path, str(os.getpid())).touch()
+    return f"state of {os.getpid()}"
+
+
+def initialise_badly() -> None:
+    raise RuntimeError("no model here")
+
+
+class Unloadable(Exception):
+    """Pickles, and cannot be unpickled."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def raise_unloadable() -> None:
+    raise Unloadable(1, 2)
+
+
+def nested(gpus: int) -> list[int]:
+    with gpulease.Pool(gpus=gpus) as pool:
+        return list(pool.map(double, range(5)))
+
+
+def kill_at_random(value: int, seed: int) -> int:
+    """One in fifty ends its worker, on its first try only: whether it does is drawn from the process too."""
+    if (value * 2654435761 + os.getpid() * 40503 + seed) % 50 == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value * value
+
+
+def state_after(value: int) -> Any:
+    time.sleep(0.001)
+    return gpulease.worker().state

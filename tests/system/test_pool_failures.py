@@ -1,0 +1,219 @@
+"""Failure is local: an exception, a dead worker, a poisonous item, a bad `init` cost no other item."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import pool_tasks as tasks
+from support.machine import Machine
+
+import gpulease
+from gpulease.errors import CannotPickle, NotEnoughDevices, OutOfMemory, PoolBroken, PoolClosed, TaskFailed, WorkerDied
+
+
+@pytest.fixture
+def pool(in_machine: Machine) -> Iterator[gpulease.Pool]:
+    with gpulease.Pool(gpus=2) as pool:
+        yield pool
+
+
+def test_an_exception_is_the_tasks_own_with_the_workers_traceback(pool: gpulease.Pool) -> None:
+    with pytest.raises(ValueError, match="no 3") as caught:
+        pool.submit(tasks.fail, 3).result(30)
+    assert 'raise ValueError(f"no {value}")' in str(caught.value.__cause__)
+
+
+def test_map_goes_on_behind_an_item_that_failed(pool: gpulease.Pool) -> None:
+    results, seen = pool.map(tasks.fail_odd, range(6)), []
+    for _ in range(6):
+        try:
+            seen.append(next(results))
+        except ValueError as error:
+            seen.append(str(error))
+    assert seen == [0, "odd 1", 2, "odd 3", 4, "odd 5"]
+    kept = list(pool.map(tasks.fail_odd, range(4), return_errors=True))
+    assert [type(value) for value in kept] == [int, ValueError, int, ValueError]
+
+
+def test_an_error_that_cannot_be_rebuilt_here_is_told_in_words(pool: gpulease.Pool) -> None:
+    with pytest.raises(TaskFailed, match="Unloadable: 1 2"):
+        pool.submit(tasks.raise_unloadable).result(30)
+
+
+def test_out_of_memory_on_the_device_is_told_apart(pool: gpulease.Pool) -> None:
+    with pytest.raises(OutOfMemory, match="CUDA out of memory") as caught:
+        pool.submit(tasks.out_of_memory).result(30)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert pool.submit(tasks.double, 2).result(30) == 4
+
+
+def test_a_dead_worker_costs_one_try_and_its_gpu_is_used_again(pool: gpulease.Pool, tmp_path: Path) -> None:
+    assert pool.submit(tasks.die_once, str(tmp_path / "mark"), 7).result(30) == 7
+    assert list(pool.map(tasks.double, range(100))) == [2 * value for value in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "words"), [(tasks.die, signal.SIGSEGV, "SIGSEGV"), (tasks.leave, 7, "exit code 7")]
+)
+def test_how_a_worker_ended_is_named(in_machine: Machine, function: object, argument: int, words: str) -> None:
+    with gpulease.Pool(gpus=1, retries=0) as pool:
+        with pytest.raises(WorkerDied, match=words) as caught:
+            pool.submit(function, int(argument)).result(30)  # type: ignore[arg-type]
+        assert caught.value.fields["tries"] == 1
+        assert pool.submit(tasks.double, 2).result(30) == 4
+
+
+def test_an_item_that_kills_three_workers_fails_alone(pool: gpulease.Pool, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    poison = pool.submit(tasks.die_and_count, str(marks))
+    others = [pool.submit(tasks.double, value) for value in range(200)]
+    with pytest.raises(WorkerDied, match="SIGKILL") as caught:
+        poison.result(60)
+    assert marks.read_text() == "xxx"
+    assert caught.value.fields["signal"] == signal.SIGKILL
+    assert [future.result(60) for future in others] == [2 * value for value in range(200)]
+
+
+def test_workers_killed_at_random_lose_nothing(in_machine: Machine) -> None:
+    """Two thousand items, in whichever order workers die: every result once, right, in order."""
+    with gpulease.Pool(gpus=2, retries=20) as pool:
+        stop = threading.Event()
+        killed = threading.Thread(target=_kill_workers, args=(pool, stop))
+        killed.start()
+        results = list(pool.map(_slow_square, range(2000)))
+        stop.set()
+        killed.join(30)
+    assert results == [value * value for value in range(2000)]
+
+
+def _slow_square(value: int) -> int:
+    import time
+
+    time.sleep(0.0005)
+    return value * value
+
+
+def _kill_workers(pool: gpulease.Pool, stop: threading.Event) -> None:
+    import random
+
+    chance, kills = random.Random(6), 0
+    while kills < 20 and not stop.wait(chance.uniform(0.01, 0.1)):
+        slots = pool._backend._local.crew.slots  # type: ignore[attr-defined]
+        slot = chance.choice(slots)
+        if slot.state == "ready" and slot.process is not None:
+            slot.process.kill()
+            kills += 1
+
+
+def test_init_that_always_fails_is_one_clear_error(in_machine: Machine) -> None:
+    with gpulease.Pool(gpus=2, init=tasks.initialise_badly) as pool:
+        futures = [pool.submit(tasks.double, value) for value in range(3)]
+        for future in futures:
+            with pytest.raises(PoolBroken, match="no model here"):
+                future.result(30)
+        with pytest.raises(PoolBroken, match="no model here"):
+            pool.submit(tasks.double, 1)
+
+
+def test_init_that_kills_its_worker_is_not_tried_for_ever(in_machine: Machine) -> None:
+    with (
+        gpulease.Pool(gpus=1, init=tasks.die, initargs=(9,)) as pool,
+        pytest.raises(PoolBroken, match=r"3 times in a row.*SIGKILL"),
+    ):
+        pool.submit(tasks.double, 1).result(60)
+
+
+def test_what_cannot_be_pickled_is_named(pool: gpulease.Pool) -> None:
+    lock = threading.Lock()
+    with pytest.raises(CannotPickle, match=r"its variable 'lock'.*cannot pickle '_thread.lock'"):
+        pool.submit(lambda: lock)
+    with pytest.raises(CannotPickle, match="element 0, key 'inner'"):
+        pool.submit(tasks.double, {"inner": lock})
+    with pytest.raises(CannotPickle, match="result"):
+        pool.submit(threading.Lock).result(30)
+    with pytest.raises(CannotPickle, match="key 'handle'"):
+        gpulease.Pool(shared={"handle": lock})
+
+
+def test_a_nested_pool_divides_its_workers_gpus(in_machine: Machine) -> None:
+    with gpulease.Pool(gpus=4, gpus_per_worker=2) as pool:
+        assert pool.submit(tasks.nested, 2).result(60) == [0, 2, 4, 6, 8]
+        with pytest.raises(NotEnoughDevices, match="the worker has 2"):
+            pool.submit(tasks.nested, 3).result(60)
+
+
+def test_terminate_ends_what_runs(in_machine: Machine, tmp_path: Path) -> None:
+    pool = gpulease.Pool(gpus=1)
+    mark = str(tmp_path / "mark")
+    future = pool.submit(tasks.mark_and_wait, mark, str(tmp_path / "never"))
+    tasks.wait_for(mark)
+    pool.terminate()
+    with pytest.raises(PoolClosed):
+        future.result(0)
+
+
+PARENT = """
+import sys, gpulease
+from support import pool_tasks as tasks
+pool = gpulease.Pool(gpus=2)
+pids = [pool.submit(tasks.pid).result(30)]
+busy = pool.submit(tasks.mark_and_wait, sys.argv[1], sys.argv[1] + ".never")
+tasks.wait_for(sys.argv[1])
+print(*[slot.process.pid for slot in pool._backend._local.crew.slots], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_workers_end_with_a_killed_parent_even_in_a_long_call(machine: Machine, tmp_path: Path) -> None:
+    path = f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path / "mark")],
+        env={**machine.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout
+    pidfds = [os.pidfd_open(int(word)) for word in parent.stdout.readline().split()]
+    assert len(pidfds) == 2
+    parent.kill()
+    parent.wait()
+    import select
+
+    for pidfd in pidfds:
+        assert select.select([pidfd], [], [], 10)[0], "a worker outlived its parent"
+        os.close(pidfd)
+
+
+FORKS = """
+import multiprocessing, gpulease
+from concurrent.futures import ProcessPoolExecutor
+from support import pool_tasks as tasks
+with gpulease.Pool(gpus=2) as pool:
+    other = multiprocessing.get_context("fork").Pool(2)  # while the workers start
+    assert list(pool.map(tasks.double, range(10))) == list(other.map(tasks.double, range(10)))
+    other.terminate()
+with ProcessPoolExecutor(2) as other:
+    assert list(other.map(tasks.double, range(3))) == [0, 2, 4]
+print("ok")
+"""
+
+
+def test_a_program_may_fork_while_workers_start_and_after_a_pool(machine: Machine) -> None:
+    path = f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", FORKS],
+            env={**machine.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.stdout == "ok\n", done.stderr

@@ -1,0 +1,119 @@
+"""Named pools keep workers warm between programs of one user."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+from support import pool_tasks as tasks
+from support.machine import Machine
+
+import gpulease
+from gpulease.errors import NotFound, PoolClosed, WorkerDied
+
+TESTS = str(Path(__file__).parents[1])
+
+
+@pytest.fixture
+def started(in_machine: Machine, tmp_path: Path) -> Iterator[Machine]:
+    numpy.savez(tmp_path / "data.npz", array=numpy.arange(100_000.0))
+    (tmp_path / "warm.py").write_text("import os\ndef load():\n    print('loaded')\n    return os.getpid()\n")
+    in_machine.environ["PYTHONPATH"] = f"{tmp_path}:{TESTS}:{os.environ.get('PYTHONPATH', '')}"
+    shared = str(tmp_path / "data.npz")
+    done = in_machine.run("pool", "start", "sums", "--gpus", "2", "--init", "warm:load", "--shared", shared)
+    try:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "sums: 2 ready\n"
+        yield in_machine
+    finally:
+        in_machine.run("pool", "stop", "sums")
+
+
+def test_a_second_program_finds_the_same_warm_workers(started: Machine) -> None:
+    program = "import gpulease; from support import pool_tasks as t\n"
+    program += "with gpulease.Pool.connect('sums') as pool: print(*sorted(set(pool.map(t.state_after, range(60)))))"
+    runs = [
+        subprocess.run([sys.executable, "-c", program], env=started.environ, capture_output=True, text=True, timeout=60)
+        for _ in range(2)
+    ]
+    assert runs[0].returncode == 0, runs[0].stderr
+    pids = {str(worker["pid"]) for worker in started.json("pool", "ls")["pools"][0]["workers"]}
+    assert set(runs[0].stdout.split()) <= pids
+    assert set(runs[1].stdout.split()) <= pids
+
+
+def test_it_is_used_like_any_pool(started: Machine) -> None:
+    with gpulease.Pool.connect("sums") as pool, gpulease.Pool.connect("sums") as other:
+        mixed = zip(pool.map(tasks.double, range(500)), other.map(tasks.double, range(500, 1000)), strict=True)
+        assert list(mixed) == [(2 * value, 2 * (value + 500)) for value in range(500)]
+        assert pool.submit(tasks.shared_sum, "array").result(30) == numpy.arange(100_000.0).sum()
+        with pytest.raises(ValueError, match="no 3"):
+            pool.submit(tasks.fail, 3).result(30)
+    row = started.run("pool", "ls").stdout.splitlines()[1]
+    assert row.split()[0] == "sums"
+    assert "2/2" in row
+
+
+def test_a_dead_worker_is_replaced_and_the_new_one_is_used(started: Machine, tmp_path: Path) -> None:
+    with gpulease.Pool.connect("sums", retries=0) as pool:
+        with pytest.raises(WorkerDied, match="SIGSEGV"):
+            pool.submit(tasks.die, int(signal.SIGSEGV)).result(30)
+        go = str(tmp_path / "go")
+        marks = [str(tmp_path / f"mark{number}") for number in range(2)]
+        both = [pool.submit(tasks.mark_and_wait, mark, go) for mark in marks]
+        for mark in marks:
+            tasks.wait_for(mark)  # both run at once, so the second one on the worker that is new
+        Path(go).touch()
+        assert len({future.result(30) for future in both}) == 2
+    assert "loaded" in started.run("pool", "log", "sums").stdout
+
+
+def test_a_stopped_pool_fails_what_is_left_and_leaves_nothing(started: Machine, tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+    with gpulease.Pool.connect("sums") as pool:
+        running = pool.submit(tasks.mark_and_wait, mark, str(tmp_path / "go"))
+        tasks.wait_for(mark)
+        pid = started.json("pool", "ls")["pools"][0]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(PoolClosed, match="stopped"):
+            running.result(30)
+        with pytest.raises(PoolClosed):
+            pool.submit(tasks.double, 1)
+    assert started.json("pool", "ls")["pools"] == []
+    deadline = time.monotonic() + 20
+    while started.json("status")["leases"]:
+        assert time.monotonic() < deadline
+
+
+def test_what_is_wrong_is_said(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, code, text in [
+        (("start", "../x"), 2, "is no name"),
+        (("start", "x", "--init", "nothing"), 2, "module:function"),
+        (("start", "x", "--init", "nowhere:f"), 1, "nowhere"),
+        (("start", "x", "--shared", str(tmp_path / "none.npz")), 2, "cannot be read"),
+        (("start", "x", "--gpus", "3", "--gpus-per-worker", "2"), 2, "multiple"),
+        (("stop", "x"), 1, "no pool 'x'"),
+        (("log", "y"), 1, "no log"),
+        ((), 2, "required"),
+    ]:
+        done = machine.run("pool", *words)
+        assert done.returncode == code, done
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr
+    assert machine.run("pool", "ls").stdout == "no pools\n"
+    monkeypatch.setenv("GPULEASE_DIR", machine.environ["GPULEASE_DIR"])
+    with pytest.raises(NotFound, match="no pool 'z'"):
+        gpulease.Pool.connect("z")
+
+
+def test_a_pool_of_that_name_is_not_started_twice(started: Machine) -> None:
+    done = started.run("pool", "start", "sums")
+    assert done.returncode == 2
+    assert "already running" in done.stderr

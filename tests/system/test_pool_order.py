@@ -1,0 +1,222 @@
+"""Results come once, right, in order; the standard library's rules for executors hold."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, as_completed, wait
+from pathlib import Path
+
+import pytest
+from support import pool_tasks as tasks
+from support.machine import Machine
+
+import gpulease
+from gpulease.errors import NotEnoughDevices, PoolClosed, UsageError
+
+
+@pytest.fixture
+def pool(in_machine: Machine) -> Iterator[gpulease.Pool]:
+    with gpulease.Pool(gpus=2) as pool:
+        yield pool
+
+
+def test_map_keeps_the_order_and_takes_several_iterables(pool: gpulease.Pool) -> None:
+    assert list(pool.map(tasks.double, range(3000))) == [2 * value for value in range(3000)]
+    assert list(pool.map(tasks.add, [1, 2, 3], [10, 20])) == [11, 22]
+    assert list(pool.map(tasks.double, [])) == []
+
+
+def test_unordered_results_are_all_there(pool: gpulease.Pool) -> None:
+    assert sorted(pool.map_unordered(tasks.double, range(2000))) == [2 * value for value in range(2000)]
+
+
+def test_unordered_results_come_as_they_are_done(pool: gpulease.Pool, tmp_path: Path) -> None:
+    go = str(tmp_path / "go")
+    results = pool.map_unordered(tasks.short_or_wait, [go] * 40, range(40))
+    seen = [next(results)[0] for _ in range(39)]
+    Path(go).touch()
+    assert sorted(seen) == list(range(1, 40))
+    assert [value for value, _ in results] == [0]
+
+
+def test_nothing_stands_behind_a_long_item_while_a_worker_idles(pool: gpulease.Pool, tmp_path: Path) -> None:
+    """Short ones make the pool send many ahead; then one of them is long."""
+    go = str(tmp_path / "go")
+    list(pool.map(tasks.short_or_wait, [go] * 2000, range(1, 2001)))
+    futures = [pool.submit(tasks.short_or_wait, go, (value - 100) % 300) for value in range(300)]
+    long = futures.pop(100)
+    done, _ = wait(futures, timeout=20)
+    assert len(done) == len(futures)
+    assert not long.done()
+    Path(go).touch()
+    assert long.result(20)[0] == 0
+
+
+def test_submit_with_keywords_and_as_completed(pool: gpulease.Pool) -> None:
+    futures = {pool.submit(tasks.add, value, right=1): value for value in range(20)}
+    assert {future.result() - 1 for future in as_completed(futures, timeout=30)} == set(range(20))
+
+
+def test_functions_of_main_and_closures_travel_by_value_and_follow_changes(pool: gpulease.Pool) -> None:
+    offset = 1
+
+    def shifted(value: int) -> int:
+        return value + offset
+
+    assert pool.submit(shifted, 1).result(30) == 2
+    offset = 10
+    assert pool.submit(shifted, 1).result(30) == 11
+    assert list(pool.map(lambda value: value**2, range(5))) == [0, 1, 4, 9, 16]
+
+
+def test_a_waiting_item_can_be_cancelled_and_a_running_one_cannot(pool: gpulease.Pool, tmp_path: Path) -> None:
+    go = str(tmp_path / "go")
+    running = [pool.submit(tasks.mark_and_wait, str(tmp_path / f"mark{n}"), go) for n in range(2)]
+    for number in range(2):
+        tasks.wait_for(str(tmp_path / f"mark{number}"))
+    waiting = pool.submit(tasks.double, 1)
+    assert waiting.cancel()
+    assert not running[0].cancel()
+    Path(go).touch()
+    assert len({future.result(30) for future in running}) == 2
+    with pytest.raises(CancelledError):
+        waiting.result(0)
+
+
+def test_timeouts_are_the_callers_and_leave_the_item_running(pool: gpulease.Pool, tmp_path: Path) -> None:
+    go = str(tmp_path / "go")
+    future = pool.submit(tasks.wait_for, go)
+    with pytest.raises(TimeoutError):
+        future.result(0.01)
+    with pytest.raises(TimeoutError):
+        next(pool.map(tasks.wait_for, [go], timeout=0.01))
+    Path(go).touch()
+    assert future.result(30) == go
+
+
+def test_input_is_read_a_bounded_way_ahead(pool: gpulease.Pool) -> None:
+    taken = []
+
+    def endless() -> Iterator[int]:
+        value = 0
+        while True:
+            taken.append(value)
+            yield value
+            value += 1
+
+    results = pool.map(tasks.double, endless())
+    assert [next(results) for _ in range(10)] == [2 * value for value in range(10)]
+    assert len(taken) < 3000
+    results.close()
+
+
+def test_a_generator_that_raises_gives_what_came_before_it(pool: gpulease.Pool) -> None:
+    def broken() -> Iterator[int]:
+        yield from range(5)
+        raise LookupError("no sixth")
+
+    results = pool.map(tasks.double, broken())
+    assert [next(results) for _ in range(5)] == [0, 2, 4, 6, 8]
+    with pytest.raises(LookupError, match="no sixth"):
+        next(results)
+    with pytest.raises(StopIteration):
+        next(results)
+
+
+def test_many_threads_share_one_pool(pool: gpulease.Pool) -> None:
+    results: dict[int, list[int]] = {}
+
+    def use(number: int) -> None:
+        results[number] = list(pool.map(tasks.add, range(300), [number] * 300))
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == {number: [value + number for value in range(300)] for number in range(6)}
+
+
+def test_after_shutdown_nothing_is_taken_and_all_is_done(in_machine: Machine) -> None:
+    pool = gpulease.Pool(gpus=1)
+    futures = [pool.submit(tasks.double, value) for value in range(50)]
+    pool.shutdown(wait=False)
+    with pytest.raises(PoolClosed, match="shut down") as caught:
+        pool.submit(tasks.double, 1)
+    assert isinstance(caught.value, RuntimeError)
+    assert [future.result(30) for future in futures] == [2 * value for value in range(50)]
+    pool.shutdown()
+    pool.shutdown()
+    with pytest.raises(PoolClosed):
+        pool.map(tasks.double, [1])
+
+
+def test_shutdown_can_cancel_what_waits(in_machine: Machine, tmp_path: Path) -> None:
+    pool = gpulease.Pool(gpus=1)
+    go, mark = str(tmp_path / "go"), str(tmp_path / "mark")
+    running = pool.submit(tasks.mark_and_wait, mark, go)
+    tasks.wait_for(mark)
+    waiting = [pool.submit(tasks.double, value) for value in range(10)]
+    pool.shutdown(wait=False, cancel_futures=True)
+    Path(go).touch()
+    pool.shutdown()
+    assert running.result(0)
+    assert all(future.cancelled() for future in waiting)
+
+
+def test_a_forgotten_pool_finishes_its_work_and_ends(in_machine: Machine) -> None:
+    pool = gpulease.Pool(gpus=1)
+    thread = pool._backend._local.reactor.thread  # type: ignore[attr-defined]
+    future = pool.submit(tasks.double, 21)
+    gone = weakref.ref(pool)
+    del pool
+    gc.collect()
+    assert gone() is None
+    assert future.result(30) == 42
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_dropped_result_is_not_kept(pool: gpulease.Pool) -> None:
+    future = pool.submit(set, [1, 2])
+    kept = weakref.ref(future.result(30))
+    del future
+    until = time.monotonic() + 10
+    while kept() is not None and time.monotonic() < until:
+        pool.submit(tasks.pid).result(30)
+        gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gpus": 0}, "gpus is 0"),
+        ({"gpus": "some"}, "all-idle"),
+        ({"gpus": 3, "gpus_per_worker": 2}, "multiple"),
+        ({"retries": -1}, "retries"),
+        ({"shared": {1: 2}}, "names as keys"),
+        ({"engine": "slurm"}, "engine"),
+        ({"mem": "6G", "gpus_per_worker": 2, "gpus": 2}, "one GPU"),
+        ({"init": 3}, "init"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(options: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        gpulease.Pool(**options)  # type: ignore[arg-type]
+
+
+def test_more_gpus_than_the_machine_has_are_refused_at_once(in_machine: Machine) -> None:
+    with pytest.raises(NotEnoughDevices, match="asks for 5 GPUs, and this machine has 4"):
+        gpulease.Pool(gpus=5)
+
+
+def test_map_of_nothing_is_refused(pool: gpulease.Pool) -> None:
+    with pytest.raises(UsageError, match="iterable"):
+        pool.map(tasks.double)
+    with pytest.raises(UsageError, match="not a function"):
+        pool.submit(3)  # type: ignore[arg-type]

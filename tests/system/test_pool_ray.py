@@ -1,0 +1,81 @@
+"""The same program on Ray: a real local cluster, with GPUs that only Ray believes in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from support import pool_tasks as tasks
+
+import gpulease
+from gpulease.errors import NotEnoughDevices, OutOfMemory, PoolBroken, PoolClosed, UsageError, WorkerDied
+
+ray: Any = pytest.importorskip("ray")
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def pool() -> Iterator[gpulease.Pool]:
+    with gpulease.Pool(gpus=2, engine="ray", shared={"array": numpy.arange(100_000.0)}, init=os.getpid) as pool:
+        yield pool
+
+
+def test_results_are_right_in_order_and_workers_stay_warm(pool: gpulease.Pool) -> None:
+    assert list(pool.map(tasks.double, range(300))) == [2 * value for value in range(300)]
+    pids = {pool.submit(tasks.pid).result(60) for _ in range(10)}
+    states = {pool.submit(tasks.state).result(60) for _ in range(10)}
+    assert pids | states == pids
+    assert len(pids) <= 2
+    assert pool.submit(tasks.environment, "CUDA_VISIBLE_DEVICES").result(60) in ("0", "1")
+
+
+def test_shared_data_is_put_once_and_read_only(pool: gpulease.Pool) -> None:
+    assert list(pool.map(tasks.shared_sum, ["array"] * 4)) == [numpy.arange(100_000.0).sum()] * 4
+    with pytest.raises(ValueError, match="read-only"):
+        pool.submit(tasks.write_shared, "array").result(60)
+
+
+def test_large_arguments_come_back_changed(pool: gpulease.Pool) -> None:
+    result = pool.submit(lambda array: array + 1, numpy.arange(50_000.0)).result(60)
+    assert (result == numpy.arange(50_000.0) + 1).all()
+
+
+def test_failure_is_local(pool: gpulease.Pool, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no 3") as caught:
+        pool.submit(tasks.fail, 3).result(60)
+    assert "raise ValueError" in str(caught.value.__cause__)
+    with pytest.raises(OutOfMemory):
+        pool.submit(tasks.out_of_memory).result(60)
+    assert pool.submit(tasks.die_once, str(tmp_path / "mark"), 7).result(60) == 7
+    marks = tmp_path / "marks"
+    with pytest.raises(WorkerDied):
+        pool.submit(tasks.die_and_count, str(marks)).result(90)
+    assert marks.read_text() == "xxx"
+    assert list(pool.map(tasks.double, range(20))) == [2 * value for value in range(20)]
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(NotEnoughDevices, match="Ray cluster has 2"):
+        gpulease.Pool(gpus=3, engine="ray")
+    with pytest.raises(UsageError, match="memory"):
+        gpulease.Pool(mem="6G", engine="ray")
+    with gpulease.Pool(gpus=1, engine="ray", init=tasks.initialise_badly) as broken:
+        future = broken.submit(tasks.double, 1)
+        with pytest.raises(PoolBroken, match="no model here"):
+            future.result(60)
+    closed = gpulease.Pool(gpus=1, engine="ray")
+    closed.shutdown()
+    with pytest.raises(PoolClosed):
+        closed.submit(tasks.double, 1)
