@@ -153,3 +153,17 @@ def group_names(uid: int) -> tuple[str, ...]:
         except KeyError:
             names.append(str(number))
     return tuple(names)
+
+
+class Family:
+    """Where a process stands: its state, its parent and its session."""
+
+    __slots__ = ("parent", "session", "state")
+
+    def __init__(self, state: str, parent: int, session: int) -> None:
+        self.state, self.parent, self.session = state, parent, session
+
+
+def family(pid: int) -> Family | None:
+    fields = _fields(pid)
+    return None if fields is None else Family(fields[0].decode(), int(fields[1]), int(fields[3]))

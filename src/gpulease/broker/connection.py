@@ -13,7 +13,19 @@ MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut o
 
 
 class Connection:
-    __slots__ = ("_groups", "descriptor", "outgoing", "pid", "since_partial", "socket", "start_time", "uid", "unpacker")
+    __slots__ = (
+        "_groups",
+        "bytes",
+        "descriptor",
+        "outgoing",
+        "parts",
+        "pid",
+        "since_partial",
+        "socket",
+        "start_time",
+        "uid",
+        "unpacker",
+    )
 
     def __init__(self, accepted: socket.socket) -> None:
         self.socket = accepted
@@ -23,6 +35,8 @@ class Connection:
         self.unpacker = Unpacker()
         self.outgoing = bytearray()
         self.since_partial: float | None = None
+        self.parts: list[list[str]] = []  # of a batch of jobs that is still coming in
+        self.bytes = 0
         self._groups: tuple[str, ...] | None = None
 
     @property

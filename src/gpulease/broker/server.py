@@ -48,7 +48,7 @@ class Server:
         self._begin = time.monotonic()
         self._poll.register(listener.fileno(), select.EPOLLIN)
         _raise_file_limit()
-        self.core = Core(store, self, identity.boot_id(), os.uname().nodename, SafeGpuLock())
+        self.core = Core(store, self, identity.boot_id(), os.uname().nodename, SafeGpuLock(), directory)
 
     # ---------------------------------------------------------------- the loop
 
