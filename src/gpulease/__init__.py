@@ -9,8 +9,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "acquire": "gpulease.leases",
+    "jobs": "gpulease.submission",
     "select": "gpulease.api",
     "status": "gpulease.api",
+    "submit": "gpulease.submission",
 }
 _MODULES = ("errors", "placeholders")
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from gpulease.api import select as select
     from gpulease.api import status as status
     from gpulease.leases import acquire as acquire
+    from gpulease.submission import jobs as jobs
+    from gpulease.submission import submit as submit
 
 
 def __getattr__(name: str) -> object:

@@ -19,7 +19,7 @@ from gpulease.broker.records import Asker, asker_document, lease_document, read_
 from gpulease.broker.settings import Settings
 from gpulease.broker.views import Ended, views
 from gpulease.errors import GpuleaseError, NotEnoughDevices, NotGranted, StateError
-from gpulease.jobs import OPEN
+from gpulease.job import OPEN
 from gpulease.messages import error
 from gpulease.model import Device, Lease, Owner, Process, Sample
 from gpulease.planner import Line, Plan, Policy, Spent, forget, lease_of, plan, settle, weight_of
@@ -646,5 +646,6 @@ ALARMS: dict[str, Callable[[Core, str], None]] = {
     "plan": lambda core, id: None,
     "time-limit": lambda core, id: core.queue.over_time(id),
     "grace": lambda core, id: core.queue.grace_over(id),
+    "tidy": lambda core, id: core.queue.tidy(),
     "killed": lambda core, id: core.queue.look_at_killed(id),
 }

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from gpulease import jobs
+from gpulease import job as jobs
 from gpulease.broker import settings
 from gpulease.broker.connection import Connection
 from gpulease.broker.core import Core
 from gpulease.errors import NotEnoughDevices, NotFound, NotPermitted, TooMuch, UsageError
-from gpulease.jobs import Job
+from gpulease.job import Job
 from gpulease.messages import Message, read_request
 from gpulease.model import Request
 from gpulease.planner import Line, plan
@@ -296,7 +296,7 @@ def rm(core: Core, connection: Connection, message: Message) -> None:
             core.queue.removing.add(job.id)
             core.queue.kill(job, why)
     ids = {job.id for job in found if job.state not in ("running", "paused")}
-    core.queue.forget([job for id in sorted(ids) if (job := core.queue.get(id)) is not None])
+    core.queue.forget([gone for id in sorted(ids) if (gone := core.queue.get(id)) is not None])
     _done(core, connection, found)
 
 

@@ -13,10 +13,11 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulease import identity, jobs
+from gpulease import identity
+from gpulease import job as jobs
 from gpulease.broker import hooks, spawn
 from gpulease.broker.records import lease_document
-from gpulease.jobs import Job
+from gpulease.job import Job
 from gpulease.model import Lease, Owner, Waiting
 from gpulease.planner import Grant
 from gpulease.stores.base import Change, Document, Event
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 CHUNK = 5000  # jobs that are read from the store at a time
 TAIL = 1 << 16  # bytes of a failed job's output that are searched for out-of-memory
+TIDY = 5.0  # seconds until the status files of ended tries are removed
 LOOK_AGAIN = 0.05  # seconds between looks at a tree that is being killed
 
 Key = tuple[int, int | None]
@@ -56,6 +58,7 @@ class Queue:
         self._dependents: dict[int, set[int]] = {}
         self._killing: dict[int, Killing] = {}
         self._watchers: list[Watcher] = []
+        self._litter: list[str] = []  # status files of tries that are over
         self.removing: set[int] = set()  # to be forgotten once they are gone
         self._behind: dict[str, None] = {}  # in the line, behind a job that is not over
 
@@ -317,7 +320,9 @@ class Queue:
         self.running.pop(job.id, None)
         self._killing.pop(job.id, None)
         self._count(job.state, done.state)
-        _remove(self._status(job))
+        self._litter.append(self._status(job))
+        if len(self._litter) == 1:
+            self.core.alarm(now + TIDY, "tidy")
         if done.state == "waiting":
             self._join(done)
         else:
@@ -325,6 +330,12 @@ class Queue:
             if job.id in self.removing:
                 self.removing.discard(job.id)
                 self.forget([done])
+
+    def tidy(self) -> None:
+        """Remove what is no longer needed, in a quiet moment: removing a file can cost more than starting a job."""
+        for path in self._litter:
+            _remove(path)
+        self._litter.clear()
 
     def _commit_end(self, job: Job, done: Job, why: str | None) -> None:
         change = Change("jobs", str(job.id), jobs.document(done))

@@ -288,6 +288,7 @@ class Server:
             connection.socket.close()
         self._sampling.close()
         self.core.save_usage()
+        self.core.queue.tidy()
         self.core.store.close()
 
 
