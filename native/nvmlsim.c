@@ -156,7 +156,7 @@ static int refresh_machine(void) {
     memset(&fresh, 0, sizeof fresh);
     for (int i = 0; i < MAXIMUM_GPUS; i++)
         for (int j = 0; j < NUMBERS; j++) fresh.gpus[i].numbers[j] = number_keys[j].absent;
-    if (!read_lines(path, take_machine_line, &fresh)) { machine_stamp.known = 0; return DRIVER_NOT_LOADED; }
+    if (!read_lines(path, take_machine_line, &fresh) || !fresh.gpu_count) { machine_stamp.known = 0; return DRIVER_NOT_LOADED; }
     machine = fresh;
     return SUCCESS;
 }
@@ -261,15 +261,25 @@ static int middle_fault(const char *function) {
     return strstr(function, name) ? code : SUCCESS;
 }
 
-/* Waits as the faults say. Called and left with `lock` held; it is open while waiting. */
-static void wait_for_faults(const char *function, int slow) {
-    int hangs = matches_hang(function);
-    struct timespec time = {slow / 1000, slow % 1000 * 1000000L};
-    if (!hangs && slow <= 0) return;
+/* Called and left with `lock` held; it is open while waiting. */
+static void wait_milliseconds(int milliseconds) {
+    struct timespec time = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+    if (milliseconds <= 0) return;
     pthread_mutex_unlock(&lock);
-    while (hangs) pause();
     nanosleep(&time, NULL);
     pthread_mutex_lock(&lock);
+}
+
+#define HANGING_MILLISECONDS 20
+
+/* Hangs until the fault is cleared, or the machine is gone; the code is that of reading it. */
+static int wait_while_hanging(const char *function) {
+    int code = SUCCESS;
+    while (!code && matches_hang(function)) {
+        wait_milliseconds(HANGING_MILLISECONDS);
+        code = refresh_machine();
+    }
+    return code;
 }
 
 static int leave(int code) {
@@ -282,8 +292,7 @@ static int enter(const char *function) {
     int code;
     pthread_mutex_lock(&lock);
     if (!initialized) return leave(UNINITIALIZED);
-    if ((code = refresh_machine())) return leave(code);
-    wait_for_faults(function, 0);
+    if ((code = refresh_machine()) || (code = wait_while_hanging(function))) return leave(code);
     return (code = middle_fault(function)) ? leave(code) : SUCCESS;
 }
 
@@ -298,7 +307,7 @@ static int select_device(const struct device *device) {
 static int enter_device(const char *function, const struct device *device) {
     int code = enter(function);
     if (code) return code;
-    wait_for_faults(function, machine.slow);
+    wait_milliseconds(machine.slow);
     if (!is_device(device)) return leave(INVALID_ARGUMENT);
     return (code = select_device(device)) ? leave(code) : SUCCESS;
 }
@@ -353,17 +362,24 @@ void nvmlsimUse(const char *path) {
     pthread_mutex_unlock(&lock);
 }
 
+/* The machine's directory as an absolute path, which stays true when the process changes its own. */
+static int find_directory(char path[PATH_MAX]) {
+    const char *named = chosen[0] ? chosen : getenv("GPULEASE_SIMULATION");
+    char here[PATH_MAX] = "";
+    if (!named || !*named || (*named != '/' && !getcwd(here, sizeof here))) return 0;
+    return snprintf(path, PATH_MAX, "%s%s%s", here, *here ? "/" : "", named) < PATH_MAX;
+}
+
 int nvmlInitWithFlags(unsigned flags) {
-    const char *path = chosen[0] ? chosen : getenv("GPULEASE_SIMULATION");
+    char path[PATH_MAX];
     int code;
     (void)flags;
-    if (!path || !*path || strlen(path) >= sizeof directory) return DRIVER_NOT_LOADED;
     pthread_mutex_lock(&lock);
+    if (!find_directory(path)) return leave(DRIVER_NOT_LOADED);
     if (strcmp(directory, path) != 0) machine_stamp.known = processes_stamp.known = 0;
     strcpy(directory, path);
     fill_devices();
-    if ((code = refresh_machine())) return leave(code);
-    wait_for_faults("nvmlInitWithFlags", 0);
+    if ((code = refresh_machine()) || (code = wait_while_hanging("nvmlInitWithFlags"))) return leave(code);
     if (machine.init_fault) return leave(machine.init_fault);
     if ((code = middle_fault("nvmlInitWithFlags"))) return leave(code);
     initialized++;
@@ -463,7 +479,7 @@ static int give_handle(struct device *device, struct device **handle) {
 static int enter_lookup(const char *function, const void *wanted, struct device **handle) {
     int code = enter(function);
     if (code) return code;
-    wait_for_faults(function, machine.slow);
+    wait_milliseconds(machine.slow);
     return wanted && handle ? SUCCESS : leave(INVALID_ARGUMENT);
 }
 

@@ -6,6 +6,7 @@ The public names load when first used, so that `import gpulease` costs next to n
 from __future__ import annotations
 
 __version__ = "0.1.0"
+PROTOCOL = 1  # version of the messages between client and broker
 
 _HOMES = {
     "acquire": "gpulease.leases",

@@ -10,11 +10,11 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from gpulease import places
-from gpulease.errors import BrokerUnavailable, ProtocolError, by_code
-from gpulease.wire import VERSION, Unpacker, pack
+from gpulease import PROTOCOL, places
+from gpulease.errors import BrokerUnavailable, NotGranted, ProtocolError, StateError, by_code
+from gpulease.wire import Unpacker, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,9 +32,12 @@ READ = 1 << 16
 class Client:
     """One connection. Not shared between threads, nor across a fork."""
 
-    def __init__(self, start: bool = True) -> None:
+    def __init__(self, start: bool = True, directory: str | None = None) -> None:
+        """To the first broker that is found, or to the one at `directory` alone."""
         self.pid = os.getpid()
-        self._socket, self.directory, self.kind = connect(start)
+        self._socket, self.directory, self.kind = connect(start, directory)
+        self._readable = select.poll()  # not select(), which ends at the 1024th open file of a process
+        self._readable.register(self._socket, select.POLLIN)
         self._unpacker = Unpacker(LARGEST)
         self._messages: list[Message] = []
 
@@ -47,14 +50,14 @@ class Client:
         return answer.get("ok", answer)
 
     def send(self, verb: str, **fields: Any) -> None:
-        self._socket.sendall(pack({"v": VERSION, "do": verb, **fields}))
+        self._socket.sendall(pack({"v": PROTOCOL, "do": verb, **fields}))
 
     def receive(self, timeout: float | None) -> Message | None:
         """The next message; None when none came in time. Raises the error that the broker reports."""
         until = None if timeout is None else time.monotonic() + timeout
         while not self._messages:
-            rest = None if until is None else max(0.0, until - time.monotonic())
-            if not select.select([self._socket], [], [], rest)[0]:
+            rest = None if until is None else max(0.0, until - time.monotonic()) * 1000 + 1
+            if not self._readable.poll(rest):
                 return None
             data = self._socket.recv(READ)
             if not data:
@@ -70,21 +73,42 @@ class Client:
         self._socket.close()
 
 
-def connect(start: bool) -> tuple[socket.socket, str, str]:
+def connect(start: bool, only: str | None = None) -> tuple[socket.socket, str, str]:
     """The first broker that answers: the system's, a shared one, this user's own, which is started when `start`."""
-    found = find()
+    found = find(only)
     if found is not None:
         return found
-    if not start:
-        raise BrokerUnavailable("No broker is running.", "It starts by itself with `gpulease run` or `gpulease get`.")
     own = places.own(os.environ)
-    _start(own)
+    if not start or only not in (None, own):
+        raise BrokerUnavailable("No broker is running.", "It starts by itself with `gpulease run` or `gpulease get`.")
     until = time.monotonic() + START
-    while (found := find()) is None:
+    while (found := _start_once(own, only)) is None:
         if time.monotonic() > until:
             raise BrokerUnavailable("The broker was started but does not answer.", _see_log(own))
         time.sleep(0.02)
     return found
+
+
+def _start_once(directory: str, only: str | None) -> tuple[socket.socket, str, str] | None:
+    """Of the clients that find no broker one starts it; the others look until it is there."""
+    import fcntl
+
+    places.prepare_own(directory)
+    lock = None
+    try:
+        lock = os.open(os.path.join(directory, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = find(only)
+        if found is None:
+            _start(directory)
+        return found or find(only)
+    except BlockingIOError:
+        return find(only)
+    except OSError as trouble:
+        raise StateError(f"The broker cannot start in {directory!r}: {trouble.strerror}.") from None
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def find_socket() -> str | None:
@@ -95,9 +119,9 @@ def find_socket() -> str | None:
     return None
 
 
-def find() -> tuple[socket.socket, str, str] | None:
+def find(only: str | None = None) -> tuple[socket.socket, str, str] | None:
     for kind, directory in places.candidates(os.environ):
-        connected = _try(directory)
+        connected = _try(directory) if only in (None, directory) else None
         if connected is not None:
             return connected, directory, kind
     return None
@@ -129,22 +153,36 @@ def _start(directory: str) -> None:
     """Start this user's broker in the background and wait until it is ready, or another one was quicker."""
     import subprocess
 
-    places.prepare(directory, everyone=False)
     ours, theirs = os.pipe()
     with open(os.path.join(directory, "broker.log"), "ab") as log:
         os.fchmod(log.fileno(), 0o600)
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "gpulease.broker", "--ready", str(theirs)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
+            env=_with_full_paths(os.environ),
             pass_fds=(theirs,),
             start_new_session=True,
         )
     os.close(theirs)
-    select.select([ours], [], [], START)
-    os.close(ours)
+    with open(ours, "rb", buffering=0) as pipe:
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        told = pipe.read(READ) if poll.poll(START * 1000) else b""
+    if not told and process.wait(START) > 0:  # else it was killed, and the next attempt may do better
+        raise BrokerUnavailable("The broker could not be started.", _see_log(directory))
+    for message in () if told == places.READY else Unpacker().feed(told):
+        trouble = message["error"]
+        if not trouble["fields"].get("serving"):  # else the one before is about to end, or to answer
+            raise by_code(trouble["code"], trouble["what"], trouble["next_step"], {})
+
+
+def _with_full_paths(environ: Mapping[str, str]) -> dict[str, str]:
+    """The broker lives in another folder: what was relative to this one must not be."""
+    names = [name for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION") if environ.get(name)]
+    return {**environ, **{name: os.path.abspath(environ[name]) for name in names}}
 
 
 def _see_log(directory: str) -> str:
@@ -162,7 +200,9 @@ def acquire(
     """
     ticket: str | None = None
     client = client or Client()
-    asked = dict(fields)
+    # By this name the next broker knows the request again, even if the last one died before it could answer.
+    token = os.urandom(9).hex()
+    asked = {**fields, "id": token}
     began = time.monotonic()
     while True:
         try:
@@ -180,34 +220,45 @@ def acquire(
                 else:
                     raise ProtocolError("The broker gave an answer that makes no sense.")
         except (ConnectionError, BrokenPipeError):
-            client.close()
-            client = _again()
-            asked = {**fields, "id": ticket}
+            client = _again(client)
             if fields.get("wait") is not None:
                 asked["wait"] = max(0.0, fields["wait"] - (time.monotonic() - began))
         except BaseException:
-            _leave(client, ticket)
+            _leave(client, ticket or token)
             raise
 
 
-def _again() -> Client:
-    """A connection to the broker that comes after the one that ended."""
+def take(client: Client, granted: Message) -> None:
+    """Say that whoever the lease is for has been told of it: from now on it ends with its owner only."""
+    while True:
+        try:
+            if client.ask("taken", id=granted["id"])["taken"]:
+                return
+            raise NotGranted(f"The lease {granted['id']} ended before it could be taken in hand.")
+        except ConnectionError:
+            client = _again(client)
+
+
+def _again(ended: Client) -> Client:
+    """A connection to the broker that comes after the one that ended, in the same place: it knows what was asked."""
+    ended.close()
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            return Client()
+            return Client(directory=ended.directory)
         except (BrokerUnavailable, ConnectionError):
             if time.monotonic() > until:
                 raise
             time.sleep(0.05)
 
 
-def _leave(client: Client, ticket: str | None) -> None:
-    """Out of the line, as well as it can be done now."""
+def _leave(client: Client, ticket: str) -> None:
+    """Out of the line, as well as it can be done now; what was granted in this moment goes back too."""
     try:
-        if ticket is not None:
-            client.send("cancel", id=ticket)
-            client.receive(1.0)
+        client.send("cancel", id=ticket)
+        while (answer := client.receive(1.0)) is not None and "ok" not in answer:
+            if "granted" in answer:
+                client.send("cancel", id=answer["granted"]["id"])
     except Exception:
         pass
     finally:

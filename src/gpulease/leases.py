@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -32,16 +33,16 @@ class Held:
     A child made by fork neither holds nor releases it.
     """
 
-    def __init__(self, granted: dict[str, Any], placeholder: Placeholder | None) -> None:
+    def __init__(self, granted: dict[str, Any], placeholder: Placeholder | None, directory: str | None = None) -> None:
         self.id: str = granted["id"]
         self.devices = tuple(LeasedDevice(**device) for device in granted["devices"])
         self.memory: int | None = granted["memory"]
         self.until: float | None = granted["until"]
         self._pid = os.getpid()
-        self._before: dict[str, str | None] | None = None
+        self._directory = directory
         self._released = False
         self._occupied: list[object] = []
-        self._enter_environment()
+        _environment.enter(self)
         if placeholder is not None:
             self._occupy(placeholder)
 
@@ -64,9 +65,9 @@ class Held:
             return
         self._released = True
         self._occupied.clear()
-        self._leave_environment()
+        _environment.leave(self)
         try:
-            _ask("release", what=[self.id])
+            _ask(self._directory, "release", what=[self.id])
         except NotFound:
             pass  # it ended in the meantime, by the clock or by somebody's hand
 
@@ -87,16 +88,47 @@ class Held:
             self.release()
             raise
 
-    def _enter_environment(self) -> None:
-        self._before = {name: os.environ.get(name) for name in VARIABLES}
-        os.environ.update(self.environment)
 
-    def _leave_environment(self) -> None:
-        for name, value in (self._before or {}).items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+class _Environment:
+    """The process has one environment and maybe many leases: it shows the newest that is held, and at last what was
+    there before the first, in whatever order threads give back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[Held] = []
+        self._before: dict[str, str | None] = {}
+
+    def enter(self, lease: Held) -> None:
+        with self._lock:
+            if not self._held:
+                self._before = {name: os.environ.get(name) for name in VARIABLES}
+            self._held.append(lease)
+            os.environ.update(lease.environment)
+
+    def leave(self, lease: Held) -> None:
+        with self._lock:
+            newest = self._held[-1] is lease
+            self._held.remove(lease)
+            if newest:
+                shown = self._held[-1].environment if self._held else {}
+                _set({**self._before, **shown})
+
+    def renew_lock(self) -> None:
+        """In a forked child another thread of the parent's may have held it."""
+        self._lock = threading.Lock()
+
+
+def _set(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+_environment = _Environment()
+os.register_at_fork(after_in_child=_environment.renew_lock)
 
 
 def acquire(
@@ -139,7 +171,7 @@ def acquire(
     }
     granted, connection = wire_client.acquire(fields, None, _connection())
     _put_back(connection)
-    return Held(granted, placeholder)
+    return Held(granted, placeholder, connection.directory)
 
 
 # One idle connection is kept for each thread: connecting costs more than asking.
@@ -158,24 +190,28 @@ def _put_back(client: Client) -> None:
     _kept.client = client
 
 
-def _ask(verb: str, **fields: Any) -> Any:
-    """Ask the broker, once more with a new connection when the kept one has ended."""
+def _ask(directory: str | None, verb: str, **fields: Any) -> Any:
+    """Ask the broker that lives there, again when it ended meanwhile: what asked twice does no harm."""
     client = _connection()
-    for attempt in (1, 2):
+    if client is not None and client.directory != directory:
+        client = None
+    until = time.monotonic() + wire_client.PATIENCE
+    while True:
         try:
-            client = client or Client()
+            client = client or Client(directory=directory)
             answer = client.ask(verb, **fields)
             _put_back(client)
             return answer
         except ConnectionError:
             client = None
-            if attempt == 2:
+            if time.monotonic() > until:
                 raise BrokerUnavailable("The broker ended while it was asked.", "Try again.") from None
+        except BrokerUnavailable:
+            raise  # a late answer must not be taken for the next one's
         except Exception:
             if client is not None:
                 _put_back(client)
             raise
-    return None
 
 
 def _bytes(value: int | str | None) -> int | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpulease import PROTOCOL
 from gpulease.errors import GpuleaseError, ProtocolError, UsageError
 from gpulease.model import Request
-from gpulease.wire import VERSION
 
 KINDS = ("run", "get", "shell", "acquire", "reservation", "pool")
 MOST_GPUS = 1024
@@ -61,8 +61,8 @@ REQUESTS: dict[str, dict[str, str]] = {
 
 def check(message: Message) -> Message:
     """The message, once it is known to be a request with the right fields; else an error that says what is wrong."""
-    if message.get("v") != VERSION:
-        raise ProtocolError(f"The message has protocol version {message.get('v')!r}, this broker speaks {VERSION}.")
+    if message.get("v") != PROTOCOL:
+        raise ProtocolError(f"The message has protocol version {message.get('v')!r}, this broker speaks {PROTOCOL}.")
     fields = REQUESTS.get(message.get("do"))  # type: ignore[arg-type]  # whatever it is, it is not a key then
     if fields is None:
         raise ProtocolError(f"The broker does not know how to do {str(message.get('do'))[:40]!r}.")

@@ -15,6 +15,7 @@ from gpulease.errors import BrokerUnavailable, UsageError
 SYSTEM = "/run/gpulease"
 SHARED = "/tmp/gpulease"
 SOCKET = "socket"
+READY = b"1"  # what a broker tells whoever started it
 LONGEST_SOCKET = 100  # sun_path holds 108 bytes
 
 
@@ -72,6 +73,30 @@ def prepare(directory: str, everyone: bool) -> None:
             f"The folder {directory!r} cannot be used: {trouble}.", "Remove it, or set GPULEASE_DIR to another."
         )
     os.chmod(directory, mode)  # whatever the umask is
+
+
+def write_kind(directory: str, kind: str) -> None:
+    """Leave a mark by which clients see whose broker belongs here while none runs."""
+    with open(os.path.join(directory, "kind"), "w") as file:
+        file.write(kind)
+
+
+def read_kind(directory: str) -> str:
+    try:
+        with open(os.path.join(directory, "kind")) as file:
+            return file.read(20)
+    except OSError:
+        return ""
+
+
+def prepare_own(directory: str) -> None:
+    """As `prepare`, for a client that is about to start its user's broker; never in the place of everybody's."""
+    kind = read_kind(directory)
+    if kind in ("system", "shared") and not distrust(directory):
+        raise BrokerUnavailable(
+            f"The broker for everybody in {directory!r} does not run.", f"Start it with `gpulease broker --{kind}`."
+        )
+    prepare(directory, everyone=False)
 
 
 def distrust(directory: str, owners: set[int] | None = None) -> str | None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 else:
     Message = dict  # `typing` is not loaded for a name
 
-VERSION = 1  # of the protocol; in every request
 LIMIT = 1 << 20  # bytes of one message
 HEAD = 4
 

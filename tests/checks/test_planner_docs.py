@@ -12,7 +12,19 @@ from gpulease.planner.reasons import SENTENCES
 from gpulease.planner.states import DRAINING, EXCLUDED, LOST, OUTSIDE
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-VERDICTS = (*FILTERS, DRAINING, EXCLUDED, LOST, OUTSIDE, "leased", "crowded", "memory", "held", "quota", "fits")
+VERDICTS = (
+    *FILTERS,
+    DRAINING,
+    EXCLUDED,
+    LOST,
+    OUTSIDE,
+    "leased",
+    "crowded",
+    "memory",
+    "held",
+    "quota",
+    "fits",
+)
 
 
 @pytest.mark.parametrize("name", Policy._fields)

@@ -54,10 +54,15 @@ for line in sys.stdin:
 class Reader:
     """A process with the real bindings; `reader("handle(0)…")` is what they answer, or their error."""
 
-    def __init__(self, directory: Path, library: str) -> None:
+    def __init__(self, directory: Path, library: str, here: Path | None = None) -> None:
         environ = {**os.environ, "GPULEASE_SIMULATION": str(directory), "GPULEASE_SIMULATION_LIBRARY": library}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+            [sys.executable, "-c", LOOP],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environ,
+            cwd=here,
         )
 
     def __call__(self, question: str) -> Any:
@@ -205,7 +210,7 @@ def test_only_the_first_version_of_memory_counts_the_reserve_as_used(reader: Rea
 
 
 def test_used_memory_never_exceeds_the_total(reader: Reader, directory: Path) -> None:
-    with occupied(directory, "0", 900 * GIBIBYTE):
+    with occupied(directory, "0", 79 * GIBIBYTE), occupied(directory, "0", 79 * GIBIBYTE):
         total, reserved, free, used = reader("memory(handle(0))")
     assert (free, reserved + used) == (0, total)
 
@@ -443,13 +448,62 @@ def test_a_slow_driver_takes_its_time_on_device_calls_only(reader: Reader, direc
 
 
 @pytest.mark.parametrize("hang", ["1", "GetPower"])
-def test_a_hanging_call_never_returns(reader: Reader, directory: Path, hang: str) -> None:
+def test_a_hanging_call_returns_when_the_fault_is_cleared(reader: Reader, directory: Path, hang: str) -> None:
     reader("globals().__setitem__('kept', handle(0))")
     state.set_values(directory, [f"fault.hang={hang}"])
     if hang != "1":
         assert reader("p.nvmlDeviceGetIndex(kept)") == 0
     reader.send("p.nvmlDeviceGetPowerUsage(kept)")
     assert reader.receive(0.3) is None
+    state.set_values(directory, ["fault.hang=0"])
+    assert reader.receive(DEADLINE) == [62_000]
+
+
+def test_a_call_does_not_hang_for_longer_than_its_machine_is_there(reader: Reader, directory: Path) -> None:
+    state.set_values(directory, ["fault.hang=GetCount"])
+    reader.send("p.nvmlDeviceGetCount()")
+    assert reader.receive(0.3) is None
+    (directory / "machine").unlink()
+    assert reader.receive(DEADLINE) == [error(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)]
+
+
+@pytest.mark.parametrize(
+    "assignment", ["fault.hang=GetName", "fault.middle=GetName:999", "fault.init=9", "driver.old=1"]
+)
+@pytest.mark.parametrize("off", ["0", "none"])
+def test_every_fault_is_ended_by_zero_and_by_none(directory: Path, library: str, assignment: str, off: str) -> None:
+    state.set_values(directory, [assignment, "fault.slow=1", "gpu.0.lost=1"])
+    keys = (assignment.partition("=")[0], "fault.slow", "gpu.0.lost")
+    state.set_values(directory, [f"{key}={off}" for key in keys])
+    reader = Reader(directory, library)
+    try:
+        assert reader("[p.nvmlInit(), p.nvmlDeviceGetName(handle(0)), compute(handle(0))][2]") == []
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"gpu_count=few\n", b"gpu_count=0\n"])
+def test_a_damaged_machine_is_a_driver_not_loaded(directory: Path, library: str, content: bytes) -> None:
+    (directory / "machine").write_bytes(content)
+    reader = Reader(directory, library)
+    try:
+        assert reader("p.nvmlInit()") == error(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    finally:
+        reader.close()
+
+
+def test_a_relative_directory_is_that_of_the_start(directory: Path, library: str) -> None:
+    reader = Reader(Path(directory.name), library, directory.parent)
+    try:
+        assert reader("[p.nvmlInit(), os.chdir('/'), p.nvmlDeviceGetCount()][2]") == 4
+    finally:
+        reader.close()
+
+
+def test_a_name_beyond_ascii_is_read_as_it_was_written(reader: Reader, directory: Path) -> None:
+    name = "ü" * 45
+    state.set_values(directory, [f"gpu.0.name={name}"])
+    assert reader("p.nvmlDeviceGetName(handle(0))") == name
 
 
 def test_one_thread_hangs_without_the_others(reader: Reader, directory: Path) -> None:

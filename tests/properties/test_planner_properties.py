@@ -21,11 +21,18 @@ NAMES = ("A100", "V100")
 OUT_OF_REACH = {"outside", "draining", "excluded", "lost"}
 POLICIES = (
     Policy(),
-    Policy(hold_ratio=2.0, memory_reserve=0.0, max_leases=2, patience_undeclared=100.0, longest_wait=1000.0),
+    Policy(
+        hold_ratio=2.0,
+        hold_ratio_guessed=2.0,
+        memory_reserve=0.0,
+        max_leases=2,
+        patience_undeclared=100.0,
+        longest_wait=1000.0,
+    ),
     Policy(
         patience=1.0,
         patience_floor=20.0,
-        hold_ratio=1.0,
+        hold_ratio_guessed=1.0,
         patience_undeclared=50.0,
         longest_wait=400.0,
         limits=(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from gpulease.errors import UnknownDevice, UsageError
-from gpulease.simulation import activate, library, state
+from gpulease.errors import SimulationError, UnknownDevice, UsageError
+from gpulease.simulation import activate, folder, keys, library, state
 
 GPULEASE = [sys.executable, "-m", "gpulease"]
 DEADLINE = 60
@@ -29,13 +31,18 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {**kept, "TMPDIR": str(tmp_path / "temporary")}
 
 
-def simulate(environ: dict[str, str], *words: str, code: int = 0) -> str:
+def run(command: list[str], environ: dict[str, str], code: int = 0, here: Path | None = None) -> str:
+    """What the command prints; with another code than 0 what it says is wrong."""
     ended = subprocess.run(
-        [*GPULEASE, "simulate", *words], env=environ, capture_output=True, text=True, timeout=DEADLINE, check=False
+        command, env=environ, cwd=here, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert ended.returncode == code, ended.stderr
     assert "Traceback" not in ended.stderr
     return ended.stderr if code else ended.stdout
+
+
+def simulate(environ: dict[str, str], *words: str, code: int = 0) -> str:
+    return run([*GPULEASE, "simulate", *words], environ, code)
 
 
 def left_behind(environ: dict[str, str]) -> list[str]:
@@ -185,7 +192,12 @@ def test_use_takes_the_devices_of_cuda_visible_devices(environ: dict[str, str], 
         (("-n", "65", "--", "true"), 2, "1 to 64"),
         (("-n", "few", "--", "true"), 2, "--help"),
         (("--profile", "h100", "--", "true"), 2, "a100, rtx4090, mixed"),
-        (("--set", "gpu.0.colour=red", "--", "true"), 2, "utilization"),
+        (("-n", "9" * 5000, "--", "true"), 2, "number"),
+        (("--set", "gpu.0.colour=red", "--", "true"), 2, "simulate show"),
+        (("--set", f"gpu.0.name={'x' * 5000}", "--", "true"), 2, "90 bytes"),
+        (("--set", f"gpu.0.{'x' * 5000}=1", "--", "true"), 2, "no key"),
+        (("--set", "x" * 5000, "--", "true"), 2, "KEY=VALUE"),
+        (("--profile", "x" * 5000, "--", "true"), 2, "no profile"),
         (("--", "no-such-command-here"), 1, "does not exist"),
         (("set", "gpu.0.lost=1"), 1, "no simulated machine"),
         (("show",), 1, "GPULEASE_SIMULATE=4"),
@@ -195,7 +207,9 @@ def test_use_takes_the_devices_of_cuda_visible_devices(environ: dict[str, str], 
     ],
 )
 def test_wrong_use_says_what_to_do(environ: dict[str, str], words: tuple[str, ...], code: int, said: str) -> None:
-    assert said in simulate(environ, *words, code=code)
+    told = simulate(environ, *words, code=code)
+    assert said in told
+    assert max(map(len, told.splitlines())) < 160
     assert left_behind(environ) == []
 
 
@@ -216,6 +230,17 @@ def test_wrong_use_says_what_to_do(environ: dict[str, str], words: tuple[str, ..
         ("utilization", UsageError),
         ("gpu.2.utilization=1", UnknownDevice),
         ("fault.middle=nvmlInit", UsageError),
+        ("fault.middle=nvmlInit:٣", UsageError),
+        ("gpu.٣.utilization=9", UsageError),
+        ("gpu.00.utilization=9", UsageError),
+        ("gpu.0.utilization=٣", UsageError),
+        ("gpu.0.utilization=", UsageError),
+        ("gpu.0.name=", UsageError),
+        ("gpu.0.name=\x1b[31mred", UsageError),
+        ("gpu.0.name=two\u2028lines", UsageError),
+        ("gpu.0.name=\udcff", UsageError),
+        (f"gpu.0.name={'ü' * 46}", UsageError),
+        ("gpu.0.pci_bus_id=0000:0f:00.1", UsageError),
     ],
 )
 def test_a_value_that_makes_no_sense_changes_nothing(tmp_path: Path, assignment: str, error: type[Exception]) -> None:
@@ -229,7 +254,82 @@ def test_a_value_that_makes_no_sense_changes_nothing(tmp_path: Path, assignment:
 def test_two_gpus_do_not_share_a_uuid(tmp_path: Path) -> None:
     state.create(tmp_path, 2)
     with pytest.raises(UsageError, match="UUID"):
-        state.set_values(tmp_path, [f"gpu.0.uuid={state.read_machine(tmp_path)['gpu.1.uuid']}"])
+        state.set_values(tmp_path, [f"gpu.0.uuid=GPU-{state.read_machine(tmp_path)['gpu.1.uuid'][4:].upper()}"])
+
+
+def test_every_key_that_can_be_set_is_shown(tmp_path: Path) -> None:
+    state.create(tmp_path, 1)
+    known = {*keys.MACHINE_KEYS, *(f"gpu.0.{key}" for key in keys.GPU_KEYS), "gpu_count", "profile"}
+    assert set(state.read_machine(tmp_path)) == known
+
+
+# ---- which devices
+
+
+def test_a_command_needs_no_dashes_before_it(environ: dict[str, str], tmp_path: Path) -> None:
+    assert simulate(environ, "-n", "2", "sh", "-c", 'echo "$0" "$@"', "a", "--", "-n") == "a -- -n\n"
+    environ = inside(environ, tmp_path)
+    assert simulate(environ, "use", "0", "echo", "hi") == "hi\n"
+    assert simulate(environ, "use", "0", "--memory", "2G", "echo", "--memory", "3G") == "--memory 3G\n"
+    assert simulate({**environ, "CUDA_VISIBLE_DEVICES": "1"}, "use", "echo", "hi") == "hi\n"
+    assert "no simulated device 'echo'" in simulate(environ, "use", "echo", "--", "hi", code=2)
+
+
+def test_a_command_that_is_named_like_an_action_stands_behind_dashes(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "show").write_text("#!/bin/sh\necho mine\n")
+    (tmp_path / "show").chmod(0o755)
+    environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
+    assert simulate(environ, "-n", "1", "--", "show") == "mine\n"
+
+
+def test_a_device_is_named_by_its_uuid_or_the_beginning_of_it(environ: dict[str, str], tmp_path: Path) -> None:
+    environ = inside(environ, tmp_path)
+    simulate(environ, "set", "gpu.0.mig=2")
+    uuid = json.loads(simulate(environ, "show", "--json"))["machine"]["gpu.1.uuid"]
+    for named in (uuid, uuid[:10], uuid.lower(), f"1,{uuid}"):
+        assert f"uses {1 << 30} bytes of 1\n" in simulate(environ, "use", named, "--", *GPULEASE, "simulate", "show")
+    assert "beginning of 2 UUIDs" in simulate(environ, "use", "GPU-", "--", "true", code=2)
+    assert "no simulated device" in simulate(environ, "use", "GPU-nobody", "--", "true", code=2)
+
+
+def test_a_gpu_in_instances_is_not_used_whole(environ: dict[str, str], tmp_path: Path) -> None:
+    environ = inside(environ, tmp_path)
+    simulate(environ, "set", "gpu.0.mig=7")
+    assert "0:0 to 0:6" in simulate(environ, "use", "0", "--", "true", code=2)
+    simulate(environ, "use", "0:6", "--", "true")
+
+
+def test_instances_do_not_change_under_a_process(tmp_path: Path) -> None:
+    state.create(tmp_path, 2)
+    state.occupy(tmp_path, "0", 1 << 30)
+    with pytest.raises(UsageError, match=str(os.getpid())):
+        state.set_values(tmp_path, ["gpu.0.mig=3"])
+    state.set_values(tmp_path, ["gpu.0.mig=none", "gpu.1.mig=3"])
+
+
+def test_a_process_uses_no_more_memory_than_there_is(environ: dict[str, str], tmp_path: Path) -> None:
+    environ = inside(environ, tmp_path)
+    assert "has 80.0G" in simulate(environ, "use", "0", "--memory", "900G", "--", "true", code=2)
+    simulate(environ, "set", "gpu.0.mig=2")
+    assert "has 40.0G" in simulate(environ, "use", "0:1", "--memory", "41G", "--", "true", code=2)
+    simulate(environ, "set", "gpu.0.memory_total=none")
+    simulate(environ, "use", "0:1", "--memory", "900G", "--", "true")
+
+
+# ---- names beyond ASCII
+
+
+def test_any_name_is_shown_on_any_output(environ: dict[str, str]) -> None:
+    shown = ("-n", "1", "--set", "gpu.0.name=Grün", "--", "sh", "-c", 'nvidia-smi -L; "$@"', "sh")
+    for encoding, name in (("ascii", "Gr?n"), ("utf-8", "Grün")):
+        told = simulate({**environ, "PYTHONIOENCODING": encoding}, *shown, *GPULEASE, "simulate", "show")
+        assert f"GPU 0: {name} (" in told
+        assert f"gpu.0.name={name}\n" in told
+
+
+def test_bytes_that_are_no_text_are_wrong_usage(environ: dict[str, str], tmp_path: Path) -> None:
+    environ = inside(environ, tmp_path)
+    simulate(environ, "set", os.fsdecode(b"gpu.0.name=\xff"), code=2)
 
 
 # ---- several at once
@@ -263,6 +363,65 @@ def test_a_shared_machine_lets_everybody_occupy_and_nobody_else_change(tmp_path:
 def test_a_wrong_number_of_gpus_is_refused(tmp_path: Path, value: str) -> None:
     with pytest.raises(UsageError):
         activate.directory_from_environment({"GPULEASE_SIMULATE": value, "GPULEASE_DIR": str(tmp_path)})
+
+
+def test_an_unknown_library_is_wrong_usage(environ: dict[str, str], tmp_path: Path) -> None:
+    environ["GPULEASE_SIMULATION_LIBRARY"] = "foo"
+    assert "c or python" in simulate(environ, "-n", "1", "--", "true", code=2)
+    assert "c or python" in run([*GPULEASE, "status"], inside(environ, tmp_path), code=2)
+
+
+def test_a_state_directory_of_somebody_else_is_no_traceback(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environ = {**environ, "GPULEASE_SIMULATE": "2"}
+    told = run([*GPULEASE, "simulate", "show"], {**environ, "GPULEASE_DIR": str(tmp_path / "file")}, code=1)
+    assert "Set GPULEASE_DIR to a folder that can be written to." in told
+    environ.pop("XDG_RUNTIME_DIR", None)
+    told = run([*GPULEASE, "simulate", "show"], {**environ, "HOME": str(tmp_path / "file")}, code=1)
+    assert "Set GPULEASE_DIR to a folder that can be written to." in told
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_a_state_directory_that_may_not_be_entered_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    environ = {"GPULEASE_SIMULATE": "2", "GPULEASE_DIR": str(tmp_path / "closed" / "state")}
+    (tmp_path / "closed").mkdir(mode=0o700)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(SimulationError, match="Set GPULEASE_DIR"):
+            activate.directory_from_environment(environ)
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"gpu_count=many\n"])
+@pytest.mark.parametrize("words", [["status"], ["simulate", "show"], ["simulate", "set", "gpu.0.lost=1"]])
+def test_a_machine_that_is_gone_or_damaged_is_said_to_be_simulated(
+    environ: dict[str, str], tmp_path: Path, content: bytes | None, words: list[str]
+) -> None:
+    (tmp_path / "machine").mkdir()
+    if content is not None:
+        (tmp_path / "machine" / "machine").write_bytes(content)
+    told = run([*GPULEASE, *words], {**environ, "GPULEASE_SIMULATION": str(tmp_path / "machine")}, code=1)
+    for part in ("simulated machine", str(tmp_path / "machine"), "unsetting GPULEASE_SIMULATION"):
+        assert part in told
+
+
+def test_a_damaged_machine_of_an_environment_is_repaired_by_removing_it(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    environ = inside(environ, tmp_path)
+    folder = Path(json.loads(simulate(environ, "show", "--json"))["directory"])
+    (folder / "machine").write_text("")
+    assert f"Remove the folder {folder}" in simulate(environ, "show", code=1)
+
+
+def test_a_relative_folder_is_that_of_where_one_stands(environ: dict[str, str], tmp_path: Path) -> None:
+    state.create(tmp_path / "machine", 2)
+    environ = {**environ, "GPULEASE_SIMULATION": "machine"}
+    assert f"in {tmp_path}/machine\n" in run([*GPULEASE, "simulate", "show"], environ, here=tmp_path)
+    script = ["sh", "-c", 'cd /; "$@"', "sh", *GPULEASE, "simulate", "show"]
+    told = run([*GPULEASE, "simulate", "-n", "1", "--", *script], {**environ, "TMPDIR": "."}, here=tmp_path)
+    assert f"in {tmp_path}/gpulease-simulated-" in told
 
 
 @pytest.mark.parametrize("environ", [{}, {"GPULEASE_SIMULATE": ""}, {"GPULEASE_SIMULATE": "0"}])
@@ -315,6 +474,171 @@ def test_the_customization_of_python_still_runs_without_a_compiler(environ: dict
     assert "own customization\n5\n" in simulate(environ, "-n", "5", "--", sys.executable, "-c", script)
 
 
+# ---- where the library is kept
+
+
+@pytest.fixture
+def no_home(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """Where only the directory under /tmp is left to keep a library in."""
+    if library.find_compiler(environ) is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "file").write_text("")
+    return {**environ, "XDG_CACHE_HOME": str(tmp_path / "file")}
+
+
+def fallback(environ: dict[str, str]) -> Path:
+    return Path(environ["TMPDIR"], f"gpulease-{os.getuid()}")
+
+
+def test_the_directory_under_tmp_is_private(no_home: dict[str, str]) -> None:
+    before = os.umask(0)
+    try:
+        built = library.library_path(no_home)
+    finally:
+        os.umask(before)
+    assert built is not None
+    assert built.parent.parent == fallback(no_home)
+    assert [os.stat(path).st_mode & 0o777 for path in (fallback(no_home), built.parent, built)] == [0o700, 0o700, 0o755]
+
+
+def make_open(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o777)
+
+
+def make_link(place: Path) -> None:
+    place.with_name("elsewhere").mkdir(mode=0o700)
+    place.symlink_to(place.with_name("elsewhere"))
+
+
+def make_foreign(place: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a directory away")
+    place.mkdir(mode=0o700)
+    os.chown(place, 65534, 65534)
+
+
+@pytest.mark.parametrize("make", [make_open, make_link, make_foreign])
+def test_a_directory_that_others_prepared_is_not_used(no_home: dict[str, str], make: Callable[[Path], None]) -> None:
+    planted = library.library_path(no_home)
+    assert planted is not None
+    kept = fallback(no_home).rename(fallback(no_home).with_name("kept"))
+    make(fallback(no_home))
+    (kept / planted.parent.name).rename(fallback(no_home) / planted.parent.name)
+    found = library.library_path(no_home)
+    assert found is None or not found.is_relative_to(no_home["TMPDIR"])
+    beside = library.library_path({**no_home, "GPULEASE_SIMULATION_LIBRARY": "c"}, Path(no_home["TMPDIR"], "machine"))
+    assert beside is not None
+    assert fallback(no_home) not in beside.parents
+
+
+def test_a_library_is_not_used_from_below_a_directory_that_others_can_change(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    if library.find_compiler(environ) is None:
+        pytest.skip("no C compiler")
+    cache = tmp_path / "above" / "cache"
+    built = library.library_path({**environ, "XDG_CACHE_HOME": str(cache)})
+    assert built is not None
+    assert built.is_relative_to(cache)
+    (tmp_path / "above").chmod(0o777)
+    found = library.library_path({**environ, "XDG_CACHE_HOME": str(cache)})
+    assert found is not None
+    assert not found.is_relative_to(cache)
+
+
+def test_a_library_that_others_can_write_is_built_again(environ: dict[str, str], tmp_path: Path) -> None:
+    if library.find_compiler(environ) is None:
+        pytest.skip("no C compiler")
+    environ = {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    built = library.library_path(environ)
+    assert built is not None
+    built.write_bytes(b"planted")
+    built.chmod(0o777)
+    assert library.library_path(environ) == built
+    assert built.read_bytes()[:4] == b"\x7fELF"
+
+
+def test_what_a_killed_builder_left_is_removed_by_the_next(environ: dict[str, str], tmp_path: Path) -> None:
+    started, opened = tmp_path / "started", tmp_path / "opened"
+    os.mkfifo(started)
+    os.mkfifo(opened)
+    compiler = tmp_path / "slow-cc"
+    compiler.write_text(f"#!/bin/sh\necho started >{started}\nread x <{opened}\n")
+    compiler.chmod(0o755)
+    environ = {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    builder = subprocess.Popen([*GPULEASE, "simulate", "-n", "1", "--", "true"], env={**environ, "CC": str(compiler)})
+    started.read_text()
+    builder.kill()
+    builder.wait()
+    left = os.listdir(tmp_path / "cache" / "gpulease")
+    assert [name[:10] for name in left] == [".building-"]
+    opened.write_text("go\n")
+    simulate(environ, "-n", "1", "--", "true")
+    assert not any(name.startswith(".") for name in os.listdir(tmp_path / "cache" / "gpulease"))
+
+
+def test_a_colon_breaks_no_path(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "a:b").mkdir()
+    script = 'nvidia-smi -L; echo "$GPULEASE_SIMULATION:$LD_LIBRARY_PATH"'
+    for name in ("TMPDIR", "XDG_CACHE_HOME"):
+        told = simulate({**environ, name: str(tmp_path / "a:b")}, "-n", "1", "--", "sh", "-c", script)
+        assert told.startswith("GPU 0: ")
+        assert "a:b" not in told
+
+
+# ---- where the machine is kept
+
+
+def test_a_machine_is_not_made_where_others_could_exchange_it(environ: dict[str, str]) -> None:
+    Path(environ["TMPDIR"]).chmod(0o777)
+    told = simulate(environ, "-n", "1", "--", "sh", "-c", 'echo "$GPULEASE_SIMULATION"')
+    assert not told.startswith(environ["TMPDIR"])
+
+
+def test_the_next_machine_removes_what_a_killed_one_left(environ: dict[str, str]) -> None:
+    command = [*GPULEASE, "simulate", "-n", "1", "--", "sh", "-c", "echo ready; read x"]
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        (alive,) = left_behind(environ)
+        simulate(environ, "-n", "1", "--", "true")
+        assert left_behind(environ) == [alive]
+        process.kill()
+        process.wait()
+        assert left_behind(environ) == [alive]
+        simulate(environ, "-n", "1", "--", "true")
+        assert left_behind(environ) == []
+
+
+def test_only_a_folder_that_was_signed_is_ever_removed(environ: dict[str, str]) -> None:
+    Path(environ["TMPDIR"], f"{folder.PREFIX}of-somebody").mkdir()
+    simulate(environ, "-n", "1", "--", "true")
+    assert left_behind(environ) == [f"{folder.PREFIX}of-somebody"]
+
+
+def test_no_place_to_write_is_an_error_with_a_way_out(environ: dict[str, str]) -> None:
+    script = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *GPULEASE, "simulate", "-n", "1", "--", "true"]
+    assert "Set TMPDIR" in run(script, environ, code=1)
+
+
+# ---- help
+
+
+def test_the_help_fits_eighty_columns(environ: dict[str, str]) -> None:
+    for words in ((), ("set",), ("show",), ("use",)):
+        told = simulate({**environ, "COLUMNS": "80"}, *words, "--help")
+        assert max(map(len, told.splitlines())) <= 80
+
+
+def test_the_slow_driver_of_the_how_to_keeps_within_the_deadline(environ: dict[str, str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "simulate.md").read_text()
+    (slow,) = re.findall(r"fault\.slow=\d+", page)
+    with TemporaryDirectory(prefix="gpulease-") as short:  # a socket's path is short
+        told = simulate({**environ, "GPULEASE_DIR": short}, "-n", "4", "--set", slow, "--", *GPULEASE, "status")
+    assert "4 SIMULATED GPUs, 4 free" in told
+
+
 # ---- nvidia-smi
 
 
@@ -356,6 +680,8 @@ def test_nvidia_smi_answers_people(environ: dict[str, str]) -> None:
     for line in ("Attached GPUs", "Display Mode", "Display Active"):
         assert line in everything
     assert everything.count("Product Name") == 3
+    assert "GPU Current Temp                  : 31 C\n" in everything
+    assert smi(environ, "-i", "0", "--query-gpu=temperature.gpu", "--format=csv,noheader") == "31\n"
 
 
 def test_nvidia_smi_refuses_what_it_does_not_know(environ: dict[str, str]) -> None:

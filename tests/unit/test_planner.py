@@ -207,7 +207,7 @@ def test_a_wide_request_is_overtaken_at_first_and_held_for_in_the_end() -> None:
     wide, narrow = waiting("wide", Request(2), since=NOW - 60), waiting("narrow")
     assert list(granted(decide(devices(2), [wide, narrow], running))) == ["narrow"]
     patient = wide._replace(since=NOW - DAY)
-    done = decide(devices(2), [patient, narrow], running)
+    done = decide(devices(2), [patient, narrow], running, Policy(hold_ratio_guessed=0.1))
     assert not done.grants
     assert done.holds[0].id == "wide"
     assert done.reason("wide").code == "holding"
@@ -217,7 +217,8 @@ def test_a_wide_request_is_overtaken_at_first_and_held_for_in_the_end() -> None:
 
 def test_nobody_is_held_for_when_the_devices_should_stay_busy_long() -> None:
     running = (lease("l", "0", since=NOW - 10 * DAY),)
-    done = decide(devices(2), [waiting("wide", Request(2), since=NOW - DAY), waiting("narrow")], running)
+    entries = [waiting("wide", Request(2), since=NOW - DAY), waiting("narrow")]
+    done = decide(devices(2), entries, running, Policy(hold_ratio_guessed=0.1))
     assert list(granted(done)) == ["narrow"]
 
 
@@ -290,3 +291,13 @@ def test_usage_is_settled_with_its_half_life() -> None:
     policy = Policy(half_life=DAY)
     usage = settle({"ben": Spent(1000.0, NOW - DAY)}, lease("l", "0", since=NOW - 600), 1.0, NOW, policy)
     assert usage["ben"].gpu_seconds == pytest.approx(500 + 600, rel=0.01)
+
+
+def test_while_a_wide_request_waits_others_keep_off_the_host_that_empties_soonest() -> None:
+    machine = devices(4, host="x") + devices(4, host="y")
+    views = {device.uuid: DeviceView(host=device.uuid[0]) for device in machine}
+    running = (lease("old", "x0", since=NOW - DAY), lease("young", "y0", "y1", since=NOW - 60))
+    narrow = waiting("narrow")
+    assert granted(decide(machine, [narrow], running, views=views))["narrow"] == ("y2",)
+    wide = waiting("wide", Request(4))
+    assert granted(decide(machine, [narrow, wide], running, views=views))["narrow"] == ("x1",)

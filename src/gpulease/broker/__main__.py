@@ -5,6 +5,7 @@ Clients start it so at their first need; people use `gpulease broker`. A lock on
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -13,9 +14,11 @@ from collections.abc import Sequence
 
 from gpulease import places
 from gpulease.broker.server import Server, end_on_signals
-from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted
+from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted, StateError
+from gpulease.messages import error
 from gpulease.probes.detect import deadline_seconds
 from gpulease.stores.sqlite import SqliteStore
+from gpulease.wire import pack
 
 IDLE = 600.0
 
@@ -35,21 +38,39 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def serve(kind: str, ready: int, idle: float | None) -> None:
     """Serve until stopped. A byte on the descriptor `ready` tells that clients may come."""
-    directory = directory_of(kind)
-    places.prepare(directory, everyone=kind != "own")
-    lock = _lock(directory)
-    store = SqliteStore(os.path.join(directory, "state.db"))
-    os.chmod(os.path.join(directory, "state.db"), 0o600)
-    listener = _listen(places.socket_path(directory), everyone=kind != "own")
-    server = Server(listener, store, kind, directory, deadline_seconds(os.environ))
-    end_on_signals(server)
-    server.log(f"broker of kind {kind} serves {directory}")
-    if ready >= 0:
-        os.write(ready, b"1")
-        os.close(ready)
+    try:
+        server, lock = _prepare(kind, directory_of(kind))
+    except GpuleaseError as trouble:
+        _tell(ready, pack(error(trouble)))
+        raise
+    _tell(ready, places.READY)
     server.run(idle)
     server.log("broker ended")
     os.close(lock)
+
+
+def _prepare(kind: str, directory: str) -> tuple[Server, int]:
+    places.prepare(directory, everyone=kind != "own")
+    try:
+        lock = _lock(directory)
+        store = SqliteStore(os.path.join(directory, "state.db"))
+        os.chmod(os.path.join(directory, "state.db"), 0o600)
+        places.write_kind(directory, kind)
+        listener = _listen(places.socket_path(directory), everyone=kind != "own")
+    except OSError as trouble:
+        raise StateError(f"The broker cannot start in {directory!r}: {trouble.strerror}.") from None
+    server = Server(listener, store, kind, directory, deadline_seconds(os.environ))
+    end_on_signals(server)
+    server.log(f"broker of kind {kind} serves {directory}")
+    return server, lock
+
+
+def _tell(ready: int, told: bytes) -> None:
+    """To whoever started this broker: that it is ready, or why it will never be."""
+    if ready >= 0:
+        with contextlib.suppress(OSError):
+            os.write(ready, told)
+        os.close(ready)
 
 
 def directory_of(kind: str) -> str:
@@ -68,7 +89,7 @@ def _lock(directory: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise BrokerUnavailable(
-            f"A broker already serves {directory!r}.", "Use it, or end it with `gpulease stop`."
+            f"A broker already serves {directory!r}.", "Use it, or end it with `gpulease stop`.", serving=1
         ) from None
     return descriptor
 
@@ -77,6 +98,8 @@ def _listen(path: str, everyone: bool) -> socket.socket:
     """Bound under another name and moved into place: a socket that can be seen can be used."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     fresh = f"{path}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(fresh)  # of a broker that had our pid and died in this moment
     listener.bind(fresh)
     os.chmod(fresh, 0o666 if everyone else 0o600)
     listener.listen(1024)

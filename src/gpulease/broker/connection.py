@@ -6,7 +6,7 @@ import socket
 import struct
 
 from gpulease import identity
-from gpulease.wire import Unpacker
+from gpulease.wire import Message, Unpacker
 
 CREDENTIALS = struct.Struct("3i")
 MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
@@ -15,6 +15,7 @@ MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut o
 class Connection:
     __slots__ = (
         "_groups",
+        "backlog",
         "bytes",
         "descriptor",
         "outgoing",
@@ -34,6 +35,7 @@ class Connection:
         self.start_time = identity.start_time(self.pid)
         self.unpacker = Unpacker()
         self.outgoing = bytearray()
+        self.backlog: list[Message] = []  # received, and to be handled when it is its turn again, the next one last
         self.since_partial: float | None = None
         self.parts: list[list[str]] = []  # of a batch of jobs that is still coming in
         self.bytes = 0

@@ -18,7 +18,7 @@ from gpulease.broker.queue import Queue
 from gpulease.broker.records import Asker, asker_document, lease_document, read_asker, read_lease
 from gpulease.broker.settings import Settings
 from gpulease.broker.views import Ended, views
-from gpulease.errors import GpuleaseError, NotEnoughDevices, NotGranted, StateError
+from gpulease.errors import Cancelled, GpuleaseError, NotEnoughDevices, NotGranted, StateError
 from gpulease.job import OPEN
 from gpulease.messages import error
 from gpulease.model import Device, Lease, Owner, Process, Sample
@@ -28,6 +28,8 @@ from gpulease.stores.base import Change, Document, Event, Store
 
 FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
 RETRY = 0.05  # seconds between looks at safe-gpu's lock, while one of its users chooses
+GRACE = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
+SOON = 0.005  # seconds between looks during these
 RETRY_DISK = 5.0  # seconds before a commit that failed is tried again
 UNCLAIMED = 10.0  # seconds for a client to come back after the broker was started anew
 SAVE_USAGE = 10.0  # seconds between saves of who has used how much
@@ -74,6 +76,7 @@ class Core:
         self.trouble: GpuleaseError | None = None
         self.waiting_at: dict[str, Connection] = {}  # by id of a request or an unclaimed lease
         self.unclaimed: set[str] = set()
+        self.tokens: dict[tuple[int, str], str] = {}  # of requests of the last broker: by user, the client's own name
         self.clock = Clock()
         self._fresh: list[str] = []  # in the line, and neither on disk nor told to anybody
         self._owned: dict[Key, set[str]] = {}
@@ -85,10 +88,13 @@ class Core:
         self._last_since = 0.0
         self._dead: list[Key] = []
         self._blocked: str | None = None
+        self._blocked_from = 0.0  # when it is told
         self._answers: list[tuple[Connection, Document]] = []
         self._usage_due = False
         self._answer_by = 0.0
-        self.number = 0
+        self._planned_at = 0.0
+        self._look_due = False
+        self.number = self.numbers_kept = 0
         self._load()
 
     # ---------------------------------------------------------------- start
@@ -98,7 +104,7 @@ class Core:
         facts = self.store.load("facts")
         known = facts.get("clock", {})
         self.clock = Clock(known["offset"] if known.get("boot_id") == self.boot_id else None)
-        self.number = facts.get("number", {}).get("value", 0)
+        self.number = self.numbers_kept = facts.get("number", {}).get("value", 0)
         usage = facts.get("usage", {})
         self.usage = {user: Spent(*spent) for user, spent in usage.items()}
         self.excluded = {uuid: document["note"] for uuid, document in self.store.load("excluded").items()}
@@ -110,6 +116,7 @@ class Core:
         self._load_leases()
         self._load_line()
         self.queue.load()
+        self._skip_numbers()
 
     def use_settings(self) -> None:
         self.settings, self.policy = settings.apply(self.texts, Settings(paused="paused" in self.texts), Policy())
@@ -120,6 +127,8 @@ class Core:
         for document in self.store.load("leases").values():
             lease, claimed = read_lease(document)
             self._keep(lease)
+            if document.get("token"):
+                self.tokens[lease.owner.uid, document["token"]] = lease.id
             if not claimed:
                 self.unclaimed.add(lease.id)
                 self.alarm(self.now() + UNCLAIMED, "unclaimed", lease.id)
@@ -135,9 +144,16 @@ class Core:
                 gone.append(asker.waiting.id)
                 continue
             self.enter(asker, fresh=False)
+            if asker.token:
+                self.tokens[asker.owner.uid, asker.token] = asker.waiting.id
             self.alarm(self.now() + UNCLAIMED, "unclaimed", asker.waiting.id)
         if gone:
             self.commit([Change("line", id, None) for id in gone], [])
+
+    def _skip_numbers(self) -> None:
+        """An id in use is never given again, even if an older version did not write down how far it had come."""
+        numbers = [int(id[1:]) for id in (*self.leases, *self.askers) if id[1:].isdigit()]
+        self.number = max(self.number, *numbers, 0)
 
     def _alive(self, owner: Owner) -> bool:
         if owner.pid is None:
@@ -205,7 +221,8 @@ class Core:
         self.own(asker.owner, id)
         if fresh:
             self._fresh.append(id)
-        if asker.deadline is not None and asker.deadline > self.now():
+        self.look_again()
+        if asker.deadline is not None and (asker.deadline > self.now() or not fresh):
             self.alarm(asker.deadline, "deadline", id)
 
     def leave(self, id: str) -> Asker:
@@ -297,7 +314,7 @@ class Core:
     def _decide(self) -> None:
         decided = self.current_plan()
         if decided.next_wakeup is not None:
-            self.alarm(decided.next_wakeup, "plan")
+            self._wake_to_plan(decided.next_wakeup)
         wanted = {uuid for grant in decided.grants for uuid in grant.devices}
         if wanted and not wanted <= self._verified:
             return self._verify(wanted)
@@ -305,14 +322,22 @@ class Core:
             self._grant(decided)
         return self._settle_fresh()
 
+    def _wake_to_plan(self, time: float) -> None:
+        """One alarm, the earliest: a plan that is made then sets the next."""
+        if not self.now() < self._planned_at <= time:
+            self._planned_at = time
+            self.alarm(time, "plan")
+
     def _verify(self, uuids: set[str]) -> None:
         if not self.lock.take():
+            if self._blocked is None:
+                self._blocked_from = self.now() + GRACE
             self._blocked = "Somebody is choosing GPUs with safe-gpu right now."
-            self.alarm(self.now() + RETRY, "plan")
+            self.alarm(self.now() + (SOON if self.now() < self._blocked_from else RETRY), "plan")
             return self._settle_fresh()
         if not self.edge.ask("check " + " ".join(sorted(uuids))):
             self.lock.give()
-            self._blocked = "The GPU driver does not answer."
+            self._blocked, self._blocked_from = "The GPU driver does not answer.", 0.0
             self.alarm(self.now() + FRESH, "plan")
             return self._settle_fresh()
         self._blocked = None
@@ -381,7 +406,7 @@ class Core:
     def _commit_grants(self, made: list[tuple[Lease, Asker]], also: list[Change]) -> None:
         changes = list(also)
         for lease, asker in made:
-            changes.append(Change("leases", lease.id, lease_document(lease, not asker.claim)))
+            changes.append(Change("leases", lease.id, lease_document(lease, not asker.claim, asker.token)))
             if lease.id not in self._fresh:
                 changes.append(Change("line", lease.id, None))
         events = [self.event("granted", lease, waited=lease.since - asker.waiting.since) for lease, asker in made]
@@ -433,7 +458,7 @@ class Core:
         if self.sample is None:
             return self._refuse_all(self.trouble or NotGranted("No GPU has been seen yet."))
         decided = self.current_plan()
-        if decided.grants and self._blocked is None:
+        if decided.grants and (self._blocked is None or self.now() < self._blocked_from):
             return None
         staying = [id for id in list(self._fresh) if not self._refused(id)]
         self._store_fresh(staying)
@@ -498,8 +523,6 @@ class Core:
         self._sampled_at = self.now()
         self.devices = {device.uuid: device for device in sample.devices}
         self._plan = None
-        if self.line or self.queue.running:
-            self.alarm(self.now() + self.settings.polling, "sample")
         self.queue.seen()
         self._run_after_sample()
         self.replan()
@@ -537,8 +560,6 @@ class Core:
             self._refuse_all(trouble)
         else:
             self._settle_fresh()
-        if self.line:
-            self.alarm(self.now() + FRESH, "sample")
 
     def after_sample(self, action: Callable[[], None]) -> None:
         """Do it with a sample that is not old, or when none can be had."""
@@ -561,7 +582,7 @@ class Core:
         ending = [self.leases[id] for id in ids if id in self.leases]
         for id in ids:
             if id in self.askers:
-                self.drop(id)
+                self.refuse(id, Cancelled("The process that it was for has ended."))
         if ending:
             self.give_back(ending, "its process ended")
         self.replan()
@@ -586,11 +607,18 @@ class Core:
         self.queue.disconnected(connection)
         ids = [id for id, at in self.waiting_at.items() if at is connection]
         for id in ids:
-            if id in self.askers:
-                self.drop(id)
-        unclaimed = [self.leases[id] for id in ids if id in self.unclaimed]
-        if unclaimed:
-            self.end(unclaimed, "its client left before it took it")
+            del self.waiting_at[id]
+        try:
+            for id in ids:
+                if id in self.askers:
+                    self.drop(id)
+            unclaimed = [self.leases[id] for id in ids if id in self.unclaimed]
+            if unclaimed:
+                self.end(unclaimed, "its client left before it took it")
+        except StateError:
+            for id in ids:
+                self.alarm(self.now() + RETRY_DISK, "unclaimed", id)
+            raise
         if ids:
             self.replan()
 
@@ -603,7 +631,11 @@ class Core:
         while self._alarms and self._alarms[0][0] <= now:
             due.append(heappop(self._alarms))
         for _, what, id in due:
-            ALARMS[what](self, id)
+            try:
+                ALARMS[what](self, id)
+            except StateError as trouble:
+                self.edge.log(f"not written, to be tried again: {trouble.what}")
+                self.alarm(now + RETRY_DISK, what, id)
         if due:
             self.replan()
 
@@ -625,10 +657,17 @@ class Core:
         elif id in self.askers:
             self.drop(id)
 
+    def look_again(self) -> None:
+        """As long as somebody waits, others' use of the devices is looked at again, by one alarm."""
+        if (self.line or self.queue.running) and not self._look_due:
+            self._look_due = True
+            self.alarm(self.now() + self.settings.polling, "sample")
+
     def _sample(self, id: str) -> None:
+        self._look_due = False
         if (self.line or self.queue.running) and self.now() - self.sample_time >= self.settings.polling * 0.9:
             self.edge.ask("all")
-            self.alarm(self.now() + self.settings.polling, "sample")
+        self.look_again()
 
 
 def _lower(sentence: str) -> str:

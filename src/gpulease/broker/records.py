@@ -16,10 +16,11 @@ class Asker(NamedTuple):
     deadline: float | None = None  # when it is no longer wanted
     note: str | None = None
     claim: bool = False  # the lease must be claimed by the client, since its owner is another process
+    token: str | None = None  # the client's own name for it, by which it is found after a restart
 
 
-def lease_document(lease: Lease, claimed: bool = True) -> Document:
-    return {**lease._asdict(), "owner": lease.owner._asdict(), "claimed": claimed}
+def lease_document(lease: Lease, claimed: bool = True, token: str | None = None) -> Document:
+    return {**lease._asdict(), "owner": lease.owner._asdict(), "claimed": claimed, "token": token}
 
 
 def read_lease(document: Document) -> tuple[Lease, bool]:

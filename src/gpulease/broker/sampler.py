@@ -21,9 +21,12 @@ LARGEST = 16 << 20  # bytes of an answer: thousands of processes
 
 def main() -> int:
     probe = Detected(os.environ)
-    for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(pack(_answer(probe, line.decode().split()), LARGEST))
-        sys.stdout.buffer.flush()
+    try:
+        for line in sys.stdin.buffer:
+            sys.stdout.buffer.write(pack(_answer(probe, line.decode().split()), LARGEST))
+            sys.stdout.buffer.flush()
+    except (BrokenPipeError, KeyboardInterrupt):
+        os._exit(0)  # the broker is gone: nobody is left to be told
     return 0
 
 

@@ -6,6 +6,7 @@ again in asyncio as the rest together (docs/decisions/0006).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
@@ -31,6 +32,7 @@ MOST_CONNECTIONS = 1024  # of one user
 PARTIAL = 10.0  # seconds for a message that has begun to be complete
 HOUSEKEEPING = 5.0  # seconds between looks at half-sent messages, while there are any
 READ = 1 << 16
+TURN = 4  # messages of one connection before it is the others' turn
 
 
 class Server:
@@ -41,6 +43,7 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._users: dict[int, int] = {}
         self._partial: set[Connection] = set()
+        self._backlogged: dict[Connection, None] = {}
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
         self._running = True
@@ -65,10 +68,14 @@ class Server:
                 self._dispatch(descriptor, events)
                 if descriptor in self._connections:
                     last_busy = time.monotonic()
+            for connection in list(self._backlogged):
+                self._turn(connection)
             self._by_the_clock()
         self._close()
 
     def _timeout(self, idle_at: float | None) -> float | None:
+        if self._backlogged:
+            return 0.0
         now = time.monotonic()
         moments = [] if idle_at is None else [idle_at - now]
         alarm = self.core.next_alarm()
@@ -92,6 +99,8 @@ class Server:
                 self._ended(descriptor)
         except StateError as trouble:
             self.log(f"not written, to be tried again: {trouble.what}")
+        except Exception:
+            self._complain()
 
     def _by_the_clock(self) -> None:
         now = time.monotonic()
@@ -103,6 +112,8 @@ class Server:
             self.core.tick()
         except StateError as trouble:
             self.log(f"not written, to be tried again: {trouble.what}")
+        except Exception:
+            self._complain()
 
     def _ended(self, descriptor: int) -> None:
         key = self._reaper.ended(descriptor)
@@ -173,8 +184,8 @@ class Server:
         except ProtocolError as trouble:
             self.send(connection, error(trouble))
             return self._cut(connection)
-        for message in messages:
-            self._request(connection, message)
+        connection.backlog = messages[::-1] + connection.backlog
+        self._turn(connection)
         if connection.unpacker.pending:
             connection.since_partial = connection.since_partial or time.monotonic()
             self._partial.add(connection)
@@ -183,6 +194,24 @@ class Server:
             self._partial.discard(connection)
         return None
 
+    def _turn(self, connection: Connection) -> None:
+        """A few of its messages. While more are left it is not read: who floods the broker waits for itself."""
+        try:
+            for _ in range(min(TURN, len(connection.backlog))):
+                self._request(connection, connection.backlog.pop())
+        except StateError as trouble:
+            self.log(f"not written, to be tried again: {trouble.what}")
+        if connection.backlog:
+            self._backlogged[connection] = None
+            self._set_interest(connection)
+        elif self._backlogged.pop(connection, self) is None:
+            self._set_interest(connection)
+
+    def _set_interest(self, connection: Connection) -> None:
+        if self._connections.get(connection.descriptor) is connection:
+            reading = 0 if connection.backlog else select.EPOLLIN
+            self._poll.modify(connection.descriptor, reading | (select.EPOLLOUT if connection.outgoing else 0))
+
     def _request(self, connection: Connection, message: Message) -> None:
         try:
             self.core.guarded(connection, lambda: handle(self.core, connection, message))
@@ -190,16 +219,21 @@ class Server:
         except StateError:
             raise
         except Exception as trouble:
-            # A mistake of ours must cost one request, not everybody's broker.
-            import traceback
-
-            self.log(traceback.format_exc())
+            self._complain()
             self.send(connection, error(GpuleaseError(f"The broker failed: {type(trouble).__name__}.")))
+
+    def _complain(self) -> None:
+        """A mistake of ours must cost one request, not everybody's broker."""
+        import traceback
+
+        self.log(traceback.format_exc())
 
     def _cut(self, connection: Connection) -> None:
         if self._connections.pop(connection.descriptor, None) is None:
             return
         self._partial.discard(connection)
+        connection.backlog.clear()
+        self._backlogged.pop(connection, None)
         self._users[connection.uid] -= 1
         if not self._users[connection.uid]:
             del self._users[connection.uid]
@@ -216,12 +250,12 @@ class Server:
             return
         except OSError:
             connection.outgoing.clear()
-        self._poll.modify(connection.descriptor, select.EPOLLIN)
+        self._set_interest(connection)
 
     # ---------------------------------------------------------------- what the core asks for
 
     def send(self, connection: Connection, message: Document) -> None:
-        if connection.descriptor not in self._connections:
+        if self._connections.get(connection.descriptor) is not connection:
             return
         try:
             data = pack(message, MOST_UNREAD)
@@ -236,9 +270,10 @@ class Server:
                 return  # its end is read like any other
         if data:
             connection.outgoing += data
-            self._poll.modify(connection.descriptor, select.EPOLLIN | select.EPOLLOUT)
+            self._set_interest(connection)
             if len(connection.outgoing) > MOST_UNREAD:
-                connection.socket.shutdown(socket.SHUT_RDWR)
+                with contextlib.suppress(OSError):
+                    connection.socket.shutdown(socket.SHUT_RDWR)
 
     def watch(self, pid: int, start_time: int | None) -> bool:
         return self._reaper.watch(pid, start_time)
@@ -280,14 +315,16 @@ class Server:
 
     @staticmethod
     def log(text: str) -> None:
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk
+            print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
     def _close(self) -> None:
         for connection in list(self._connections.values()):
             self._flush(connection)
             connection.socket.close()
         self._sampling.close()
-        self.core.save_usage()
+        with contextlib.suppress(StateError):
+            self.core.save_usage()
         self.core.queue.tidy()
         self.core.store.close()
 

@@ -9,7 +9,7 @@ from gpulease.broker.connection import Connection
 from gpulease.broker.core import Core
 from gpulease.broker.job_verbs import JOB_VERBS
 from gpulease.broker.records import Asker, lease_document
-from gpulease.errors import NotFound, NotPermitted, TooMuch, UsageError
+from gpulease.errors import NotFound, NotPermitted, ProtocolError, TooMuch, UsageError
 from gpulease.messages import KINDS, Message, check, read_request
 from gpulease.model import Lease, Owner, Request, Waiting
 from gpulease.selection import find
@@ -23,18 +23,35 @@ NEEDS_DEVICES = {"add", "acquire", "release", "explain", "status", "exclude", "i
 
 def handle(core: Core, connection: Connection, message: Message) -> None:
     """Check and do. What needs to know the devices waits for the first sample."""
+    if not isinstance(message.get("do"), str):
+        raise ProtocolError("The message does not say what to do.")
     verb = check(message)["do"]
-    if verb in NEEDS_DEVICES and core.sample is None and core.trouble is None:
+    _refuse_surrogates(message)
+    if verb in NEEDS_DEVICES and core.sample is None and (core.trouble is None or verb != "release"):
         core.after_sample(lambda: core.guarded(connection, lambda: VERBS[verb](core, connection, message)))
         return
     VERBS[verb](core, connection, message)
+
+
+def _refuse_surrogates(message: Message) -> None:
+    """Text that no encoding can carry must not get into what others are shown."""
+    for value in message.values():
+        texts = value.values() if isinstance(value, dict) else (value,)
+        for text in texts:
+            for part in text if isinstance(text, list) else (text,):
+                if isinstance(part, str) and not part.isascii() and not part.isprintable():
+                    try:
+                        part.encode("utf-8", "surrogateescape")
+                    except UnicodeEncodeError:
+                        raise UsageError("The message has text that is not text.") from None
 
 
 # -------------------------------------------------------------------- taking
 
 
 def acquire(core: Core, connection: Connection, message: Message) -> None:
-    if message.get("id") and _resume(core, connection, message["id"]):
+    token = message.get("id")
+    if token and _resume(core, connection, token):
         return
     if core.sample is None and core.trouble is not None:
         raise core.trouble
@@ -49,19 +66,23 @@ def acquire(core: Core, connection: Connection, message: Message) -> None:
     waiting = Waiting(id, request, owner.user, owner.uid, core.since(), owner.groups, message["kind"])
     claim = owner.pid != connection.pid
     core.waiting_at[id] = connection
-    core.enter(Asker(waiting, owner, None if wait is None else now + wait, message.get("note"), claim))
+    core.enter(Asker(waiting, owner, None if wait is None else now + wait, message.get("note"), claim, token))
     core.replan()
 
 
-def _resume(core: Core, connection: Connection, id: str) -> bool:
-    """A client that waited at a broker that is gone goes on waiting in its old place."""
+def _resume(core: Core, connection: Connection, name: str) -> bool:
+    """A client of a broker that is gone goes on waiting in its old place, or gets what it was granted there."""
+    id = core.tokens.get((connection.uid, name), name)
     asker, lease = core.askers.get(id), core.leases.get(id)
     if asker is not None and asker.owner.uid == connection.uid:
         core.waiting_at[id] = connection
         core.edge.send(connection, {"waiting": {"id": id, "place": core.place(id), "why": core.why(id)}})
         return True
     if lease is not None and lease.owner.uid == connection.uid:
-        core.waiting_at[id] = connection
+        if lease.owner.pid == connection.pid:
+            core.unclaimed.discard(id)  # whoever asked is whoever holds: its end is watched
+        elif id in core.unclaimed:
+            core.waiting_at[id] = connection
         core.edge.send(connection, {"granted": core.granted(lease)})
         return True
     return False
@@ -89,7 +110,7 @@ def _owner(core: Core, connection: Connection, message: Message, request: Reques
         if request.duration is None:
             raise UsageError("A reservation needs an end.", "Say how long, as --for 4h.")
         return base
-    pid = message.get("owner") or connection.pid
+    pid = connection.pid if message.get("owner") is None else message["owner"]
     start_time, owned_by = core.edge.identify(pid)
     if owned_by is None or not core.edge.watch(pid, start_time):
         raise NotFound(f"There is no process {pid}.", "Give the pid of a process that runs.")
@@ -100,9 +121,10 @@ def _owner(core: Core, connection: Connection, message: Message, request: Reques
 
 def _next_id(core: Core) -> str:
     """Ids are never used twice; a block of them is put on disk at a time."""
+    if core.number >= core.numbers_kept:
+        core.commit([Change("facts", "number", {"value": core.number + 100})], [])
+        core.numbers_kept = core.number + 100
     core.number += 1
-    if core.number % 100 == 1:
-        core.commit([Change("facts", "number", {"value": core.number + 99})], [])
     return f"L{core.number}"
 
 
@@ -115,16 +137,17 @@ def why(core: Core, connection: Connection, message: Message) -> None:
 def taken(core: Core, connection: Connection, message: Message) -> None:
     """The client has the lease in hand and can tell its owner."""
     lease = core.leases.get(message["id"])
-    if lease is None or lease.id not in core.unclaimed or lease.owner.uid != connection.uid:
-        return
-    core.commit([Change("leases", lease.id, lease_document(lease))], [])
-    core.unclaimed.discard(lease.id)
-    core.waiting_at.pop(lease.id, None)
+    mine = lease is not None and lease.owner.uid == connection.uid
+    if lease is not None and mine and lease.id in core.unclaimed:
+        core.commit([Change("leases", lease.id, lease_document(lease))], [])
+        core.unclaimed.discard(lease.id)
+        core.waiting_at.pop(lease.id, None)
+    core.edge.send(connection, {"ok": {"taken": mine}})
 
 
 def cancel(core: Core, connection: Connection, message: Message) -> None:
     """Leave the line; or give back at once what was granted in the same moment."""
-    id = message["id"]
+    id = _called(core, connection, message["id"])
     asker, lease = core.askers.get(id), core.leases.get(id)
     holder = asker or lease
     if holder is not None and holder.owner.uid not in (connection.uid,) and connection.uid != 0:
@@ -134,6 +157,12 @@ def cancel(core: Core, connection: Connection, message: Message) -> None:
     elif lease is not None:
         core.end([lease], "it was cancelled")
     core.edge.send(connection, {"ok": {"cancelled": holder is not None}})
+
+
+def _called(core: Core, connection: Connection, name: str) -> str:
+    """The id of a request that its client may know by its own name only."""
+    named = [id for id, asker in core.askers.items() if asker.token == name and asker.owner.uid == connection.uid]
+    return named[0] if named else core.tokens.get((connection.uid, name), name)
 
 
 # -------------------------------------------------------------------- giving back

@@ -31,15 +31,22 @@ def run(arguments: Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="gpulease-demo-") as folder, ExitStack() as stack:
         machine = Path(folder) / "machine"
         create(machine, 4, "a100")
-        tour = _Tour({**os.environ, "GPULEASE_SIMULATION": str(machine)}, Path(folder), Terminal())
+        places = {"GPULEASE_SIMULATION": str(machine), "GPULEASE_DIR": str(Path(folder) / "broker")}
+        tour = _Tour({**os.environ, **places}, Path(folder), Terminal())
+        stack.callback(tour.end)
         tour.say("Four SIMULATED GPUs; no driver and no card is touched.")
         tour.occupy(stack, "0", "31G", utilization=97)
         tour.occupy(stack, "2", "12G", utilization=64)
         tour.show("status")
         tour.say("Two of them are used by real processes. Pick an idle pair:")
         tour.show("select", "--gpus", "2")
-        tour.say("Run a command on an idle pair; it sees only those two:")
-        tour.show("select", "--gpus", "2", "--", "sh", "-c", WORK)
+        tour.say("Run a command on a leased pair; it sees only those two, and gives them back:")
+        tour.show("run", "--gpus", "2", "--", "sh", "-c", WORK)
+        tour.say("Hold one for a quarter of an hour; everybody sees it, and nobody else gets it:")
+        tour.show("get", "--for", "15m", "--note", "a demonstration")
+        tour.show("status")
+        tour.say("Who took and gave back what, and why:")
+        tour.show("events")
     _farewell()
     return 0
 
@@ -57,6 +64,9 @@ class _Tour:
         shown = " ".join(f"'{word}'" if " " in word else word for word in words)
         print(self._terminal.paint(f"$ gpulease {shown}", "bold"), flush=True)
         subprocess.run(_gpulease(words), env=self._environ, check=True, timeout=PATIENCE)
+
+    def end(self) -> None:
+        subprocess.run(_gpulease(("stop",)), env=self._environ, stdout=subprocess.DEVNULL, timeout=PATIENCE)
 
     def occupy(self, stack: ExitStack, device: str, memory: str, utilization: int) -> None:
         """A real process that holds a simulated GPU; it says `ready` once it does, and ends with the tour."""

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gpulease import __version__
 from gpulease.cli.parsing import add_json
 from gpulease.cli.render import Terminal, clean
 from gpulease.errors import GpuleaseError
@@ -50,14 +51,13 @@ def _findings() -> Iterator[Finding]:
     yield _simulation()
     yield _library()
     yield from _devices()
+    yield from _broker()
     yield from _permissions()
     yield from _visible()
 
 
 def _software() -> Iterator[Finding]:
     from importlib.metadata import PackageNotFoundError, version
-
-    from gpulease import __version__
 
     yield Finding("ok", "gpulease", __version__)
     yield Finding("ok", "python", f"{sys.version.split()[0]} at {sys.executable}")
@@ -140,6 +140,29 @@ def _device(device: dict[str, object], mark: str) -> Finding:
             "warning", subject, text, "Such a value passes no threshold; use `any` for that rule in `select`."
         )
     return Finding("ok", subject, f"{mark}{device['name']}, {device['state']}")
+
+
+def _broker() -> Iterator[Finding]:
+    """Which broker serves this user, and places that cannot be trusted."""
+    from gpulease import client, places
+
+    for kind, directory in places.candidates(os.environ):
+        trouble = places.distrust(directory) if os.path.lexists(directory) else None
+        if trouble is not None:
+            step = "Commands pass it by. Have it removed, or set GPULEASE_DIR."
+            yield Finding("warning", "broker", f"the {kind} place {directory} is not trusted: {trouble}", step)
+    found = client.find()
+    if found is None:
+        yield Finding("ok", "broker", "none runs; it starts by itself when it is needed")
+        return
+    found[0].close()
+    about = client.Client(start=False).ask("ping")
+    text = f"{about['kind']}, of {about['user']}, pid {about['pid']}, at {about['directory']}"
+    if about["version"] == __version__:
+        yield Finding("ok", "broker", text)
+    else:
+        step = "Run `gpulease stop`; the next command starts the new one."
+        yield Finding("warning", "broker", f"{text}, has version {about['version']}", step)
 
 
 def _permissions() -> Iterator[Finding]:

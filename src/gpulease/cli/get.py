@@ -37,6 +37,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     from gpulease.cli.waiting import wait_for
+    from gpulease.client import take
 
     fields = acquire_fields(arguments, "get")
     if arguments.owner is not None:
@@ -47,7 +48,7 @@ def run(arguments: Namespace) -> int:
         fields["owner"] = _asker()
     granted, client = wait_for(fields, arguments.quiet)
     print(_text(arguments, granted), flush=True)
-    client.send("taken", id=granted["id"])
+    take(client, granted)
     return 0
 
 

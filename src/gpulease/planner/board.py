@@ -166,10 +166,16 @@ class Board:
         return any(slot.most >= size for slots in hosts for slot in slots)
 
     def spare(self) -> None:
-        """Steer requests off the emptiest host as long as they fit elsewhere; nothing idles for it."""
-        free = {host: sum(slot.unused for slot in slots) for host, slots in self.hosts.items()}
-        if len(free) > 1:
-            self.spared = max(free, key=lambda host: free[host])
+        """Steer requests off the host that should be empty soonest, as long as they fit elsewhere.
+
+        Nothing idles for it. What a lease has run is the estimate of what it will still run.
+        """
+        if len(self.hosts) > 1:
+            self.spared = min(self.hosts, key=self._age)
+
+    def _age(self, host: str) -> float:
+        sinces = {lease.id: lease.since for slot in self.hosts[host] for lease in slot.leases}
+        return sum(self.now - since for since in sinces.values())
 
     def oldest(self, host: str) -> float:
         """Since when the oldest lease of a host runs; inf when it has none."""

@@ -42,6 +42,11 @@ def remaining(lease: Lease, now: float, policy: Policy) -> float:
     return max(policy.estimate_floor, policy.estimate_factor * age)
 
 
+def declared(lease: Lease, now: float) -> bool:
+    """Whether somebody said when a lease ends, and it has not proved wrong."""
+    return lease.until is not None or (lease.duration is not None and lease.duration > now - lease.since)
+
+
 def hold(board: Board, waiting: Waiting, now: float) -> Hold | None:
     """Keep devices for a request that does not fit, if its wait so far is worth that."""
     policy = board.policy
@@ -51,7 +56,10 @@ def hold(board: Board, waiting: Waiting, now: float) -> Hold | None:
         choice = _least_entered(board, waiting)
         return None if choice is None else _keep(board, waiting, choice, now, None)
     choice = _soonest(board, waiting.kind, request, now)
-    if choice is None or choice.delay > policy.hold_ratio * waited:
+    if choice is None:
+        return None
+    firm = all(declared(lease, now) for slot in choice.slots for lease in slot.leases)
+    if choice.delay > (policy.hold_ratio if firm else policy.hold_ratio_guessed) * waited:
         return None
     return _keep(board, waiting, choice, now, now + choice.delay)
 

@@ -37,39 +37,35 @@ def _by_preference(request: Request, hosts: list[list[Slot]]) -> list[list[list[
 def _share(board: Board, hosts: list[list[Slot]], request: Request, forced: bool) -> list[Slot] | None:
     best: tuple[tuple[float, ...], Slot] | None = None
     for slots in hosts:
-        where = _where(board, slots)
+        spared = _spared(board, slots)
+        since = board.oldest(slots[0].host) if slots else inf
         for order, slot in enumerate(slots):
             space = board.space(slot, request.max_leases, forced)
             if space < (request.memory or 0):
                 continue
-            key = (slot.held_for is not None, where[0], space, where[1], *_comfort(slot), order)
+            # Of equal fits, where somebody has run longest and should stay longest anyway.
+            key = (slot.held_for is not None, spared, space, since, *_comfort(slot), order)
             if best is None or key < best[0]:
                 best = key, slot
     return None if best is None else [best[1]]
 
 
 def _whole(board: Board, hosts: list[list[Slot]], gpus: int) -> list[Slot] | None:
+    """On the fullest host that suffices and is not spared, so that others stay whole for wide requests."""
     best: tuple[tuple[float, ...], list[Slot]] | None = None
     for slots in hosts:
         idle = [slot for slot in slots if slot.whole]
         if len(idle) < gpus:
             continue
         held = sum(slot.held_for is not None for slot in idle)
-        key = (held, *_where(board, slots))
+        key = (held, _spared(board, slots), sum(slot.unused for slot in board.hosts[slots[0].host]))
         if best is None or key < best[0]:
             best = key, idle
     return None if best is None else _together(best[1], gpus)
 
 
-def _where(board: Board, slots: Sequence[Slot]) -> tuple[bool, float]:
-    """Not the host that is spared for a wide request; then where somebody should stay longest anyway.
-
-    Who has run longest should still run longest, so an old lease marks the host that no wide request
-    will get soon: filling it up keeps the others whole.
-    """
-    host = slots[0].host if slots else None
-    since = inf if host is None else board.oldest(host)
-    return (host is not None and host == board.spared, since)
+def _spared(board: Board, slots: Sequence[Slot]) -> bool:
+    return bool(slots) and slots[0].host == board.spared
 
 
 def _together(idle: Sequence[Slot], gpus: int) -> list[Slot]:

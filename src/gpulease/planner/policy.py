@@ -26,7 +26,8 @@ class Policy(NamedTuple):
     patience: float = 6.0  # times its declared duration that a request is overtaken without complaint
     patience_floor: float = 600.0  # seconds; nobody is overdue sooner
     patience_undeclared: float = 12 * HOUR  # when it declared nothing
-    hold_ratio: float = 0.05  # hold devices when they should be free within this part of the wait so far
+    hold_ratio: float = 1.0  # hold devices that should be free within this part of the wait so far
+    hold_ratio_guessed: float = 0.0  # the same, where a lease in the way declared nothing or exceeded it
     longest_wait: float = 14 * DAY  # from here on devices are held unconditionally, oldest request first
     max_holds: int = 2  # requests that devices are held for at one time
     estimate_factor: float = 1.0  # a lease that declared nothing should last this times its age, again

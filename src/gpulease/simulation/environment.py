@@ -7,6 +7,7 @@ C programs and Python ones find the simulated library by LD_LIBRARY_PATH; script
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -24,6 +25,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE_PLACE = {package_place!r}
+MACHINE = os.environ.get("GPULEASE_SIMULATION") and os.path.abspath(os.environ["GPULEASE_SIMULATION"])
 
 
 class Finder:
@@ -31,7 +33,7 @@ class Finder:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name != "pynvml" or not os.environ.get("GPULEASE_SIMULATION"):
+        if name != "pynvml" or not MACHINE:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
@@ -47,7 +49,7 @@ def change(module):
 
         from gpulease.simulation.standin import StandIn
 
-        module.nvmlLib = StandIn(Path(os.environ["GPULEASE_SIMULATION"]))
+        module.nvmlLib = StandIn(Path(MACHINE))
     finally:
         sys.path.remove(PACKAGE_PLACE)
 
@@ -70,8 +72,10 @@ def simulated_environment(directory: Path, environ: Mapping[str, str]) -> dict[s
     if not environ.get("GPULEASE_DIR") or _belongs_to_outer(environ):
         changed["GPULEASE_DIR"] = str(directory / "broker")
         (directory / "broker").mkdir(mode=0o700, exist_ok=True)
+    else:
+        changed["GPULEASE_DIR"] = os.path.abspath(environ["GPULEASE_DIR"])  # the command may change its directory
     _prepend(changed, "PATH", _write_programs(directory, environ))
-    library = library_path(environ)
+    library = library_path(environ, beside=directory)
     if library is not None:
         _prepend(changed, "LD_LIBRARY_PATH", library.parent)
     else:
@@ -82,7 +86,7 @@ def simulated_environment(directory: Path, environ: Mapping[str, str]) -> dict[s
 def _belongs_to_outer(environ: Mapping[str, str]) -> bool:
     """Whether GPULEASE_DIR is that of a simulation around this one."""
     outer = environ.get("GPULEASE_SIMULATION")
-    return bool(outer) and Path(environ["GPULEASE_DIR"]).is_relative_to(str(outer))
+    return bool(outer) and Path(os.path.abspath(environ["GPULEASE_DIR"])).is_relative_to(os.path.abspath(str(outer)))
 
 
 def _prepend(environ: dict[str, str], name: str, place: Path) -> None:
@@ -94,17 +98,19 @@ def _write_programs(directory: Path, environ: Mapping[str, str]) -> Path:
     if shutil.which("gpulease", path=environ.get("PATH")) is None:
         programs["gpulease"] = "gpulease"
     folder = directory / "bin"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o755, exist_ok=True)
     for name, module in programs.items():
         shim = folder / name
-        shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n')
+        shim.write_bytes(os.fsencode(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n'))
         shim.chmod(0o755)
     return folder
 
 
 def _write_sitecustomize(directory: Path) -> Path:
     folder = directory / "python"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o755, exist_ok=True)
     package_place = str(Path(__file__).resolve().parents[2])
-    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE.replace("{package_place!r}", repr(package_place)))
+    text = SITECUSTOMIZE.replace("{package_place!r}", ascii(package_place))
+    (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
+    (folder / "sitecustomize.py").chmod(0o644)
     return folder

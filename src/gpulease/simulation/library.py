@@ -1,37 +1,61 @@
 """Builds `native/nvmlsim.c` into a cache, once for each version of its source.
 
-Two processes may build at once: each builds into its own directory and renames it into place, so
-that nobody ever loads half a library.
+One process builds at a time, into a directory that it renames into place, so that nobody ever loads
+half a library. Only a place that nobody else can change is used: see `trust`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from gpulease.errors import UsageError
+from gpulease.simulation import trust
 
 NAME = "libnvidia-ml.so.1"
 FLAGS = ("-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-pthread", f"-Wl,-soname,{NAME}")
 BUILD_SECONDS = 120
+FALLBACK = "gpulease-"  # and the uid
+SCRATCH = ".building-"
 
 
-def library_path(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The simulated libnvidia-ml.so.1, built if need be; None where that cannot be done."""
-    if environ.get("GPULEASE_SIMULATION_LIBRARY") == "python":
-        return None
+def library_path(environ: Mapping[str, str] = os.environ, beside: Path | None = None) -> Path | None:
+    """The simulated libnvidia-ml.so.1, built if need be; None where that cannot be done.
+
+    Where no cache is safe to use, it is built `beside` the state of the machine, which may be one's own.
+    """
+    check_choice(environ)
     source = source_path()
-    if not source.is_file():
+    if environ.get("GPULEASE_SIMULATION_LIBRARY") == "python" or not source.is_file():
         return None
     folder = f"nvmlsim-{_fingerprint(source)}"
-    places = _cache_places(environ)
+    places = [*_cache_places(environ), *([] if beside is None else [_resolved(beside / "library")])]
+    places = [place for place in places if is_listable(place)]
     for place in places:
-        if _is_ours(place / folder / NAME):
+        if _is_usable(place) and trust.is_safe_file(str(place / folder / NAME)):
             return place / folder / NAME
     compiler = find_compiler(environ)
     if compiler is None:
         return None
     return next((built for place in places if (built := _build(compiler, source, place / folder))), None)
+
+
+def check_choice(environ: Mapping[str, str]) -> None:
+    chosen = environ.get("GPULEASE_SIMULATION_LIBRARY", "")
+    if chosen not in ("", "c", "python"):
+        raise UsageError(
+            f"GPULEASE_SIMULATION_LIBRARY={chosen[:80]} is no library of the simulation.",
+            "Set it to c or python, or unset it.",
+        )
+
+
+def is_listable(place: Path) -> bool:
+    """Whether the place can stand in PATH and LD_LIBRARY_PATH, which have no way to quote these."""
+    return not set(":;$") & set(str(place))
 
 
 def source_path() -> Path:
@@ -66,48 +90,96 @@ def _lean_sha256() -> Any:
 
 
 def _cache_places(environ: Mapping[str, str]) -> list[Path]:
-    """The user's cache; and where that cannot be written, a directory of the user's under /tmp."""
+    """The user's cache; and where that cannot be used, a directory of the user's under /tmp."""
     home = environ.get("HOME") or os.path.expanduser("~")
-    cache = environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
-    temporary = environ.get("TMPDIR") or "/tmp"
-    return [Path(cache, "gpulease"), Path(temporary, f"gpulease-{os.getuid()}")]
+    cache = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):  # which the XDG specification declares invalid
+        cache = os.path.join(home, ".cache")
+    temporary = temporary_place(environ.get("TMPDIR") or "/tmp")
+    return [_resolved(Path(cache, "gpulease")), temporary / f"{FALLBACK}{os.getuid()}"]
 
 
-def _is_ours(path: Path) -> bool:
-    """Under /tmp anybody may have put a library there first; only one's own is loaded."""
-    try:
-        return path.stat().st_uid in (os.getuid(), 0) and path.parent.stat().st_uid in (os.getuid(), 0)
-    except OSError:
-        return False
+def temporary_place(wanted: str) -> Path:
+    """/tmp when the one wanted cannot stand in PATH, or others could exchange what is in it."""
+    place = _resolved(Path(wanted))
+    return place if is_listable(place) and trust.keeps_what_is_ours(str(place)) else _resolved(Path("/tmp"))
+
+
+def _resolved(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _is_usable(place: Path) -> bool:
+    """Under /tmp anybody may have made the directory first; there it must be private."""
+    is_fallback = place.name.startswith(FALLBACK)
+    return trust.is_private_folder(str(place)) if is_fallback else trust.is_safe_folder(str(place))
 
 
 def _build(compiler: list[str], source: Path, folder: Path) -> Path | None:
+    from subprocess import SubprocessError
+
+    library = folder / NAME
+    try:
+        trust.make_private_folders(str(folder.parent))
+        if not _is_usable(folder.parent):
+            return None
+        with _building(folder.parent) as alone:
+            if alone:
+                _remove_leftovers(folder.parent)
+            if not trust.is_safe_file(str(library)):  # another process may have been first
+                _compile(compiler, source, folder)
+    except (OSError, SubprocessError):
+        pass
+    return library if trust.is_safe_file(str(library)) else None
+
+
+def _compile(compiler: list[str], source: Path, folder: Path) -> None:
     import shutil
     import subprocess
     from tempfile import mkdtemp
 
-    try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        scratch = Path(mkdtemp(prefix=".building-", dir=folder.parent))
-    except OSError:
-        return None
+    scratch = Path(mkdtemp(prefix=SCRATCH, dir=folder.parent))
     try:
         command = [*compiler, *FLAGS, str(source), "-o", str(scratch / NAME)]
         subprocess.run(command, check=True, capture_output=True, timeout=BUILD_SECONDS)
-        scratch.chmod(0o755)
-        _put_in_place(scratch, folder)
-    except (OSError, subprocess.SubprocessError):
+        (scratch / NAME).chmod(0o755)  # whatever the umask is
+        shutil.rmtree(folder, ignore_errors=True)  # if it is there, it is damaged
+        scratch.rename(folder)
+    finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        return None
-    return folder / NAME if _is_ours(folder / NAME) else None
 
 
-def _put_in_place(scratch: Path, folder: Path) -> None:
+@contextmanager
+def _building(place: Path) -> Iterator[bool]:
+    """One builder at a time, where the file system can lock; the kernel lets go when its holder dies."""
+    import fcntl
+
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield _wait_for(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB))
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(lock: Callable[[], None]) -> bool:
+    """Not by a lock that waits: whoever holds it may be stopped, and nothing here may hang."""
+    deadline = time.monotonic() + BUILD_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            lock()
+        except BlockingIOError:
+            time.sleep(0.02)
+        except OSError:  # a file system that cannot
+            return False
+        else:
+            return True
+    return False
+
+
+def _remove_leftovers(place: Path) -> None:
+    """Of builders that were killed: nobody else builds here now."""
     import shutil
 
-    try:
-        scratch.rename(folder)
-    except OSError:
-        if not (folder / NAME).is_file():
-            raise
-        shutil.rmtree(scratch, ignore_errors=True)  # another process was first, with the same library
+    for name in os.listdir(place):
+        if name.startswith(SCRATCH):
+            shutil.rmtree(place / name, ignore_errors=True)

@@ -17,6 +17,8 @@ import pynvml
 
 from gpulease.errors import GpuleaseError
 from gpulease.simulation import smi_fields as fields
+from gpulease.simulation.output import print_anything
+from gpulease.simulation.state import is_number
 
 INVALID_ARGUMENT = 2
 NO_DEVICE = 6
@@ -30,6 +32,7 @@ class Parser(ArgumentParser):
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    print_anything()
     arguments = _parser().parse_args(words)
     try:
         _begin()
@@ -88,7 +91,7 @@ def _handles(wanted: str | None) -> list[Any]:
 
 
 def _handle(wanted: str) -> Any:
-    if wanted.isdigit():
+    if is_number(wanted):
         return pynvml.nvmlDeviceGetHandleByIndex(int(wanted))
     if wanted.upper().startswith(("GPU-", "MIG-")):
         return pynvml.nvmlDeviceGetHandleByUUID(wanted)
@@ -143,7 +146,9 @@ def _print_gpu(handle: Any) -> None:
         if section:
             print(f"    {section}")
         for label, name in lines:
-            _print_line(" " * indent + label, fields.shown(fields.GPU[name], handle, units=True))
+            field = fields.GPU[name]
+            field = field._replace(unit=fields.QUERY_UNITS.get(name, field.unit))
+            _print_line(" " * indent + label, fields.shown(field, handle, units=True))
     running = fields.processes(handle)
     print("    Processes" if running else f"{'    Processes':<42}: None")
     for process in running:

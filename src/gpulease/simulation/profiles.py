@@ -41,6 +41,7 @@ PROFILES: dict[str, tuple[Card, ...]] = {
     "mixed": (A100, RTX_4090, T4, A6000, H100),
 }
 BUSES = (0x07, 0x0F, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD)
+FAULTS = ("driver.old", "fault.init", "fault.slow", "fault.hang", "fault.middle")
 GROUP_SIZES = {"a100": 4, "mixed": 2}  # GPUs near each other; without an entry none are
 
 
@@ -48,12 +49,13 @@ def new_machine(count: int, profile: str) -> dict[str, str]:
     if not 1 <= count <= MAXIMUM_GPUS:
         raise UsageError(f"A simulated machine cannot have {count} GPUs.", f"Ask for 1 to {MAXIMUM_GPUS} of them.")
     if profile not in PROFILES:
-        raise UsageError(f"There is no profile {profile!r}.", f"The profiles are {', '.join(PROFILES)}.")
+        raise UsageError(f"There is no profile {profile[:80]!r}.", f"The profiles are {', '.join(PROFILES)}.")
     machine = {
         "profile": profile,
         "driver_version": DRIVER_VERSION,
         "cuda_version": CUDA_VERSION,
         "gpu_count": str(count),
+        **dict.fromkeys(FAULTS, "0"),
     }
     for index in range(count):
         machine.update(_gpu(profile, index))

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import pynvml
 
+from gpulease.simulation.output import printable
+
 MEBIBYTE = 1024**2
 NOT_AVAILABLE = "[N/A]"
 
@@ -26,9 +28,11 @@ class Process(NamedTuple):
 def text(field: Field, row: Any) -> str:
     """The value as nvidia-smi has it; what the driver does not support is [N/A], a lost GPU says so."""
     try:
-        return str(field.read(row))
+        return printable(str(field.read(row)))
     except pynvml.NVMLError as error:
         return "[GPU is lost]" if error.value == pynvml.NVML_ERROR_GPU_IS_LOST else NOT_AVAILABLE
+    except UnicodeDecodeError:  # the command of a process may have any name
+        return NOT_AVAILABLE
 
 
 def shown(field: Field, row: Any, units: bool) -> str:
@@ -170,4 +174,5 @@ QUERY: dict[str, tuple[tuple[str, str], ...]] = {
     "Temperature": (("GPU Current Temp", "temperature.gpu"),),
     "GPU Power Readings": (("Power Draw", "power.draw"), ("Current Power Limit", "power.limit")),
 }
+QUERY_UNITS = {"temperature.gpu": "C"}  # which the csv has without
 QUERY_PROCESS = (("Process ID", "pid"), ("Name", "name"), ("Used GPU Memory", "used_memory"))

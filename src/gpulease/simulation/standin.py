@@ -18,8 +18,9 @@ from typing import Any
 
 from gpulease.simulation import standin_answers as answers
 from gpulease.simulation.standin_view import Answer, Code, Failure, View, error_string, unanswered
-from gpulease.simulation.state import parse
+from gpulease.simulation.state import gpu_count, parse
 
+HANGING_SECONDS = 0.02  # between two looks whether a hanging call may go on
 GRANULARITY_NANOSECONDS = 50_000_000  # two changes may bear one timestamp when they are this close
 
 
@@ -35,7 +36,7 @@ class StandIn:
     """Looks like the ctypes library to the bindings."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory = directory.absolute()  # which stays true when the process changes its own
         self._initialized = 0
         self._machine: dict[str, str] = {}
         self._stamp: tuple[int, ...] | None = None
@@ -63,16 +64,22 @@ class StandIn:
             try:
                 if not self._initialized:
                     raise Failure(Code.UNINITIALIZED)
-                answer(View(self._refresh(), self._directory, name), *arguments)
+                answer(self._view(name), *arguments)
             except Failure as failure:
                 return failure.code
             return Code.SUCCESS
 
         return call
 
+    def _view(self, function: str) -> View:
+        """The machine as this call sees it, once no fault makes the call hang."""
+        while (view := View(self._refresh(), self._directory, function)).hangs():
+            time.sleep(HANGING_SECONDS)
+        return view
+
     def _initialize(self) -> int:
         try:
-            view = View(self._refresh(), self._directory, "nvmlInitWithFlags")
+            view = self._view("nvmlInitWithFlags")
             view.begin()
         except Failure as failure:
             return failure.code
@@ -94,11 +101,13 @@ class StandIn:
             found = os.stat(path)
             stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
             if stamp != self._stamp:
-                self._machine = parse(path.read_text())
+                self._machine = parse(path.read_text(encoding="utf-8"))
                 age = abs(time.time_ns() - found.st_mtime_ns)
                 self._stamp = stamp if age > GRANULARITY_NANOSECONDS else None
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             raise Failure(Code.DRIVER_NOT_LOADED) from None
+        if not gpu_count(self._machine):
+            raise Failure(Code.DRIVER_NOT_LOADED)
         return self._machine
 
 

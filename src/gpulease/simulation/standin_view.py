@@ -14,12 +14,30 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpulease.simulation.state import MAXIMUM_GPUS, MAXIMUM_INSTANCES, Use, gpu_count, instance_count, live_uses
+from gpulease.simulation.labels import instance_uuid
+from gpulease.simulation.state import (
+    MAXIMUM_GPUS,
+    MAXIMUM_INSTANCES,
+    Use,
+    gpu_count,
+    instance_count,
+    is_number,
+    live_uses,
+)
 
 Answer = Callable[..., None]
+ANSWERS: dict[str, Answer] = {}  # by the name of the call; filled by the modules that answer
 UNSET = 0xFFFFFFFF
 NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 ABSENT = dict.fromkeys(("memory_used", "memory_reserved", "utilization", "memory_utilization"), 0)
+
+
+def answers(*names: str) -> Callable[[Answer], Answer]:
+    def register(answer: Answer) -> Answer:
+        ANSWERS.update(dict.fromkeys(names, answer))
+        return answer
+
+    return register
 
 
 class Code(IntEnum):
@@ -72,12 +90,13 @@ class View(NamedTuple):
     directory: Path
     function: str
 
-    def begin(self) -> None:
+    def hangs(self) -> bool:
         hang = self.machine.get("fault.hang", "")
-        while hang not in ("", "0", "none") and (hang == "1" or hang in self.function):
-            time.sleep(3600)
+        return hang not in ("", "0", "none") and (hang == "1" or hang in self.function)
+
+    def begin(self) -> None:
         name, colon, code = self.machine.get("fault.middle", "").rpartition(":")
-        if colon and name in self.function:
+        if colon and is_number(code) and name in self.function:
             raise Failure(int(code))
 
     def begin_device(self, handle: Any) -> Device:
@@ -113,7 +132,7 @@ class View(NamedTuple):
 
     def machine_number(self, key: str) -> int:
         value = self.machine.get(key, "0")
-        return int(value) if value.isdigit() else 0
+        return int(value) if is_number(value) else 0
 
     def gpu_text(self, gpu: int, key: str) -> str:
         value = self.machine.get(f"gpu.{gpu}.{key}", "")
@@ -123,7 +142,7 @@ class View(NamedTuple):
         value = self.machine.get(f"gpu.{gpu}.{key}")
         if value is None and key in ABSENT:
             return ABSENT[key]
-        if value is None or not value.isdigit():
+        if value is None or not is_number(value):
             raise Failure(Code.NOT_SUPPORTED)
         return int(value)
 
@@ -137,16 +156,6 @@ class View(NamedTuple):
             for use in live_uses(self.directory)
             if use.gpu == device.gpu and device.instance in (None, use.instance)
         ]
-
-
-def instance_uuid(parent: str, instance: int) -> str:
-    """As in nvmlsim.c: two 64-bit FNV-1a hashes of `parent:instance`."""
-    high, low = 0xCBF29CE484222325, 0x84222325CBF29CE4
-    for byte in f"{parent}:{instance}".encode():
-        high = (high ^ byte) * 0x100000001B3 & NOT_AVAILABLE
-        low = (low ^ byte) * 0x100000001B3 & NOT_AVAILABLE
-    digits = f"{high:016x}{low:016x}"
-    return f"MIG-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def put(argument: Any, layout: str, *values: int | bytes) -> None:

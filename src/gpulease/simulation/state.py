@@ -4,8 +4,9 @@
     DIRECTORY/processes/PID.START_TIME  what one live process uses: gpu.N.memory=BYTES
 
 `native/nvmlsim.c` reads the same files; docs/reference/simulation.md describes them. Which keys
-and values are allowed is in `keys`, what a new machine looks like in `profiles`. Every reader of a
-simulated machine loads this file, so it imports next to nothing.
+and values are allowed is in `keys`, which devices a process may use in `labels`, what a new machine
+looks like in `profiles`. Every reader of a simulated machine loads this file, so it imports next to
+nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from gpulease.errors import SimulationError, UnknownDevice, UsageError
+from gpulease.errors import SimulationError
 
 MAXIMUM_GPUS = 64
 MAXIMUM_INSTANCES = 7
 DEFAULT_PROFILE = "a100"
+MAKE_ANOTHER = "Make a new machine with `gpulease simulate -n 4 -- CMD`, or set GPULEASE_SIMULATE=4."
 
 
 class Use(NamedTuple):
@@ -36,27 +38,38 @@ class Use(NamedTuple):
 
 def read_machine(directory: Path) -> dict[str, str]:
     """Every key of the machine with its value as written."""
+    path = Path(directory, "machine")
     try:
-        return parse(Path(directory, "machine").read_text())
+        machine = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SimulationError(
-            f"The simulated machine in {directory} cannot be read: {error.strerror}.",
-            "Make one with `gpulease simulate -n 4 -- CMD`, or set GPULEASE_SIMULATE=4.",
+            f"The simulated machine in {directory} cannot be read: {error.strerror}.", MAKE_ANOTHER
         ) from None
+    except UnicodeDecodeError:
+        machine = {}
+    if not 1 <= gpu_count(machine) <= MAXIMUM_GPUS:
+        raise SimulationError(f"The file {path} of the simulated machine is damaged.", MAKE_ANOTHER)
+    return machine
 
 
 def parse(text: str) -> dict[str, str]:
-    lines = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+    lines = (line.rstrip("\r").partition("=") for line in text.split("\n") if not line.startswith("#"))
     return {key: value for key, equals, value in lines if equals}
 
 
+def is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
 def gpu_count(machine: dict[str, str]) -> int:
-    return int(machine.get("gpu_count", "0"))
+    """0 for a machine that is damaged."""
+    value = machine.get("gpu_count", "")
+    return int(value) if is_number(value) and len(value) < 4 else 0
 
 
 def instance_count(machine: dict[str, str], gpu: int) -> int:
     value = machine.get(f"gpu.{gpu}.mig", "none")
-    return min(int(value), MAXIMUM_INSTANCES) if value.isdigit() else 0
+    return min(int(value), MAXIMUM_INSTANCES) if is_number(value) else 0
 
 
 def start_time(pid: int) -> int | None:
@@ -109,7 +122,8 @@ def set_values(directory: Path, assignments: Iterable[str]) -> None:
     try:
         with _changing(directory):
             machine = read_machine(directory)
-            _write_machine(directory, machine | checked(machine, assignments))
+            changes = checked(machine, assignments, live_uses(directory))
+            _write_machine(directory, machine | changes)
     except OSError as error:
         raise SimulationError(
             f"The simulated machine in {directory} cannot be changed: {error.strerror}.",
@@ -119,13 +133,17 @@ def set_values(directory: Path, assignments: Iterable[str]) -> None:
 
 def occupy(directory: Path, labels: str, memory: int | None, pid: int | None = None, graphics: bool = False) -> Path:
     """Let a process (this one unless told) use `memory` bytes of each device, until it dies."""
+    from gpulease.simulation.labels import check_room, labels_of
+
     pid = os.getpid() if pid is None else pid
     started = start_time(pid)
     if started is None:
         raise SimulationError(f"There is no process {pid}.", "Name a process that runs.")
     machine = read_machine(directory)
+    devices = labels_of(machine, labels)
+    check_room(machine, devices, memory or 0)
     size = "none" if memory is None else memory
-    lines = [f"gpu.{label}.memory={size}\n" for label in split_labels(machine, labels)]
+    lines = [f"gpu.{label}.memory={size}\n" for label in devices]
     if graphics:
         lines.append("type=graphics\n")
     path = Path(directory, "processes", f"{pid}.{started}")
@@ -140,39 +158,19 @@ def occupy(directory: Path, labels: str, memory: int | None, pid: int | None = N
     return path
 
 
-def split_labels(machine: dict[str, str], labels: str) -> list[str]:
-    """`0`, `0,2` or `0:1` as a list, each checked to be a device of this machine."""
-    parts = [part.strip() for part in labels.split(",") if part.strip()]
-    if not parts:
-        raise UsageError("No device was named.", "Name one by its index, such as `0` or `0,2`.")
-    return [_checked_label(machine, part) for part in dict.fromkeys(parts)]
-
-
-def _checked_label(machine: dict[str, str], label: str) -> str:
-    for gpu in range(gpu_count(machine)):
-        instances = [f"{gpu}:{instance}" for instance in range(instance_count(machine, gpu))]
-        if label == str(gpu) or label in instances:
-            return label
-    last = gpu_count(machine) - 1
-    raise UnknownDevice(
-        f"There is no simulated device {label}.",
-        f"The GPUs are 0 to {last}; instance I of GPU N is N:I where gpu.N.mig is set.",
-    )
-
-
 def _read_process(directory: Path, name: str) -> Iterator[Use]:
     pid, _, started = name.partition(".")
-    if not (pid.isdigit() and started.isdigit()):
+    if not (is_number(pid) and is_number(started)):
         return
     try:
-        values = parse(Path(directory, "processes", name).read_text())
+        values = parse(Path(directory, "processes", name).read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return
     graphics = values.pop("type", "") == "graphics"
     for key, value in values.items():
         gpu, _, instance = key.removeprefix("gpu.").removesuffix(".memory").partition(":")
-        if gpu.isdigit() and (not instance or instance.isdigit()):
-            memory = int(value) if value.isdigit() else None
+        if is_number(gpu) and (not instance or is_number(instance)):
+            memory = int(value) if is_number(value) else None
             yield Use(int(pid), int(started), int(gpu), int(instance) if instance else None, memory, graphics)
 
 
@@ -195,7 +193,7 @@ def _replace(path: Path, text: str) -> None:
     """Write by rename: a reader sees the old file or the new one, never half of one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError:
@@ -206,7 +204,7 @@ def _replace(path: Path, text: str) -> None:
 def _remove_dead(processes: Path) -> None:
     for name in os.listdir(processes):
         pid, _, started = name.partition(".")
-        if pid.isdigit() and started.isdigit() and start_time(int(pid)) != int(started):
+        if is_number(pid) and is_number(started) and start_time(int(pid)) != int(started):
             try:
                 Path(processes, name).unlink(missing_ok=True)
             except OSError:  # another user's, in a shared machine

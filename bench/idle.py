@@ -1,0 +1,61 @@
+"""What a broker costs while nobody asks: memory, and time on the processor, with 8 simulated GPUs and one lease held.
+
+python bench/idle.py [SECONDS]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from interleaved import own_command, to_reach
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def seconds(pids: list[int]) -> float:
+    """User and system time of all of them."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def main(span: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {**os.environ, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": "8"}
+        gpulease = own_command()
+        subprocess.run(
+            [gpulease, "get", "--owner", str(os.getpid())], env=environ, stdout=subprocess.DEVNULL, check=True
+        )
+        told = subprocess.run([gpulease, "status", "--json"], env=environ, capture_output=True, text=True, check=True)
+        import json
+
+        pid = json.loads(told.stdout)["broker"]["pid"]
+        pids = [pid, *children(pid)]
+        time.sleep(2)
+        before = seconds(pids)
+        time.sleep(span)
+        part = (seconds(pids) - before) / span * 100
+        print(f"broker {resident(pid):.1f} MB, its sampler {resident(pids[-1]):.1f} MB, {part:.3f} % of a core")
+        to_reach("broker, MB", resident(pid), 40)
+        to_reach("processor, % of a core", part, 0.2)
+        subprocess.run([gpulease, "stop"], env=environ, stdout=subprocess.DEVNULL, check=True)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0)

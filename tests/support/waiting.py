@@ -1,0 +1,34 @@
+"""Waiting for the thing itself, with a deadline."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+PATIENCE = 40.0
+Seen = TypeVar("Seen")
+
+
+def wait_until(condition: Callable[[], Seen | None], deadline: float = PATIENCE, pause: float = 0.01) -> Seen:
+    """The first true value of `condition`; a failure when none came in time."""
+    until = time.monotonic() + deadline
+    while not (seen := condition()):
+        if time.monotonic() > until:
+            raise AssertionError(f"still {seen!r} after {deadline:g} s")
+        time.sleep(pause)
+    return seen
+
+
+def wait_for_end(pid: int, deadline: float = PATIENCE) -> None:
+    """Until the process is gone, by the kernel's word."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], deadline)[0], f"process {pid} still runs after {deadline:g} s"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,124 @@
+"""A driver that hangs makes samples old, and says so; the broker goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
+from support.waiting import wait_until
+
+ALL = [0, 1, 2, 3]
+
+
+def hung(site: Site) -> None:
+    """Every call hangs from now on, and the broker has noticed."""
+    site.set("fault.hang=1")
+    wait_until(lambda: site.status()["trouble"])
+
+
+def test_while_the_driver_hangs_status_says_so_release_works_and_nothing_is_granted(site: Site) -> None:
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "0.5"
+    holder = site.holder("--devices", "0,1", "-n", "2")
+    site.run("get", "--devices", "2", "--owner", str(os.getpid()))
+    waiting = site.start("run", "-n", "2", "--devices", "2,3", "--", "echo", "mine")
+    wait_until(lambda: site.status()["line"])
+    hung(site)
+    shown = site.status()
+    assert "did not answer" in shown["trouble"]
+    assert shown["sample_age"] > 0.4
+    assert len(shown["devices"]) == 4
+    assert len(shown["leases"]) == 2
+    assert "did not answer" in shown["line"][0]["why"]
+    text = site.run("status").stdout
+    assert "did not answer" in text
+    begin = time.monotonic()
+    assert site.run("release", "2").returncode == 0
+    assert time.monotonic() - begin < 5
+    refused = site.run("run", "--devices", "3", "--no-wait", "--", "true")
+    assert refused.returncode in (69, 75)
+    assert "did not answer" in refused.stderr
+    assert waiting.poll() is None
+    assert len(site.status()["line"]) == 1
+    holder.kill()
+    holder.wait()
+    wait_until(lambda: not site.status()["leases"])
+    assert waiting.poll() is None
+    site.set("fault.hang=0")
+    assert waiting.communicate(timeout=60)[0] == "mine\n"
+    wait_until(lambda: site.status()["trouble"] is None)
+    wait_until(lambda: devices_of(site, "free") == ALL)
+
+
+def test_a_broker_that_never_saw_a_device_refuses_with_the_drivers_words(site: Site) -> None:
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "0.5"
+    site.set("fault.hang=1")
+    done = site.run("get", "--owner", str(os.getpid()))
+    assert done.returncode == 69
+    assert "did not answer" in done.stderr
+    site.set("fault.hang=0")
+    wait_until(lambda: site.run("get", "--owner", str(os.getpid())).returncode == 0)
+
+
+def test_leases_are_found_again_by_a_broker_that_starts_while_the_driver_hangs(site: Site) -> None:
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "0.5"
+    holder = site.holder("--devices", "0")
+    site.set("fault.hang=1")
+    site.kill_broker()
+    done = site.run("release", "L1")
+    assert done.returncode == 0, done.stderr
+    assert holder.poll() is None
+
+
+def test_a_driver_that_fails_to_start_is_told_and_asked_again(site: Site) -> None:
+    site.set("fault.init=999")
+    done = site.run("get", "--owner", str(os.getpid()))
+    assert done.returncode == 69
+    site.set("fault.init=0")
+    wait_until(lambda: site.run("get", "--owner", str(os.getpid())).returncode == 0)
+
+
+def sampler_of(site: Site) -> int:
+    pid = wait_until(site.broker_pid)
+    return int(wait_until(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text().split())[0])
+
+
+def test_a_sampler_that_is_killed_is_started_again(site: Site) -> None:
+    site.ensure_broker()
+    site.status()
+    for _ in range(3):
+        os.kill(sampler_of(site), signal.SIGKILL)
+        assert site.run("run", "--wait", "30s", "--", "true").returncode == 0
+    wait_until(lambda: devices_of(site, "free") == ALL)
+    wait_until(lambda: site.status()["trouble"] is None)
+
+
+def test_a_sampler_that_is_stopped_counts_as_a_driver_that_hangs(site: Site) -> None:
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "0.5"
+    site.ensure_broker()
+    site.status()
+    os.kill(sampler_of(site), signal.SIGSTOP)
+    wait_until(lambda: site.status()["trouble"])
+    assert site.run("run", "--wait", "30s", "--", "true").returncode == 0
+
+
+def test_a_waiting_broker_looks_about_once_a_second_and_an_idle_one_not_at_all(site: Site) -> None:
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "5"
+    site.holder("-n", "4")
+    waiting = [site.start("run", "--", "true") for _ in range(3)]
+    wait_until(lambda: len(site.status()["line"]) == 3)
+    sampler = sampler_of(site)
+    before, begin = _reads(sampler), time.monotonic()
+    wait_until(lambda: time.monotonic() - begin > 3)
+    looks = (_reads(sampler) - before) / (time.monotonic() - begin)
+    for process in waiting:
+        process.kill()
+    wait_until(lambda: not site.status()["line"])
+    assert looks < 60, "system calls that read, for each second"
+
+
+def _reads(pid: int) -> int:
+    fields = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+    return int(fields["syscr"])
