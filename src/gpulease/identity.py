@@ -156,14 +156,14 @@ def group_names(uid: int) -> tuple[str, ...]:
 
 
 class Family:
-    """Where a process stands: its state, its parent and its session."""
+    """Where a process stands: its state, its parent, its session, and when it began."""
 
-    __slots__ = ("parent", "session", "state")
+    __slots__ = ("parent", "session", "start_time", "state")
 
-    def __init__(self, state: str, parent: int, session: int) -> None:
-        self.state, self.parent, self.session = state, parent, session
+    def __init__(self, state: str, parent: int, session: int, start_time: int) -> None:
+        self.state, self.parent, self.session, self.start_time = state, parent, session, start_time
 
 
 def family(pid: int) -> Family | None:
     fields = _fields(pid)
-    return None if fields is None else Family(fields[0].decode(), int(fields[1]), int(fields[3]))
+    return None if fields is None else Family(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))

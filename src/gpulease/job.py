@@ -44,6 +44,10 @@ class Job(NamedTuple):
     pid: int | None = None
     place: float | None = None  # its place in the line after a `move`
     forced: bool = False
+    run: int = 0  # which run of it this is; counted on through every retry, so that no two have the same name
+    ending: str | None = None  # why it is being killed, from the order until all of it is gone
+    removing: bool = False  # to be forgotten once it is gone
+    log_begin: int = 0  # where the output of this run begins in the log
 
     @property
     def over(self) -> bool:
@@ -52,6 +56,10 @@ class Job(NamedTuple):
     @property
     def planner_id(self) -> str:
         return f"J{self.id}"
+
+    @property
+    def run_name(self) -> str:
+        return f"{self.id}.{self.run}"
 
 
 def step(job: Job, event: str, now: float, **changes: Any) -> tuple[Job, Effects]:
@@ -62,6 +70,23 @@ def step(job: Job, event: str, now: float, **changes: Any) -> tuple[Job, Effects
 
 def document(job: Job) -> dict[str, Any]:
     return {**job._asdict(), "request": job.request._asdict()}
+
+
+_NOTHING = object()
+_DEFAULTS = Job._field_defaults
+_REQUEST_DEFAULTS = Request._field_defaults
+ALWAYS = frozenset({"state", "label"})  # columns of the store
+
+
+def stored(job: Job) -> dict[str, Any]:
+    """As the store keeps it: what is as usual is left out, for there may be a hundred thousand."""
+    fields = zip(Job._fields, job, strict=True)
+    found: dict[str, Any] = {
+        name: value for name, value in fields if name in ALWAYS or _DEFAULTS.get(name, _NOTHING) != value
+    }
+    request = zip(Request._fields, job.request, strict=True)
+    found["request"] = {name: value for name, value in request if _REQUEST_DEFAULTS[name] != value}
+    return found
 
 
 def read(stored: dict[str, Any]) -> Job:

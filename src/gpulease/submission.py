@@ -8,8 +8,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpulease.cli.wait import wait_for
-from gpulease.errors import NotFound
-from gpulease.leases import _ask, _bytes, _seconds, _texts
+from gpulease.errors import UsageError
+from gpulease.leases import _ask, _bytes, _connection, _put_back, _seconds, _texts
+
+
+def _directory() -> str | None:
+    """Of the broker that this thread is connected to already."""
+    client = _connection()
+    if client is None:
+        return None
+    _put_back(client)
+    return client.directory
 
 
 class SubmittedJob:
@@ -21,7 +30,7 @@ class SubmittedJob:
     @property
     def info(self) -> dict[str, Any]:
         """Everything that `gpulease show --json` tells."""
-        found: dict[str, Any] = _ask("show", select=self._select)["jobs"][0]
+        found: dict[str, Any] = _ask(_directory(), "show", select=self._select)["jobs"][0]
         return found
 
     @property
@@ -48,7 +57,7 @@ class SubmittedJob:
             return ""
 
     def kill(self) -> None:
-        _ask("kill", select=self._select)
+        _ask(_directory(), "kill", select=self._select)
 
     @property
     def _select(self) -> dict[str, Any]:
@@ -81,6 +90,8 @@ def submit(
     note: str | None = None,
 ) -> SubmittedJob:
     """Queue a command; it is on disk when this returns."""
+    if isinstance(command, str) or not command:
+        raise UsageError(f"The command is {command!r}.", "Give its words as a list, as ['python', 'train.py'].")
     request = {
         "gpus": gpus,
         "memory": _bytes(mem),
@@ -104,10 +115,12 @@ def submit(
         "note": note,
     }
     done = _ask(
+        _directory(),
         "add",
         request={key: value for key, value in request.items() if value not in (None, [])},
         options={key: value for key, value in options.items() if value not in (None, [], False)},
         commands=[[str(word) for word in command]],
+        token=os.urandom(8).hex(),
     )
     return SubmittedJob(done["first"])
 
@@ -115,8 +128,4 @@ def submit(
 def jobs(*, state: str | None = None, label: str | None = None) -> list[SubmittedJob]:
     """The jobs of this user, in the order of their ids."""
     select = {name: value for name, value in {"state": state, "label": label}.items() if value is not None}
-    try:
-        found = _ask("ls", select=select or {"all": True}, most=100_000)["jobs"]
-    except NotFound:
-        return []
-    return [SubmittedJob(job["id"]) for job in found]
+    return [SubmittedJob(id) for id in _ask(_directory(), "ls", select=select, ids=True)["ids"]]

@@ -13,9 +13,7 @@ def in_shell(machine: Machine, line: str, **more: str) -> subprocess.CompletedPr
     return subprocess.run(["bash", "-c", command], env={**machine.environ, **more}, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(
-    "words", ["status", "status --json", "select", "--version", "--help", "doctor"]
-)
+@pytest.mark.parametrize("words", ["status", "status --json", "select", "--version", "--help", "doctor"])
 def test_a_full_disk_is_said_and_is_a_failure(machine: Machine, words: str) -> None:
     done = in_shell(machine, f"GPULEASE {words} >/dev/full")
     assert done.returncode == 1

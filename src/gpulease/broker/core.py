@@ -119,7 +119,7 @@ class Core:
         self._skip_numbers()
 
     def use_settings(self) -> None:
-        self.settings, self.policy = settings.apply(self.texts, Settings(paused="paused" in self.texts), Policy())
+        self.settings, self.policy = settings.apply(self.texts, self.edge.log)
         self.line = self.line.under(self.policy)
         self._plan = None
 
@@ -398,6 +398,8 @@ class Core:
         for lease, _, _ in starting:
             self.line.remove(lease.id)
             self._keep(lease)
+            for uuid in lease.devices:
+                self.ended.pop(uuid, None)
             self._plan = None
         for _, job, before in starting:
             self.queue.launch(job, before)
@@ -576,7 +578,7 @@ class Core:
             action()
 
     def process_ended(self, key: Key) -> None:
-        if self.queue.process_ended(key):
+        if self.queue.endings.process_ended(key):
             return self.replan()
         ids = self._owned.get(key, set()).copy()
         ending = [self.leases[id] for id in ids if id in self.leases]
@@ -604,7 +606,7 @@ class Core:
 
     def disconnected(self, connection: Connection) -> None:
         """Whoever waited there has left the line; what was granted and never claimed is given back."""
-        self.queue.disconnected(connection)
+        self.queue.watching.disconnected(connection)
         ids = [id for id, at in self.waiting_at.items() if at is connection]
         for id in ids:
             del self.waiting_at[id]
@@ -683,8 +685,11 @@ ALARMS: dict[str, Callable[[Core, str], None]] = {
     "answers": Core._late_answers,
     "usage": Core.save_usage,
     "plan": lambda core, id: None,
-    "time-limit": lambda core, id: core.queue.over_time(id),
-    "grace": lambda core, id: core.queue.grace_over(id),
-    "tidy": lambda core, id: core.queue.tidy(),
-    "killed": lambda core, id: core.queue.look_at_killed(id),
+    "time-limit": lambda core, id: core.queue.killing.over_time(id),
+    "grace": lambda core, id: core.queue.killing.grace_over(id),
+    "killed": lambda core, id: core.queue.killing.look(id),
+    "tidy": lambda core, id: core.queue.endings.tidy(),
+    "late": lambda core, id: core.queue.endings.finish_late(id),
+    "broken": lambda core, id: core.queue.endings.end_broken_late(),
+    "hook": lambda core, id: core.queue.endings.hooks.run(),
 }

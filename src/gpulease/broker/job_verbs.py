@@ -2,203 +2,66 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from hashlib import blake2b
-from typing import Any
 
 from gpulease import job as jobs
 from gpulease.broker import settings
 from gpulease.broker.connection import Connection
 from gpulease.broker.core import Core
-from gpulease.errors import NotEnoughDevices, NotFound, NotPermitted, TooMuch, UsageError
+from gpulease.broker.job_adding import add, edited
+from gpulease.errors import NotFound, NotPermitted, UsageError, WrongState
 from gpulease.job import Job
-from gpulease.messages import Message, read_request
-from gpulease.model import Request
-from gpulease.planner import Line, plan
-from gpulease.planner.reasons import IMPOSSIBLE
-from gpulease.selection import find
+from gpulease.messages import Message
+from gpulease.model import Waiting
 from gpulease.stores.base import Change
 
-MOST_JOBS = 1_000_000  # of one broker that are not over
-MOST_BYTES = 64 << 20  # of one batch
-ENVIRONMENT_BYTES = 512 << 10
 SHOWN = 50
-
-# ---------------------------------------------------------------------- adding
-
-
-def add(core: Core, connection: Connection, message: Message) -> None:
-    """A batch may come in parts; the last part adds all of them at once."""
-    commands = _gathered(connection, message)
-    if commands is None:
-        return core.edge.send(connection, {"ok": {"more": True}})
-    if core.edge.about()["kind"] == "shared" and connection.uid != os.geteuid():
-        raise NotPermitted(
-            "The shared broker cannot run jobs as another user.",
-            "Use `gpulease run`, or ask for a system broker (`gpulease broker --system`, as root).",
-        )
-    if core.counts_open() + len(commands) > MOST_JOBS:
-        raise TooMuch(f"More than {MOST_JOBS} jobs would wait.", "Let some of them end first.")
-    options = message["options"]
-    request = _request(core, message["request"], bool(options.get("hold")))
-    environ = _environment(options.get("environment"))
-    made = _make(core, connection, commands, request, environ[0], options)
-    core.queue.add(made, environ)
-    core.edge.send(connection, {"ok": {"first": made[0].id, "last": made[-1].id}})
-
-
-def _gathered(connection: Connection, message: Message) -> list[list[str]] | None:
-    parts = connection.parts
-    connection.bytes += sum(len(word) for words in message["commands"] for word in words)
-    if connection.bytes > MOST_BYTES:
-        parts.clear()
-        connection.bytes = 0
-        raise TooMuch(f"A batch has more than {MOST_BYTES >> 20} MiB of commands.", "Divide it.")
-    parts += message["commands"]
-    if message.get("more"):
-        return None
-    gathered, connection.parts, connection.bytes = list(parts), [], 0
-    if not gathered:
-        raise UsageError("No command was given.", "Write it behind `--`, or one a line with --file.")
-    return gathered
-
-
-def _request(core: Core, fields: Message, hold: bool) -> Request:
-    request = read_request(fields)
-    devices = list(core.devices.values())
-    request = request._replace(
-        devices=tuple(find(name, devices).uuid for name in request.devices),
-        exclude=tuple(find(name, devices).uuid for name in request.exclude),
-    )
-    trouble = None if hold else impossible(core, request)
-    if trouble is not None:
-        raise NotEnoughDevices(trouble, "Ask for less, or queue it all the same with --hold.")
-    return request
-
-
-def impossible(core: Core, request: Request) -> str | None:
-    """Why a request can never be granted here; None when it can."""
-    if core.sample is None:
-        return None
-    line = Line(core.policy)
-    line.add(jobs_waiting(request))
-    decided = plan(core.devices.values(), (), line, core.policy, core.now())
-    if decided.grants:
-        return None
-    reason = decided.reason("probe")
-    return reason.sentence if reason.code == IMPOSSIBLE else None
-
-
-def jobs_waiting(request: Request) -> Any:
-    from gpulease.model import Waiting
-
-    return Waiting("probe", request._replace(not_before=None), "", 0, 0.0, (), "job")
-
-
-def _environment(environ: object) -> tuple[str, dict[str, str]]:
-    if not isinstance(environ, dict) or not all(isinstance(v, str) for pair in environ.items() for v in pair):
-        raise UsageError("The environment of the job is not right.")
-    text = "\0".join(f"{name}={value}" for name, value in sorted(environ.items()))
-    if len(text) > ENVIRONMENT_BYTES:
-        raise UsageError(
-            f"The environment has more than {ENVIRONMENT_BYTES >> 10} KiB.", "Queue it from a smaller one."
-        )
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest(), environ
-
-
-def _make(
-    core: Core, connection: Connection, commands: list[list[str]], request: Request, environ: str, options: Message
-) -> list[Job]:
-    after = _dependencies(core, connection, options)
-    first = core.queue.number + 1
-    now = core.since()
-    made = []
-    for offset, words in enumerate(commands):
-        id = first + offset
-        job = Job(
-            id=id,
-            command=tuple(words),
-            uid=connection.uid,
-            user=connection.user,
-            cwd=_text(options, "cwd") or "/",
-            environment=environ,
-            request=request,
-            added=now + offset * 1e-6,
-            name=_text(options, "name"),
-            label=_text(options, "label"),
-            note=_text(options, "note"),
-            log=_log(core, connection, options, id, len(commands)),
-            retry=_number(options, "retry", 0, 1000),
-            time_limit=options.get("time_limit"),
-            after=after,
-            after_any=bool(options.get("after_any")),
-        )
-        made.append(jobs.step(job._replace(state="new"), "add-held" if options.get("hold") else "add", now)[0])
-    core.since_at_least(now + len(commands) * 1e-6)
-    return made
-
-
-def _dependencies(core: Core, connection: Connection, options: Message) -> tuple[int, ...]:
-    after = options.get("after") or []
-    if not isinstance(after, list) or not all(isinstance(id, int) for id in after) or len(after) > 1000:
-        raise UsageError("The list of jobs to come after is not right.", "Write ids, as --after 3,4.")
-    for id in after:
-        other = core.queue.get(id)
-        if other is None:
-            what = "a job cannot come after itself" if id == core.queue.number + 1 else "there is no such job"
-            raise NotFound(f"It is to come after job {id}, but {what}.", "See the ids with `gpulease ls --all`.")
-        if other.over and other.state != "complete" and not options.get("after_any"):
-            raise UsageError(
-                f"Job {id} is {other.state}, so nothing can come after it.", "Use --after-any, or retry it."
-            )
-    return tuple(after)
-
-
-def _log(core: Core, connection: Connection, options: Message, id: int, count: int) -> str:
-    asked = _text(options, "log")
-    if asked is None:
-        return core.queue.default_log(connection.uid, id)
-    path = os.path.join(_text(options, "cwd") or "/", asked)
-    if asked.endswith("/") or os.path.isdir(path):
-        return os.path.join(path, f"{id}.log")
-    return path if count == 1 else f"{path}.{id}"
-
-
-def _text(options: Message, name: str, most: int = 4096) -> str | None:
-    value = options.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value) > most or "\0" in value:
-        raise UsageError(f"The option {name} is not right.")
-    return value
-
-
-def _number(options: Message, name: str, least: int, most: int) -> int:
-    value = options.get(name) or 0
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise UsageError(f"The option {name} is not right.", f"Give {least} to {most}.")
-    return value
-
+SHOWN_ENDED = 10
+MOST_SHOWN = 5000  # of one answer, which must fit a message
+MOST_RANGES = 500
+STEP = 1e-3  # seconds of arrival between a moved job and who stands at the end where it goes
+WAITING = ("waiting", "held")
+RUNNING = ("running", "paused")
+INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced")
 
 # ---------------------------------------------------------------------- choosing
 
 
-def chosen(core: Core, connection: Connection, select: Message, states: tuple[str, ...] = ()) -> list[Job]:
-    """The jobs that a selection names: ids and ranges, all, last, a label, a state. One's own, unless root asks."""
-    everyone = connection.uid == 0
-    ranges = [(int(first), int(last)) for first, last in select.get("ids") or []]
+def chosen(
+    core: Core, connection: Connection, select: Message, states: tuple[str, ...] = (), look: bool = False
+) -> list[Job]:
+    """The jobs that a selection names: ids and ranges, all, last, a label, a state.
+
+    One's own, unless root asks, or somebody who only wants to `look`.
+    """
+    everyone = look or connection.uid == 0
+    ranges = _ranges(select)
+    label, state = select.get("label"), select.get("state")
+    if not all(value is None or isinstance(value, str) for value in (label, state)):
+        raise UsageError("The choice of jobs is not right.")
     uid = None if everyone or ranges else connection.uid
-    wanted = (select["state"],) if select.get("state") else states
     last = bool(select.get("last"))
-    rows = core.store.jobs(wanted, uid, select.get("label"), ranges, 1 if last else None, last)
+    rows = core.store.jobs((state,) if state else states, uid, label, ranges, 1 if last else None, last)
     found = [core.queue.running.get(row["id"]) or jobs.read(row) for row in rows]
     if not found:
         raise NotFound("No such job.", "See the ids with `gpulease ls --all`.")
-    foreign = [job for job in found if not everyone and job.uid != connection.uid]
-    if len(foreign) == len(found):
-        raise NotPermitted(f"Job {foreign[0].id} belongs to {foreign[0].user}.", "Only its user or root may do that.")
-    return [job for job in found if job not in foreign]
+    mine = [job for job in found if everyone or job.uid == connection.uid]
+    if not mine:
+        raise NotPermitted(f"Job {found[0].id} belongs to {found[0].user}.", "Only its user or root may do that.")
+    return mine
+
+
+def _ranges(select: Message) -> list[tuple[int, int]]:
+    ranges = select.get("ids") or []
+    good = isinstance(ranges, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(end) is int and 0 <= end < 1 << 62 for end in pair)
+        for pair in ranges
+    )
+    if not good:
+        raise UsageError("The choice of jobs is not right.", "Write ids and ranges, as 3,5-9.")
+    if len(ranges) > MOST_RANGES:
+        raise UsageError(f"More than {MOST_RANGES} ids and ranges were given.", "Use ranges, as 5-900, or --label.")
+    return [(first, last) for first, last in ranges]
 
 
 def _done(core: Core, connection: Connection, done: list[Job], skipped: list[str] | None = None) -> None:
@@ -209,45 +72,73 @@ def _each(
     core: Core, connection: Connection, message: Message, states: tuple[str, ...], act: Callable[[Job], None], verb: str
 ) -> None:
     """Do `act` to each chosen job that is in one of `states`; if none is, say in which it is."""
+    found, fitting = _fitting(core, connection, message, states, verb)
+    for job in fitting:
+        act(job)
+    _done(core, connection, fitting, _others(found, states, message))
+
+
+def _fitting(
+    core: Core, connection: Connection, message: Message, states: tuple[str, ...], verb: str
+) -> tuple[list[Job], list[Job]]:
+    if message.get("select") is None:
+        raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, --label or --state.")
     found = chosen(core, connection, message["select"])
     fitting = [job for job in found if job.state in states]
     if not fitting:
-        raise UsageError(f"Job {found[0].id} is {found[0].state}, so it cannot be {verb}.", "See `gpulease ls`.")
-    for job in fitting:
-        act(job)
-    _done(core, connection, fitting, [f"{job.id} is {job.state}" for job in found if job.state not in states])
+        raise WrongState(f"Job {found[0].id} is {found[0].state}, so it cannot be {verb}.")
+    return found, fitting
+
+
+def _others(found: list[Job], states: tuple[str, ...], message: Message) -> list[str]:
+    """What was named and left as it is: jobs in another state, and ids that are nobody's."""
+    there = {job.id for job in found}
+    single = [first for first, last in message["select"].get("ids") or [] if first == last]
+    skipped = [f"{job.id} is {job.state}" for job in found if job.state not in states]
+    return [*skipped, *(f"{id} is not there, or not yours" for id in single if id not in there)]
 
 
 # ---------------------------------------------------------------------- looking
 
 
 def row(core: Core, job: Job, connection: Connection) -> Message:
-    hidden = core.settings.hide_commands and connection.uid not in (0, job.uid)
     fields = jobs.document(job)
-    for name in ("environment", "history"):
+    for name in INNER:
         fields.pop(name)
     waits = job.state == "waiting" and job.planner_id in core.line
     fields["why_waiting"] = core.why(job.planner_id) if waits else None
-    if hidden:
+    if core.settings.hide_commands and connection.uid not in (0, job.uid):
         fields.update(command=["(hidden)"], cwd="", log="", name=None, note=None)
     return fields
 
 
 def ls(core: Core, connection: Connection, message: Message) -> None:
-    most = max(1, min(100_000, message.get("most") or SHOWN))
+    most = max(1, min(MOST_SHOWN, message.get("most") or SHOWN))
     select = message.get("select")
-    if select:
-        found = chosen(core, connection, select)[:most]
-        return core.edge.send(connection, {"ok": {"jobs": [row(core, j, connection) for j in found], **_counts(core)}})
-    shown = sorted(core.queue.running.values())
+    if message.get("ids"):
+        return _ids(core, connection, select or {})
+    shown = chosen(core, connection, select, look=True) if select else _shown(core, most, bool(message.get("all")))
+    rows = [row(core, job, connection) for job in (shown[:most] if select else shown)]
+    return core.edge.send(connection, {"ok": {"jobs": rows, **_counts(core)}})
+
+
+def _shown(core: Core, most: int, all: bool) -> list[Job]:
+    """Running ones, the line in its order, the held, the last that ended."""
+    shown = [core.queue.running[id] for id in sorted(core.queue.running)]
     waiting = [entry for entry in core.queue.first_waiting(most) if entry.kind == "job"]
     shown += [job for entry in waiting if (job := core.queue.get(int(entry.id[1:]))) is not None]
-    shown += [jobs.read(r) for r in core.store.jobs(("held",), most=most)]
-    ends = jobs.ENDS
-    ended = core.store.jobs(ends, most=most if message.get("all") else min(most, 10), newest=True)
-    shown += [jobs.read(r) for r in ended]
-    core.edge.send(connection, {"ok": {"jobs": [row(core, job, connection) for job in shown], **_counts(core)}})
-    return None
+    shown += [jobs.read(stored) for stored in core.store.jobs(("held",), most=most)]
+    ended = core.store.jobs(jobs.ENDS, most=most if all else min(most, SHOWN_ENDED), newest=True)
+    return shown + [jobs.read(stored) for stored in ended]
+
+
+def _ids(core: Core, connection: Connection, select: Message) -> None:
+    """One's own, without anything about them: there may be a hundred thousand."""
+    try:
+        found = [job.id for job in chosen(core, connection, select) if job.uid == connection.uid]
+    except NotFound:
+        found = []
+    core.edge.send(connection, {"ok": {"ids": found}})
 
 
 def _counts(core: Core) -> Message:
@@ -259,16 +150,16 @@ def _counts(core: Core) -> Message:
 
 
 def show(core: Core, connection: Connection, message: Message) -> None:
-    found = chosen(core, connection, message["select"])
-    rows = [row(core, job, connection) for job in found[:1000]]
+    found = chosen(core, connection, message["select"])[:MOST_SHOWN]
+    rows = [row(core, job, connection) for job in found]
     if message.get("environment"):
-        for shown, job in zip(rows, found, strict=False):
-            shown["environment"] = core.store.get("environments", job.environment)
+        for shown, job in zip(rows, found, strict=True):
+            shown["environment"] = core.queue.environment(job) if job.uid == connection.uid else None
     core.edge.send(connection, {"ok": {"jobs": rows}})
 
 
 def wait(core: Core, connection: Connection, message: Message) -> None:
-    core.queue.watch(connection, chosen(core, connection, message["select"]))
+    core.queue.watching.watch(connection, chosen(core, connection, message["select"]))
 
 
 # ---------------------------------------------------------------------- acting
@@ -279,31 +170,26 @@ def kill(core: Core, connection: Connection, message: Message) -> None:
     found = chosen(core, connection, message["select"])
     fitting = [job for job in found if not job.over]
     if not fitting:
-        raise UsageError(f"Job {found[0].id} is {found[0].state} already.", "See `gpulease ls --all`.")
-    core.queue.end_waiting([job for job in fitting if job.state in ("waiting", "held")], why)
-    for job in fitting:
-        if job.state in ("running", "paused"):
-            core.queue.kill(job, why)
-    _done(core, connection, fitting, [f"{job.id} is {job.state}" for job in found if job.over])
+        raise WrongState(f"Job {found[0].id} is {found[0].state} already.")
+    core.queue.endings.end_waiting([(job, why) for job in fitting if job.state in WAITING])
+    core.queue.killing.kill([job for job in fitting if job.state in RUNNING], why)
+    _done(core, connection, fitting, _others(found, jobs.OPEN, message))
 
 
 def rm(core: Core, connection: Connection, message: Message) -> None:
     found = chosen(core, connection, message["select"])
     why = f"removed by {connection.user}"
-    core.queue.end_waiting([job for job in found if job.state in ("waiting", "held")], why)
-    for job in found:
-        if job.state in ("running", "paused"):
-            core.queue.removing.add(job.id)
-            core.queue.kill(job, why)
-    ids = {job.id for job in found if job.state not in ("running", "paused")}
-    core.queue.forget([gone for id in sorted(ids) if (gone := core.queue.get(id)) is not None])
-    _done(core, connection, found)
+    core.queue.endings.end_waiting([(job, why) for job in found if job.state in WAITING])
+    core.queue.killing.kill([job for job in found if job.state in RUNNING], why, remove=True)
+    ids = [job.id for job in found if job.state not in RUNNING]
+    core.queue.endings.forget([gone for id in ids if (gone := core.queue.get(id)) is not None])
+    _done(core, connection, found, _others(found, (*jobs.OPEN, *jobs.ENDS), message))
 
 
 def pause(core: Core, connection: Connection, message: Message) -> None:
     if message.get("queue"):
         return _pause_queue(core, connection, True)
-    _each(core, connection, message, ("running",), core.queue.pause, "paused")
+    _each(core, connection, message, ("running",), core.queue.killing.pause, "paused")
 
 
 def resume(core: Core, connection: Connection, message: Message) -> None:
@@ -314,7 +200,7 @@ def resume(core: Core, connection: Connection, message: Message) -> None:
 
 def _resume(core: Core, job: Job) -> None:
     if job.state == "paused":
-        return core.queue.resume(job)
+        return core.queue.killing.resume(job)
     core.queue.change(jobs.step(job, "let-go", core.now())[0], job)
 
 
@@ -333,20 +219,23 @@ def move(core: Core, connection: Connection, message: Message) -> None:
     """To a place among those that wait, 0 being the front; with the priority of who stands there."""
     job = chosen(core, connection, {"ids": [[message["id"], message["id"]]]})[0]
     if job.state != "waiting":
-        raise UsageError(f"Job {job.id} is {job.state}, so it has no place in the line.", "See `gpulease ls`.")
+        raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the line.")
     index = max(0, message.get("index") or 0)
     others = [entry for entry in core.queue.first_waiting(index + 3) if entry.id != job.planner_id]
-    before, behind = others[index - 1 : index] if index else [], others[index : index + 1]
-    places = [entry.since if entry.place is None else entry.place for entry in before + behind]
-    if not places:
-        place, priority = job.added, job.request.priority
-    else:
-        priority = (behind or before)[0].request.priority
-        same = bool(before and behind and before[0].request.priority == priority)
-        place = sum(places) / 2 if same else places[-1] - 1e-3 if behind else places[-1] + 1e-3
-    moved = job._replace(place=place, request=job.request._replace(priority=priority))
-    core.queue.change(moved, job)
+    before, behind = others[max(0, index - 1) : index][-1:], others[index : index + 1]
+    before = before or ([] if behind or not others else others[-1:])
+    priority = (behind or before)[0].request.priority if behind or before else job.request.priority
+    near = [entry for entry in (*before, *behind) if entry.request.priority == priority]
+    place = _between(near, bool(behind)) if near else job.added
+    core.queue.change(job._replace(place=place, request=job.request._replace(priority=priority)), job)
     _done(core, connection, [job])
+
+
+def _between(near: list[Waiting], front: bool) -> float:
+    places = [entry.since if entry.place is None else entry.place for entry in near]
+    if len(places) == 2:
+        return sum(places) / 2
+    return places[0] - STEP if front else places[0] + STEP
 
 
 def start(core: Core, connection: Connection, message: Message) -> None:
@@ -355,48 +244,36 @@ def start(core: Core, connection: Connection, message: Message) -> None:
         request = waiting.request._replace(not_before=None)
         core.queue.change(waiting._replace(forced=True, after=(), request=request), job)
 
-    _each(core, connection, message, ("waiting", "held"), force, "started")
+    _each(core, connection, message, WAITING, force, "started")
 
 
 def retry(core: Core, connection: Connection, message: Message) -> None:
     def again(job: Job) -> None:
-        anew = jobs.step(job, "retry", core.now(), added=core.since(), place=None, tries=0, peak_memory=None)[0]
+        after = tuple(id for id in job.after if (other := core.queue.get(id)) is not None and not other.over)
+        anew, _ = jobs.step(
+            job, "retry", core.now(), added=core.since(), place=None, tries=0, peak_memory=None, after=after,
+            exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
+        )  # fmt: skip
         core.queue.change(anew, job)
 
     _each(core, connection, message, jobs.ENDS, again, "run again")
 
 
-EDITABLE = {"name", "label", "note", "log", "cwd"}
-
-
 def edit(core: Core, connection: Connection, message: Message) -> None:
-    changes = message["changes"]
-
-    def apply(job: Job) -> None:
-        fields: Message = {name: _text(changes, name) for name in EDITABLE & set(changes)}
-        if "retry" in changes:
-            fields["retry"] = _number(changes, "retry", 0, 1000)
-        if "time_limit" in changes:
-            fields["time_limit"] = changes["time_limit"]
-        if "command" in changes:
-            fields["command"] = tuple(str(word) for word in changes["command"])
-        if "request" in changes:
-            kept = {name: value for name, value in job.request._asdict().items() if value not in (None, ())}
-            kept = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
-            fields["request"] = _request(core, {**kept, **changes["request"]}, False)
-        core.queue.change(job._replace(**fields), job)
-
-    _each(core, connection, message, ("waiting", "held"), apply, "edited")
+    """All of them, or none if one of the changes is not right."""
+    found, fitting = _fitting(core, connection, message, WAITING, "edited")
+    for before, job in [(job, edited(core, job, message["changes"])) for job in fitting]:
+        core.queue.change(job, before)
+    _done(core, connection, fitting, _others(found, WAITING, message))
 
 
 def clean(core: Core, connection: Connection, message: Message) -> None:
-    select = message.get("select") or {}
     try:
-        found = chosen(core, connection, select, jobs.ENDS)
+        found = chosen(core, connection, message.get("select") or {}, jobs.ENDS)
     except NotFound:
         found = []
     over = [job for job in found if job.over]
-    core.queue.forget(over)
+    core.queue.endings.forget(over)
     _done(core, connection, over)
 
 

@@ -325,7 +325,7 @@ class Server:
         self._sampling.close()
         with contextlib.suppress(StateError):
             self.core.save_usage()
-        self.core.queue.tidy()
+        self.core.queue.endings.close()
         self.core.store.close()
 
 

@@ -1,44 +1,45 @@
-"""The edge of the queue: starting a job so that it outlives the broker, and ending all that it started.
+"""Starting a job so that it outlives the broker.
 
-A job runs below a small shell that notes its pid when it begins and its exit code when it ends, in a file: whoever is
-broker then learns both. The shell opens the log and enters the folder, so that this happens as the job's user.
+A job runs below a small shell that notes in a journal when it begins and with which code it ended: whoever is broker
+then learns both. The shell opens the log and enters the folder, so that this happens as the job's user.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
-from typing import NamedTuple
 
-from gpulease import identity
 from gpulease.errors import GpuleaseError
 from gpulease.execution import check_command
 
-# $1 status file, $2 log, $3 folder, then the command. 125: no folder, 124: no log.
+# The broker raises its own limit of open files; a job gets the one that the broker was started with.
+OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+# $1 journal, $2 name of the run, $3 log, $4 folder, then the command. `true` and not `exec` tries the log, since a
+# shell must end at once when a redirection of `exec` fails.
 SCRIPT = (
-    'f=$1 l=$2 d=$3; shift 3; echo $$ >"$f" || exit 123; '
-    'exec >>"$l" 2>&1 || { echo "$$ 124" >"$f"; exit 124; }; '
-    'cd -- "$d" || { echo "$$ 125" >"$f"; exit 125; }; '
-    '"$@"; c=$?; echo "$$ $c" >"$f"; exit $c'
+    'j=$1 r="$2 $$" l=$3 d=$4; shift 4; echo "$r" >>"$j" || exit 122; '
+    'true >>"$l" || { echo "$r no-log" >>"$j"; exit 125; }; exec >>"$l" 2>&1; '
+    'cd -- "$d" || { echo "$r no-folder" >>"$j"; exit 125; }; '
+    'command -v -- "$1" >/dev/null || { echo "$r no-command" >>"$j"; exit 127; }; '
+    f"ulimit -S -n {OPEN_FILES} 2>/dev/null; "
+    '"$@"; c=$?; echo "$r $c" >>"$j"; exit $c'
 )
-CANNOT = {123: "its status cannot be written", 124: "its log cannot be written", 125: "its folder cannot be entered"}
+UNWRITTEN = 122  # the shell could not even note that it began
+UNSTARTABLE = (126, 127)  # what a shell says of a command that cannot be executed, or is not there
 SHELL = "/bin/sh"
 
-
-class Fate(NamedTuple):
-    """What a status file tells."""
-
-    pid: int | None = None
-    code: int | None = None
+NULL = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+OUT = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_WRONLY, 0) for descriptor in (1, 2)]
+ACTIONS = [NULL, *OUT]
+DEFAULT = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM]
 
 
 def start(words: list[str], environ: dict[str, str], uid: int) -> int:
     """The pid of a new session that runs `words`; as `uid`, which only root may choose."""
     if uid == os.geteuid():
-        null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-        out = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_WRONLY, 0) for descriptor in (1, 2)]
-        default = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM]
-        return os.posix_spawn(SHELL, words, environ, file_actions=[null, *out], setsid=True, setsigdef=default)
+        return os.posix_spawn(SHELL, words, environ, file_actions=ACTIONS, setsid=True, setsigdef=DEFAULT)
     return _start_as(words, environ, uid)
 
 
@@ -47,7 +48,6 @@ def _start_as(words: list[str], environ: dict[str, str], uid: int) -> int:
     import subprocess
 
     entry = pwd.getpwuid(uid)
-    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     process = subprocess.Popen(
         words,
         env=environ,
@@ -58,18 +58,28 @@ def _start_as(words: list[str], environ: dict[str, str], uid: int) -> int:
         start_new_session=True,
         user=uid,
         group=entry.pw_gid,
-        extra_groups=groups,
+        extra_groups=os.getgrouplist(entry.pw_name, entry.pw_gid),
     )
     process.returncode = 0  # reaped by its pid elsewhere; keeps Popen from waiting for it
     return process.pid
 
 
-def words_for(status: str, log: str, cwd: str, command: tuple[str, ...]) -> list[str]:
-    return [SHELL, "-c", SCRIPT, "gpulease-job", status, log, cwd, *command]
+def words_for(journal: str, run: str, log: str, cwd: str, command: tuple[str, ...]) -> list[str]:
+    return [SHELL, "-c", SCRIPT, "gpulease-job", journal, run, log, cwd, *command]
+
+
+def home(uid: int) -> dict[str, str]:
+    """The variables that say who one is, for a job that runs as another user than the broker."""
+    if uid == os.geteuid():
+        return {}
+    import pwd
+
+    entry = pwd.getpwuid(uid)
+    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name, "SHELL": entry.pw_shell}
 
 
 def why_not(command: tuple[str, ...], environ: dict[str, str], cwd: str) -> str | None:
-    """Why a command cannot be started at all, in a sentence; None when it can."""
+    """Why a command cannot be started at all, in a sentence; None when it can, as far as this user sees."""
     program = command[0]
     path = os.path.join(cwd, program) if "/" in program else program
     try:
@@ -79,16 +89,6 @@ def why_not(command: tuple[str, ...], environ: dict[str, str], cwd: str) -> str 
     return None
 
 
-def fate(status: str) -> Fate:
-    try:
-        with open(status) as file:
-            parts = file.read(64).split()
-    except OSError:
-        return Fate()
-    numbers = [int(part) for part in parts if part.isdigit()]
-    return Fate(numbers[0] if numbers else None, numbers[1] if len(numbers) > 1 else None)
-
-
 def reap(pid: int) -> int | None:
     """The exit code of a child of this process that ended, negative for a signal; None when it is not ours."""
     try:
@@ -96,51 +96,3 @@ def reap(pid: int) -> int | None:
     except ChildProcessError:
         return None
     return os.waitstatus_to_exitcode(status) if found else None
-
-
-def tree(pid: int, token: str) -> list[int]:
-    """Everything of a job that is still there: its session, its descendants, and whoever carries its mark."""
-    parents: dict[int, int] = {}
-    found = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        number = int(name)
-        facts = identity.family(number)
-        if facts is None or facts.state in "ZX":
-            continue
-        parents[number] = facts.parent
-        if facts.session == pid or number == pid or _carries(number, token):
-            found.add(number)
-    grown = True
-    while grown:
-        children = {child for child, parent in parents.items() if parent in found and child not in found}
-        found |= children
-        grown = bool(children)
-    return sorted(found)
-
-
-def _carries(pid: int, token: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return f"GPULEASE_TOKEN={token}".encode() in file.read(1 << 17)
-    except OSError:
-        return False
-
-
-def find_by_mark(token: str) -> int | None:
-    """The shell of a job that was started by a broker that is gone, by its mark."""
-    for name in os.listdir("/proc"):
-        if name.isdigit() and _carries(int(name), token):
-            facts = identity.family(int(name))
-            if facts is not None and facts.session == int(name) and facts.state not in "ZX":
-                return int(name)
-    return None
-
-
-def send(pids: list[int], number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue

@@ -278,7 +278,9 @@ def include(core: Core, connection: Connection, message: Message) -> None:
 
 def stop(core: Core, connection: Connection, message: Message) -> None:
     _only_managers(core, connection)
-    core.edge.send(connection, {"ok": {"leases": len(core.leases), "line": len(core.line)}})
+    core.edge.send(
+        connection, {"ok": {"leases": len(core.leases), "jobs": len(core.queue.running), "line": len(core.line)}}
+    )
     core.edge.stop()
 
 

@@ -52,31 +52,47 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
     commands = _commands(arguments)
     request = request_fields(arguments)
     if arguments.exclusive and arguments.mem:
         raise UsageError("--exclusive and --mem were both given.", "Leave one of the two out.")
     if arguments.at is not None:
-        request["not_before"] = _moment(arguments.at)
-    done = _send(Client(), commands, request, _options(arguments))
+        request["not_before"] = moment(arguments.at)
+    done = _send(commands, request, _options(arguments))
     print("\n".join(map(str, range(done["first"], done["last"] + 1))))
     return 0
 
 
-def _send(client: Any, commands: list[list[str]], request: dict[str, Any], options: dict[str, Any]) -> Any:
-    """In parts that fit a message; the last one queues all of them in one commit."""
-    part: list[list[str]] = []
+def _send(commands: list[list[str]], request: dict[str, Any], options: dict[str, Any]) -> Any:
+    """In parts that fit a message; the last one queues all of them in one commit.
+
+    The token lets it be sent again when the broker ended before it answered, and be queued once.
+    """
+    from gpulease.client import Client, again
+
+    *parts, last = _parts(commands)
+    token = os.urandom(8).hex()
+    client = Client()
+    while True:
+        try:
+            for part in parts:
+                client.ask("add", request={}, options={}, commands=part, more=True)
+            return client.ask("add", request=request, options=options, commands=last, token=token)
+        except ConnectionError:
+            client = again(client)
+
+
+def _parts(commands: list[list[str]]) -> list[list[list[str]]]:
+    parts: list[list[list[str]]] = [[]]
     size = 0
     for words in commands:
         length = sum(map(len, words)) + 8 * len(words)
-        if part and size + length > PART:
-            client.ask("add", request={}, options={}, commands=part, more=True)
-            part, size = [], 0
-        part.append(words)
+        if parts[-1] and size + length > PART:
+            parts.append([])
+            size = 0
+        parts[-1].append(words)
         size += length
-    return client.ask("add", request=request, options=options, commands=part)
+    return parts
 
 
 def _options(arguments: Namespace) -> dict[str, Any]:
@@ -96,7 +112,7 @@ def _options(arguments: Namespace) -> dict[str, Any]:
         "log": _log(arguments.log),
         "retry": arguments.retry,
         "time_limit": None if arguments.time_limit is None else parse_seconds(arguments.time_limit),
-        "after": _ids(arguments.after or arguments.after_any),
+        "after": ids(arguments.after or arguments.after_any),
         "after_any": bool(arguments.after_any),
         "hold": arguments.hold,
     }
@@ -123,7 +139,7 @@ def _variables(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _ids(text: str | None) -> list[int]:
+def ids(text: str | None) -> list[int]:
     words = [] if text is None else [word.removeprefix("J") for word in text.split(",") if word]
     for word in words:
         if not word.isdigit():
@@ -170,7 +186,7 @@ def _from_file(path: str) -> list[list[str]]:
     return commands
 
 
-def _moment(text: str) -> float:
+def moment(text: str) -> float:
     """A time of day, a date and time, or `in 2h`, as Unix seconds."""
     import time
 

@@ -29,10 +29,13 @@ def configure(parser: ArgumentParser) -> None:
     for option in ("--mem", "--min-memory"):
         parser.add_argument(option, default=SUPPRESS, metavar="SIZE", help=f"another {option[2:]}; `none` for none")
     parser.add_argument("--name", default=SUPPRESS, help="other names of GPUs")
-    parser.add_argument("--time-limit", default=SUPPRESS, metavar="TIME", help="another time limit")
+    parser.add_argument("--time-limit", default=SUPPRESS, metavar="TIME", help="another time limit; `none` for none")
     parser.add_argument("--name-job", default=SUPPRESS, metavar="NAME", help="another name")
     parser.add_argument("--new-label", default=SUPPRESS, metavar="LABEL", help="another label")
     parser.add_argument("--note", default=SUPPRESS, metavar="TEXT", help="another note")
+    parser.add_argument("--after", default=SUPPRESS, metavar="IDS", help="other jobs to come after; `none` for none")
+    parser.add_argument("--after-any", default=SUPPRESS, metavar="IDS", help="the same, however they end")
+    parser.add_argument("--at", default=SUPPRESS, metavar="TIME", help="another time before which it does not start")
     parser.add_argument("--cwd", default=SUPPRESS, metavar="PATH", help="another folder")
 
 
@@ -46,6 +49,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    from gpulease.cli.add import ids, moment
     from gpulease.quantities import parse_bytes, parse_seconds
 
     def size(text: str) -> int | None:
@@ -56,16 +60,23 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
         request["memory"] = size(given["mem"])
     if "min_memory" in given:
         request["min_memory"] = size(given["min_memory"])
+    if "at" in given:
+        request["not_before"] = moment(given["at"])
     if "name" in given:
         request["names"] = [part for part in given["name"].split(",") if part]
     changes: dict[str, Any] = {name: given[name] for name in ("retry", "note") if name in given}
     for option, field in (("name_job", "name"), ("new_label", "label")):
         if option in given:
             changes[field] = given[option]
+    for option in ("after", "after_any"):
+        if option in given:
+            changes["after"] = [] if given[option] == "none" else ids(given[option])
+            changes["after_any"] = option == "after_any"
     if "cwd" in given:
         changes["cwd"] = os.path.abspath(given["cwd"])
     if "time_limit" in given:
-        changes["time_limit"] = parse_seconds(given["time_limit"])
+        limit = given["time_limit"]
+        changes["time_limit"] = None if limit == "none" else parse_seconds(limit)
     if given.get("command"):
         changes["command"] = given["command"]
     return {**changes, "request": request} if request else changes

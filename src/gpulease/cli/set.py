@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
         return 0
     from gpulease.cli.render import Terminal, plain_table
 
-    rows = [("NAME", "VALUE", "MEANING")]
-    rows += [(row["name"], row["value"] + ("" if row["default"] else " *"), row["meaning"]) for row in told]
+    rows = [("NAME", "VALUE", "", "MEANING")]
+    rows += [(row["name"], row["value"], "" if row["default"] else "set", row["meaning"]) for row in told]
     print("\n".join(plain_table(rows, Terminal())))
     return 0

@@ -19,6 +19,7 @@ examples:
   gpulease show last --json
 """
 LINES = 10
+BLOCK = 1 << 16
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -44,25 +45,42 @@ def run(arguments: Namespace) -> int:
 
 
 def tail(path: str, lines: int) -> list[str]:
-    """The last lines of a file; none where it cannot be read."""
+    """The last lines of a file, however long they are; none where it cannot be read."""
+    found: list[bytes] = []
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
-            return file.read().decode(errors="replace").splitlines()[-lines:] if lines else []
+            size = os.fstat(file.fileno()).st_size
+            block = BLOCK
+            while lines > 0 and len(found) <= lines:
+                file.seek(max(0, size - block))
+                found = file.read(block).split(b"\n")
+                if block >= size:
+                    break
+                block *= 8
     except OSError:
         return []
+    if found and not found[-1]:
+        found.pop()
+    return [line.decode(errors="replace") for line in found[-lines:]] if lines > 0 else []
 
 
 def _text(job: dict[str, Any]) -> str:
     from shlex import join
 
+    from gpulease.cli.ls import span
     from gpulease.cli.render import clean
 
     rows = [("job", str(job["id"])), ("state", _state(job)), ("command", join(job["command"])), ("folder", job["cwd"])]
     rows += [(name, str(job[name])) for name in ("name", "label", "note", "user") if job[name]]
     rows += [("wants", _wants(job["request"])), ("GPUs", ",".join(job["devices"])), ("log", job["log"])]
     rows += [(name, _moment(job[name])) for name in ("added", "started", "ended") if job[name]]
-    rows += [("tries", f"{job['tries']} of {job['retry'] + 1}")]
+    rows += [("tries", f"{job['tries']} of {max(job['retry'] + 1, job['tries'])}")]
+    if job["after"]:
+        rows.append(("after", f"{','.join(map(str, job['after']))}{', however they end' * job['after_any']}"))
+    if job["time_limit"]:
+        rows.append(("time limit", span(job["time_limit"])))
+    if job["request"]["not_before"]:
+        rows.append(("not before", _moment(job["request"]["not_before"])))
     if job["peak_memory"]:
         from gpulease.quantities import format_bytes
 
@@ -79,6 +97,8 @@ def _state(job: dict[str, Any]) -> str:
         parts.append(f"exit code {job['exit_code']}")
     if job["signal"]:
         parts.append(f"signal {job['signal']}")
+    if job["out_of_memory"]:
+        parts.append("out of memory")
     why = job["why_waiting"] or job["why"]
     return ", ".join(parts) + (f": {why}" if why else "")
 

@@ -47,26 +47,31 @@ def run(arguments: Namespace) -> int:
 
 def wait_for(select: dict[str, Any], until: float | None, show: Any = None) -> dict[int, Any]:
     """The ends of all chosen jobs, through restarts of the broker."""
-    from gpulease.client import Client
+    from gpulease.client import Client, again
 
     ended: dict[int, Any] = {}
+    client = Client()
     while True:
         try:
-            client = Client()
             client.send("wait", select=select)
-            while True:
-                told = client.receive(None if until is None else max(0.0, until - time.monotonic()))
-                if told is None:
-                    raise NotGranted("The jobs did not end in time.", "Wait longer with --timeout.")
-                for job in told["ok"]["ended"]:
-                    ended[job["id"]] = job
-                left = told["ok"]["left"]
-                if show is not None:
-                    show(len(ended), len(ended) + left)
-                if not left:
-                    return ended
+            while _left(client, until, ended, show):
+                pass
+            return ended
         except ConnectionError:
-            time.sleep(0.05)
+            client = again(client)
+
+
+def _left(client: Any, until: float | None, ended: dict[int, Any], show: Any) -> int:
+    """How many have not ended, after the next word of the broker."""
+    told = client.receive(None if until is None else max(0.0, until - time.monotonic()))
+    if told is None:
+        raise NotGranted("The jobs did not end in time.", "Wait longer with --timeout.")
+    for job in told["ok"]["ended"]:
+        ended[job["id"]] = job
+    left: int = told["ok"]["left"]
+    if show is not None:
+        show(len(ended), len(ended) + left)
+    return left
 
 
 def exit_code(ended: list[dict[str, Any]]) -> int:

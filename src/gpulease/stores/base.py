@@ -44,6 +44,9 @@ class Store(Protocol):
     def count_jobs(self) -> dict[str, int]:
         """How many jobs there are in each state."""
 
+    def forget_environments(self) -> None:
+        """Remove those that no job has."""
+
     def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
         """All or nothing. `durable`: also survives a power cut. Raises StateError, and then nothing has changed."""
 

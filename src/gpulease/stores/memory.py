@@ -48,6 +48,11 @@ class MemoryStore:
             counts[state] = counts.get(state, 0) + 1
         return counts
 
+    def forget_environments(self) -> None:
+        used = {json.loads(body)["environment"] for body in self._tables["jobs"].values()}
+        kept = self._tables["environments"].items()
+        self._tables["environments"] = {key: body for key, body in kept if key in used}
+
     def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
         bodies = [None if change.document is None else json.dumps(change.document) for change in changes]
         for change, body in zip(changes, bodies, strict=True):

@@ -70,6 +70,13 @@ class SqliteStore:
     def count_jobs(self) -> dict[str, int]:
         return dict(self._database.execute("SELECT state, count(*) FROM jobs GROUP BY state"))
 
+    def forget_environments(self) -> None:
+        used = "SELECT json_extract(body, '$.environment') FROM jobs"
+        try:
+            self._database.execute(f"DELETE FROM environments WHERE key NOT IN ({used})")
+        except sqlite3.Error as error:
+            raise self._trouble("written", error) from None
+
     def load(self, table: str) -> dict[str, Document]:
         column = "id" if table == "jobs" else "key"
         rows = self._database.execute(f"SELECT CAST({column} AS TEXT), body FROM {_known(table)}")
