@@ -101,6 +101,8 @@ def read(stored: dict[str, Any]) -> Job:
 
 OUT_OF_MEMORY = (
     b"CUDA out of memory",
+    b"CUDA error: out of memory",
+    b"cudaMalloc failed: out of memory",
     b"torch.OutOfMemoryError",
     b"torch.cuda.OutOfMemoryError",
     b"CUDA_ERROR_OUT_OF_MEMORY",
@@ -109,7 +111,9 @@ OUT_OF_MEMORY = (
     b"RESOURCE_EXHAUSTED: Out of memory",
     b"OOM when allocating tensor",
     b"ResourceExhaustedError",
+    b"CUDNN_STATUS_ALLOC_FAILED",
     b"HIP out of memory",
+    b"hipErrorOutOfMemory",
     b"out of memory trying to allocate",
 )
 

@@ -118,7 +118,7 @@ def submit(
         _directory(),
         "add",
         request={key: value for key, value in request.items() if value not in (None, [])},
-        options={key: value for key, value in options.items() if value not in (None, [], False)},
+        options={key: value for key, value in options.items() if value is not None and value != []},
         commands=[[str(word) for word in command]],
         token=os.urandom(8).hex(),
     )

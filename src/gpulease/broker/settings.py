@@ -225,4 +225,4 @@ def text_of(value: object) -> str:
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -116,7 +116,7 @@ def _options(arguments: Namespace) -> dict[str, Any]:
         "after_any": bool(arguments.after_any),
         "hold": arguments.hold,
     }
-    return {name: value for name, value in options.items() if value not in (None, [], False, 0)}
+    return {name: value for name, value in options.items() if value is not None and value != [] and value is not False}
 
 
 def _log(path: str | None) -> str | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
+from re import Pattern, compile
 
 from gpulease.errors import UsageError
 
@@ -24,7 +26,10 @@ def sweep(command: list[str], options: list[str]) -> list[list[str]]:
         raise UsageError(
             f"The command has no {{{unused[0]}}} in it.", f"Write {{{unused[0]}}} where its value belongs."
         )
-    return [_filled(command, dict(zip(names, chosen, strict=True))) for chosen in product(*values)]
+    if prod(map(len, values)) > MOST:
+        raise UsageError(f"The sweep has more than {MOST} combinations.", "Sweep over less.")
+    places = compile("|".join(rf"\{{{name}\}}" for name in names))
+    return [_filled(command, places, dict(zip(names, chosen, strict=True))) for chosen in product(*values)]
 
 
 def _values(text: str) -> list[str]:
@@ -42,10 +47,6 @@ def _values(text: str) -> list[str]:
     return found
 
 
-def _filled(command: list[str], values: dict[str, str]) -> list[str]:
-    filled = []
-    for word in command:
-        for name, value in values.items():
-            word = word.replace(f"{{{name}}}", value)
-        filled.append(word)
-    return filled
+def _filled(command: list[str], places: Pattern[str], values: dict[str, str]) -> list[str]:
+    """All at once: what a value says is never taken for a placeholder."""
+    return [places.sub(lambda found: values[found.group()[1:-1]], word) for word in command]

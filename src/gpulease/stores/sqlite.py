@@ -100,6 +100,9 @@ class SqliteStore:
         except sqlite3.Error as error:
             self._undo()
             raise self._trouble("written", error) from None
+        except BaseException:
+            self._undo()  # a mistake of ours must not leave half of it for the next commit to finish
+            raise
 
     def events(self, since: float, most: int) -> list[Event]:
         query = "SELECT time, what, body FROM events WHERE time >= ? ORDER BY number DESC LIMIT ?"
