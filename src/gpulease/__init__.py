@@ -11,8 +11,10 @@ PROTOCOL = 1  # version of the messages between client and broker
 _HOMES = {
     "Pool": "gpulease.pool.executor",
     "acquire": "gpulease.leases",
+    "jobs": "gpulease.submission",
     "select": "gpulease.api",
     "status": "gpulease.api",
+    "submit": "gpulease.submission",
     "worker": "gpulease.pool.context",
 }
 _MODULES = ("errors", "placeholders")
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from gpulease.leases import acquire as acquire
     from gpulease.pool.context import worker as worker
     from gpulease.pool.executor import Pool as Pool
+    from gpulease.submission import jobs as jobs
+    from gpulease.submission import submit as submit
 
 
 def __getattr__(name: str) -> object:

@@ -27,6 +27,7 @@ ANSWER = 60.0  # seconds for an answer that nobody has to wait in line for
 PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
 LARGEST = 16 << 20
 READ = 1 << 16
+OF_A_JOB = {"GPULEASE_JOB", "GPULEASE_TOKEN", "GPULEASE_LEASE", "GPULEASE_DEVICES"}
 
 
 class Client:
@@ -188,9 +189,10 @@ def _start(directory: str) -> None:
 
 
 def _with_full_paths(environ: Mapping[str, str]) -> dict[str, str]:
-    """The broker lives in another folder: what was relative to this one must not be."""
+    """The broker lives in another folder: what was relative to this one must not be. Nor is it a part of a job."""
     names = [name for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION") if environ.get(name)]
-    return {**environ, **{name: os.path.abspath(environ[name]) for name in names}}
+    kept = {name: value for name, value in environ.items() if name not in OF_A_JOB}
+    return {**kept, **{name: os.path.abspath(environ[name]) for name in names}}
 
 
 def _see_log(directory: str) -> str:
@@ -228,7 +230,7 @@ def acquire(
                 else:
                     raise ProtocolError("The broker gave an answer that makes no sense.")
         except (ConnectionError, BrokenPipeError):
-            client = _again(client)
+            client = again(client)
             if fields.get("wait") is not None:
                 asked["wait"] = max(0.0, fields["wait"] - (time.monotonic() - began))
         except BaseException:
@@ -244,10 +246,10 @@ def take(client: Client, granted: Message) -> None:
                 return
             raise NotGranted(f"The lease {granted['id']} ended before it could be taken in hand.")
         except ConnectionError:
-            client = _again(client)
+            client = again(client)
 
 
-def _again(ended: Client) -> Client:
+def again(ended: Client) -> Client:
     """A connection to the broker that comes after the one that ended, in the same place: it knows what was asked."""
     ended.close()
     until = time.monotonic() + PATIENCE

@@ -6,6 +6,7 @@
     │   └── BadVisibleDevices visible-devices  2   CUDA_VISIBLE_DEVICES cannot be understood
     ├── NotFound              not-found        1   the thing asked for does not exist
     │   └── CommandNotFound   command          1   CMD cannot be started
+    ├── WrongState            wrong-state      1   what was asked cannot be done to a job in its state
     ├── NotEnoughDevices      not-enough       1   fewer devices match than were asked for
     ├── SimulationError       simulation       1   the simulated machine cannot be made or changed
     ├── StateError            state            1   the broker's state cannot be read or written
@@ -77,6 +78,11 @@ class NotFound(GpuleaseError):
 class CommandNotFound(NotFound):
     code = "command"
     next_step = "Check the spelling, or give the full path."
+
+
+class WrongState(GpuleaseError):
+    code = "wrong-state"
+    next_step = "See `gpulease ls --all`."
 
 
 class NotEnoughDevices(GpuleaseError):

@@ -22,9 +22,10 @@ def become(command: Sequence[str], changes: Mapping[str, str]) -> NoReturn:
         raise cannot_start(command[0], error) from None
 
 
-def check_command(program: str) -> None:
+def check_command(program: str, search: str | None = None) -> None:
     """Raise now what `become` would raise after a long wait: no such command, or one that may not be run."""
-    folders = [""] if "/" in program else os.get_exec_path()
+    environ = os.environ if search is None else {"PATH": search}
+    folders = [""] if "/" in program else os.get_exec_path(environ)
     paths = [os.path.join(folder, program) for folder in folders]
     present = [path for path in paths if os.path.isfile(path)]
     if not any(os.access(path, os.X_OK) for path in present):

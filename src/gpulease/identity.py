@@ -153,3 +153,17 @@ def group_names(uid: int) -> tuple[str, ...]:
         except KeyError:
             names.append(str(number))
     return tuple(names)
+
+
+class Family:
+    """Where a process stands: its state, its parent, its session, and when it began."""
+
+    __slots__ = ("parent", "session", "start_time", "state")
+
+    def __init__(self, state: str, parent: int, session: int, start_time: int) -> None:
+        self.state, self.parent, self.session, self.start_time = state, parent, session, start_time
+
+
+def family(pid: int) -> Family | None:
+    fields = _fields(pid)
+    return None if fields is None else Family(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))

@@ -48,6 +48,8 @@ JOB: Table = {
     ("running", "retry-after-failure"): ("waiting", ("store", "release", "join-line", "plan")),
     ("running", "killed"): ("killed", ("store", "release", "finish")),
     ("running", "lost"): ("lost", ("store", "release", "finish")),
+    ("paused", "cannot-start"): ("invalid", ("store", "release", "finish")),
+    ("paused", "retry-after-failure"): ("waiting", ("store", "release", "join-line", "plan")),
     ("paused", "resume"): ("running", ("store", "continue-tree")),
     ("paused", "exit-zero"): ("complete", ("store", "release", "finish")),
     ("paused", "exit-nonzero"): ("failed", ("store", "release", "finish")),

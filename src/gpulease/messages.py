@@ -40,6 +40,26 @@ REQUESTS: dict[str, dict[str, str]] = {
     "events": {"since": "seconds?", "most": "int?"},
     "exclude": {"what": "texts", "note": "text?"},
     "include": {"what": "texts"},
+    "add": {
+        "request": "request",
+        "commands": "commands",
+        "options": "options",
+        "more": "bool?",
+        "token": "text?",
+    },
+    "ls": {"all": "bool?", "most": "int?", "select": "select?", "ids": "bool?"},
+    "show": {"select": "select", "environment": "bool?"},
+    "kill": {"select": "select"},
+    "rm": {"select": "select"},
+    "pause": {"select": "select?", "queue": "bool?"},
+    "resume": {"select": "select?", "queue": "bool?"},
+    "move": {"id": "int", "index": "int?"},
+    "start": {"select": "select"},
+    "retry": {"select": "select"},
+    "edit": {"select": "select", "changes": "options"},
+    "clean": {"select": "select?"},
+    "wait": {"select": "select"},
+    "set": {"name": "text?", "value": "text?"},
     "ping": {},
     "stop": {},
 }
@@ -77,12 +97,23 @@ def _is_list(value: object) -> bool:
     return isinstance(value, list) and len(value) <= LIST and all(map(_is_text, value))
 
 
+def _is_commands(value: object) -> bool:
+    """A list of commands, each a list of words."""
+    return isinstance(value, list) and all(
+        isinstance(words, list) and 0 < len(words) <= 10_000 and all(isinstance(word, str) for word in words)
+        for words in value
+    )
+
+
 FITS: dict[str, Callable[[object], bool]] = {
     "text": _is_text,
     "texts": _is_list,
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62,
     "seconds": _is_number,
     "bool": lambda value: isinstance(value, bool),
+    "commands": _is_commands,
+    "options": lambda value: isinstance(value, dict) and len(value) <= 64,
+    "select": lambda value: isinstance(value, dict) and len(value) <= 8,
     "request": lambda value: isinstance(value, dict) and len(value) <= 32,
 }
 

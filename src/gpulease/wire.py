@@ -24,7 +24,11 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def pack(message: Message, limit: int = LIMIT) -> bytes:
-    body = _encode(message).encode("utf-8", "surrogateescape")
+    text = _encode(message)
+    try:
+        body = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a letter, from a stranger: it must not keep others from being answered
+        body = text.encode("utf-8", "replace")
     if len(body) > limit:
         raise ProtocolError(f"The message has {len(body)} bytes, and {limit} are the most.", "Ask for less at once.")
     return len(body).to_bytes(HEAD, "big") + body

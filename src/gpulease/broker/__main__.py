@@ -54,8 +54,8 @@ def _prepare(kind: str, directory: str) -> tuple[Server, int]:
     places.prepare(directory, everyone=kind != "own")
     try:
         lock = _lock(directory)
+        _keep_private(os.path.join(directory, "state.db"))
         store = SqliteStore(os.path.join(directory, "state.db"))
-        os.chmod(os.path.join(directory, "state.db"), 0o600)
         places.write_kind(directory, kind)
         listener = _listen(places.socket_path(directory), everyone=kind != "own")
     except OSError as trouble:
@@ -64,6 +64,14 @@ def _prepare(kind: str, directory: str) -> tuple[Server, int]:
     end_on_signals(server)
     server.log(f"broker of kind {kind} serves {directory}")
     return server, lock
+
+
+def _keep_private(path: str) -> None:
+    """Before anything is in it: environments are, and the log beside a database gets the database's mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        if os.path.exists(name):
+            os.chmod(name, 0o600)
 
 
 def _tell(ready: int, told: bytes) -> None:

@@ -16,8 +16,10 @@ class Connection:
     __slots__ = (
         "_groups",
         "backlog",
+        "bytes",
         "descriptor",
         "outgoing",
+        "parts",
         "pid",
         "since_partial",
         "socket",
@@ -35,6 +37,8 @@ class Connection:
         self.outgoing = bytearray()
         self.backlog: list[Message] = []  # received, and to be handled when it is its turn again, the next one last
         self.since_partial: float | None = None
+        self.parts: list[list[str]] = []  # of a batch of jobs that is still coming in
+        self.bytes = 0
         self._groups: tuple[str, ...] | None = None
 
     @property

@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from gpulease.broker import settings
 from gpulease.broker.clock import Clock
 from gpulease.broker.connection import Connection
 from gpulease.broker.neighbours import SafeGpuLock
+from gpulease.broker.queue import Queue
 from gpulease.broker.records import Asker, asker_document, lease_document, read_asker, read_lease
+from gpulease.broker.settings import Settings
 from gpulease.broker.views import Ended, views
 from gpulease.errors import Cancelled, GpuleaseError, NotEnoughDevices, NotGranted, StateError
+from gpulease.job import OPEN
 from gpulease.messages import error
 from gpulease.model import Device, Lease, Owner, Process, Sample
 from gpulease.planner import Line, Plan, Policy, Spent, forget, lease_of, plan, settle, weight_of
@@ -53,8 +57,13 @@ class Edge(Protocol):
 
 
 class Core:
-    def __init__(self, store: Store, edge: Edge, boot_id: str, host: str, lock: SafeGpuLock) -> None:
+    def __init__(
+        self, store: Store, edge: Edge, boot_id: str, host: str, lock: SafeGpuLock, directory: str = "/nonexistent"
+    ) -> None:
         self.store, self.edge, self.boot_id, self.host, self.lock = store, edge, boot_id, host, lock
+        self.settings = Settings()
+        self.texts: dict[str, str] = {}  # parameters that were set, as they were written
+        self.queue = Queue(self, directory)
         self.leases: dict[str, Lease] = {}
         self.askers: dict[str, Asker] = {}
         self.policy = Policy()
@@ -102,9 +111,17 @@ class Core:
         clock = {"boot_id": self.boot_id, "offset": self.clock.offset}
         self.commit([Change("facts", "clock", clock)], [])
         self.store.forget_events(self.now() - KEEP_EVENTS)
+        self.texts = {name: document["text"] for name, document in self.store.load("settings").items()}
+        self.use_settings()
         self._load_leases()
         self._load_line()
+        self.queue.load()
         self._skip_numbers()
+
+    def use_settings(self) -> None:
+        self.settings, self.policy = settings.apply(self.texts, self.edge.log)
+        self.line = self.line.under(self.policy)
+        self._plan = None
 
     def _load_leases(self) -> None:
         for document in self.store.load("leases").values():
@@ -116,7 +133,7 @@ class Core:
                 self.unclaimed.add(lease.id)
                 self.alarm(self.now() + UNCLAIMED, "unclaimed", lease.id)
         for lease in list(self.leases.values()):
-            if not self._alive(lease.owner):
+            if lease.kind != "job" and not self._alive(lease.owner):
                 self.end([lease], "its process ended while no broker ran")
 
     def _load_line(self) -> None:
@@ -152,6 +169,12 @@ class Core:
         """Now, and later than whoever came before."""
         self._last_since = max(self.now(), self._last_since + 1e-6)
         return self._last_since
+
+    def since_at_least(self, moment: float) -> None:
+        self._last_since = max(self._last_since, moment)
+
+    def counts_open(self) -> int:
+        return sum(self.queue.counts.get(state, 0) for state in OPEN)
 
     def commit(self, changes: list[Change], events: list[Event], durable: bool = False) -> None:
         self.store.commit(changes, events, durable)
@@ -198,7 +221,7 @@ class Core:
         self.own(asker.owner, id)
         if fresh:
             self._fresh.append(id)
-        self._look_again()
+        self.look_again()
         if asker.deadline is not None and (asker.deadline > self.now() or not fresh):
             self.alarm(asker.deadline, "deadline", id)
 
@@ -234,14 +257,14 @@ class Core:
         if lease.until is not None:
             self.alarm(lease.until, "until", lease.id)
 
-    def end(self, leases: list[Lease], why: str) -> None:
+    def end(self, leases: list[Lease], why: str, also: list[Change] | None = None) -> None:
         """Give back. The devices are free once a look at them, taken later, finds nobody there."""
         usage = self.usage
         for lease in leases:
             usage = settle(usage, lease, weight_of(lease, self.devices), self.now(), self.policy)
         usage = forget(usage, self.now(), self.policy)
         changes = [Change("leases", lease.id, None) for lease in leases]
-        self.commit(changes, [self.event("ended", lease, why=why) for lease in leases])
+        self.commit([*changes, *(also or [])], [self.event("ended", lease, why=why) for lease in leases])
         if not self._usage_due:
             self._usage_due = True
             self.alarm(self.now() + SAVE_USAGE, "usage")
@@ -277,6 +300,7 @@ class Core:
                 self.now(),
                 views=seen,
                 usage=self.usage,
+                closed=self.queue.closed(),
             )
         return self._plan
 
@@ -319,10 +343,10 @@ class Core:
         self._blocked = None
         self._checking = uuids
 
-    def give_back(self, leases: list[Lease], why: str) -> None:
+    def give_back(self, leases: list[Lease], why: str, also: list[Change] | None = None) -> None:
         """End leases, and have the next plan ready by the time the look at their devices is taken."""
         self.look_ahead(leases)
-        self.end(leases, why)
+        self.end(leases, why, also)
         if self._checking is not None:
             self.current_plan()
 
@@ -354,8 +378,11 @@ class Core:
 
     def _grant(self, decided: Plan) -> None:
         now = self.now()
-        made = []
+        made, starting = [], []
         for grant in decided.grants:
+            if grant.id not in self.askers:
+                starting.append(self.queue.prepare(grant, now))
+                continue
             asker = self.askers[grant.id]
             until = None
             if asker.owner.pid is None and asker.waiting.request.duration is not None:
@@ -363,15 +390,23 @@ class Core:
             lease = lease_of(grant, asker.waiting, asker.owner, now, until)._replace(note=asker.note)
             made.append((lease, asker))
         try:
-            self._commit_grants(made)
+            self._commit_grants(made, [change for lease, job, _ in starting for change in Queue.changes(lease, job)])
         except StateError as trouble:
             return self._cannot_grant(trouble, [lease.id for lease, _ in made])
         for lease, asker in made:
             self._hand_over(lease, asker)
+        for lease, _, _ in starting:
+            self.line.remove(lease.id)
+            self._keep(lease)
+            for uuid in lease.devices:
+                self.ended.pop(uuid, None)
+            self._plan = None
+        for _, job, before in starting:
+            self.queue.launch(job, before)
         return None
 
-    def _commit_grants(self, made: list[tuple[Lease, Asker]]) -> None:
-        changes = []
+    def _commit_grants(self, made: list[tuple[Lease, Asker]], also: list[Change]) -> None:
+        changes = list(also)
         for lease, asker in made:
             changes.append(Change("leases", lease.id, lease_document(lease, not asker.claim, asker.token)))
             if lease.id not in self._fresh:
@@ -490,6 +525,7 @@ class Core:
         self._sampled_at = self.now()
         self.devices = {device.uuid: device for device in sample.devices}
         self._plan = None
+        self.queue.seen()
         self._run_after_sample()
         self.replan()
 
@@ -542,6 +578,8 @@ class Core:
             action()
 
     def process_ended(self, key: Key) -> None:
+        if self.queue.endings.process_ended(key):
+            return self.replan()
         ids = self._owned.get(key, set()).copy()
         ending = [self.leases[id] for id in ids if id in self.leases]
         for id in ids:
@@ -568,6 +606,7 @@ class Core:
 
     def disconnected(self, connection: Connection) -> None:
         """Whoever waited there has left the line; what was granted and never claimed is given back."""
+        self.queue.watching.disconnected(connection)
         ids = [id for id, at in self.waiting_at.items() if at is connection]
         for id in ids:
             del self.waiting_at[id]
@@ -620,17 +659,17 @@ class Core:
         elif id in self.askers:
             self.drop(id)
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
         """As long as somebody waits, others' use of the devices is looked at again, by one alarm."""
-        if self.line and not self._look_due:
+        if (self.line or self.queue.running) and not self._look_due:
             self._look_due = True
-            self.alarm(self.now() + FRESH, "sample")
+            self.alarm(self.now() + self.settings.polling, "sample")
 
     def _sample(self, id: str) -> None:
         self._look_due = False
-        if self.line and self.now() - self.sample_time >= FRESH * 0.9:
+        if (self.line or self.queue.running) and self.now() - self.sample_time >= self.settings.polling * 0.9:
             self.edge.ask("all")
-        self._look_again()
+        self.look_again()
 
 
 def _lower(sentence: str) -> str:
@@ -646,4 +685,11 @@ ALARMS: dict[str, Callable[[Core, str], None]] = {
     "answers": Core._late_answers,
     "usage": Core.save_usage,
     "plan": lambda core, id: None,
+    "time-limit": lambda core, id: core.queue.killing.over_time(id),
+    "grace": lambda core, id: core.queue.killing.grace_over(id),
+    "killed": lambda core, id: core.queue.killing.look(id),
+    "tidy": lambda core, id: core.queue.endings.tidy(),
+    "late": lambda core, id: core.queue.endings.finish_late(id),
+    "broken": lambda core, id: core.queue.endings.end_broken_late(),
+    "hook": lambda core, id: core.queue.endings.hooks.run(),
 }

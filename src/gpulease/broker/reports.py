@@ -16,7 +16,7 @@ MOST_LINES = 1000  # of the line that one status shows
 def status(core: Core, connection: Connection) -> Document:
     """The contract's document. Without a sample it says what is wrong instead of devices."""
     seen = views(core.devices.values(), core.leases.values(), core.ended, core.excluded, core.host)
-    waiting = sorted(core.line, key=lambda w: (w.request.priority, w.place or w.since))
+    waiting = core.queue.first_waiting(MOST_LINES)
     return {
         "host": core.host,
         "simulated": bool(core.sample and core.sample.simulated),
@@ -27,8 +27,8 @@ def status(core: Core, connection: Connection) -> Document:
         "broker": core.edge.about(),
         "devices": [_device(core, device, seen[device.uuid]) for device in core.devices.values()],
         "leases": [lease_row(core, lease) for lease in core.leases.values()],
-        "line": [line_row(core, entry) for entry in waiting[:MOST_LINES]],
-        "line_length": len(waiting),
+        "line": [line_row(core, entry) for entry in waiting],
+        "line_length": len(core.line),
     }
 
 
@@ -83,25 +83,27 @@ def lease_row(core: Core, lease: Lease) -> Document:
 
 
 def line_row(core: Core, entry: Waiting) -> Document:
-    asker = core.askers[entry.id]
+    asker = core.askers.get(entry.id)
     return {
         "id": entry.id,
         "kind": entry.kind,
         "user": entry.user,
-        "pid": asker.owner.pid,
+        "pid": None if asker is None else asker.owner.pid,
         "gpus": entry.request.gpus,
         "memory": entry.request.memory,
         "priority": entry.request.priority,
         "since": entry.since,
         "why": core.why(entry.id),
-        "note": asker.note,
+        "note": None if asker is None else asker.note,
     }
 
 
 def explain(core: Core, id: str) -> Document:
     if id in core.leases:
         return {"id": id, "lease": lease_row(core, core.leases[id]), "why": None, "devices": []}
-    if id not in core.askers:
+    if id.isdigit():
+        id = f"J{id}"
+    if id not in core.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
     code, sentence = core.reason(id)
     verdicts = [] if code == "checking" else core.current_plan().explain(id)

@@ -57,7 +57,7 @@ class Server:
         self._home = _inode(places.socket_path(directory))
         self._poll.register(listener.fileno(), select.EPOLLIN)
         _raise_file_limit()
-        self.core = Core(store, self, identity.boot_id(), os.uname().nodename, SafeGpuLock())
+        self.core = Core(store, self, identity.boot_id(), os.uname().nodename, SafeGpuLock(), directory)
 
     # ---------------------------------------------------------------- the loop
 
@@ -345,6 +345,7 @@ class Server:
         self._sampling.close()
         with contextlib.suppress(StateError):
             self.core.save_usage()
+        self.core.queue.endings.close()
         self.core.store.close()
         if not self.core.leases and not self.core.line:
             with contextlib.suppress(OSError):  # a place without a socket holds nothing: others may grant

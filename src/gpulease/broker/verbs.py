@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpulease.broker import reports
 from gpulease.broker.connection import Connection
 from gpulease.broker.core import Core
+from gpulease.broker.job_verbs import JOB_VERBS
 from gpulease.broker.records import Asker, lease_document
 from gpulease.errors import NotFound, NotPermitted, ProtocolError, TooMuch, UsageError
 from gpulease.messages import KINDS, Message, check, read_request
@@ -17,7 +18,7 @@ from gpulease.stores.base import Change, Event
 MOST_WAITING = 2000  # requests of one user in the line
 MOST_LEASES = 2000  # leases of one user
 MOST_EVENTS = 10_000
-NEEDS_DEVICES = {"acquire", "release", "explain", "status", "exclude", "include"}
+NEEDS_DEVICES = {"add", "acquire", "release", "explain", "status", "exclude", "include"}
 
 
 def handle(core: Core, connection: Connection, message: Message) -> None:
@@ -176,7 +177,8 @@ def release(core: Core, connection: Connection, message: Message) -> None:
 def _named_leases(core: Core, connection: Connection, names: list[str], mine: bool) -> list[Lease]:
     found: dict[str, Lease] = {}
     if mine:
-        found = {id: lease for id, lease in core.leases.items() if lease.owner.uid == connection.uid}
+        uid = connection.uid
+        found = {id: one for id, one in core.leases.items() if one.owner.uid == uid and one.kind != "job"}
     elif not names:
         raise UsageError("Nothing to release was named.", "Give a lease id, a device, or --mine.")
     for name in names:
@@ -195,6 +197,9 @@ def _leases_called(core: Core, connection: Connection, name: str) -> list[Lease]
         leases = [lease for lease in core.leases.values() if device.uuid in lease.devices]
         if not leases:
             raise NotFound(f"Device {device.label} is not leased.", "Run `gpulease status` to see the leases.")
+    for lease in leases:
+        if lease.kind == "job":
+            raise UsageError(f"{name} belongs to job {lease.id[1:]}.", f"End it with `gpulease kill {lease.id[1:]}`.")
     mine = [lease for lease in leases if connection.uid in (0, lease.owner.uid)]
     if not mine:
         users = ", ".join(sorted({lease.owner.user for lease in leases}))
@@ -273,7 +278,9 @@ def include(core: Core, connection: Connection, message: Message) -> None:
 
 def stop(core: Core, connection: Connection, message: Message) -> None:
     _only_managers(core, connection)
-    core.edge.send(connection, {"ok": {"leases": len(core.leases), "line": len(core.line)}})
+    core.edge.send(
+        connection, {"ok": {"leases": len(core.leases), "jobs": len(core.queue.running), "line": len(core.line)}}
+    )
     core.edge.stop()
 
 
@@ -300,4 +307,5 @@ VERBS: dict[str, Callable[[Core, Connection, Message], None]] = {
     "include": include,
     "ping": ping,
     "stop": stop,
+    **JOB_VERBS,
 }

@@ -45,6 +45,8 @@ def parse(verb: str, words: list[str]) -> argparse.Namespace:
     before, separator, after = _split(words)
     arguments = make_parser(verb).parse_args(before)
     leading = getattr(arguments, "command", None)
+    if getattr(arguments, "command_behind", False):
+        leading = []  # positional words are something else; only what stands behind `--` is the command
     if leading is None and separator:
         raise UsageError(f"`gpulease {verb}` takes no command.", f"See `gpulease {verb} --help`.")
     if leading is not None and separator and not after and not leading:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def add_request(parser: ArgumentParser, for_help: str) -> None:
+def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> None:
     group = parser.add_argument_group("request")
     group.add_argument("-n", "--gpus", type=int, default=1, metavar="N", help="how many GPUs (default 1)")
     group.add_argument("--mem", metavar="SIZE", help="share one GPU: only so much of its memory, as 6G")
@@ -22,8 +22,9 @@ def add_request(parser: ArgumentParser, for_help: str) -> None:
     group.add_argument("--min-memory", metavar="SIZE", help="GPUs with at least so much memory in all, as 40G")
     group.add_argument("--max-leases", type=int, metavar="N", help="at most N other leases on the shared GPU")
     group.add_argument("--priority", "-p", type=int, default=5, metavar="P", help="smaller is sooner (default 5)")
-    group.add_argument("--wait", metavar="TIME", help="wait at most so long, as 30m; then exit with 75")
-    group.add_argument("--no-wait", action="store_true", help="do not wait at all: granted now, or exit with 75")
+    if waits:
+        group.add_argument("--wait", metavar="TIME", help="wait at most so long, as 30m; then exit with 75")
+        group.add_argument("--no-wait", action="store_true", help="do not wait at all: granted now, or exit with 75")
     group.add_argument("--for", dest="duration", metavar="TIME", help=for_help)
     group.add_argument("--note", metavar="TEXT", help="shown to others in `gpulease status`")
 

@@ -24,6 +24,10 @@ def run(arguments: Namespace) -> int:
         client.receive(PATIENCE)
     except ConnectionError:
         pass  # the connection ends with the broker
-    kept = f"{told['leases']} leases stay valid and {told['line']} requests keep their place"
-    print(f"broker stopped; {kept}" if told["leases"] or told["line"] else "broker stopped")
+    kept = [
+        f"{told['jobs']} running jobs go on" if told["jobs"] else "",
+        f"{told['leases'] - told['jobs']} leases stay valid" if told["leases"] > told["jobs"] else "",
+        f"{told['line']} requests and jobs keep their place" if told["line"] else "",
+    ]
+    print("; ".join(["broker stopped", *filter(None, kept)]))
     return 0

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 
 class Block:
-    __slots__ = ("duration", "entries", "keys", "ready", "size")
+    __slots__ = ("duration", "entries", "keys", "loose", "ready", "size")
 
     def __init__(self, keys: list[Key], entries: list[Entry]) -> None:
         self.keys = keys
@@ -31,6 +31,7 @@ class Block:
         self.measure()
 
     def measure(self) -> None:
+        self.loose = False  # whether the bounds may be lower than need be
         self.size = min(entry.size for entry in self.entries)
         self.ready = min(entry.ready for entry in self.entries)
         self.duration = min(entry.duration for entry in self.entries)
@@ -48,10 +49,8 @@ class Block:
         if at == len(self.keys) or self.keys[at] != key:
             raise KeyError(key)
         del self.keys[at]
-        gone = self.entries.pop(at)
-        at_bound = gone.size == self.size or gone.ready == self.ready or gone.duration == self.duration
-        if self.entries and at_bound:
-            self.measure()
+        del self.entries[at]
+        self.loose = True  # measured again only once a search was led here in vain
 
     def first(self, size: int, ready: float, duration: float, skip: Container[str]) -> tuple[Key, Entry] | None:
         if self.size > size or self.duration > duration or self.ready > ready:
@@ -60,6 +59,8 @@ class Block:
             within = entry.size <= size and entry.duration <= duration and entry.ready <= ready
             if within and entry.id not in skip:
                 return self.keys[at], entry
+        if self.loose:
+            self.measure()
         return None
 
 

@@ -15,8 +15,11 @@ from gpulease.errors import StateError
 from gpulease.stores.base import TABLES, Change, Document, Event
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-PUT = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
-DROP = {table: f"DELETE FROM {table} WHERE key = ?" for table in TABLES}
+PUT: dict[str, str] = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
+DROP: dict[str, str] = {table: f"DELETE FROM {table} WHERE key = ?" for table in TABLES}
+
+PUT["jobs"] = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)"
+DROP["jobs"] = "DELETE FROM jobs WHERE id = ?"
 
 
 class SqliteStore:
@@ -32,8 +35,51 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._trouble("opened", error) from None
 
+    def get(self, table: str, key: str) -> Document | None:
+        column = "id" if table == "jobs" else "key"
+        row = self._database.execute(f"SELECT body FROM {_known(table)} WHERE {column} = ?", (key,)).fetchone()
+        document: Document | None = None if row is None else json.loads(row[0])
+        return document
+
+    def jobs(
+        self,
+        states: Sequence[str] = (),
+        uid: int | None = None,
+        label: str | None = None,
+        ids: Sequence[tuple[int, int]] = (),
+        most: int | None = None,
+        newest: bool = False,
+    ) -> list[Document]:
+        rules: list[str] = []
+        values: list[object] = []
+        if states:
+            rules.append(f"state IN ({', '.join('?' * len(states))})")
+            values += states
+        for column, value in (("uid", uid), ("label", label)):
+            if value is not None:
+                rules.append(f"{column} = ?")
+                values.append(value)
+        if ids:
+            rules.append(" OR ".join(["id BETWEEN ? AND ?"] * len(ids)))
+            values += [end for pair in ids for end in pair]
+        where = f"WHERE {' AND '.join(f'({rule})' for rule in rules)}" if rules else ""
+        order = f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?"
+        rows = self._database.execute(f"SELECT body FROM jobs {where} {order}", (*values, -1 if most is None else most))
+        return [json.loads(body) for (body,) in rows]
+
+    def count_jobs(self) -> dict[str, int]:
+        return dict(self._database.execute("SELECT state, count(*) FROM jobs GROUP BY state"))
+
+    def forget_environments(self) -> None:
+        used = "SELECT json_extract(body, '$.environment') FROM jobs"
+        try:
+            self._database.execute(f"DELETE FROM environments WHERE key NOT IN ({used})")
+        except sqlite3.Error as error:
+            raise self._trouble("written", error) from None
+
     def load(self, table: str) -> dict[str, Document]:
-        rows = self._database.execute(f"SELECT key, body FROM {_known(table)}")
+        column = "id" if table == "jobs" else "key"
+        rows = self._database.execute(f"SELECT CAST({column} AS TEXT), body FROM {_known(table)}")
         return {key: json.loads(body) for key, body in rows}
 
     def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
@@ -47,7 +93,7 @@ class SqliteStore:
                 if document is None:
                     execute(DROP[table], (key,))
                 else:
-                    execute(PUT[table], (key, _encode(document)))
+                    execute(PUT[table], _row(table, key, document))
             for time, what, fields in events:
                 execute("INSERT INTO events (time, what, body) VALUES (?, ?, ?)", (time, what, _encode(fields)))
             execute("COMMIT")
@@ -90,6 +136,12 @@ class SqliteStore:
 
     def _trouble(self, what: str, error: sqlite3.Error) -> StateError:
         return StateError(f"The state in {self._path!r} could not be {what}: {error}.")
+
+
+def _row(table: str, key: str, document: Document) -> tuple[object, ...]:
+    if table == "jobs":
+        return (int(key), document["state"], document["uid"], document["label"], _encode(document))
+    return (key, _encode(document))
 
 
 def _steps() -> list[str]:

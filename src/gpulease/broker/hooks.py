@@ -1,0 +1,107 @@
+"""`on-finish`: a command or a URL that hears of each job that ended. Its failure never touches the job.
+
+One process at a time tells of all that ended since the last one began, in order, so that ten thousand jobs that end
+at once do not start ten thousand processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gpulease.job import Job, document
+
+if TYPE_CHECKING:
+    from gpulease.broker.core import Core
+
+LONGEST = 60  # seconds that a hook may take for one job
+MOST = 100_000  # jobs that wait to be told of; then the oldest are dropped
+HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced")
+
+
+class Hooks:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._pending: list[dict[str, Any]] = []
+        self._running: tuple[int, int | None] | None = None
+
+    def add(self, job: Job) -> None:
+        if not self._core.settings.on_finish:
+            return
+        self._pending.append({name: value for name, value in document(job).items() if name not in HIDDEN})
+        del self._pending[:-MOST]
+        if self._running is None and len(self._pending) == 1:
+            self._core.alarm(self._core.now(), "hook")
+
+    def run(self) -> None:
+        """Start one process for all that is pending, unless one still runs."""
+        hook = self._core.settings.on_finish
+        if self._running is not None or not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        if not hook:
+            return
+        try:
+            pid = _start(hook, "\n".join(map(json.dumps, pending)).encode())
+        except OSError as trouble:
+            return self._core.edge.log(f"the hook on-finish could not be started: {trouble}")
+        key = (pid, self._core.edge.identify(pid)[0])
+        if self._core.edge.watch(*key):
+            self._running = key
+
+    def process_ended(self, key: tuple[int, int | None]) -> bool:
+        if key != self._running:
+            return False
+        os.waitpid(key[0], os.WNOHANG)
+        self._running = None
+        self.run()
+        return True
+
+
+def _start(hook: str, lines: bytes) -> int:
+    """With the jobs in a file in memory: a pipe could make the broker wait for its reader."""
+    words = [sys.executable, "-m", "gpulease.broker.hooks", hook]
+    descriptor = os.memfd_create("jobs")
+    with open(descriptor, "r+b") as file:
+        file.write(lines)
+        file.seek(0)
+        child = subprocess.Popen(words, stdin=file, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/")
+    child.returncode = 0  # reaped by its pid elsewhere; keeps Popen from waiting for it
+    return child.pid
+
+
+def main() -> int:
+    hook = sys.argv[1]
+    tell = _post if hook.startswith(("http://", "https://")) else _run
+    for line in sys.stdin.buffer.read().splitlines():
+        trouble = tell(hook, line)
+        if trouble is not None:
+            print(f"the hook on-finish failed for job {json.loads(line)['id']}: {trouble}", file=sys.stderr)
+    return 0
+
+
+def _run(command: str, body: bytes) -> str | None:
+    """Why it failed; None when it did not."""
+    try:
+        code = subprocess.run(["/bin/sh", "-c", command], input=body, timeout=LONGEST).returncode
+    except (subprocess.TimeoutExpired, OSError) as trouble:
+        return str(trouble)
+    return f"exit code {code}" if code else None
+
+
+def _post(url: str, body: bytes) -> str | None:
+    import urllib.request
+
+    try:
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=LONGEST):
+            return None
+    except (OSError, ValueError) as trouble:
+        return str(trouble)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

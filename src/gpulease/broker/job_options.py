@@ -1,0 +1,141 @@
+"""What a client says about a job, checked as from a stranger: a wrong value here must not trouble a broker later."""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+
+from gpulease.broker.connection import Connection
+from gpulease.broker.core import Core
+from gpulease.errors import NotEnoughDevices, NotFound, UsageError, WrongState
+from gpulease.messages import Message, read_request
+from gpulease.model import Request, Waiting
+from gpulease.planner import Line, plan
+from gpulease.planner.reasons import IMPOSSIBLE
+from gpulease.selection import find
+
+ENVIRONMENT_BYTES = 512 << 10
+LONGEST = 10 * 365 * 86400.0  # seconds of a time limit
+MOST_AFTER = 1000  # jobs that one may come after
+
+
+def request_of(core: Core, fields: Message, hold: bool) -> Request:
+    request = read_request(fields)
+    devices = list(core.devices.values())
+    request = request._replace(
+        devices=tuple(find(name, devices).uuid for name in request.devices),
+        exclude=tuple(find(name, devices).uuid for name in request.exclude),
+    )
+    trouble = None if hold else impossible(core, request)
+    if trouble is not None:
+        raise NotEnoughDevices(trouble, "Ask for less, or queue it all the same with --hold.")
+    return request
+
+
+def impossible(core: Core, request: Request) -> str | None:
+    """Why a request can never be granted here; None when it can."""
+    if core.sample is None:
+        return None
+    line = Line(core.policy)
+    line.add(Waiting("probe", request._replace(not_before=None), "", 0, 0.0, (), "job"))
+    decided = plan(core.devices.values(), (), line, core.policy, core.now())
+    if decided.grants:
+        return None
+    reason = decided.reason("probe")
+    return reason.sentence if reason.code == IMPOSSIBLE else None
+
+
+def environment_of(environ: object) -> tuple[str, dict[str, str]]:
+    """Its key in the store, and itself."""
+    if not isinstance(environ, dict) or not all(isinstance(v, str) for pair in environ.items() for v in pair):
+        raise UsageError("The environment of the job is not right.")
+    text = "\0".join(f"{name}={value}" for name, value in sorted(environ.items()))
+    if len(text) > ENVIRONMENT_BYTES:
+        raise UsageError(
+            f"The environment has more than {ENVIRONMENT_BYTES >> 10} KiB.", "Queue it from a smaller one."
+        )
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest(), environ
+
+
+def dependencies(core: Core, options: Message, own: int) -> tuple[int, ...]:
+    """The jobs to come after: there, not over in vain, and none of them comes after job `own`."""
+    after = options.get("after") or []
+    if not isinstance(after, list) or not all(type(id) is int for id in after) or len(after) > MOST_AFTER:
+        raise UsageError("The list of jobs to come after is not right.", "Write ids, as --after 3,4.")
+    for id in after:
+        if id == own:
+            raise UsageError(f"Job {id} cannot come after itself.", "Name other jobs.")
+        other = core.queue.get(id)
+        if other is None:
+            raise NotFound(
+                f"It is to come after job {id}, and there is no such job.", "See the ids with `gpulease ls --all`."
+            )
+        if other.over and other.state != "complete" and not options.get("after_any"):
+            raise WrongState(
+                f"Job {id} is {other.state}, so nothing can come after it.", "Use --after-any, or retry it."
+            )
+    _refuse_circle(core, after, own)
+    return tuple(dict.fromkeys(after))
+
+
+def _refuse_circle(core: Core, after: list[int], own: int) -> None:
+    rest, seen = list(after), set(after)
+    while rest:
+        other = core.queue.get(rest.pop())
+        for id in () if other is None or other.over else other.after:
+            if id == own:
+                raise UsageError(
+                    f"Job {own} cannot come after job {after[0]}, which itself waits for it.", "Break the circle."
+                )
+            if id not in seen:
+                seen.add(id)
+                rest.append(id)
+
+
+def log_of(core: Core, connection: Connection, options: Message, id: int, count: int) -> str:
+    asked = text(options, "log")
+    if asked is None:
+        return core.queue.default_log(connection.uid, id)
+    path = os.path.join(text(options, "cwd") or "/", asked)
+    if asked.endswith("/") or os.path.isdir(path):
+        return os.path.join(path, f"{id}.log")
+    return path if count == 1 else f"{path}.{id}"
+
+
+def text(options: Message, name: str, most: int = 4096) -> str | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > most or "\0" in value:
+        raise UsageError(f"The option {name} is not right.", f"Give text of at most {most} letters.")
+    return value
+
+
+def path(options: Message, name: str) -> str:
+    value = text(options, name)
+    if not value or not os.path.isabs(value):
+        raise UsageError(f"The option {name} is not right.", "Give a full path.")
+    return value
+
+
+def number(options: Message, name: str, least: int, most: int) -> int:
+    value = options.get(name) or 0
+    if type(value) is not int or not least <= value <= most:
+        raise UsageError(f"The option {name} is {str(value)[:40]!r}.", f"Give {least} to {most}.")
+    return value
+
+
+def seconds(options: Message, name: str) -> float | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST:
+        raise UsageError(f"The option {name} is {str(value)[:40]!r}.", "Give a time above 0, as 4h.")
+    return float(value)
+
+
+def command(words: object) -> tuple[str, ...]:
+    good = isinstance(words, list) and 0 < len(words) <= 10_000 and all(isinstance(word, str) for word in words)
+    if not good or "\0" in "".join(words):  # type: ignore[arg-type]  # `good` says that it is a list of text
+        raise UsageError("The command is not right.", "Give its words, without a zero byte in them.")
+    return tuple(words)  # type: ignore[arg-type]

@@ -1,0 +1,228 @@
+"""What `gpulease set` may change: each with its name, its kind, its default and its bounds. Kept in the store.
+
+The names of gpulimit are understood too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpulease.errors import NotFound, UsageError
+from gpulease.planner import Limit, Policy
+from gpulease.quantities import parse_bytes, parse_seconds
+
+
+class Settings(NamedTuple):
+    """Of the queue; the planner's are in its Policy."""
+
+    polling: float = 1.0
+    max_runs: int = 1
+    keep_memory: float = 0.2
+    grace: float = 10.0
+    hide_commands: bool = False
+    on_finish: str = ""
+    paused: bool = False
+
+
+class Parameter(NamedTuple):
+    field: str
+    read: Callable[[str], Any]
+    meaning: str
+    bounds: str
+    policy: bool = True
+    seed: str | None = None  # what gpulimit calls it
+
+
+def _fraction(text: str) -> float:
+    number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 <= number <= 0.95:
+        raise ValueError
+    return number
+
+
+def _whole(text: str) -> int:
+    if not 1 <= int(text) <= 1_000_000:
+        raise ValueError
+    return int(text)
+
+
+def _limit_or_none(text: str) -> int | None:
+    return None if text in ("none", "0", "") else _whole(text)
+
+
+def _positive(text: str) -> float:
+    number = parse_seconds(text)
+    if number <= 0:
+        raise ValueError
+    return number
+
+
+def _polling(text: str) -> float:
+    number = parse_seconds(text)
+    if not 0.1 <= number <= 3600:
+        raise ValueError
+    return number
+
+
+def _grace(text: str) -> float:
+    number = parse_seconds(text)
+    if number > 3600:
+        raise ValueError
+    return number
+
+
+def _hook(text: str) -> str:
+    return "" if text == "none" else text
+
+
+def _factor(text: str) -> float:
+    if not 0 <= float(text) <= 1e6:
+        raise ValueError
+    return float(text)
+
+
+def _flag(text: str) -> bool:
+    return {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}[
+        text.lower()
+    ]
+
+
+def _limits(text: str) -> tuple[Limit, ...]:
+    """`user:*:gpus=4`, `group:students:gpus=2:shares=4`, `priority:8:gpus=6`, several divided by spaces."""
+    found = []
+    for part in () if text == "none" else text.split():
+        scope, name, *amounts = part.split(":")
+        if scope not in ("user", "group", "priority") or not amounts:
+            raise ValueError
+        values = dict(amount.split("=", 1) for amount in amounts)
+        if not set(values) <= {"gpus", "shares"}:
+            raise ValueError
+        if not values or not all(0 <= int(value) <= 1_000_000 for value in values.values()):
+            raise ValueError
+        found.append(Limit(scope, name, *(int(values[key]) if key in values else None for key in ("gpus", "shares"))))
+    return tuple(found)
+
+
+PARAMETERS: dict[str, Parameter] = {
+    "polling": Parameter(
+        "polling",
+        _polling,
+        "time between looks at the GPUs while a job waits or runs",
+        "0.1s to 1h",
+        False,
+        "TIMER_POLLING_TIME",
+    ),
+    "max-runs": Parameter(
+        "max_runs", _whole, "how often a job that fails is run in all", "1 to 1000000", False, "MAX_ERR_TIMES"
+    ),
+    "keep-memory": Parameter(
+        "keep_memory",
+        _fraction,
+        "part of the host's memory; while less is free, no job starts",
+        "0 to 0.95, or as 20%",
+        False,
+        "SAFETY_KEEP_MEMORY",
+    ),
+    "keep-gpu-memory": Parameter(
+        "memory_reserve",
+        _fraction,
+        "part of a GPU's memory that jobs with --mem leave free",
+        "0 to 0.95, or as 20%",
+        True,
+        "SAFETY_KEEP_GPU_MEMORY",
+    ),
+    "max-leases": Parameter(
+        "max_leases", _limit_or_none, "most jobs that share one GPU", "1 to 1000000, or none", True, "MAX_RUNNING_TASKS"
+    ),
+    "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
+    "hide-commands": Parameter("hide_commands", _flag, "hide a job's command from other users", "on or off", False),
+    "on-finish": Parameter(
+        "on_finish", _hook, "command or URL that gets each ended job as JSON", "text, or none", False
+    ),
+    "patience": Parameter(
+        "patience", _factor, "a request is overdue after so many times the time it declared", "0 to 1000000"
+    ),
+    "patience-floor": Parameter("patience_floor", parse_seconds, "nobody is overdue sooner", "a time"),
+    "patience-undeclared": Parameter(
+        "patience_undeclared", parse_seconds, "who declared no time is overdue after this", "a time"
+    ),
+    "longest-wait": Parameter(
+        "longest_wait", _positive, "from here on GPUs are held for a request, oldest first", "a time above 0"
+    ),
+    "half-life": Parameter("half_life", _positive, "after this, GPU time used counts half", "a time above 0"),
+    "unexplained-memory": Parameter(
+        "unexplained_memory", parse_bytes, "GPU memory in use by nobody visible that counts as nothing", "a size"
+    ),
+    "quotas": Parameter(
+        "limits",
+        _limits,
+        "limits of users, groups, priorities: `user:*:gpus=4 group:students:shares=2`",
+        "text, or none",
+    ),
+}
+SEED_NAMES = {parameter.seed: name for name, parameter in PARAMETERS.items() if parameter.seed}
+
+
+def find(name: str) -> str:
+    """The parameter that a name means, gpulimit's spelling included."""
+    if name in SEED_NAMES:
+        return SEED_NAMES[name]
+    wanted = name.lower().replace("_", "-")
+    if wanted not in PARAMETERS:
+        raise NotFound(f"There is no parameter {name[:40]!r}.", f"There are: {', '.join(PARAMETERS)}.")
+    return wanted
+
+
+def parse(name: str, text: str) -> Any:
+    parameter = PARAMETERS[name]
+    try:
+        return parameter.read(text)
+    except UsageError:
+        raise
+    except (ValueError, KeyError, IndexError):
+        raise UsageError(f"{text[:40]!r} is no value for {name}.", f"Give {parameter.bounds}.") from None
+
+
+def apply(texts: dict[str, str], log: Callable[[str], None]) -> tuple[Settings, Policy]:
+    """Settings and policy with the stored texts in them. What this version cannot read stays at its default."""
+    settings, policy = Settings(paused="paused" in texts), Policy()
+    for name, text in texts.items():
+        if name not in PARAMETERS:
+            continue
+        parameter = PARAMETERS[name]
+        try:
+            value = parse(name, text)
+        except UsageError as trouble:
+            log(f"the parameter {name} is left at its default: {trouble.what}")
+            continue
+        if parameter.policy:
+            policy = policy._replace(**{parameter.field: value})
+        else:
+            settings = settings._replace(**{parameter.field: value})
+    return settings, policy
+
+
+def shown(settings: Settings, policy: Policy, texts: dict[str, str]) -> list[dict[str, Any]]:
+    rows = []
+    for name, parameter in PARAMETERS.items():
+        value = getattr(policy if parameter.policy else settings, parameter.field)
+        rows.append(
+            {
+                "name": name,
+                "value": texts.get(name, text_of(value)),
+                "default": name not in texts,
+                "meaning": parameter.meaning,
+                "gpulimit": parameter.seed,
+            }
+        )
+    return rows
+
+
+def text_of(value: object) -> str:
+    """A value as it may be typed."""
+    if value is None or value in ("", ()):
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,91 @@
+"""All processes of a job: its session, their descendants, and whoever carries its mark, however detached.
+
+What escapes: a process that has left the session, lost its parent and thrown away its environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from gpulease import identity
+
+ENVIRON = 1 << 17  # bytes of an environment that are searched; the mark stands at its beginning
+
+
+class Root:
+    """Where a job's tree begins: its shell, by pid and start time, and its mark."""
+
+    __slots__ = ("pid", "since", "token")
+
+    def __init__(self, pid: int, since: int | None, token: str) -> None:
+        self.pid, self.since, self.token = pid, since, token
+
+
+class Census:
+    """Every process at one moment, read once for any number of jobs."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, identity.Family] = {}
+        for name in os.listdir("/proc"):
+            if name.isdigit() and (seen := identity.family(int(name))) is not None and seen.state not in "ZX":
+                self._processes[int(name)] = seen
+        self._processes.pop(os.getpid(), None)  # the broker is nobody's job, whoever started it
+        self._environs: dict[int, bytes] = {}
+
+    def tree(self, root: Root) -> list[int]:
+        """The living ones. Who began before the job is not of it, whatever its pid or session says."""
+        born = {
+            pid: seen for pid, seen in self._processes.items() if root.since is None or seen.start_time >= root.since
+        }
+        session = root.pid if self._is_leader(root) else None
+        found = {pid for pid, seen in born.items() if seen.session == session or self._carries(pid, root)}
+        return sorted(_with_children(found, born))
+
+    def _is_leader(self, root: Root) -> bool:
+        """Whether the session is the job's: its pid is not given again while anybody of the session lives."""
+        leader = self._processes.get(root.pid)
+        if leader is None or leader.start_time == root.since:
+            return True
+        return root.since is None and self._carries(root.pid, root)
+
+    def find(self, token: str) -> int | None:
+        """The shell of a job that was started by a broker that is gone, by its mark."""
+        root = Root(0, None, token)
+        for pid, seen in self._processes.items():
+            if seen.session == pid and self._carries(pid, root):
+                return pid
+        return None
+
+    def is_shell(self, pid: int, token: str) -> bool:
+        return pid in self._processes and self._carries(pid, Root(pid, None, token))
+
+    def _carries(self, pid: int, root: Root) -> bool:
+        if pid not in self._environs:
+            self._environs[pid] = _environ(pid)
+        return f"GPULEASE_TOKEN={root.token}".encode() in self._environs[pid]
+
+
+def _with_children(found: set[int], born: dict[int, identity.Family]) -> set[int]:
+    grown = True
+    while grown:
+        children = {pid for pid, seen in born.items() if seen.parent in found and pid not in found}
+        found |= children
+        grown = bool(children)
+    return found
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read(ENVIRON)
+    except OSError:
+        return b""
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue

@@ -1,0 +1,29 @@
+"""`gpulease kill`: end jobs with all that they started: TERM, and KILL after the grace."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from gpulease.cli.choosing import add_choice, choice, say
+
+EXAMPLES = """\
+A device is not free before all that the job started is gone. The grace between TERM
+and KILL is the parameter `grace` (see `gpulease set`).
+
+examples:
+  gpulease kill 3
+  gpulease kill 3,5-9
+  gpulease kill all
+  gpulease kill --label sweep1
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_choice(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.client import Client
+
+    return say("killed", Client().ask("kill", select=choice(arguments)))

@@ -1,0 +1,123 @@
+"""`gpulease ls`: what runs, what waits and why, what ended."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from gpulease.cli.choosing import add_choice, choice
+from gpulease.cli.parsing import add_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpulease.cli.render import Terminal
+
+EXAMPLES = """\
+Running jobs first, then the line in order with the reason why each waits, then the
+last ones that ended.
+
+examples:
+  gpulease ls
+  gpulease ls --all
+  gpulease ls --label sweep1 --state failed
+  gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
+"""
+COLOURS = {
+    "running": "green",
+    "paused": "yellow",
+    "waiting": "",
+    "held": "dim",
+    "complete": "blue",
+    "failed": "red",
+    "invalid": "red",
+    "killed": "yellow",
+    "lost": "red",
+}
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_choice(parser, required=False)
+    parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
+    parser.add_argument("--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000)")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.client import Client
+
+    select = choice(arguments) or None
+    most = arguments.most or (1000 if arguments.all or select else 50)
+    told = Client().ask("ls", all=arguments.all, most=most, select=select)
+    if arguments.json:
+        import json
+
+        print(json.dumps(told, indent=2))
+        return 0
+    from gpulease.cli.render import Terminal
+
+    print("\n".join(_lines(told, Terminal())))
+    return 0
+
+
+def _lines(told: dict[str, Any], terminal: Terminal) -> list[str]:
+    from gpulease.cli.render import plain_table
+
+    mark = "SIMULATED GPUs; " if told["simulated"] else ""
+    counts = ", ".join(f"{number} {state}" for state, number in sorted(told["counts"].items()))
+    head = f"{mark}{counts or 'no jobs'}" + ("; the queue is paused" if told["paused"] else "")
+    if not told["jobs"]:
+        return [head]
+    rows = [("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND"), *(_row(job) for job in told["jobs"])]
+    lines = plain_table(rows, terminal)
+    shown = [lines[0]]
+    for job, line in zip(told["jobs"], lines[1:], strict=True):
+        shown.append(line.replace(job["state"], terminal.paint(job["state"], COLOURS[job["state"]]), 1))
+    return [head, *shown]
+
+
+def _row(job: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        str(job["id"]),
+        job["state"],
+        str(job["request"]["priority"]),
+        ",".join(job["devices"]) or _wants(job),
+        _time(job),
+        job["user"],
+        _text(job),
+    )
+
+
+def _wants(job: dict[str, Any]) -> str:
+    from gpulease.quantities import format_bytes
+
+    memory = job["request"]["memory"]
+    return f"({format_bytes(memory)})" if memory else f"({job['request']['gpus']})"
+
+
+def _time(job: dict[str, Any]) -> str:
+    import time
+
+    if job["started"] is None or job["state"] in ("waiting", "held"):
+        return ""
+    return span((job["ended"] or time.time()) - job["started"])
+
+
+def span(seconds: float) -> str:
+    """`42s`, `3m10s`, `2h05m`, `3d04h`."""
+    whole = max(0, int(seconds))
+    for size, unit, small, rest in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // small:02d}{rest}"
+    return f"{whole}s"
+
+
+def _text(job: dict[str, Any]) -> str:
+    from shlex import join
+
+    text = job["name"] or join(job["command"])
+    why = job["why_waiting"] or job["why"]
+    code = job["exit_code"]
+    end = f" [exit code {code}]" if job["state"] == "failed" and not why else ""
+    return text + (f" [{why}]" if why else end)

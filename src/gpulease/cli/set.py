@@ -1,0 +1,41 @@
+"""`gpulease set`: show or change the parameters of the queue and of the planner."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from gpulease.cli.parsing import add_json
+
+EXAMPLES = """\
+They are kept. gpulimit's names (MAX_ERR_TIMES, SAFETY_KEEP_MEMORY, ...) are understood.
+
+examples:
+  gpulease set
+  gpulease set keep-memory 0.1
+  gpulease set quotas "user:*:gpus=4"
+  gpulease set patience default
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a parameter")
+    parser.add_argument("value", nargs="?", metavar="VALUE", help="its new value, or `default`")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.client import Client
+
+    told = Client().ask("set", name=arguments.name, value=arguments.value)["parameters"]
+    if arguments.json:
+        import json
+
+        print(json.dumps({"parameters": told}, indent=2))
+        return 0
+    from gpulease.cli.render import Terminal, plain_table
+
+    rows = [("NAME", "VALUE", "", "MEANING")]
+    rows += [(row["name"], row["value"], "" if row["default"] else "set", row["meaning"]) for row in told]
+    print("\n".join(plain_table(rows, Terminal())))
+    return 0

@@ -1,0 +1,117 @@
+"""`gpulease show`: all about jobs, with the end of their output at hand."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+
+from gpulease.cli.choosing import add_choice, choice
+from gpulease.cli.parsing import add_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+EXAMPLES = """\
+examples:
+  gpulease show 12
+  gpulease show 12 --env       its environment, for its own user only
+  gpulease show last --json
+"""
+LINES = 10
+BLOCK = 1 << 16
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_choice(parser)
+    parser.add_argument("--env", action="store_true", help="its environment too")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.client import Client
+
+    told = Client().ask("show", select=choice(arguments), environment=arguments.env)["jobs"]
+    for job in told:
+        job["output"] = tail(job["log"], LINES)
+    if arguments.json:
+        import json
+
+        print(json.dumps({"jobs": told}, indent=2))
+        return 0
+    print("\n\n".join(_text(job) for job in told))
+    return 0
+
+
+def tail(path: str, lines: int) -> list[str]:
+    """The last lines of a file, however long they are; none where it cannot be read."""
+    found: list[bytes] = []
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            block = BLOCK
+            while lines > 0 and len(found) <= lines:
+                file.seek(max(0, size - block))
+                found = file.read(block).split(b"\n")
+                if block >= size:
+                    break
+                block *= 8
+    except OSError:
+        return []
+    if found and not found[-1]:
+        found.pop()
+    return [line.decode(errors="replace") for line in found[-lines:]] if lines > 0 else []
+
+
+def _text(job: dict[str, Any]) -> str:
+    from shlex import join
+
+    from gpulease.cli.ls import span
+    from gpulease.cli.render import clean
+
+    rows = [("job", str(job["id"])), ("state", _state(job)), ("command", join(job["command"])), ("folder", job["cwd"])]
+    rows += [(name, str(job[name])) for name in ("name", "label", "note", "user") if job[name]]
+    rows += [("wants", _wants(job["request"])), ("GPUs", ",".join(job["devices"])), ("log", job["log"])]
+    rows += [(name, _moment(job[name])) for name in ("added", "started", "ended") if job[name]]
+    rows += [("tries", f"{job['tries']} of {max(job['retry'] + 1, job['tries'])}")]
+    if job["after"]:
+        rows.append(("after", f"{','.join(map(str, job['after']))}{', however they end' * job['after_any']}"))
+    if job["time_limit"]:
+        rows.append(("time limit", span(job["time_limit"])))
+    if job["request"]["not_before"]:
+        rows.append(("not before", _moment(job["request"]["not_before"])))
+    if job["peak_memory"]:
+        from gpulease.quantities import format_bytes
+
+        rows.append(("peak memory", format_bytes(job["peak_memory"])))
+    rows += [("variable", f"{name}={value}") for name, value in sorted((job.get("environment") or {}).items())]
+    text = "\n".join(f"{name:<12} {clean(value)}" for name, value in rows if value)
+    output = "\n".join(clean(line) for line in job["output"])
+    return f"{text}\n--- last lines of its output ---\n{output}" if output else text
+
+
+def _state(job: dict[str, Any]) -> str:
+    parts = [job["state"]]
+    if job["exit_code"] is not None:
+        parts.append(f"exit code {job['exit_code']}")
+    if job["signal"]:
+        parts.append(f"signal {job['signal']}")
+    if job["out_of_memory"]:
+        parts.append("out of memory")
+    why = job["why_waiting"] or job["why"]
+    return ", ".join(parts) + (f": {why}" if why else "")
+
+
+def _wants(request: dict[str, Any]) -> str:
+    from gpulease.quantities import format_bytes
+
+    what = f"{format_bytes(request['memory'])} of a GPU" if request["memory"] else f"{request['gpus']} GPU"
+    names = f", {','.join(request['names'])}" if request["names"] else ""
+    return f"{what}{names}, priority {request['priority']}"
+
+
+def _moment(seconds: float) -> str:
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

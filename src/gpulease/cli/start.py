@@ -1,0 +1,23 @@
+"""`gpulease start`: start waiting jobs now, past the policy, but never on a device of another."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from gpulease.cli.choosing import add_choice, choice, say
+
+EXAMPLES = """\
+examples:
+  gpulease start 12
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_choice(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.client import Client
+
+    return say("started", Client().ask("start", select=choice(arguments)))

@@ -1,0 +1,128 @@
+"""PURE: a job: a command with its request, and where it is in its life."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gpulease.lifecycle import JOB, JOB_ENDS, Effects, Life, Step, advance
+from gpulease.model import Request
+
+OPEN = ("waiting", "held", "running", "paused")
+ENDS = tuple(sorted(JOB_ENDS))
+
+
+class Job(NamedTuple):
+    """Everything about a job but its environment, which only its submitter may read."""
+
+    id: int
+    command: tuple[str, ...]
+    uid: int
+    user: str
+    cwd: str
+    environment: str  # the key of its environment in the store
+    request: Request
+    added: float
+    state: str = "waiting"
+    history: tuple[Step, ...] = ()
+    name: str | None = None
+    label: str | None = None
+    note: str | None = None
+    log: str = ""
+    retry: int = 0  # how often it may run again after a failure
+    time_limit: float | None = None
+    after: tuple[int, ...] = ()
+    after_any: bool = False
+    tries: int = 0
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    why: str | None = None  # why it is killed, invalid or lost
+    out_of_memory: bool = False
+    devices: tuple[str, ...] = ()  # labels, of the last try
+    peak_memory: int | None = None
+    pid: int | None = None
+    place: float | None = None  # its place in the line after a `move`
+    forced: bool = False
+    run: int = 0  # which run of it this is; counted on through every retry, so that no two have the same name
+    ending: str | None = None  # why it is being killed, from the order until all of it is gone
+    removing: bool = False  # to be forgotten once it is gone
+    log_begin: int = 0  # where the output of this run begins in the log
+
+    @property
+    def over(self) -> bool:
+        return self.state in JOB_ENDS
+
+    @property
+    def planner_id(self) -> str:
+        return f"J{self.id}"
+
+    @property
+    def run_name(self) -> str:
+        return f"{self.id}.{self.run}"
+
+
+def step(job: Job, event: str, now: float, **changes: Any) -> tuple[Job, Effects]:
+    """The job after `event`, as the table of lifecycle.py has it."""
+    life, effects = advance(JOB, Life(f"job {job.id}", job.state, job.history), event, now)
+    return job._replace(state=life.state, history=life.history, **changes), effects
+
+
+def document(job: Job) -> dict[str, Any]:
+    return {**job._asdict(), "request": job.request._asdict()}
+
+
+_NOTHING = object()
+_DEFAULTS = Job._field_defaults
+_REQUEST_DEFAULTS = Request._field_defaults
+ALWAYS = frozenset({"state", "label"})  # columns of the store
+
+
+def stored(job: Job) -> dict[str, Any]:
+    """As the store keeps it: what is as usual is left out, for there may be a hundred thousand."""
+    fields = zip(Job._fields, job, strict=True)
+    found: dict[str, Any] = {
+        name: value for name, value in fields if name in ALWAYS or _DEFAULTS.get(name, _NOTHING) != value
+    }
+    request = zip(Request._fields, job.request, strict=True)
+    found["request"] = {name: value for name, value in request if _REQUEST_DEFAULTS[name] != value}
+    return found
+
+
+def read(stored: dict[str, Any]) -> Job:
+    fields = {name: value for name, value in stored.items() if name in Job._fields}
+    request: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored["request"].items()}
+    fields["request"] = Request(**{name: value for name, value in request.items() if name in Request._fields})
+    fields["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))
+    for name in ("command", "after", "devices"):
+        fields[name] = tuple(stored.get(name, ()))
+    return Job(**fields)
+
+
+OUT_OF_MEMORY = (
+    b"CUDA out of memory",
+    b"CUDA error: out of memory",
+    b"cudaMalloc failed: out of memory",
+    b"torch.OutOfMemoryError",
+    b"torch.cuda.OutOfMemoryError",
+    b"CUDA_ERROR_OUT_OF_MEMORY",
+    b"cudaErrorMemoryAllocation",
+    b"CUBLAS_STATUS_ALLOC_FAILED",
+    b"RESOURCE_EXHAUSTED: Out of memory",
+    b"OOM when allocating tensor",
+    b"ResourceExhaustedError",
+    b"CUDNN_STATUS_ALLOC_FAILED",
+    b"HIP out of memory",
+    b"hipErrorOutOfMemory",
+    b"out of memory trying to allocate",
+)
+
+
+def ran_out_of_memory(output: bytes) -> bool:
+    """Whether the end of a failed job's output has CUDA's, PyTorch's, TensorFlow's or JAX's out-of-memory in it."""
+    return any(mark in output for mark in OUT_OF_MEMORY)
+
+
+def after_out_of_memory(request: Request) -> Request:
+    """What to ask for instead: a share becomes a whole device, alone."""
+    return request if request.memory is None else request._replace(memory=None, gpus=1, max_leases=None)

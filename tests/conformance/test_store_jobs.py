@@ -1,0 +1,118 @@
+"""Jobs in every store: the same answers to the same questions, and an older state is still read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gpulease import job as jobs
+from gpulease.errors import StateError
+from gpulease.job import Job
+from gpulease.model import Request
+from gpulease.stores.base import Change, Document, Store
+from gpulease.stores.memory import MemoryStore
+from gpulease.stores.sqlite import SqliteStore
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(str(tmp_path / "state.db"))
+    yield made
+    made.close()
+
+
+def job(id: int, state: str = "waiting", uid: int = 1, label: str | None = None, environment: str = "e") -> Document:
+    made = Job(id, ("true",), uid, "ada", "/", environment, Request(), float(id), state=state, label=label)
+    return jobs.stored(made)
+
+
+def fill(store: Store) -> None:
+    rows = [job(1), job(2, "running"), job(3, "failed", 2, "x"), job(10, "waiting", 2), job(11, "failed", 1, "x")]
+    store.commit([Change("jobs", str(row["id"]), row) for row in rows])
+
+
+def ids(found: list[Document]) -> list[int]:
+    return [row["id"] for row in found]
+
+
+def test_jobs_are_chosen_by_state_user_label_and_range(store: Store) -> None:
+    fill(store)
+    assert ids(store.jobs()) == [1, 2, 3, 10, 11]
+    assert ids(store.jobs(("failed", "running"))) == [2, 3, 11]
+    assert ids(store.jobs(uid=2)) == [3, 10]
+    assert ids(store.jobs(label="x", uid=1)) == [11]
+    assert ids(store.jobs(ids=[(2, 3), (11, 99)])) == [2, 3, 11]
+    assert ids(store.jobs(most=2, newest=True)) == [11, 10]
+    assert ids(store.jobs(("failed",), most=1)) == [3]
+    assert store.jobs(("lost",)) == []
+    assert store.count_jobs() == {"waiting": 2, "running": 1, "failed": 2}
+
+
+def test_a_changed_job_replaces_the_old_one_and_a_removed_one_is_gone(store: Store) -> None:
+    fill(store)
+    store.commit([Change("jobs", "1", job(1, "complete")), Change("jobs", "2", None)])
+    assert (store.get("jobs", "1") or {})["state"] == "complete"
+    assert store.get("jobs", "2") is None
+    assert ids(store.jobs(("waiting",))) == [10]
+
+
+def test_a_commit_is_whole_or_not_at_all(store: Store) -> None:
+    fill(store)
+    with pytest.raises((TypeError, StateError)):
+        store.commit([Change("jobs", "1", job(1, "complete")), Change("jobs", "2", {**job(2), "note": object()})])
+    assert (store.get("jobs", "1") or {})["state"] == "waiting"
+    store.commit([Change("jobs", "1", job(1, "killed"))])
+    assert (store.get("jobs", "1") or {})["state"] == "killed"
+
+
+def test_environments_that_no_job_has_are_forgotten(store: Store) -> None:
+    store.commit([Change("environments", name, {"A": name}) for name in ("one", "two")])
+    store.commit([Change("jobs", "1", job(1, environment="two"))])
+    store.forget_environments()
+    assert store.get("environments", "one") is None
+    assert store.get("environments", "two") == {"A": "two"}
+
+
+def test_ten_thousand_jobs_are_one_commit(store: Store) -> None:
+    store.commit([Change("jobs", str(id), job(id)) for id in range(1, 10_001)], durable=True)
+    assert store.count_jobs() == {"waiting": 10_000}
+    assert ids(store.jobs(ids=[(9_999, 1 << 62)])) == [9_999, 10_000]
+
+
+SECOND = """
+CREATE TABLE leases (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE line (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE excluded (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, what TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE settings (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE facts (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO leases VALUES ('L1', '{"id": "L1"}');
+INSERT INTO facts VALUES ('number', '{"value": 100}');
+PRAGMA user_version=2;
+"""
+
+
+def test_a_state_of_version_2_is_upgraded_and_keeps_what_it_had(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db")
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(SECOND)
+    store = SqliteStore(path)
+    assert store.load("leases") == {"L1": {"id": "L1"}}
+    assert store.get("facts", "number") == {"value": 100}
+    fill(store)
+    assert ids(store.jobs()) == [1, 2, 3, 10, 11]
+    store.close()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (3,)
+
+
+def test_a_state_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version=99")
+    with pytest.raises(StateError, match="newer"):
+        SqliteStore(path)

@@ -1,0 +1,121 @@
+"""A simulated machine with a queue; jobs are added and looked at through the broker's socket, which is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpulease.errors import by_code
+from support.site import Site
+from support.waiting import PATIENCE, wait_until
+
+ENDS = ("complete", "failed", "invalid", "killed", "lost")
+STUBBORN = "import signal,sys,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
+
+
+class QueueSite(Site):
+    def ask(self, verb: str, **fields: Any) -> Any:
+        """One question on a connection of its own; an error is raised as a client would raise it."""
+        with self.raw() as raw:
+            told = raw.ask(verb, **fields)
+        if "error" in told:
+            trouble = told["error"]
+            raise by_code(trouble["code"], trouble["what"], trouble["next_step"], trouble["fields"])
+        return told["ok"]
+
+    def submit(self, *words: str, request: dict[str, Any] | None = None, **options: Any) -> int:
+        """The id of a new job."""
+        return self.submit_all([list(words)], request, **options)[0]
+
+    def submit_all(self, commands: list[list[str]], request: dict[str, Any] | None = None, **options: Any) -> list[int]:
+        given = {"cwd": str(self.folder), "environment": self.environ, **options}
+        told = self.ask("add", request=request or {}, options=given, commands=commands)
+        return list(range(told["first"], told["last"] + 1))
+
+    def shell(self, script: str, request: dict[str, Any] | None = None, **options: Any) -> int:
+        return self.submit("sh", "-c", script, request=request, **options)
+
+    def job(self, id: int) -> Any:
+        return self.ask("show", select=pick(id))["jobs"][0]
+
+    def jobs(self, **select: Any) -> list[Any]:
+        found: list[Any] = self.ask("ls", most=5000, all=True, select=select or None)["jobs"]
+        return found
+
+    def until(self, id: int, *states: str) -> Any:
+        """The job, once it is in one of `states`."""
+
+        def seen() -> Any:
+            job = self.job(id)
+            assert job["state"] in states or job["state"] not in ENDS, job
+            return job if job["state"] in states else None
+
+        return wait_until(seen)
+
+    def end(self, *ids: int) -> list[Any]:
+        """The jobs, once all of them are over."""
+        with self.raw() as raw:
+            raw.send("wait", select=pick(*ids))
+            while raw.receive(PATIENCE)["ok"]["left"]:
+                pass
+        return [self.job(id) for id in ids]
+
+    def act(self, verb: str, *ids: int, **more: Any) -> Any:
+        return self.ask(verb, select=pick(*ids), **more)
+
+    def output(self, id: int) -> str:
+        try:
+            return Path(self.job(id)["log"]).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def said(self, id: int, text: str) -> str:
+        """The output of a job, once it has `text` in it."""
+        return wait_until(lambda: seen if text in (seen := self.output(id)) else None)
+
+    def restart(self) -> None:
+        """Kill the broker with -9, and start another."""
+        self.kill_broker()
+        self.ensure_broker()
+
+
+def pick(*ids: int) -> dict[str, Any]:
+    return {"ids": [[id, id] for id in ids]}
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def state_of(pid: int) -> str:
+    """As the kernel has it: R, S, T, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def exists(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+@pytest.fixture(name="queue")
+def fresh_queue() -> Iterator[QueueSite]:
+    """Four simulated GPUs and a broker that ends with the test, without a traceback in its log."""
+    site = QueueSite()
+    try:
+        site.ensure_broker()
+        yield site
+        assert "Traceback" not in site.log(), site.log()
+    finally:
+        site.close()
