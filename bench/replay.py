@@ -73,7 +73,12 @@ def compare(options: argparse.Namespace) -> dict[str, Figures]:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    results = compare(options)
+    if options.hosts < 1 or options.gpus < options.hosts or options.gpus % options.hosts:
+        sys.exit("replay: --gpus must be a multiple of --hosts, both at least 1.")
+    try:
+        results = compare(options)
+    except (OSError, KeyError, IndexError, ValueError, UnicodeDecodeError) as error:
+        sys.exit(f"replay: the trace cannot be read ({type(error).__name__}: {error}).")
     if options.json:
         print(json.dumps({name: found._asdict() for name, found in results.items()}, indent=2))
         return 0

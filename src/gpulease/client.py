@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gpulease.wire import Message
 
 START = 30.0  # seconds for a broker to start
+CONNECT = 5.0  # seconds to be let in
+SLACK = 15.0  # seconds for a first look at the devices, beyond the time that was given
 ANSWER = 60.0  # seconds for an answer that nobody has to wait in line for
 PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
 LARGEST = 16 << 20
@@ -47,7 +49,7 @@ class Client:
         self.send(verb, **fields)
         answer = self.receive(ANSWER)
         if answer is None:
-            raise BrokerUnavailable(f"The broker did not answer within {ANSWER:g} s.")
+            raise self.silent()
         return answer.get("ok", answer)
 
     def send(self, verb: str, **fields: Any) -> None:
@@ -69,6 +71,13 @@ class Client:
         if told is not None:
             raise by_code(told["code"], told["what"], told["next_step"], told["fields"])
         return message
+
+    def silent(self) -> BrokerUnavailable:
+        """The error for a broker that takes a question and gives no answer."""
+        return BrokerUnavailable(
+            f"The broker at {self.directory} does not answer.",
+            "See `gpulease doctor`; if it hangs, end its process. The next one finds its leases.",
+        )
 
     def close(self) -> None:
         self._socket.close()
@@ -143,7 +152,9 @@ def _try(directory: str) -> socket.socket | None:
         return None
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
+        connected.settimeout(CONNECT)
         connected.connect(path)
+        connected.settimeout(None)
     except OSError:
         connected.close()
         return None
@@ -218,7 +229,9 @@ def acquire(
         try:
             client.send("acquire", **asked)
             while True:
-                answer = client.receive(2.0 if waiting and ticket else None)
+                answer = client.receive(_patience(fields, ticket, waiting is not None))
+                if answer is None and ticket is None:
+                    raise client.silent()
                 if answer is None:
                     client.send("why", id=ticket)
                 elif "granted" in answer:
@@ -236,6 +249,14 @@ def acquire(
         except BaseException:
             _leave(client, ticket or token)
             raise
+
+
+def _patience(fields: dict[str, Any], ticket: str | None, curious: bool) -> float | None:
+    """How long to listen: for the first answer not for ever, and later until the reason is asked for again."""
+    if ticket is not None:
+        return 2.0 if curious else None
+    wait = fields.get("wait")
+    return ANSWER if wait is None else min(ANSWER, wait + SLACK)
 
 
 def take(client: Client, granted: Message) -> None:

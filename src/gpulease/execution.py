@@ -28,6 +28,8 @@ def check_command(program: str, search: str | None = None) -> None:
     folders = [""] if "/" in program else os.get_exec_path(environ)
     paths = [os.path.join(folder, program) for folder in folders]
     present = [path for path in paths if os.path.isfile(path)]
+    if "/" in program and os.path.isdir(program):
+        raise cannot_start(program, IsADirectoryError())
     if not any(os.access(path, os.X_OK) for path in present):
         missing: OSError = PermissionError() if present else FileNotFoundError()
         raise cannot_start(program, missing)

@@ -110,10 +110,19 @@ def asking_process(pid: int) -> int:
     asker = parent_of(pid) or 1
     while asker > 1:
         above = parent_of(asker)
-        if above is None or above <= 1 or not (_same_program(asker, above) or _name(asker) in WRAPPERS):
+        passing = _name(asker) in WRAPPERS or _only_asks(asker)
+        if above is None or above <= 1 or not (passing or _same_program(asker, above)):
             break
         asker = above
     return asker
+
+
+def _only_asks(pid: int) -> bool:
+    """Whether it is a `sh -c 'gpulease get …'`, as other programs start commands: it ends with that command."""
+    words = (_read(f"/proc/{pid}/cmdline") or b"").split(b"\0")
+    if len(words) < 3 or words[1] != b"-c" or not words[0].endswith(b"sh"):
+        return False
+    return b"gpulease" in words[2] and not any(mark in words[2] for mark in (b";", b"|", b"&", b"\n", b"`", b"$("))
 
 
 def _same_program(pid: int, other: int) -> bool:

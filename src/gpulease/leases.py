@@ -112,7 +112,9 @@ class _Environment:
             self._held.remove(lease)
             if newest:
                 shown = self._held[-1].environment if self._held else {}
-                _set({**self._before, **shown})
+                ours = lease.environment  # what the program set itself in the meantime stays as it is
+                kept = {name for name in VARIABLES if os.environ.get(name) == ours.get(name)}
+                _set({name: value for name, value in {**self._before, **shown}.items() if name in kept})
 
     def renew_lock(self) -> None:
         """In a forked child another thread of the parent's may have held it."""
@@ -152,6 +154,8 @@ def acquire(
     `wait` in seconds (or `"30m"`); 0 does not wait; None waits as long as it takes. Raises NotGranted.
     With `with` it is given back at the block's end, else with `release()` or the process's end.
     """
+    if placeholder is not None and not callable(placeholder):
+        raise UsageError(f"The placeholder is {placeholder!r}.", "Give a function of a device's number.")
     request = {
         "gpus": gpus,
         "memory": _bytes(mem),

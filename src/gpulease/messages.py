@@ -82,7 +82,16 @@ def _check_field(name: str, value: object, kind: str) -> None:
     if value is None and kind.endswith("?"):
         return
     if not FITS[kind.rstrip("?")](value):
-        raise UsageError(f"The field {name!r} of the message is not right.")
+        raise UsageError(f"The value of {name!r} is not right.", f"Give {WORDS.get(kind.rstrip('?'), 'another one')}.")
+
+
+WORDS = {
+    "text": f"text of at most {TEXT} characters",
+    "texts": f"a list of at most {LIST} texts",
+    "int": "a whole number that is not too large",
+    "seconds": "a number of seconds that is not too large",
+    "bool": "true or false",
+}
 
 
 def _is_number(value: object) -> bool:
@@ -155,6 +164,8 @@ def _check_amounts(request: Request) -> None:
         raise UsageError("The share of memory is not positive.", "Write it as --mem 6G.")
     if request.memory is not None and request.gpus != 1:
         raise UsageError("A share by memory is of one GPU, and several were asked for.", "Leave out --mem or --gpus.")
+    if request.duration is not None and request.duration <= 0:
+        raise UsageError("The time is not above 0.", "Write it as --for 4h.")
     if not -1_000_000 <= request.priority <= 1_000_000:
         raise UsageError(f"The priority is {request.priority}.", "Give a number around 5; smaller is sooner.")
     for value in (request.min_memory, request.max_leases):

@@ -36,11 +36,20 @@ def own(environ: Mapping[str, str]) -> str:
         machine = directory_from_environment(environ)
         if machine is not None:
             return os.path.join(os.path.abspath(machine), "broker")
-    runtime = environ.get("XDG_RUNTIME_DIR")
+    # The same for a login and for cron, which has no such variable.
+    runtime = environ.get("XDG_RUNTIME_DIR") or _runtime_of_user()
     if runtime and os.path.isabs(runtime) and os.path.isdir(runtime):
         return os.path.join(runtime, "gpulease")
     home = environ.get("HOME") or os.path.expanduser("~")
     return os.path.join(home, ".local", "state", "gpulease")
+
+
+def _runtime_of_user() -> str | None:
+    folder = f"/run/user/{os.getuid()}"
+    try:
+        return folder if os.stat(folder).st_uid == os.getuid() else None
+    except OSError:
+        return None
 
 
 def simulated(environ: Mapping[str, str]) -> bool:

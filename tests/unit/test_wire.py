@@ -84,7 +84,7 @@ REQUESTS = st.builds(
     min_memory=st.none() | st.integers(0, 2**50),
     max_leases=st.none() | st.integers(0, 100),
     priority=st.integers(-1000, 1000),
-    duration=st.none() | st.floats(0, 1e9),
+    duration=st.none() | st.floats(1e-6, 1e9),
 )
 
 

@@ -59,7 +59,8 @@ def _prepare(kind: str, directory: str) -> tuple[Server, int]:
         places.write_kind(directory, kind)
         listener = _listen(places.socket_path(directory), everyone=kind != "own")
     except OSError as trouble:
-        raise StateError(f"The broker cannot start in {directory!r}: {trouble.strerror}.") from None
+        what = f"{trouble.strerror}: {trouble.filename}" if trouble.filename else trouble.strerror
+        raise StateError(f"The broker cannot start in {directory!r}: {what}.") from None
     server = Server(listener, store, kind, directory, deadline_seconds(os.environ))
     end_on_signals(server)
     server.log(f"broker of kind {kind} serves {directory}")

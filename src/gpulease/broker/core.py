@@ -332,7 +332,7 @@ class Core:
         if not self.lock.take():
             if self._blocked is None:
                 self._blocked_from = self.now() + GRACE
-            self._blocked = "Somebody is choosing GPUs with safe-gpu right now."
+            self._blocked = self._chooser()
             self.alarm(self.now() + (SOON if self.now() < self._blocked_from else RETRY), "plan")
             return self._settle_fresh()
         if not self.edge.ask("check " + " ".join(sorted(uuids))):
@@ -366,6 +366,11 @@ class Core:
     def _late_answers(self, id: str) -> None:
         if self._answers and self._answer_by <= self.now():
             self._acknowledge()
+
+    def _chooser(self) -> str:
+        pid = self.lock.holder()
+        who = "Somebody" if pid is None else f"Process {pid}"
+        return f"{who} is choosing GPUs with safe-gpu right now."
 
     def look_ahead(self, leases: Iterable[Lease]) -> None:
         """Ask about devices that are being given back before the plan needs to know, when somebody waits."""

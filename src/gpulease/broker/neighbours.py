@@ -6,9 +6,12 @@ import contextlib
 import fcntl
 import os
 import stat
+import struct
 
 FOLDER = "/tmp/safe_gpu"
 NAME = "gpu-lock-magic-RaNdOM-This_Name-NEED_BE-THE_SAME-Across_Users"
+
+FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
 
 
 class SafeGpuLock:
@@ -36,15 +39,31 @@ class SafeGpuLock:
         self.held = True
         return True
 
+    def holder(self) -> int | None:
+        """The process that holds the lock, as far as the kernel tells."""
+        if self._descriptor is None:
+            return None
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        try:
+            told = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
+        except OSError:
+            return None
+        return told[4] if told[0] != fcntl.F_UNLCK and told[4] > 0 else None
+
     def give(self) -> None:
         if self.held and self._descriptor is not None:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         self.held = False
 
     def _replaced(self) -> bool:
-        """Somebody removed the file: whoever comes next locks another one."""
+        """Somebody removed or moved the file: whoever comes next locks another one."""
         assert self._descriptor is not None
-        if os.fstat(self._descriptor).st_nlink:
+        ours = os.fstat(self._descriptor)
+        try:
+            there = os.lstat(os.path.join(self._folder, NAME))
+        except OSError:
+            there = None
+        if there is not None and (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
             return False
         os.close(self._descriptor)
         self._descriptor = None
@@ -53,15 +72,21 @@ class SafeGpuLock:
     def _open(self) -> int | None:
         """Open to everyone, unlike safe-gpu's own under a usual umask; never through a symbolic link."""
         before = os.umask(0)
+        folder = None
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self._folder, 0o777)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(os.path.join(self._folder, NAME), flags, 0o666)
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # Nothing is made in a folder of a stranger's; what is there may be locked.
+            make = os.O_CREAT if os.fstat(folder).st_uid in (0, os.geteuid()) else 0
+            flags = os.O_RDWR | make | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(NAME, flags, 0o666, dir_fd=folder)
         except OSError:
             return None
         finally:
             os.umask(before)
+            if folder is not None:
+                os.close(folder)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             return None

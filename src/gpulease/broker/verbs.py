@@ -132,6 +132,8 @@ def why(core: Core, connection: Connection, message: Message) -> None:
     id = message["id"]
     if id in core.askers:
         core.edge.send(connection, {"waiting": {"id": id, "place": core.place(id), "why": core.why(id)}})
+    elif id not in core.leases:
+        raise NotFound(f"The request {id[:40]!r} does not wait.", "Run `gpulease status` to see the line.")
 
 
 def taken(core: Core, connection: Connection, message: Message) -> None:
@@ -255,12 +257,12 @@ def ping(core: Core, connection: Connection, message: Message) -> None:
 def exclude(core: Core, connection: Connection, message: Message) -> None:
     _only_managers(core, connection)
     devices = [find(name, list(core.devices.values())) for name in message["what"]]
-    note = message.get("note") or ""
-    changes = [Change("excluded", device.uuid, {"note": note}) for device in devices]
-    core.commit(
-        changes, [_managed(core, "excluded", connection, device.label, note) for device in devices], durable=True
-    )
-    core.excluded.update({device.uuid: note for device in devices})
+    given = message.get("note")
+    notes = {device.uuid: core.excluded.get(device.uuid, "") if given is None else given for device in devices}
+    changes = [Change("excluded", uuid, {"note": note}) for uuid, note in notes.items()]
+    events = [_managed(core, "excluded", connection, device.label, notes[device.uuid]) for device in devices]
+    core.commit(changes, events, durable=True)
+    core.excluded.update(notes)
     core.edge.send(connection, {"ok": {"excluded": [device.label for device in devices]}})
     core.replan()
 

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpulease.cli.parsing import add_json
+from gpulease.errors import UsageError
 
 EXAMPLES = """\
 examples:
@@ -28,6 +29,8 @@ def run(arguments: Namespace) -> int:
     from gpulease.client import Client
     from gpulease.quantities import parse_seconds
 
+    if arguments.most is not None and arguments.most < 1:
+        raise UsageError(f"--most is {arguments.most}.", "Give 1 or more.")
     since = None if arguments.since is None else parse_seconds(arguments.since)
     most = arguments.most or (100 if since is None else 10_000)
     told = Client().ask("events", since=since, most=most)["events"]

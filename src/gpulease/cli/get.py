@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import ArgumentParser, Namespace
 
 from gpulease.cli.parsing import add_json
@@ -39,6 +40,8 @@ def run(arguments: Namespace) -> int:
     from gpulease.cli.waiting import wait_for
     from gpulease.client import take
 
+    if getattr(sys.stdout, "name", "") == os.devnull:  # it was closed: see main
+        raise UsageError("The output is closed, so nobody would learn which GPUs these are.", "Leave out `>&-`.")
     fields = acquire_fields(arguments, "get")
     if arguments.owner is not None:
         fields["owner"] = arguments.owner

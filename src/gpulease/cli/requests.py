@@ -41,9 +41,9 @@ def request_fields(arguments: Namespace) -> dict[str, Any]:
     fields = {
         "gpus": arguments.gpus,
         "memory": None if arguments.mem is None else parse_bytes(arguments.mem),
-        "names": _listed(arguments.name),
-        "devices": _listed(arguments.devices),
-        "exclude": _listed(arguments.exclude),
+        "names": _listed("--name", arguments.name),
+        "devices": _listed("--devices", arguments.devices),
+        "exclude": _listed("--exclude", arguments.exclude),
         "min_memory": None if arguments.min_memory is None else parse_bytes(arguments.min_memory),
         "max_leases": arguments.max_leases,
         "priority": arguments.priority,
@@ -52,5 +52,10 @@ def request_fields(arguments: Namespace) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
-def _listed(text: str | None) -> list[str]:
-    return [] if text is None else [part.strip() for part in text.split(",") if part.strip()]
+def _listed(option: str, text: str | None) -> list[str]:
+    if text is None:
+        return []
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UsageError(f"{option} is empty.", "Leave it out, or say what is meant: it may be an unset variable.")
+    return parts

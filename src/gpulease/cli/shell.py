@@ -26,5 +26,5 @@ def run(arguments: Namespace) -> int:
 
     granted, _ = wait_for(acquire_fields(arguments, "shell"))
     changes = environment_of(granted)
-    print(f"GPUs {changes['GPULEASE_DEVICES']} are yours until you leave this shell (exit).", file=sys.stderr)
+    print(f"Yours until you leave this shell (exit): GPU {changes['GPULEASE_DEVICES']}", file=sys.stderr)
     become([os.environ.get("SHELL") or "/bin/sh"], changes)

@@ -25,9 +25,9 @@ def run(arguments: Namespace) -> int:
     except ConnectionError:
         pass  # the connection ends with the broker
     kept = [
-        f"{told['jobs']} running jobs go on" if told["jobs"] else "",
-        f"{told['leases'] - told['jobs']} leases stay valid" if told["leases"] > told["jobs"] else "",
-        f"{told['line']} requests and jobs keep their place" if told["line"] else "",
+        f"running jobs go on: {told['jobs']}" if told["jobs"] else "",
+        f"leases stay valid: {told['leases'] - told['jobs']}" if told["leases"] > told["jobs"] else "",
+        f"places in the line are kept: {told['line']}" if told["line"] else "",
     ]
     print("; ".join(["broker stopped", *filter(None, kept)]))
     return 0

@@ -12,7 +12,7 @@ from gpulease.model import Request, Waiting
 from gpulease.planner.board import Board, Slot, refusal
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import party_of
-from gpulease.planner.reasons import Value, size_text
+from gpulease.planner.reasons import Value, size_text, span_text
 from gpulease.planner.states import DRAINING, EXCLUDED, LOST, OUTSIDE
 
 FILTERS = {
@@ -38,17 +38,17 @@ def verdicts(waiting: Waiting, board: Board, ledger: Ledger, now: float) -> tupl
     request = waiting.request
     gpus, share = request.gpus, request.memory is not None
     reached = ledger.reached(party_of(waiting), request.priority, gpus, share)
-    return tuple(_verdict(slot, waiting, board, reached is not None) for slot in board.slots)
+    return tuple(_verdict(slot, waiting, board, reached is not None, now) for slot in board.slots)
 
 
-def _verdict(slot: Slot, waiting: Waiting, board: Board, over_quota: bool) -> Verdict:
+def _verdict(slot: Slot, waiting: Waiting, board: Board, over_quota: bool, now: float) -> Verdict:
     request = waiting.request
     code = refusal(request, slot.device)
     if code is not None:
         return _say(slot, code, FILTERS[code])
     return (
         _out_of_reach(slot)
-        or _leased(slot, request)
+        or _leased(slot, request, now)
         or _short(slot, request, board)
         or _reserved(slot, waiting)
         or (_say(slot, "quota", "It is free, but a limit is reached.") if over_quota else None)
@@ -81,14 +81,14 @@ def _out_of_reach(slot: Slot) -> Verdict | None:
     return _say(slot, OUTSIDE, f"It cannot be known to be free: {state.note}.", note=state.note)
 
 
-def _leased(slot: Slot, request: Request) -> Verdict | None:
+def _leased(slot: Slot, request: Request, now: float) -> Verdict | None:
     if slot.count == 0 or (request.memory is not None and slot.taken):
         return None
     if not slot.leases:
         return _say(slot, "leased", "It was granted to another request just now.")
     lease = max(slot.leases, key=lambda lease: (lease.until is None, lease.until or 0.0, lease.id))
     users = ", ".join(sorted({held.owner.user for held in slot.leases}))
-    until = "until it ends" if lease.until is None else f"until {lease.until:.0f}"
+    until = "until it ends" if lease.until is None else f"for another {span_text(lease.until - now)}"
     ids = tuple(held.id for held in slot.leases)
     return _say(slot, "leased", f"Leased to {users} {until}.", leases=ids, user=users, until=lease.until)
 

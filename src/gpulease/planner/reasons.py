@@ -70,6 +70,8 @@ def _not_yet(fields: Mapping[str, Value]) -> str:
 
 
 def _impossible(fields: Mapping[str, Value]) -> str:
+    if not fields["most"]:
+        return "No device here matches what it asks for: its name, devices or memory."
     if fields.get("memory") is not None:
         most = size_text(fields["most"])
         return f"It wants {wanted_text(fields)}, and the most that a matching device can share is {most}."

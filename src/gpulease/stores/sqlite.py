@@ -7,6 +7,7 @@ power cut: a lease of a process need not, since after a reboot that process is g
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ class SqliteStore:
             self._durable = False
             self._database.execute("PRAGMA synchronous=NORMAL")
             self._upgrade()
+            there = os.stat(path)
+            self._file = (there.st_dev, there.st_ino)
         except sqlite3.Error as error:
             raise self._trouble("opened", error) from None
 
@@ -82,8 +85,21 @@ class SqliteStore:
         rows = self._database.execute(f"SELECT CAST({column} AS TEXT), body FROM {_known(table)}")
         return {key: json.loads(body) for key, body in rows}
 
+    def _check_file(self) -> None:
+        """What is written to a file that was removed is not on disk."""
+        try:
+            there = os.stat(self._path)
+        except OSError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != self._file:
+            raise StateError(
+                f"The state file {self._path!r} was removed or replaced while the broker ran.",
+                "End what still runs, then the broker with `gpulease stop`; the next one begins anew.",
+            )
+
     def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
         execute = self._database.execute
+        self._check_file()
         try:
             if durable is not self._durable:
                 execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")

@@ -1,0 +1,96 @@
+"""What people type by mistake is said to be one, and what a lease does to a program is undone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support.machine import Machine
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["get", "--for", "0"], 2, "above 0"),
+        (["get", "--name", ","], 2, "--name is empty"),
+        (["get", "--devices", ""], 2, "unset variable"),
+        (["get", "--name", "H100", "--no-wait"], 1, "No device here matches"),
+        (["get", "--priority", "99999999999999999999"], 2, "whole number"),
+        (["events", "--most", "0"], 2, "1 or more"),
+        (["run", "--", "/tmp"], 1, "is a folder"),
+    ],
+)
+def test_mistakes_have_their_code_and_two_sentences(machine: Machine, words: list[str], code: int, said: str) -> None:
+    done = machine.run(*words)
+    machine.run("stop")
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 2
+
+
+def test_a_closed_output_takes_no_lease(machine: Machine) -> None:
+    line = f"{' '.join(machine.words('get'))} >&-"
+    done = subprocess.run(["bash", "-c", line], env=machine.environ, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert machine.json("status")["leases"] == []
+
+
+def test_a_shell_that_only_asks_is_not_the_owner(machine: Machine) -> None:
+    program = (
+        "import subprocess, sys, json\n"
+        f"line = {' '.join(machine.words('get'))!r}\n"
+        "assert subprocess.check_output(['sh', '-c', line], text=True) == '0\\n'\n"
+        f"told = json.loads(subprocess.check_output({machine.words('status', '--json')!r}))\n"
+        "print([lease['pid'] for lease in told['leases']])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=machine.environ, stdout=subprocess.PIPE, text=True
+    ) as process:
+        text = process.communicate(timeout=60)[0]
+    machine.run("stop")
+    assert text == f"[{process.pid}]\n"
+
+
+def test_excluding_again_keeps_the_note(machine: Machine) -> None:
+    machine.run("exclude", "3", "--note", "fan broken")
+    machine.run("exclude", "3")
+    assert machine.json("status")["devices"][3]["note"] == "fan broken"
+    machine.run("stop")
+
+
+def test_a_state_file_that_was_removed_is_not_written_to(machine: Machine) -> None:
+    assert machine.run("get", "--for", "1h").stdout == "0\n"
+    for name in os.listdir(machine.environ["GPULEASE_DIR"]):
+        if name.startswith("state.db"):
+            os.unlink(os.path.join(machine.environ["GPULEASE_DIR"], name))
+    done = machine.run("get", "--for", "1h", "--no-wait")
+    machine.run("stop")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "removed or replaced" in done.stderr
+
+
+def test_a_broker_that_does_not_answer_is_named(machine: Machine) -> None:
+    pid = machine.json("get", "--for", "1h") and machine.json("status")["broker"]["pid"]
+    os.kill(pid, 19)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", SILENT], env=machine.environ, capture_output=True, text=True, timeout=60
+        )
+    finally:
+        os.kill(pid, 18)
+    machine.run("stop")
+    assert "does not answer" in done.stdout
+
+
+SILENT = """
+from gpulease import client
+client.ANSWER = 1.0
+for act in (lambda: client.Client().ask("ping"), lambda: client.acquire({"request": {}, "kind": "acquire", "wait": 0})):
+    try:
+        act()
+    except Exception as error:
+        print(error)
+"""
