@@ -82,7 +82,7 @@ class SqliteStore:
         rows = self._database.execute(f"SELECT CAST({column} AS TEXT), body FROM {_known(table)}")
         return {key: json.loads(body) for key, body in rows}
 
-    def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
+    def commit(self, changes: Iterable[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
         execute = self._database.execute
         try:
             if durable is not self._durable:
