@@ -72,21 +72,22 @@ def document(job: Job) -> dict[str, Any]:
     return {**job._asdict(), "request": job.request._asdict()}
 
 
+ALWAYS = ("state", "label")  # columns of the store
 _NOTHING = object()
-_DEFAULTS = Job._field_defaults
-_REQUEST_DEFAULTS = Request._field_defaults
-ALWAYS = frozenset({"state", "label"})  # columns of the store
+_USUAL = tuple(_NOTHING if name in ALWAYS else Job._field_defaults.get(name, _NOTHING) for name in Job._fields)
+_USUAL_REQUEST = tuple(Request._field_defaults[name] for name in Request._fields)
 
 
 def stored(job: Job) -> dict[str, Any]:
     """As the store keeps it: what is as usual is left out, for there may be a hundred thousand."""
-    fields = zip(Job._fields, job, strict=True)
-    found: dict[str, Any] = {
-        name: value for name, value in fields if name in ALWAYS or _DEFAULTS.get(name, _NOTHING) != value
-    }
-    request = zip(Request._fields, job.request, strict=True)
-    found["request"] = {name: value for name, value in request if _REQUEST_DEFAULTS[name] != value}
+    found = _unusual(Job._fields, job, _USUAL)
+    found["request"] = _unusual(Request._fields, job.request, _USUAL_REQUEST)
     return found
+
+
+def _unusual(names: tuple[str, ...], values: tuple[Any, ...], usual: tuple[Any, ...]) -> dict[str, Any]:
+    rows = zip(names, values, usual, strict=True)
+    return {name: value for name, value, default in rows if value is not default and value != default}
 
 
 def read(stored: dict[str, Any]) -> Job:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gpulease.cli.add import own_environment
 from gpulease.cli.wait import wait_for
 from gpulease.errors import UsageError
 from gpulease.leases import _ask, _bytes, _connection, _put_back, _seconds, _texts
@@ -103,7 +104,7 @@ def submit(
     }
     options = {
         "cwd": os.path.abspath(cwd or "."),
-        "environment": {**os.environ, **(env or {})},
+        "environment": {**own_environment(), **(env or {})},
         "log": None if log is None else os.path.abspath(log),
         "retry": retry,
         "time_limit": _seconds(time_limit),

@@ -24,15 +24,20 @@ class Model:
         self.states: dict[int, str] = {}
         self.line: list[int] = []
         self.priority: dict[int, int] = {}
+        self.arrival: dict[int, int] = {}
+        self.place: dict[int, float] = {}  # in the line: by arrival, unless it was moved
         self.forced: list[int] = []
         self.runs: dict[int, int] = {}
         self.paused = False
 
+    def arrive(self, id: int) -> None:
+        self.arrival[id] = max(self.arrival.values(), default=0) + 1
+
     def join(self, id: int) -> None:
-        """Behind everybody of its priority."""
+        """In the order of arrival, among those of its priority."""
         self.states[id] = "waiting"
-        place = sum(self.priority[other] <= self.priority[id] for other in self.line)
-        self.line.insert(place, id)
+        self.place[id] = self.arrival[id]
+        self._sort([*self.line, id])
 
     def leave(self, id: int, state: str) -> None:
         for line in (self.line, self.forced):
@@ -41,12 +46,18 @@ class Model:
         self.states[id] = state
 
     def move(self, id: int) -> None:
-        others = [other for other in (*self.forced, *self.line) if other != id]
-        self.line.remove(id)
+        others = [other for other in self.line if other != id]
         if others:
             self.priority[id] = self.priority[others[0]]
-        place = sum(self.priority[other] < self.priority[id] for other in self.line)
-        self.line.insert(place, id)
+            self.place[id] = self.place[others[0]] - 0.001
+        self._sort(self.line)
+
+    def force(self, id: int) -> None:
+        self.leave(id, "waiting")
+        self.forced = sorted([*self.forced, id], key=lambda other: self.arrival[other])
+
+    def _sort(self, ids: list[int]) -> None:
+        self.line = sorted(ids, key=lambda id: (self.priority[id], self.place[id]))
 
     def settle(self) -> None:
         while (free := self.free()) and (ready := self.forced or ([] if self.paused else self.line)):
@@ -79,6 +90,7 @@ class QueueMachine(RuleBasedStateMachine):
     def add(self, priority: int, hold: bool) -> None:
         id = self.site.shell(SCRIPT, {"priority": priority}, hold=hold)
         self.model.priority[id] = priority
+        self.model.arrive(id)
         if hold:
             self.model.states[id] = "held"
         else:
@@ -132,9 +144,7 @@ class QueueMachine(RuleBasedStateMachine):
     def start(self, data: Any) -> None:
         id = int(data.draw(st.sampled_from([*self.model.line, *self.model.within("held")])))
         self.site.act("start", id)
-        self.model.leave(id, "waiting")
-        self.model.forced.append(id)
-        self.model.forced.sort()
+        self.model.force(id)
 
     @precondition(lambda self: self.model.within("complete", "failed", "killed"))
     @rule(data=st.data())
@@ -142,6 +152,7 @@ class QueueMachine(RuleBasedStateMachine):
         id = self.some(data, "complete", "failed", "killed")
         (self.site.folder / f"{id}.end").unlink(missing_ok=True)
         self.site.act("retry", id)
+        self.model.arrive(id)
         self.model.join(id)
 
     @precondition(lambda self: self.model.states)
@@ -180,7 +191,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 QueueMachine.TestCase.settings = settings(
-    max_examples=40 if LONG else 3,
+    max_examples=20 if LONG else 3,
     stateful_step_count=40 if LONG else 15,
     deadline=None,
     suppress_health_check=list(HealthCheck),

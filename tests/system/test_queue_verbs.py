@@ -59,7 +59,7 @@ def test_ls_has_running_then_the_line_with_reasons_then_the_ended(queue: QueueSi
     assert [job["id"] for job in queue.json("ls", "--state", "failed")["jobs"]] == [ended]
     explained = queue.run("explain", str(late))
     assert explained.returncode == 0
-    assert "leased" in explained.stdout
+    assert "Leased to root" in explained.stdout
 
 
 def test_pause_stops_the_tree_and_keeps_the_device(queue: QueueSite) -> None:

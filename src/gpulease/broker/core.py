@@ -176,7 +176,7 @@ class Core:
     def counts_open(self) -> int:
         return sum(self.queue.counts.get(state, 0) for state in OPEN)
 
-    def commit(self, changes: list[Change], events: list[Event], durable: bool = False) -> None:
+    def commit(self, changes: Iterable[Change], events: list[Event], durable: bool = False) -> None:
         self.store.commit(changes, events, durable)
 
     def event(self, what: str, lease: Lease, **more: Any) -> Event:
@@ -696,5 +696,6 @@ ALARMS: dict[str, Callable[[Core, str], None]] = {
     "tidy": lambda core, id: core.queue.endings.tidy(),
     "late": lambda core, id: core.queue.endings.finish_late(id),
     "broken": lambda core, id: core.queue.endings.end_broken_late(),
+    "tell": lambda core, id: core.queue.watching.tell(),
     "hook": lambda core, id: core.queue.endings.hooks.run(),
 }

@@ -6,6 +6,7 @@ import os
 
 from gpulease import job as jobs
 from gpulease.broker import job_options as given
+from gpulease.broker.batch import Batch
 from gpulease.broker.connection import Connection
 from gpulease.broker.core import Core
 from gpulease.errors import NotPermitted, TooMuch, UsageError
@@ -38,7 +39,8 @@ def add(core: Core, connection: Connection, message: Message) -> None:
     environ = given.environment_of(options.get("environment"))
     made = _make(core, connection, commands, request, environ[0], options)
     core.queue.add(made, environ, token)
-    core.edge.send(connection, {"ok": {"first": made[0].id, "last": made[-1].id}})
+    core.since_at_least(made.arrival)
+    core.edge.send(connection, {"ok": {"first": made.first, "last": made.last}})
 
 
 def _check_user(core: Core, connection: Connection) -> None:
@@ -54,7 +56,7 @@ def _check_user(core: Core, connection: Connection) -> None:
 
 def _gathered(connection: Connection, message: Message) -> list[list[str]] | None:
     parts = connection.parts
-    connection.bytes += sum(len(word) for words in message["commands"] for word in words)
+    connection.bytes += sum(sum(map(len, words)) for words in message["commands"])
     if connection.bytes > MOST_BYTES:
         parts.clear()
         connection.bytes = 0
@@ -70,7 +72,7 @@ def _gathered(connection: Connection, message: Message) -> list[list[str]] | Non
 
 def _make(
     core: Core, connection: Connection, commands: list[list[str]], request: Request, environ: str, options: Message
-) -> list[Job]:
+) -> Batch:
     """All alike but for id, command, log and the moment of arrival."""
     first = core.queue.number + 1
     now = core.since()
@@ -93,12 +95,8 @@ def _make(
         after_any=bool(options.get("after_any")),
     )
     alike, _ = jobs.step(alike, "add-held" if options.get("hold") else "add", now)
-    made = []
-    for id, words in enumerate(commands, first):
-        log = given.log_of(core, connection, options, id, len(commands))
-        made.append(alike._replace(id=id, command=given.command(words), log=log, added=now + (id - first) * 1e-6))
-    core.since_at_least(made[-1].added)
-    return made
+    log = given.log_of(core, connection, options, len(commands))
+    return Batch(alike, list(map(given.without_zero, commands)), log)
 
 
 def edited(core: Core, job: Job, changes: Message) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from hashlib import blake2b
 
 from gpulease.broker.connection import Connection
@@ -92,14 +93,16 @@ def _refuse_circle(core: Core, after: list[int], own: int) -> None:
                 rest.append(id)
 
 
-def log_of(core: Core, connection: Connection, options: Message, id: int, count: int) -> str:
+def log_of(core: Core, connection: Connection, options: Message, count: int) -> Callable[[int], str]:
+    """Where the output of each job of a batch goes, by its id."""
     asked = text(options, "log")
     if asked is None:
-        return core.queue.default_log(connection.uid, id)
+        folder = os.path.dirname(core.queue.default_log(connection.uid, 0))
+        return lambda id: f"{folder}/{id}.log"
     path = os.path.join(text(options, "cwd") or "/", asked)
     if asked.endswith("/") or os.path.isdir(path):
-        return os.path.join(path, f"{id}.log")
-    return path if count == 1 else f"{path}.{id}"
+        return lambda id: os.path.join(path, f"{id}.log")
+    return lambda id: path if count == 1 else f"{path}.{id}"
 
 
 def text(options: Message, name: str, most: int = 4096) -> str | None:
@@ -136,6 +139,12 @@ def seconds(options: Message, name: str) -> float | None:
 
 def command(words: object) -> tuple[str, ...]:
     good = isinstance(words, list) and 0 < len(words) <= 10_000 and all(isinstance(word, str) for word in words)
-    if not good or "\0" in "".join(words):  # type: ignore[arg-type]  # `good` says that it is a list of text
-        raise UsageError("The command is not right.", "Give its words, without a zero byte in them.")
-    return tuple(words)  # type: ignore[arg-type]
+    if not good:
+        raise UsageError("The command is not right.", "Give its words as a list of text.")
+    return without_zero(words)  # type: ignore[arg-type]  # `good` says that it is a list of text
+
+
+def without_zero(words: list[str]) -> tuple[str, ...]:
+    if "\0" in "".join(words):
+        raise UsageError("A command has a zero byte in it.", "Leave it out; no program can get it.")
+    return tuple(words)

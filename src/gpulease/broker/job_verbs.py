@@ -216,12 +216,17 @@ def _pause_queue(core: Core, connection: Connection, paused: bool) -> None:
 
 
 def move(core: Core, connection: Connection, message: Message) -> None:
-    """To a place among those that wait, 0 being the front; with the priority of who stands there."""
+    """To a place among those that wait, 0 being the front; with the priority of who stands there.
+
+    Who was told to start now is ahead of all places, and who waits for another job has none.
+    """
     job = chosen(core, connection, {"ids": [[message["id"], message["id"]]]})[0]
     if job.state != "waiting":
         raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the line.")
     index = max(0, message.get("index") or 0)
-    others = [entry for entry in core.queue.first_waiting(index + 3) if entry.id != job.planner_id]
+    ahead = len(core.line.forced)
+    waiting = core.queue.first_waiting(ahead + index + 2)[ahead:]
+    others = [entry for entry in waiting if entry.id != job.planner_id and entry.blocked is None]
     before, behind = others[max(0, index - 1) : index][-1:], others[index : index + 1]
     before = before or ([] if behind or not others else others[-1:])
     priority = (behind or before)[0].request.priority if behind or before else job.request.priority

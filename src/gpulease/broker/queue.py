@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from gpulease import identity
 from gpulease import job as jobs
 from gpulease.broker import journal, spawn, trees
+from gpulease.broker.batch import Batch
 from gpulease.broker.endings import Endings
 from gpulease.broker.hostmemory import HostMemory
 from gpulease.broker.killing import Killing
@@ -51,6 +52,7 @@ class Queue:
         self.watching = Watching(core)
         self._memory = HostMemory()
         self._behind: dict[str, None] = {}  # in the line, behind a job that is not over
+        self._environment_at_hand: tuple[str, dict[str, str]] = ("", {})
         self._groups: dict[int, tuple[str, ...]] = {}
         self._folders: set[int] = set()
 
@@ -115,18 +117,16 @@ class Queue:
         found = self.core.store.get("jobs", str(id))
         return None if found is None else jobs.read(found)
 
-    def add(self, new: list[Job], environment: tuple[str, Document], token: str | None = None) -> None:
+    def add(self, batch: Batch, environment: tuple[str, Document], token: str | None = None) -> None:
         """All of them, in one commit, or none."""
-        changes = [Change("environments", *environment)]
-        changes += [Change("jobs", str(job.id), jobs.stored(job)) for job in new]
-        last = new[-1].id
         batches = dict(list(self.batches.items())[-BATCHES:])
         if token is not None:
-            batches[token] = (new[0].id, last)
-        changes.append(Change("facts", "job", {"value": last, "batches": batches}))
-        self.core.commit(changes, [], durable=True)
-        self.number, self.batches = last, batches
-        for job in new:
+            batches[token] = (batch.first, batch.last)
+        facts = {"value": batch.last, "batches": batches}
+        head = [Change("environments", *environment), Change("facts", "job", facts)]
+        self.core.commit(chain(head, batch.changes()), [], durable=True)
+        self.number, self.batches = batch.last, batches
+        for job in batch:
             self.count(None, job.state)
             if job.state == "waiting":
                 self.join(job)
@@ -199,7 +199,7 @@ class Queue:
     def first_waiting(self, most: int) -> list[Waiting]:
         """The front of the line as people see it: forced ones, then by priority and arrival, then the blocked."""
         line = self.core.line
-        found = [line.forced[id] for id in sorted(line.forced)][:most]
+        found = sorted(line.forced.values(), key=lambda entry: (entry.since, entry.id))[:most]
         for priority in sorted(line.tiers):
             families = line.tiers[priority].parties.values()
             ordered = merge(*(queues.arrival for party in families for queues in party.values()))
@@ -253,7 +253,10 @@ class Queue:
         return {**given, **self.environment(job), **given}
 
     def environment(self, job: Job) -> dict[str, str]:
-        return self.core.store.get("environments", job.environment) or {}
+        """The last one is kept at hand: jobs of one batch share theirs."""
+        if self._environment_at_hand[0] != job.environment:
+            self._environment_at_hand = (job.environment, self.core.store.get("environments", job.environment) or {})
+        return self._environment_at_hand[1]
 
     def _given(self, job: Job) -> dict[str, str]:
         lease = self.core.leases[job.planner_id]

@@ -24,6 +24,7 @@ SCRIPT = (
     'cd -- "$d" || { echo "$r no-folder" >>"$j"; exit 125; }; '
     'command -v -- "$1" >/dev/null || { echo "$r no-command" >>"$j"; exit 127; }; '
     f"ulimit -S -n {OPEN_FILES} 2>/dev/null; "
+    'umask "${GPULEASE_UMASK:-022}" 2>/dev/null; unset GPULEASE_UMASK; '  # the submitter's, not the broker's
     '"$@"; c=$?; echo "$r $c" >>"$j"; exit $c'
 )
 UNWRITTEN = 122  # the shell could not even note that it began

@@ -183,15 +183,18 @@ class Line:
     def _index(self, waiting: Waiting) -> None:
         family = family_of(waiting.kind, waiting.request)
         family = self._families.setdefault(family, family)
-        tier = self.tiers.setdefault(waiting.request.priority, Tier())
+        tier = self.tiers.get(waiting.request.priority)
+        if tier is None:
+            tier = self.tiers[waiting.request.priority] = Tier()
         families = tier.parties.setdefault(party_of(waiting), {})
         if family not in families:
             families[family] = Queues(Queue(), Queue())
         self.wide += waiting.request.gpus > 1
         entry = _entry(waiting)
-        families[family].arrival.add(place_of(waiting), entry)
+        arrival = place_of(waiting)
+        families[family].arrival.add(arrival, entry)
         families[family].deadline.add((self.patience.deadline(waiting), waiting.id), entry)
-        tier.oldest.add((waiting.since, waiting.id), entry)
+        tier.oldest.add(arrival if waiting.place is None else (waiting.since, waiting.id), entry)
         tier.count(family, entry.size)
 
     def _unindex(self, waiting: Waiting) -> None:

@@ -40,9 +40,22 @@ class Block:
         at = bisect_left(self.keys, key)
         self.keys.insert(at, key)
         self.entries.insert(at, entry)
-        self.size = min(self.size, entry.size)
-        self.ready = min(self.ready, entry.ready)
-        self.duration = min(self.duration, entry.duration)
+        self._widen(entry)
+
+    def append(self, key: Key, entry: Entry) -> None:
+        """Behind all others, which is where most come."""
+        self.keys.append(key)
+        self.entries.append(entry)
+        self._widen(entry)
+
+    def _widen(self, entry: Entry) -> None:
+        _, size, ready, duration = entry
+        if size < self.size:
+            self.size = size
+        if ready < self.ready:
+            self.ready = ready
+        if duration < self.duration:
+            self.duration = duration
 
     def delete(self, key: Key) -> None:
         at = bisect_left(self.keys, key)
@@ -86,10 +99,13 @@ class Queue:
         return at if found else max(0, at - 1)
 
     def add(self, key: Key, entry: Entry) -> None:
-        if not self.blocks:
+        last = self.blocks[-1] if self.blocks else None
+        if last is None or (key > last.keys[-1] and len(last.keys) >= 2 * BLOCK):
             self.blocks.append(Block([key], [entry]))
             self.firsts.append(key)
             return
+        if key > last.keys[-1]:
+            return last.append(key, entry)
         at = self._block_of(key)
         block = self.blocks[at]
         block.insert(key, entry)

@@ -47,7 +47,7 @@ class Store(Protocol):
     def forget_environments(self) -> None:
         """Remove those that no job has."""
 
-    def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
+    def commit(self, changes: Iterable[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
         """All or nothing. `durable`: also survives a power cut. Raises StateError, and then nothing has changed."""
 
     def events(self, since: float, most: int) -> list[Event]: ...

@@ -53,7 +53,8 @@ class MemoryStore:
         kept = self._tables["environments"].items()
         self._tables["environments"] = {key: body for key, body in kept if key in used}
 
-    def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
+    def commit(self, changes: Iterable[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
+        changes = list(changes)
         bodies = [None if change.document is None else json.dumps(change.document) for change in changes]
         for change, body in zip(changes, bodies, strict=True):
             if body is None:

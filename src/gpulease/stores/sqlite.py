@@ -97,7 +97,7 @@ class SqliteStore:
                 "End what still runs, then the broker with `gpulease stop`; the next one begins anew.",
             )
 
-    def commit(self, changes: Sequence[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
+    def commit(self, changes: Iterable[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
         execute = self._database.execute
         self._check_file()
         try:

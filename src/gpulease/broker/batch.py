@@ -1,0 +1,38 @@
+"""Jobs that are added together: one pattern, and what each has of its own, made when it is looked at.
+
+A hundred thousand of them are gone through twice, for the disk and for the line, and never kept as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gpulease.job import Job, stored
+from gpulease.stores.base import Change
+
+APART = 1e-6  # seconds between the arrival of one and the next
+
+
+class Batch:
+    def __init__(self, pattern: Job, commands: list[tuple[str, ...]], log: Callable[[int], str]) -> None:
+        self._pattern, self._commands, self._log = pattern, commands, log
+        self.first = pattern.id
+        self.last = pattern.id + len(commands) - 1
+
+    @property
+    def arrival(self) -> float:
+        """Of the last one."""
+        return self._added(self.last)
+
+    def __iter__(self) -> Iterator[Job]:
+        for id, words in enumerate(self._commands, self.first):
+            yield self._pattern._replace(id=id, command=words, log=self._log(id), added=self._added(id))
+
+    def changes(self) -> Iterator[Change]:
+        alike = stored(self._pattern)
+        for id, words in enumerate(self._commands, self.first):
+            own = {**alike, "id": id, "command": words, "log": self._log(id), "added": self._added(id)}
+            yield Change("jobs", str(id), own)
+
+    def _added(self, id: int) -> float:
+        return self._pattern.added + (id - self.first) * APART
