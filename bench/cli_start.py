@@ -5,6 +5,11 @@ python bench/cli_start.py [ROUNDS]
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "common"))
+
 import os
 import sys
 import tempfile

@@ -5,6 +5,11 @@ python bench/idle.py [SECONDS]
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "common"))
+
 import os
 import subprocess
 import sys

@@ -8,6 +8,11 @@ stopped again. gpulease does more in the same call: a commit to disk, a plan, a 
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "common"))
+
 import multiprocessing
 import os
 import shutil

@@ -21,8 +21,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src")]
 
-from gpulease.model import Device, Lease, Owner, Request, Waiting  # noqa: E402
-from gpulease.planner import DeviceView, Line, Policy, plan  # noqa: E402
+from gpulease.model import Device, Lease, Owner, Request, Waiting
+from gpulease.planner import DeviceView, Line, Policy, plan
 
 G = 1 << 30
 DEVICES = (8, 64, 1024)

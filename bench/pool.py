@@ -5,6 +5,11 @@ python bench/pool.py [ROUNDS]    with loky, ray and numpy where they are install
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "common"))
+
 import multiprocessing
 import os
 import subprocess

@@ -8,6 +8,11 @@ and shortest-job-first know them exactly; the planner sees only what `--declared
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "common"))
+
 import argparse
 import json
 import sys
@@ -16,12 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
 
-from replay_figures import Figures, figures  # noqa: E402
-from replay_planner import Replay  # noqa: E402
-from replay_textbook import Textbook  # noqa: E402
-from replay_trace import DENSE_FROM, Job, declare, read, scale, synthesize  # noqa: E402
+from replay_figures import Figures, figures
+from replay_planner import Replay
+from replay_textbook import Textbook
+from replay_trace import DENSE_FROM, Job, declare, read, scale, synthesize
 
-from gpulease.planner import Policy  # noqa: E402
+from gpulease.planner import Policy
 
 TEXTBOOK = {
     "strict FIFO": "fifo",

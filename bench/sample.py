@@ -7,6 +7,11 @@ Each side gives index, name, memory, utilization, temperature, power and the pro
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "common"))
+
 import os
 import subprocess
 import sys
