@@ -59,8 +59,10 @@ class Engine:
             self._check_open()
             for item in items:
                 item.number = next(self._numbers)
+            idle = not self.queue  # else nobody has room: whoever gets some looks into the queue by itself
             self.queue.extend(items)
-            self._dispatch()
+            if idle:
+                self._dispatch()
             waiting = self.on_waiting if self.queue else None
         if waiting is not None:
             self.reactor.call(waiting)
