@@ -92,6 +92,21 @@ def test_a_stopped_pool_fails_what_is_left_and_leaves_nothing(started: Machine, 
         assert time.monotonic() < deadline
 
 
+def test_stop_waits_for_what_runs_and_now_does_not(started: Machine, tmp_path: Path) -> None:
+    go, mark = str(tmp_path / "go"), str(tmp_path / "mark")
+    with gpulease.Pool.connect("sums") as pool:
+        running = pool.submit(tasks.mark_and_wait, mark, go)
+        tasks.wait_for(mark)
+        stopping = subprocess.Popen(started.words("pool", "stop", "sums"), env=started.environ)
+        never = pool.submit(tasks.mark_and_wait, str(tmp_path / "other"), str(tmp_path / "never"))
+        Path(go).touch()
+        assert running.result(30)
+        assert started.run("pool", "stop", "--now", "sums").returncode in (0, 1)  # 1: it was gone already
+        with pytest.raises(PoolClosed):
+            never.result(30)
+    assert stopping.wait(30) == 0
+
+
 def test_what_is_wrong_is_said(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for words, code, text in [
         (("start", "../x"), 2, "is no name"),

@@ -25,7 +25,7 @@ USAGE = """\
 gpulease pool start NAME [--gpus N] [--init MODULE:FUNCTION] [--shared FILE …] …
        gpulease pool ls [--json]
        gpulease pool log NAME [--lines N] [--follow]
-       gpulease pool stop NAME …"""
+       gpulease pool stop [--now] NAME …"""
 POLL = 0.05  # seconds between looks at a pool that starts, stops or writes
 
 
@@ -47,6 +47,7 @@ def configure(parser: ArgumentParser) -> None:
     log.add_argument("--follow", "-f", action="store_true", help="go on as long as the pool lives")
     stop = actions.add_parser("stop", help="end pools; an item that runs is finished first")
     stop.add_argument("names", nargs="+", metavar="NAME", help="of the pools")
+    stop.add_argument("--now", action="store_true", help="do not wait for items that run: they fail")
 
 
 def _configure_start(parser: ArgumentParser) -> None:
@@ -244,7 +245,7 @@ def _stop(arguments: Namespace) -> int:
     from gpulease.pool.named import ask
 
     for name in arguments.names:
-        stopped = ask(name, "stop")["workers"]
+        stopped = ask(name, "end" if arguments.now else "stop")["workers"]
         while _exists(name):
             time.sleep(POLL)
         print(f"stopped {name}: {stopped} worker{'' if stopped == 1 else 's'}")

@@ -58,12 +58,13 @@ class Crew:
         """Whether a worker is on its way."""
         return any(slot.state == STARTING or slot.failures for slot in self.slots if slot not in self._given_up)
 
-    def stop(self) -> None:
-        """End all, gently."""
+    def stop(self, grace: float | None = GRACE) -> None:
+        """End all, gently; after `grace` seconds, or never, by force."""
         self._stopping = True
         for slot in self.slots:
             slot.stop()
-        self._reactor.later(GRACE, self.kill)
+        if grace is not None:
+            self._reactor.later(grace, self.kill)
         self._check_gone()
 
     def kill(self) -> None:

@@ -123,6 +123,9 @@ class Daemon:
         elif asked == "stop":
             program.send({"ok": {"workers": len(self._crew.slots)}})
             self._stop()
+        elif asked == "end":
+            program.send({"ok": {"workers": len(self._crew.slots)}})
+            self._crew.kill()
         elif asked == "connect" and message.get("python") == PYTHON:
             program.uses_workers = True
             program.send({"ok": {}})
@@ -184,8 +187,8 @@ class Daemon:
         self._reactor.stop()
 
     def _stop(self) -> None:
-        self._reactor.unwatch(self._listener.fileno())
-        self._crew.stop()
+        """Once what runs is done, however long that takes. A later `end` does not wait."""
+        self._crew.stop(grace=None)
 
 
 def main() -> int:

@@ -59,8 +59,11 @@ class Engine:
             self._check_open()
             for item in items:
                 item.number = next(self._numbers)
+            # Only to the idle: whoever is at work looks into the queue with its next result, and takes more at once.
+            idle = not self.queue
             self.queue.extend(items)
-            self._dispatch()
+            if idle:
+                self._dispatch(only_idle=True)
             waiting = self.on_waiting if self.queue else None
         if waiting is not None:
             self.reactor.call(waiting)
@@ -99,12 +102,12 @@ class Engine:
 
     # ---------------------------------------------------------------- giving (under the lock)
 
-    def _dispatch(self) -> None:
+    def _dispatch(self, only_idle: bool = False) -> None:
         while self._alone and (link := self._for_a_last_try()) is not None:
             self._give(link, [self._alone.popleft()])
         if self.queue:
             for link in sorted(self.links, key=_in_flight):
-                if not self.queue:
+                if not self.queue or (only_idle and link.in_flight):
                     break
                 self._fill(link)
         elif len(self.links) > 1:

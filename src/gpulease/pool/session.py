@@ -13,6 +13,7 @@ from gpulease.errors import CannotPickle
 from gpulease.pool import frames
 from gpulease.pool.failures import pack_failure
 from gpulease.pool.frames import Frame, Receiver
+from gpulease.pool.outbox import Outbox
 from gpulease.pool.pickling import Packed, from_body, pack, to_body, unpack
 
 
@@ -22,6 +23,7 @@ class Session:
         self.waiting: deque[Frame] = deque()
         self._tokens = tokens
         self._receiver = Receiver(connected)
+        self._outbox = Outbox(connected)
         self._functions: dict[int, Callable[..., Any] | bytes] = {}
 
     def receive(self) -> None:
@@ -76,13 +78,6 @@ class Session:
             trouble = CannotPickle(f"The result has no room in shared memory: {error}.", "Return less at once.")
             return self._send(frames.ERROR, number, pack_failure(trouble), seconds)
         data = frames.HEAD.pack(len(body), kind, descriptor is not None, 0, number, seconds) + body
-        try:
-            if descriptor is None:
-                self.socket.sendall(data)
-            else:
-                frames.send_all(self.socket, data, [descriptor])
-        except (BrokenPipeError, ConnectionError):
-            pass  # nobody waits for it any more; the next read says so
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+        self._outbox.send(data, seconds, bool(self.waiting), descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
