@@ -287,7 +287,7 @@ def test_log_has_tails_several_jobs_and_the_brokers_own(queue: QueueSite) -> Non
 def test_stop_kills_nothing(queue: QueueSite) -> None:
     id = queue.shell(BLOCK)
     pid = queue.until(id, "running")["pid"]
-    assert queue.run("stop").stdout == "broker stopped; 1 running jobs go on\n"
+    assert queue.run("stop").stdout == "broker stopped; running jobs go on: 1\n"
     assert state_of(pid) == "S"
     go(queue)
     queue.ensure_broker()

@@ -245,10 +245,14 @@ def _stop(arguments: Namespace) -> int:
     from gpulease.pool.named import ask
 
     for name in arguments.names:
-        stopped = ask(name, "end" if arguments.now else "stop")["workers"]
+        try:
+            stopped = ask(name, "end" if arguments.now else "stop")["workers"]
+            told = f": {stopped} worker{'' if stopped == 1 else 's'}"
+        except ConnectionError:
+            told = ""  # somebody else ended it while it was asked
         while _exists(name):
             time.sleep(POLL)
-        print(f"stopped {name}: {stopped} worker{'' if stopped == 1 else 's'}")
+        print(f"stopped {name}{told}")
     return 0
 
 
