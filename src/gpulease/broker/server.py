@@ -51,7 +51,7 @@ class Server:
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
         self._running = True
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._wakers: tuple[socket.socket, ...] = ()
         self._begin = self._home_seen = time.monotonic()
         self._home = _inode(places.socket_path(directory))
@@ -169,10 +169,12 @@ class Server:
     def _no_room(self, trouble: OSError) -> None:
         """No descriptor is left: the one kept for this takes the next client in, to send it away."""
         self.log(f"cannot accept: {trouble}")
-        os.close(self._spare)
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
         with contextlib.suppress(OSError):
             self._listener.accept()[0].close()
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     @staticmethod
     def _turn_away(connection: Connection) -> None:
