@@ -1,4 +1,4 @@
-"""`gpulease stop`: end the broker. Leases stay valid, and the next broker finds them."""
+"""`gpulease stop`: end the broker. Jobs go on, leases stay valid, and the next broker finds them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def run(arguments: Namespace) -> int:
         client.receive(PATIENCE)
     except ConnectionError:
         pass  # the connection ends with the broker
-    kept = [
-        f"{told['jobs']} running jobs go on" if told["jobs"] else "",
-        f"{told['leases'] - told['jobs']} leases stay valid" if told["leases"] > told["jobs"] else "",
-        f"{told['line']} requests and jobs keep their place" if told["line"] else "",
-    ]
-    print("; ".join(["broker stopped", *filter(None, kept)]))
+    leases, line = told["leases"] - told["jobs"], told["line"]
+    kept = ["broker stopped"]
+    kept += [f"{told['jobs']} running jobs go on"] if told["jobs"] else []
+    kept += [f"{leases} leases stay valid and {line} requests keep their place"] if leases or line else []
+    print("; ".join(kept))
     return 0
