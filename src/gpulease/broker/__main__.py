@@ -69,7 +69,10 @@ def _prepare(kind: str, directory: str) -> tuple[Server, int]:
 
 def _keep_private(path: str) -> None:
     """Before anything is in it: environments are, and the log beside a database gets the database's mode."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    except OSError as trouble:
+        raise StateError(f"The state in {path!r} could not be opened: {trouble.strerror}.") from None
     for name in (path, f"{path}-wal", f"{path}-shm"):
         if os.path.exists(name):
             os.chmod(name, 0o600)

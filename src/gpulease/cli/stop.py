@@ -1,4 +1,4 @@
-"""`gpulease stop`: end the broker. Leases stay valid, and the next broker finds them."""
+"""`gpulease stop`: end the broker. Jobs go on, leases stay valid, and the next broker finds them."""
 
 from __future__ import annotations
 
