@@ -6,6 +6,7 @@ anyone is told is committed first. Not here: sockets, pidfds and the sampler, wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from gpulease.errors import Cancelled, GpuleaseError, NotEnoughDevices, NotGrant
 from gpulease.job import OPEN
 from gpulease.messages import error
 from gpulease.model import Device, Lease, Owner, Process, Sample
+from gpulease.places import simulated
 from gpulease.planner import Line, Plan, Policy, Spent, forget, lease_of, plan, settle, weight_of
 from gpulease.planner.reasons import IMPOSSIBLE
 from gpulease.stores.base import Change, Document, Event, Store
@@ -161,6 +163,11 @@ class Core:
         return owner.boot_id == self.boot_id and self.edge.watch(owner.pid, owner.start_time)
 
     # ---------------------------------------------------------------- small things
+
+    @property
+    def simulated(self) -> bool:
+        """Before the first sample: what this process was started to look at."""
+        return simulated(os.environ) if self.sample is None else self.sample.simulated
 
     def now(self) -> float:
         return self.clock.now()

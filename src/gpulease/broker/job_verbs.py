@@ -9,7 +9,8 @@ from gpulease.broker import settings
 from gpulease.broker.connection import Connection
 from gpulease.broker.core import Core
 from gpulease.broker.job_adding import add, edited
-from gpulease.errors import NotFound, NotPermitted, UsageError, WrongState
+from gpulease.broker.job_options import impossible
+from gpulease.errors import NotEnoughDevices, NotFound, NotPermitted, UsageError, WrongState
 from gpulease.job import Job
 from gpulease.messages import Message
 from gpulease.model import Waiting
@@ -145,7 +146,7 @@ def _counts(core: Core) -> Message:
     return {
         "counts": {state: n for state, n in core.queue.counts.items() if n},
         "paused": core.settings.paused,
-        "simulated": bool(core.sample and core.sample.simulated),
+        "simulated": core.simulated,
     }
 
 
@@ -247,7 +248,10 @@ def start(core: Core, connection: Connection, message: Message) -> None:
     def force(job: Job) -> None:
         waiting = jobs.step(job, "let-go", core.now())[0] if job.state == "held" else job
         request = waiting.request._replace(not_before=None)
-        core.queue.change(waiting._replace(forced=True, after=(), request=request), job)
+        trouble = impossible(core, request)
+        if trouble is not None:
+            raise NotEnoughDevices(trouble, "Change what it asks for with `gpulease edit`.")
+        core.queue.change(waiting._replace(forced=True, request=request), job)
 
     _each(core, connection, message, WAITING, force, "started")
 

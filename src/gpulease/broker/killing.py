@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulease import job as jobs
@@ -56,7 +57,7 @@ class Killing:
     def _begin(self, job: Job, census: trees.Census) -> None:
         self._dying.setdefault(job.id, Dying())
         pids = census.tree(self._root(job))
-        trees.send(pids, signal.SIGTERM)
+        trees.send(_below(job, pids), signal.SIGTERM)
         trees.send(pids, signal.SIGCONT)
         self._core.alarm(self._core.now() + self._core.settings.grace, "grace", str(job.id))
 
@@ -94,7 +95,7 @@ class Killing:
         if dying.fate is not None and not left:
             return self._over(job, dying.fate)
         if dying.at_once:
-            trees.send(left, signal.SIGKILL)
+            trees.send(_below(job, left), signal.SIGKILL)
         if dying.fate is not None or dying.at_once:
             self._core.alarm(self._core.now() + LOOK_AGAIN, "killed", str(job.id))
         return None
@@ -134,3 +135,9 @@ class Killing:
         lease = self._core.leases.get(job.planner_id)
         since = None if lease is None else lease.owner.start_time
         return trees.Root(job.pid or 0, since, self._queue.token(job))
+
+
+def _below(job: Job, pids: Iterable[int]) -> list[int]:
+    """All but the job's own shell, which notes how its command ended; the shell too once it is alone."""
+    found = list(pids)
+    return [pid for pid in found if pid != job.pid] or found

@@ -19,7 +19,7 @@ def status(core: Core, connection: Connection) -> Document:
     waiting = core.queue.first_waiting(MOST_LINES)
     return {
         "host": core.host,
-        "simulated": bool(core.sample and core.sample.simulated),
+        "simulated": core.simulated,
         "driver": core.sample.driver if core.sample else None,
         "time": core.sample_time,
         "sample_age": core.now() - core.sample_time if core.sample else None,

@@ -87,7 +87,12 @@ def _start(arguments: Namespace) -> int:
     places.prepare_folder()
     if os.path.exists(path) and _listens(arguments.name):
         raise UsageError(f"The pool {arguments.name!r} is already running.", f"gpulease pool stop {arguments.name}")
-    _launch(_options(arguments))
+    options = _options(arguments)
+    from gpulease.pool.local import check_devices
+    from gpulease.pool.plans import named_plan
+
+    check_devices(named_plan({**options, "init": None}, {}))
+    _launch(options)
     return _report(arguments.name)
 
 

@@ -20,4 +20,4 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.client import Client
 
-    return say("started", Client().ask("start", select=choice(arguments)))
+    return say("next to start:", Client().ask("start", select=choice(arguments)))
