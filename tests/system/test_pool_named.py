@@ -104,7 +104,7 @@ def test_stop_waits_for_what_runs_and_now_does_not(started: Machine, tmp_path: P
         assert started.run("pool", "stop", "--now", "sums").returncode in (0, 1)  # 1: it was gone already
         with pytest.raises(PoolClosed):
             never.result(30)
-    assert stopping.wait(30) == 0
+    assert stopping.wait(30) in (0, 1)  # whichever of the two came first ended it
 
 
 def test_what_is_wrong_is_said(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
