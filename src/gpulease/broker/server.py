@@ -1,7 +1,7 @@
 """The broker's edge: sockets, pidfds, the sampler and the clock, all on one epoll. Nothing here decides.
 
 Written on epoll and not on asyncio: a hand-off is a handful of system calls, and the loop around them costs as much
-again in asyncio as the rest together (docs/decisions/0006).
+again in asyncio as the rest together (docs/decisions/0005).
 """
 
 from __future__ import annotations
