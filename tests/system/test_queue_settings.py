@@ -51,7 +51,7 @@ def test_set_shows_every_parameter_in_a_form_that_may_be_typed(queue: QueueSite)
 
 
 def test_low_host_memory_starts_nothing_new(queue: QueueSite) -> None:
-    queue.ask("set", name="keep-memory", value="0.95")
+    queue.ask("set", name="keep-memory", value="1")
     id = queue.submit("true")
     assert "Host memory is low" in wait_until(lambda: queue.job(id)["why_waiting"])
     queue.ask("set", name="SAFETY_KEEP_MEMORY", value="0")

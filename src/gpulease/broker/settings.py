@@ -34,11 +34,16 @@ class Parameter(NamedTuple):
     seed: str | None = None  # what gpulimit calls it
 
 
-def _fraction(text: str) -> float:
+def _part(text: str, most: float = 1) -> float:
     number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    if not 0 <= number <= 0.95:
+    if not 0 <= number <= most:
         raise ValueError
     return number
+
+
+def _most_of_it(text: str) -> float:
+    """A device that is kept whole would hold nothing."""
+    return _part(text, 0.95)
 
 
 def _whole(text: str) -> int:
@@ -118,15 +123,15 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "keep-memory": Parameter(
         "keep_memory",
-        _fraction,
+        _part,
         "part of the host's memory; while less is free, no job starts",
-        "0 to 0.95, or as 20%",
+        "0 to 1, or as 20%",
         False,
         "SAFETY_KEEP_MEMORY",
     ),
     "keep-gpu-memory": Parameter(
         "memory_reserve",
-        _fraction,
+        _most_of_it,
         "part of a GPU's memory that jobs with --mem leave free",
         "0 to 0.95, or as 20%",
         True,
