@@ -6,9 +6,20 @@ import os
 from pathlib import Path
 
 import pytest
-from support.machine import Machine
+from hypothesis import HealthCheck, settings
+from support.machine import Machine, plain_environment
 
 from gpulease.simulation.state import create
+
+# How long an example takes is the machine's affair. The long run looks for new examples; what decides whether a
+# change lands tries the same ones each time.
+settings.register_profile(
+    "anywhere",
+    deadline=None,
+    derandomize="GPULEASE_LONG" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("anywhere")
 
 
 @pytest.fixture
@@ -21,7 +32,11 @@ def machine(tmp_path: Path) -> Machine:
 def simulated(tmp_path: Path) -> dict[str, str]:
     """An environment with four simulated GPUs."""
     create(tmp_path / "plain", 4, "a100")
-    return {**os.environ, "GPULEASE_SIMULATION": str(tmp_path / "plain"), "GPULEASE_DIR": str(tmp_path / "dir")}
+    return {
+        **plain_environment(),
+        "GPULEASE_SIMULATION": str(tmp_path / "plain"),
+        "GPULEASE_DIR": str(tmp_path / "dir"),
+    }
 
 
 @pytest.fixture

@@ -52,6 +52,6 @@ def test_words_and_filters() -> None:
     assert chosen("3", state="failed") == {"ids": [(3, 3)], "state": "failed"}
     assert chosen("J3") == {"ids": [(3, 3)]}
     assert chosen(required=False) == {}
-    for wrong in ([], ["5-3"], ["-3"], ["1-2-3"], ["all", "3"], ["9" * 50]):
+    for wrong in ([], ["²"], ["5-3"], ["-3"], ["1-2-3"], ["all", "3"], ["9" * 50]):
         with pytest.raises(UsageError):
             chosen(*wrong)

@@ -54,6 +54,11 @@ def test_what_makes_no_sense_is_refused(option: str) -> None:
         sweep(["{n}"], [option])
 
 
+@pytest.mark.parametrize("value", ["--5:3", "²:3", "1:" + "9" * 30])
+def test_what_only_looks_like_a_range_is_a_value(value: str) -> None:
+    assert sweep(["{n}"], [f"n={value}"]) == [[value]]
+
+
 def test_a_value_is_not_taken_for_another_placeholder() -> None:
     assert sweep(["{a}{b}"], ["a={b}", "b=1"]) == [["{b}1"]]
 

@@ -154,7 +154,7 @@ class Core:
 
     def _skip_numbers(self) -> None:
         """An id in use is never given again, even if an older version did not write down how far it had come."""
-        numbers = [int(id[1:]) for id in (*self.leases, *self.askers) if id[1:].isdigit()]
+        numbers = [int(id[1:]) for id in (*self.leases, *self.askers) if id[1:].isdecimal()]
         self.number = max(self.number, *numbers, 0)
 
     def _alive(self, owner: Owner) -> bool:

@@ -247,7 +247,7 @@ class Endings:
         self._tidy_due = False
         busy = {job.uid for job in self._queue.running.values()}
         try:
-            users = [int(name) for name in os.listdir(self._queue.directory) if name.isdigit()]
+            users = [int(name) for name in os.listdir(self._queue.directory) if name.isdecimal()]
         except OSError:
             return
         for uid in users:

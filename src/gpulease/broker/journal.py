@@ -35,7 +35,7 @@ def read(path: str, uid: int) -> dict[str, Fate]:
         file.seek(max(0, os.fstat(descriptor).st_size - MOST))
         for line in file.read(MOST).decode("ascii", "replace").splitlines():
             words = line.split()
-            if 2 <= len(words) <= 3 and words[1].isdigit():
+            if 2 <= len(words) <= 3 and words[1].isdecimal():
                 found[words[0]] = _fate(words)
     return found
 
@@ -44,7 +44,7 @@ def _fate(words: list[str]) -> Fate:
     pid = int(words[1])
     if len(words) == 2:
         return Fate(pid)
-    return Fate(pid, int(words[2])) if words[2].isdigit() else Fate(pid, trouble=words[2])
+    return Fate(pid, int(words[2])) if words[2].isdecimal() else Fate(pid, trouble=words[2])
 
 
 def clear(path: str, uid: int) -> None:

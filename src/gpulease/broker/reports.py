@@ -101,7 +101,7 @@ def line_row(core: Core, entry: Waiting) -> Document:
 def explain(core: Core, id: str) -> Document:
     if id in core.leases:
         return {"id": id, "lease": lease_row(core, core.leases[id]), "why": None, "devices": []}
-    if id.isdigit():
+    if id.isdecimal():
         id = f"J{id}"
     if id not in core.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")

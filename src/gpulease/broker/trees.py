@@ -28,7 +28,7 @@ class Census:
     def __init__(self) -> None:
         self._processes: dict[int, identity.Family] = {}
         for name in os.listdir("/proc"):
-            if name.isdigit() and (seen := identity.family(int(name))) is not None and seen.state not in "ZX":
+            if name.isdecimal() and (seen := identity.family(int(name))) is not None and seen.state not in "ZX":
                 self._processes[int(name)] = seen
         self._processes.pop(os.getpid(), None)  # the broker is nobody's job, whoever started it
         self._environs: dict[int, bytes] = {}

@@ -192,7 +192,7 @@ def _named_leases(core: Core, connection: Connection, names: list[str], mine: bo
 def _leases_called(core: Core, connection: Connection, name: str) -> list[Lease]:
     if name in core.leases:
         leases = [core.leases[name]]
-    elif name[:1] == "L" and name[1:].isdigit():
+    elif name[:1] == "L" and name[1:].isdecimal():
         raise NotFound(f"There is no lease {name}.", "Run `gpulease status` to see the leases.")
     else:
         device = find(name, list(core.devices.values()))

@@ -151,7 +151,7 @@ def _variables(pairs: list[str]) -> dict[str, str]:
 def ids(text: str | None) -> list[int]:
     words = [] if text is None else [word.removeprefix("J") for word in text.split(",") if word]
     for word in words:
-        if not word.isdigit():
+        if not word.isdecimal() or len(word) >= 20:
             raise UsageError(f"{word[:40]!r} is no job id.", "Write ids, as --after 3,4.")
     return [int(word) for word in words]
 

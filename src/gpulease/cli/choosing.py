@@ -37,7 +37,7 @@ def choice(arguments: Namespace) -> dict[str, Any]:
 
 def _range(word: str) -> tuple[int, int]:
     first, dash, last = word.removeprefix("J").partition("-")
-    if first.isdigit() and (last.isdigit() if dash else True) and len(word) < 40:
+    if first.isdecimal() and (last.isdecimal() if dash else True) and len(word) < 40:
         pair = int(first), int(last) if dash else int(first)
         if pair[0] <= pair[1]:
             return pair

@@ -41,7 +41,7 @@ def _size(stream: IO[str]) -> tuple[int, int]:
         columns, rows = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
         columns, rows = 0, 0
-    if asked.isdigit() and int(asked) > 0:
+    if asked.isdecimal() and len(asked) < 6 and int(asked) > 0:
         columns = int(asked)
     return max(columns or 80, 20), max(rows or 24, 5)
 

@@ -36,7 +36,7 @@ def _values(text: str) -> list[str]:
     found: list[str] = []
     for part in text.split(","):
         numbers = part.split(":")
-        if 2 <= len(numbers) <= 3 and all(number.lstrip("-").isdigit() for number in numbers):
+        if 2 <= len(numbers) <= 3 and all(map(_whole, numbers)):
             first, last, *rest = map(int, numbers)
             step = rest[0] if rest else 1
             if step == 0 or abs(last - first) // abs(step) > MOST:
@@ -45,6 +45,10 @@ def _values(text: str) -> list[str]:
         else:
             found.append(part)
     return found
+
+
+def _whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and len(text) < 20
 
 
 def _filled(command: list[str], places: Pattern[str], values: dict[str, str]) -> list[str]:

@@ -34,7 +34,7 @@ class AmdProbe:
     def _cards(self) -> Iterator[str]:
         for folder in glob(f"{self._root}/sys/class/drm/card[0-9]*/device"):
             card = folder.split("/")[-2]
-            if card[4:].isdigit() and _line(f"{folder}/vendor") == AMD:
+            if card[4:].isdecimal() and _line(f"{folder}/vendor") == AMD:
                 yield folder
 
     def _device(self, index: int, folder: str, users: dict[str, list[Process]]) -> Device:
@@ -125,7 +125,7 @@ def _fields(path: str) -> Iterator[tuple[str, str]]:
 
 def _bytes(text: str) -> int:
     parts = text.split()
-    if not parts or not parts[0].isdigit():
+    if not parts or not parts[0].isdecimal():
         return 0
     unit = {"KiB": 1024, "MiB": 1024**2}.get(parts[1] if len(parts) > 1 else "", 1)
     return int(parts[0]) * unit
@@ -145,7 +145,7 @@ def _hex(text: str) -> int:
 
 def _number(path: str) -> int | None:
     text = _line(path)
-    return int(text) if text and text.isdigit() else None
+    return int(text) if text and text.isdecimal() else None
 
 
 def _line(path: str) -> str | None:

@@ -26,7 +26,7 @@ def _nvml_version(view: View, text: Any, length: Any) -> None:
 def _cuda_version(view: View, version: Any) -> None:
     view.begin()
     major, _, minor = view.machine.get("cuda_version", "").partition(".")
-    if not major.isdigit():
+    if not major.isdecimal():
         raise Failure(Code.NOT_SUPPORTED)
     put(version, "i", 1000 * int(major) + 10 * int(minor or 0))
 

@@ -58,7 +58,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdecimal()
 
 
 def gpu_count(machine: dict[str, str]) -> int:
