@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,9 +25,12 @@ settings.load_profile("anywhere")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path) -> Iterator[Machine]:
     """Four simulated GPUs, and gpulease commands that see them."""
-    return Machine(tmp_path)
+    with TemporaryDirectory(prefix="gpulease-", ignore_cleanup_errors=True) as short:  # as a socket's path has to be
+        machine = Machine(tmp_path)
+        machine.environ["GPULEASE_DIR"] = f"{short}/dir"
+        yield machine
 
 
 @pytest.fixture

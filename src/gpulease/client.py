@@ -53,7 +53,10 @@ class Client:
         return answer.get("ok", answer)
 
     def send(self, verb: str, **fields: Any) -> None:
-        self._socket.sendall(pack({"v": PROTOCOL, "do": verb, **fields}))
+        try:
+            self._socket.sendall(pack({"v": PROTOCOL, "do": verb, **fields}))
+        except BrokenPipeError:
+            pass  # the broker's last word, or that it ended, is what `receive` finds
 
     def receive(self, timeout: float | None) -> Message | None:
         """The next message; None when none came in time. Raises the error that the broker reports."""
@@ -152,9 +155,7 @@ def _try(directory: str) -> socket.socket | None:
         return None
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        connected.settimeout(CONNECT)
-        connected.connect(path)
-        connected.settimeout(None)
+        _enter(connected, path)
     except OSError:
         connected.close()
         return None
@@ -162,6 +163,20 @@ def _try(directory: str) -> socket.socket | None:
         connected.close()
         return None
     return connected
+
+
+def _enter(connected: socket.socket, path: str) -> None:
+    """A broker whose waiting room is full is there all the same, and soon lets in whoever waits."""
+    until = time.monotonic() + CONNECT
+    connected.setblocking(False)
+    while True:
+        try:
+            connected.connect(path)
+            return connected.setblocking(True)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def _peer_uid(connected: socket.socket) -> int:
@@ -242,7 +257,7 @@ def acquire(
                         waiting(answer["waiting"])
                 else:
                     raise ProtocolError("The broker gave an answer that makes no sense.")
-        except (ConnectionError, BrokenPipeError):
+        except ConnectionError:
             client = again(client)
             if fields.get("wait") is not None:
                 asked["wait"] = max(0.0, fields["wait"] - (time.monotonic() - began))

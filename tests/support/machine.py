@@ -15,14 +15,27 @@ from gpulease.simulation.state import create, set_values
 
 SCRIPT = "import sys; print('ready', flush=True); sys.stdin.read()"
 PATIENCE = 60
+OURS = ("GPULEASE_", "CUDA_", "COLUMNS", "NO_COLOR")
+
+
+def plain_environment() -> dict[str, str]:
+    """Without what steers gpulease itself; nor is what listens here asked for at a proxy of the machine's."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(OURS) and not name.lower().endswith("_proxy")
+    }
 
 
 class Machine:
     def __init__(self, folder: Path, count: int = 4, profile: str = "a100") -> None:
         self.state = folder / "machine"
         create(self.state, count, profile)
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("GPULEASE_", "CUDA_", "COLUMNS", "NO_COLOR"))}
-        self.environ = {**clean, "GPULEASE_SIMULATION": str(self.state), "GPULEASE_DIR": str(folder / "dir")}
+        self.environ = {
+            **plain_environment(),
+            "GPULEASE_SIMULATION": str(self.state),
+            "GPULEASE_DIR": str(folder / "dir"),
+        }
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

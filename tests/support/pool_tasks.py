@@ -113,6 +113,12 @@ def initialise_badly() -> None:
     raise RuntimeError("no model here")
 
 
+def initialise_badly_later(path: str) -> None:
+    """Once the file is there."""
+    wait_for(path)
+    initialise_badly()
+
+
 class Unloadable(Exception):
     """Pickles, and cannot be unpickled."""
 

@@ -16,8 +16,8 @@ class Raw:
 
     def __init__(self, directory: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(f"{directory}/socket")  # without a timeout: with one, a full backlog is an error at once
         self.socket.settimeout(PATIENCE)
-        self.socket.connect(f"{directory}/socket")
         self._unpacker = Unpacker(16 << 20)
         self._messages: list[Message] = []
 

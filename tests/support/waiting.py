@@ -22,6 +22,17 @@ def wait_until(condition: Callable[[], Seen | None], deadline: float = PATIENCE,
     return seen
 
 
+def read_terminal(descriptor: int, enough: bytes, deadline: float = PATIENCE) -> bytes:
+    """What came from the other side of a terminal, until `enough` is in it or nobody writes any more."""
+    text, until = b"", time.monotonic() + deadline
+    while enough not in text and select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+        try:
+            text += os.read(descriptor, 65536)
+        except OSError:  # the other side is closed, and all of it was read
+            break
+    return text
+
+
 def wait_for_end(pid: int, deadline: float = PATIENCE) -> None:
     """Until the process is gone, by the kernel's word."""
     try:

@@ -78,9 +78,13 @@ def test_a_second_broker_is_refused(site: Site) -> None:
 def test_an_idle_broker_ends_and_one_that_holds_or_is_waited_for_does_not(site: Site) -> None:
     broker = site.start("broker", "--idle", "1s")
     wait_until(site.broker_pid)
-    holder = site.holder("-n", "4")
+    with site.raw() as client:  # which has something at once, so that the broker is not idle while the holder starts
+        client.acquire()
+        held = client.receive()["granted"]["id"]
+        holder = site.holder("-n", "3")
+        client.ask("release", what=[held])
     begin = time.monotonic()
-    waiting = site.start("run", "--wait", "2s", "--", "true")
+    waiting = site.start("run", "-n", "2", "--wait", "2s", "--", "true")
     assert waiting.wait(30) == 75
     assert time.monotonic() - begin > 1.5
     assert broker.poll() is None

@@ -85,7 +85,7 @@ def test_a_half_sent_message_holds_nobody_up_and_is_cut_off_in_time(attacked: Si
         begin = time.monotonic()
         slow.socket.sendall(whole[:7])
         assert slow.closed()
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < 30
 
 
 def test_a_message_in_single_bytes_is_understood(attacked: Site) -> None:
@@ -197,7 +197,7 @@ def test_thousands_of_connections_of_one_user_are_limited_and_others_wait_little
         for raw in held[:200]:
             raw.close()
         wait_until(lambda: _welcome(attacked))
-        assert served(attacked) < 5
+        assert served(attacked) < 15
     finally:
         for raw in held:
             raw.close()
@@ -227,7 +227,7 @@ def test_a_flood_of_questions_does_not_keep_others_from_being_served(attacked: S
                 sender.socket.send(flood)
             except BlockingIOError:
                 continue
-        assert served(attacked) < 5
+        assert served(attacked) < 15
     finally:
         for sender in senders:
             sender.close()

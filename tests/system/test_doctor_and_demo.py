@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 
 from support.machine import Machine
@@ -59,7 +60,7 @@ def test_completion_offers_verbs_options_and_choices(machine: Machine) -> None:
 
 def test_the_bash_script_completes_in_a_real_bash(machine: Machine) -> None:
     script = machine.run("completion", "bash").stdout
-    command = f'gpulease() {{ {" ".join(machine.words())} "$@"; }}'
+    command = f'gpulease() {{ {shlex.join(machine.words())} "$@"; }}'
     call = "COMP_WORDS=(gpulease sel); COMP_CWORD=1; _gpulease; echo ${COMPREPLY[@]}"
     typed = f"{command}\n{script}\n{call}"
     done = subprocess.run(["bash", "-c", typed], env=machine.environ, capture_output=True, text=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def example(page: str) -> str:
 def environment(machine: Machine, folder: Path) -> dict[str, str]:
     """With `gpulease` and this Python first on the PATH."""
     for name, words in {"gpulease": "-m gpulease", "python3": ""}.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
         (folder / name).chmod(0o755)
     return {**machine.environ, "PATH": f"{folder}{os.pathsep}{machine.environ['PATH']}"}
 
@@ -57,7 +58,7 @@ def test_safe_gpus_two_processes_get_gpus_of_their_own(machine: Machine, tmp_pat
     folder.mkdir()
     environ = environment(machine, folder)
     done = subprocess.run(
-        ["bash", "-c", f"cd {tmp_path}; {example('from-safe-gpu.md').strip()}; wait"],
+        ["bash", "-c", f"cd {shlex.quote(str(tmp_path))}; {example('from-safe-gpu.md').strip()}; wait"],
         env=environ,
         capture_output=True,
         text=True,

@@ -113,10 +113,11 @@ def test_the_broker_lets_go_of_the_lock_when_it_has_chosen(site: Apart) -> None:
 
 
 def test_the_lock_is_held_while_the_broker_looks(site: Apart) -> None:
-    """The look is made slow; during it the lock cannot be had, afterwards it can."""
+    """The look is made to last; during it the lock cannot be had, afterwards it can."""
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "60"
     site.ensure_broker()
     site.status()
-    site.set("fault.slow=100")
+    site.set("fault.hang=1")
     taking = site.start("run", "--", "true")
     other = SafeGpuLock(str(site.lock_folder))
 
@@ -126,8 +127,9 @@ def test_the_lock_is_held_while_the_broker_looks(site: Apart) -> None:
         return not taken
 
     wait_until(refused)
+    assert taking.poll() is None
+    site.set("fault.hang=0")
     assert taking.wait(60) == 0
-    site.set("fault.slow=0")
     wait_until(lambda: not refused())
 
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from support.site import HOLD, Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
-from support.waiting import wait_until
+from support.waiting import read_terminal, wait_until
 
 SHOW = "import json, os; print(json.dumps([os.getpid(), dict(os.environ)]))"
 
@@ -56,7 +56,7 @@ def test_the_command_has_the_terminal(site: Site) -> None:
     os.close(theirs)
     os.write(ours, b"typed\n")
     assert process.wait(30) == 0
-    assert b"True True True typed" in os.read(ours, 65536)
+    assert b"True True True typed" in read_terminal(ours, b"True typed")
 
 
 def test_not_granted_in_time_is_75_and_says_why(site: Site) -> None:
@@ -83,7 +83,7 @@ def test_ctrl_c_while_waiting_leaves_the_line(site: Site) -> None:
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert line_length(site) == 0
+    wait_until(lambda: line_length(site) == 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -122,12 +122,12 @@ def test_the_waiting_line_is_cleared_from_a_terminal(site: Site) -> None:
     ours, theirs = pty.openpty()
     process = site.start("run", "--", "true", stderr=theirs, environ={"TERM": "xterm", "COLUMNS": "200"})
     os.close(theirs)
-    shown = os.read(ours, 65536)
+    shown = read_terminal(ours, b"number 1 in the line")
     assert b"number 1 in the line" in shown
     assert b"\n" not in shown
     holder.kill()
     assert process.wait(30) == 0
-    assert os.read(ours, 65536).endswith(b"\r\x1b[K")
+    assert read_terminal(ours, b"no such text").endswith(b"\r\x1b[K")
 
 
 @pytest.mark.parametrize("command", ["no-such-command", "/etc/passwd", "/"])

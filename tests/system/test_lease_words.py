@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -32,7 +33,7 @@ def test_mistakes_have_their_code_and_two_sentences(machine: Machine, words: lis
 
 
 def test_a_closed_output_takes_no_lease(machine: Machine) -> None:
-    line = f"{' '.join(machine.words('get'))} >&-"
+    line = f"{shlex.join(machine.words('get'))} >&-"
     done = subprocess.run(["bash", "-c", line], env=machine.environ, capture_output=True, text=True)
     assert done.returncode == 2
     assert machine.json("status")["leases"] == []
@@ -41,7 +42,7 @@ def test_a_closed_output_takes_no_lease(machine: Machine) -> None:
 def test_a_shell_that_only_asks_is_not_the_owner(machine: Machine) -> None:
     program = (
         "import subprocess, sys, json\n"
-        f"line = {' '.join(machine.words('get'))!r}\n"
+        f"line = {shlex.join(machine.words('get'))!r}\n"
         "assert subprocess.check_output(['sh', '-c', line], text=True) == '0\\n'\n"
         f"told = json.loads(subprocess.check_output({machine.words('status', '--json')!r}))\n"
         "print([lease['pid'] for lease in told['leases']])\n"

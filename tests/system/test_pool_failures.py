@@ -112,9 +112,11 @@ def _kill_workers(pool: gpulease.Pool, stop: threading.Event) -> None:
             kills += 1
 
 
-def test_init_that_always_fails_is_one_clear_error(in_machine: Machine) -> None:
-    with gpulease.Pool(gpus=2, init=tasks.initialise_badly) as pool:
+def test_init_that_always_fails_is_one_clear_error(in_machine: Machine, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with gpulease.Pool(gpus=2, init=tasks.initialise_badly_later, initargs=(str(go),)) as pool:
         futures = [pool.submit(tasks.double, value) for value in range(3)]
+        go.touch()
         for future in futures:
             with pytest.raises(PoolBroken, match="no model here"):
                 future.result(30)
@@ -160,12 +162,13 @@ def test_terminate_ends_what_runs(in_machine: Machine, tmp_path: Path) -> None:
 
 
 PARENT = """
-import sys, gpulease
+import sys, time, gpulease
 from support import pool_tasks as tasks
 pool = gpulease.Pool(gpus=2)
 pids = [pool.submit(tasks.pid).result(30)]
 busy = pool.submit(tasks.mark_and_wait, sys.argv[1], sys.argv[1] + ".never")
 tasks.wait_for(sys.argv[1])
+while not all(slot.process for slot in pool._backend._local.crew.slots): time.sleep(0.01)
 print(*[slot.process.pid for slot in pool._backend._local.crew.slots], flush=True)
 sys.stdin.read()
 """
@@ -188,7 +191,7 @@ def test_workers_end_with_a_killed_parent_even_in_a_long_call(machine: Machine, 
     import select
 
     for pidfd in pidfds:
-        assert select.select([pidfd], [], [], 10)[0], "a worker outlived its parent"
+        assert select.select([pidfd], [], [], 40)[0], "a worker outlived its parent"
         os.close(pidfd)
 
 
@@ -206,6 +209,7 @@ print("ok")
 """
 
 
+@pytest.mark.timeout(400)
 def test_a_program_may_fork_while_workers_start_and_after_a_pool(machine: Machine) -> None:
     path = f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"
     for _ in range(3):
@@ -214,6 +218,6 @@ def test_a_program_may_fork_while_workers_start_and_after_a_pool(machine: Machin
             env={**machine.environ, "PYTHONPATH": path},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=100,
         )
         assert done.stdout == "ok\n", done.stderr

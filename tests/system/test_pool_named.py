@@ -97,8 +97,8 @@ def test_stop_waits_for_what_runs_and_now_does_not(started: Machine, tmp_path: P
     with gpulease.Pool.connect("sums") as pool:
         running = pool.submit(tasks.mark_and_wait, mark, go)
         tasks.wait_for(mark)
-        stopping = subprocess.Popen(started.words("pool", "stop", "sums"), env=started.environ)
         never = pool.submit(tasks.mark_and_wait, str(tmp_path / "other"), str(tmp_path / "never"))
+        stopping = subprocess.Popen(started.words("pool", "stop", "sums"), env=started.environ)
         Path(go).touch()
         assert running.result(30)
         assert started.run("pool", "stop", "--now", "sums").returncode in (0, 1)  # 1: it was gone already

@@ -17,7 +17,7 @@ def running(machine: Machine, id: str) -> None:
 
 
 def test_the_code_is_the_commands_not_its_shells(machine: Machine) -> None:
-    machine.run("set", "grace", "1")
+    machine.run("set", "grace", "3")
     saved = machine.run("add", "--", "sh", "-c", f"trap 'exit 42' TERM; echo ready; {LOOP}").stdout.strip()
     deaf = machine.run("add", "--", "sh", "-c", f"trap '' TERM; echo ready; {LOOP}").stdout.strip()
     for id in (saved, deaf):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.queue_site import QueueSite
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(3600 if os.environ.get("GPULEASE_LONG") else 600)
 LONG = bool(os.environ.get("GPULEASE_LONG"))
 DEVICES = 2
 # Runs until it is told its exit code, and counts its runs.
@@ -172,7 +174,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.settle()
         line = [*self.model.forced, *self.model.line]
         try:
-            wait_until(lambda: self.seen() == (self.model.states, line), 20)
+            wait_until(lambda: self.seen() == (self.model.states, line))
         except AssertionError:
             raise AssertionError(f"the queue: {self.seen()}, the model: {(self.model.states, line)}") from None
 

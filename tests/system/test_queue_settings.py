@@ -145,4 +145,4 @@ def test_group_quotas_count_for_jobs(queue: QueueSite) -> None:
     queue.ask("set", name="quotas", value="group:root:gpus=1")
     ids = queue.submit_all([["sleep", "600"]] * 2)
     wait_until(lambda: [queue.job(id)["state"] for id in ids] == ["running", "waiting"])
-    assert "limit" in queue.job(ids[1])["why_waiting"]
+    wait_until(lambda: "limit" in queue.job(ids[1])["why_waiting"])

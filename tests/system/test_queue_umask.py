@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from support.machine import Machine
 
 
 def test_the_umask_is_the_submitters(machine: Machine, tmp_path: Path) -> None:
-    line = f"umask 027; {' '.join(machine.words('add'))} -- touch made"
+    line = f"umask 027; {shlex.join(machine.words('add'))} -- touch made"
     done = subprocess.run(["sh", "-c", line], env=machine.environ, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "1\n", done.stderr
     assert machine.run("wait", "1").returncode == 0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import subprocess
 import time
 
 import pytest
 from support.queue_site import QueueSite, fresh_queue, state_of  # noqa: F401  # pytest finds the fixture here
 from support.site import devices_of
-from support.waiting import wait_until
+from support.waiting import read_terminal, wait_until
 
 from gpulease.errors import NotFound, UsageError, WrongState
 
@@ -67,7 +66,8 @@ def test_pause_stops_the_tree_and_keeps_the_device(queue: QueueSite) -> None:
     child = int(queue.said(id, "\n"))
     pid = queue.job(id)["pid"]
     queue.act("pause", id)
-    assert (state_of(pid), state_of(child), queue.job(id)["state"]) == ("T", "T", "paused")
+    wait_until(lambda: (state_of(pid), state_of(child)) == ("T", "T"))
+    assert queue.job(id)["state"] == "paused"
     assert len(devices_of(queue, "leased")) == 1
     queue.restart()
     assert (state_of(child), queue.job(id)["state"]) == ("T", "paused")
@@ -250,13 +250,8 @@ def test_wait_for_several_shows_a_bar_on_a_terminal(queue: QueueSite) -> None:
     process = subprocess.Popen(queue.words("wait", "all"), env=environ, stdout=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)
     assert process.wait(40) == 0
-    text = b""
-    while select.select([ours], [], [], 0)[0]:
-        try:
-            text += os.read(ours, 65536)
-        except OSError:
-            break
-    assert f"{len(ids)} of {len(ids)} ended" in text.decode()
+    said = f"{len(ids)} of {len(ids)} ended".encode()
+    assert said in read_terminal(ours, said)
     os.close(ours)
 
 
@@ -288,7 +283,7 @@ def test_stop_kills_nothing(queue: QueueSite) -> None:
     id = queue.shell(BLOCK)
     pid = queue.until(id, "running")["pid"]
     assert queue.run("stop").stdout == "broker stopped; running jobs go on: 1\n"
-    assert state_of(pid) == "S"
+    wait_until(lambda: state_of(pid) == "S")
     go(queue)
     queue.ensure_broker()
     assert queue.end(id)[0]["state"] == "complete"

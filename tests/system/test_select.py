@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -46,7 +47,7 @@ def test_sigpipe_is_as_the_command_expects_it(machine: Machine) -> None:
 
 
 def test_embedding_and_export(machine: Machine) -> None:
-    text = f'eval "$({" ".join(machine.words("select", "-d", "2", "--export"))})"; echo $CUDA_VISIBLE_DEVICES'
+    text = f'eval "$({shlex.join(machine.words("select", "-d", "2", "--export"))})"; echo $CUDA_VISIBLE_DEVICES'
     done = subprocess.run(["sh", "-c", text], env=machine.environ, capture_output=True, text=True)
     assert done.stdout.strip() == uuids(machine)[2]
     assert machine.run("select", "-d", "2", "--uuid").stdout.strip() == uuids(machine)[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 
 import pytest
@@ -9,7 +10,7 @@ from support.machine import Machine
 
 
 def in_shell(machine: Machine, line: str, **more: str) -> subprocess.CompletedProcess[str]:
-    command = line.replace("GPULEASE", " ".join(machine.words()))
+    command = line.replace("GPULEASE", shlex.join(machine.words()))
     return subprocess.run(["bash", "-c", command], env={**machine.environ, **more}, capture_output=True, text=True)
 
 
