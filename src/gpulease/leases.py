@@ -65,11 +65,12 @@ class Held:
             return
         self._released = True
         self._occupied.clear()
-        _environment.leave(self)
         try:
             _ask(self._directory, "release", what=[self.id])
         except NotFound:
             pass  # it ended in the meantime, by the clock or by somebody's hand
+        finally:
+            _environment.leave(self)  # last: whoever waits for the devices is in more of a hurry
 
     def __enter__(self) -> Held:
         return self

@@ -154,7 +154,7 @@ class Endings:
         why = done.why or (f"exit code {done.exit_code}" if done.exit_code else "it ended")
         lease = self._core.leases.get(job.planner_id)
         if lease is not None:
-            return self._core.give_back([lease], f"job {job.id} is {done.state}: {why}", [change])
+            return self._core.granting.give_back([lease], f"job {job.id} is {done.state}: {why}", [change])
         fields = {"id": job.planner_id, "kind": "job", "user": job.user, "pid": job.pid, "why": why}
         self._core.commit([change], [Event(self._core.now(), "ended", {**fields, "devices": list(job.devices)})])
 

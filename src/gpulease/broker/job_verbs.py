@@ -107,7 +107,7 @@ def row(core: Core, job: Job, connection: Connection) -> Message:
     for name in INNER:
         fields.pop(name)
     waits = job.state == "waiting" and job.planner_id in core.line
-    fields["why_waiting"] = core.why(job.planner_id) if waits else None
+    fields["why_waiting"] = core.asking.why(job.planner_id) if waits else None
     if core.settings.hide_commands and connection.uid not in (0, job.uid):
         fields.update(command=["(hidden)"], cwd="", log="", name=None, note=None)
     return fields

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Iterator
 
 from gpulease import identity
 
@@ -12,17 +11,19 @@ Key = tuple[int, int | None]  # pid, start time
 
 
 class Reaper:
-    """Watches processes on the broker's epoll. `on_register` and `on_forget` tell the loop about descriptors."""
+    """Watches processes on the broker's epoll."""
 
     def __init__(self, poll: select.epoll) -> None:
         self._poll = poll
         self._by_key: dict[Key, int] = {}
         self._by_descriptor: dict[int, Key] = {}
+        self._idle: set[Key] = set()  # nobody's any more; who asked once often asks again
 
     def watch(self, pid: int, start_time: int | None) -> bool:
         """Watch a process; False when it is gone for certain: no such pid, or another process under it."""
         key = (pid, start_time)
         if key in self._by_key:
+            self._idle.discard(key)
             return True
         descriptor = identity.pidfd(pid)
         if descriptor is None:
@@ -46,23 +47,20 @@ class Reaper:
         self._drop(key, descriptor)
         return key
 
-    def keep(self, wanted: Callable[[Key], bool]) -> None:
-        """Stop watching whom nobody needs any more."""
-        for key, descriptor in list(self._by_key.items()):
-            if not wanted(key):
-                del self._by_descriptor[descriptor]
-                self._drop(key, descriptor)
-
     def forget(self, key: Key) -> None:
-        descriptor = self._by_key.get(key)
-        if descriptor is not None:
+        """Nobody cares for it now; `sweep` lets it go."""
+        if key in self._by_key:
+            self._idle.add(key)
+
+    def sweep(self) -> None:
+        idle, self._idle = self._idle, set()
+        for key in idle:
+            descriptor = self._by_key[key]
             del self._by_descriptor[descriptor]
             self._drop(key, descriptor)
 
     def _drop(self, key: Key, descriptor: int) -> None:
         del self._by_key[key]
+        self._idle.discard(key)
         self._poll.unregister(descriptor)
         os.close(descriptor)
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._by_key)

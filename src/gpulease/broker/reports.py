@@ -93,7 +93,7 @@ def line_row(core: Core, entry: Waiting) -> Document:
         "memory": entry.request.memory,
         "priority": entry.request.priority,
         "since": entry.since,
-        "why": core.why(entry.id),
+        "why": core.asking.why(entry.id),
         "note": None if asker is None else asker.note,
     }
 
@@ -105,7 +105,7 @@ def explain(core: Core, id: str) -> Document:
         id = f"J{id}"
     if id not in core.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
-    code, sentence = core.reason(id)
-    verdicts = [] if code == "checking" else core.current_plan().explain(id)
+    code, sentence = core.asking.reason(id)
+    verdicts = [] if code == "checking" else core.granting.current_plan().explain(id)
     rows = [{"label": v.label, "uuid": v.device, "code": v.code, "why": v.sentence} for v in verdicts]
-    return {"id": id, "lease": None, "place": core.place(id), "code": code, "why": sentence, "devices": rows}
+    return {"id": id, "lease": None, "place": core.asking.place(id), "code": code, "why": sentence, "devices": rows}

@@ -33,7 +33,7 @@ from gpulease.wire import pack
 MOST_CONNECTIONS = 1024  # of one user
 MOST_PARTIAL = 64 << 20  # bytes of half-sent messages of one user
 PARTIAL = 10.0  # seconds for a message that has begun to be complete
-HOUSEKEEPING = 5.0  # seconds between looks at half-sent messages and at the socket's own file
+HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file
 READ = 1 << 16
 TURN = 4  # messages of one connection before it is the others' turn
 TURNS = 32  # of connections with more, before whoever has just come is looked at
@@ -68,7 +68,7 @@ class Server:
             busy = bool(self.core.leases or self.core.line)
             now = time.monotonic()
             last_busy = now if busy else last_busy
-            if (idle is not None and now - last_busy >= idle) or self._is_homeless(now):
+            if (idle is not None and now - last_busy >= idle) or self._keep_house(now):
                 break
             for descriptor, events in self._poll.poll(self._timeout(None if idle is None else last_busy + idle)):
                 self._dispatch(descriptor, events)
@@ -92,12 +92,13 @@ class Server:
         moments.append(HOUSEKEEPING)
         return max(0.0, min(moments)) + 0.0005
 
-    def _is_homeless(self, now: float) -> bool:
+    def _keep_house(self, now: float) -> bool:
         """Whether the socket is gone, or another's: nobody can come any more, and the next broker needs the lock."""
-        if now - self._home_seen >= HOUSEKEEPING:
-            self._home_seen = now
-            return _inode(places.socket_path(self._directory)) != self._home
-        return False
+        if now - self._home_seen < HOUSEKEEPING:
+            return False
+        self._home_seen = now
+        self._reaper.sweep()
+        return _inode(places.socket_path(self._directory)) != self._home
 
     def _dispatch(self, descriptor: int, events: int) -> None:
         try:
@@ -130,10 +131,10 @@ class Server:
     def _ended(self, descriptor: int) -> None:
         key = self._reaper.ended(descriptor)
         try:
-            self.core.process_ended(key)
+            self.core.holding.process_ended(key)
         except StateError:
             # Its lease is still on disk. The dead are found again by the next look at them.
-            self.core.remember_dead(key)
+            self.core.holding.remember_dead(key)
             raise
 
     def _answers(self) -> None:
@@ -141,7 +142,7 @@ class Server:
             if isinstance(answer, GpuleaseError):
                 self.core.failed(answer)
             elif "checked" in answer:
-                self.core.checked(
+                self.core.granting.checked(
                     {uuid: (used, to_processes(rows), lost) for uuid, used, rows, lost in answer["checked"]}
                 )
             else:
@@ -239,7 +240,7 @@ class Server:
     def _request(self, connection: Connection, message: Message) -> None:
         try:
             self.core.guarded(connection, lambda: handle(self.core, connection, message))
-            self.core.replan()
+            self.core.granting.replan()
         except StateError:
             raise
         except Exception as trouble:
@@ -346,7 +347,7 @@ class Server:
             connection.socket.close()
         self._sampling.close()
         with contextlib.suppress(StateError):
-            self.core.save_usage()
+            self.core.holding.save_usage()
         self.core.queue.endings.close()
         self.core.store.close()
         if not self.core.leases and not self.core.line:

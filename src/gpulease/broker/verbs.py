@@ -66,8 +66,8 @@ def acquire(core: Core, connection: Connection, message: Message) -> None:
     waiting = Waiting(id, request, owner.user, owner.uid, core.since(), owner.groups, message["kind"])
     claim = owner.pid != connection.pid
     core.waiting_at[id] = connection
-    core.enter(Asker(waiting, owner, None if wait is None else now + wait, message.get("note"), claim, token))
-    core.replan()
+    core.asking.enter(Asker(waiting, owner, None if wait is None else now + wait, message.get("note"), claim, token))
+    core.granting.replan()
 
 
 def _resume(core: Core, connection: Connection, name: str) -> bool:
@@ -76,14 +76,14 @@ def _resume(core: Core, connection: Connection, name: str) -> bool:
     asker, lease = core.askers.get(id), core.leases.get(id)
     if asker is not None and asker.owner.uid == connection.uid:
         core.waiting_at[id] = connection
-        core.edge.send(connection, {"waiting": {"id": id, "place": core.place(id), "why": core.why(id)}})
+        core.edge.send(connection, {"waiting": {"id": id, "place": core.asking.place(id), "why": core.asking.why(id)}})
         return True
     if lease is not None and lease.owner.uid == connection.uid:
         if lease.owner.pid == connection.pid:
             core.unclaimed.discard(id)  # whoever asked is whoever holds: its end is watched
         elif id in core.unclaimed:
             core.waiting_at[id] = connection
-        core.edge.send(connection, {"granted": core.granted(lease)})
+        core.edge.send(connection, {"granted": core.granting.granted(lease)})
         return True
     return False
 
@@ -131,7 +131,7 @@ def _next_id(core: Core) -> str:
 def why(core: Core, connection: Connection, message: Message) -> None:
     id = message["id"]
     if id in core.askers:
-        core.edge.send(connection, {"waiting": {"id": id, "place": core.place(id), "why": core.why(id)}})
+        core.edge.send(connection, {"waiting": {"id": id, "place": core.asking.place(id), "why": core.asking.why(id)}})
     elif id not in core.leases:
         raise NotFound(f"The request {id[:40]!r} does not wait.", "Run `gpulease status` to see the line.")
 
@@ -155,9 +155,9 @@ def cancel(core: Core, connection: Connection, message: Message) -> None:
     if holder is not None and holder.owner.uid not in (connection.uid,) and connection.uid != 0:
         raise NotPermitted(f"The request {id} belongs to {holder.owner.user}.")
     if asker is not None:
-        core.drop(id)
+        core.asking.drop(id)
     elif lease is not None:
-        core.end([lease], "it was cancelled")
+        core.holding.end([lease], "it was cancelled")
     core.edge.send(connection, {"ok": {"cancelled": holder is not None}})
 
 
@@ -172,8 +172,8 @@ def _called(core: Core, connection: Connection, name: str) -> str:
 
 def release(core: Core, connection: Connection, message: Message) -> None:
     leases = _named_leases(core, connection, message.get("what") or [], bool(message.get("mine")))
-    core.give_back(leases, f"released by {connection.user}")
-    core.acknowledge(connection, {"ok": {"released": [_short(core, lease) for lease in leases]}})
+    core.granting.give_back(leases, f"released by {connection.user}")
+    core.granting.acknowledge(connection, {"ok": {"released": [_short(core, lease) for lease in leases]}})
 
 
 def _named_leases(core: Core, connection: Connection, names: list[str], mine: bool) -> list[Lease]:
@@ -264,7 +264,7 @@ def exclude(core: Core, connection: Connection, message: Message) -> None:
     core.commit(changes, events, durable=True)
     core.excluded.update(notes)
     core.edge.send(connection, {"ok": {"excluded": [device.label for device in devices]}})
-    core.replan()
+    core.granting.replan()
 
 
 def include(core: Core, connection: Connection, message: Message) -> None:
@@ -275,7 +275,7 @@ def include(core: Core, connection: Connection, message: Message) -> None:
     for device in devices:
         core.excluded.pop(device.uuid, None)
     core.edge.send(connection, {"ok": {"included": [device.label for device in devices]}})
-    core.replan()
+    core.granting.replan()
 
 
 def stop(core: Core, connection: Connection, message: Message) -> None:
