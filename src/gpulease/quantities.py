@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpulease.errors import UsageError
 
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+LONGEST = 3650 * 86400  # seconds
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -30,8 +31,10 @@ def parse_seconds(text: str) -> float:
             break
         total += number * _SECONDS[unit]
     else:
-        if text.strip() and total <= 10 * 365 * 86400:
+        if text.strip() and total <= LONGEST:
             return total
+        if text.strip():
+            raise UsageError(f"{text[:40]!r} is too long a time.", "The longest is 3650d, ten years.")
     raise UsageError(f"{text[:40]!r} is not a length of time.", "Write it as 30m, 4h, 1h30m, 2d or seconds.")
 
 

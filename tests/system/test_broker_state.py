@@ -282,5 +282,6 @@ def test_a_state_that_is_no_database_is_refused_and_left_alone(site: Site) -> No
     Path(f"{site.directory}/state.db").write_text("my precious notes\n" * 1000)
     done = site.run("get", "--owner", str(os.getpid()))
     assert done.returncode == 1
-    assert "state.db" in done.stderr
+    assert "state.db' is damaged: file is not a database" in done.stderr
+    assert "Move the file away" in done.stderr
     assert Path(f"{site.directory}/state.db").read_text().startswith("my precious notes")

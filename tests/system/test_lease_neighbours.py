@@ -94,6 +94,14 @@ def test_while_a_neighbour_chooses_nothing_is_granted_and_the_reason_says_so(sit
     assert waiting.communicate(timeout=30)[0] == "mine\n"
 
 
+def test_doctor_names_whoever_keeps_the_lock(site: Apart) -> None:
+    assert "safe-gpu" not in site.run("doctor").stdout
+    with somebody_chooses(site):
+        done = site.run("doctor")
+    assert "holds its lock for more than 1 s" in done.stdout
+    assert done.returncode == 0
+
+
 def test_a_short_choice_of_a_neighbour_is_waited_for_even_without_wait(site: Apart) -> None:
     site.ensure_broker()
     site.status()

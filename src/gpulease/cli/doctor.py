@@ -20,6 +20,7 @@ examples:
   gpulease doctor
   gpulease doctor --json
 """
+CHOOSING = 1.0  # seconds that a user of safe-gpu may need
 COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
@@ -52,6 +53,7 @@ def _findings() -> Iterator[Finding]:
     yield _library()
     yield from _devices()
     yield from _broker()
+    yield from _neighbours()
     yield from _permissions()
     yield from _visible()
 
@@ -157,7 +159,7 @@ def _broker() -> Iterator[Finding]:
         yield Finding("error", "broker", error.what, error.next_step)
         return
     if found is None:
-        yield Finding("ok", "broker", "none runs; it starts by itself when it is needed")
+        yield Finding("ok", "broker", "not running; it starts by itself when it is needed")
         return
     found[0].close()
     about = client.Client(start=False).ask("ping")
@@ -167,6 +169,24 @@ def _broker() -> Iterator[Finding]:
     else:
         step = "Run `gpulease stop`; the next command starts the new one."
         yield Finding("warning", "broker", f"{text}, has version {about['version']}", step)
+
+
+def _neighbours() -> Iterator[Finding]:
+    """Whoever holds safe-gpu's lock for long keeps everybody else from a GPU."""
+    import time
+
+    from gpulease.broker.neighbours import SafeGpuLock
+
+    lock, until = SafeGpuLock(), time.monotonic() + CHOOSING
+    while not lock.take():
+        holder = lock.holder()
+        if time.monotonic() > until:
+            who = "somebody" if holder is None else f"process {holder}"
+            step = "Nothing is granted until it lets go. If it hangs, end it."
+            yield Finding("warning", "safe-gpu", f"{who} holds its lock for more than {CHOOSING:g} s", step)
+            return
+        time.sleep(0.05)
+    lock.give()
 
 
 def _permissions() -> Iterator[Finding]:

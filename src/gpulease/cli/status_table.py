@@ -72,7 +72,8 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
     rows = [("LINE", "USER", "WANTS", "PRIO", "SINCE", "WHY")]
     for entry in document["line"][:MOST_WAITING]:
         wants = format_bytes(entry["memory"]) if entry["memory"] else f"{entry['gpus']} GPU"
-        rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), entry["why"]))
+        why = f"{entry['why']} ({entry['note']})" if entry["note"] else entry["why"]
+        rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), why))
     more = document["line_length"] - MOST_WAITING
     return ["", *plain_table(rows, terminal), *([f"and {more} more"] if more > 0 else [])]
 

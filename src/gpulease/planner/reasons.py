@@ -102,6 +102,8 @@ def _unavailable(fields: Mapping[str, Value]) -> str:
 def _busy(fields: Mapping[str, Value]) -> str:
     expected = fields["seconds"]
     when = "" if expected is None else f", perhaps in {span_text(float(str(expected)))}"
+    if fields["crowded"]:
+        return f"It wants {wanted_text(fields)}; on device {_join(fields['crowded'])} no more leases may come{when}."
     if fields.get("memory") is not None:
         return f"It wants {wanted_text(fields)}; at most {size_text(fields['free'])} is free on one{when}."
     return f"It wants {wanted_text(fields)}; {fields['free']} of {fields['matching']} are free{when}."

@@ -104,15 +104,18 @@ def _unavailable(slots: list[Slot], request: Request) -> Reason:
 
 def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float) -> Reason:
     request = waiting.request
+    crowded: tuple[str, ...] = ()  # with room enough, and more leases than somebody wants
     if request.memory is None:
         free = max(sum(slot.whole for slot in slots) for slots in hosts)
     else:
-        rooms = [board.space(slot, request.max_leases) for slots in hosts for slot in slots]
-        free = max(0, *rooms)
+        slots = [slot for host in hosts for slot in host]
+        free = max(0, *(board.space(slot, request.max_leases) for slot in slots))
+        crowded = tuple(slot.device.label for slot in slots if slot.room() >= request.memory)
     expected = expected_start(board, waiting.kind, request, now)
     fields: dict[str, Value] = {
         **_amount(request),
         "free": free,
+        "crowded": crowded,
         "matching": max(len(slots) for slots in hosts),
         "expected": expected,
         "seconds": None if expected is None else expected - now,

@@ -19,6 +19,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 PUT: dict[str, str] = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
 DROP: dict[str, str] = {table: f"DELETE FROM {table} WHERE key = ?" for table in TABLES}
 
+DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+
 PUT["jobs"] = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)"
 DROP["jobs"] = "DELETE FROM jobs WHERE id = ?"
 
@@ -151,6 +153,11 @@ class SqliteStore:
             self._database.executescript(f"BEGIN;{steps[number]};PRAGMA user_version={number + 1};COMMIT;")
 
     def _trouble(self, what: str, error: sqlite3.Error) -> StateError:
+        if getattr(error, "sqlite_errorcode", None) in DAMAGED:
+            return StateError(
+                f"The state in {self._path!r} is damaged: {error}.",
+                "Move the file away, and the next broker begins anew: no lease, no queue. End first what still runs.",
+            )
         return StateError(f"The state in {self._path!r} could not be {what}: {error}.")
 
 
