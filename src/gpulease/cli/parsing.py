@@ -9,11 +9,28 @@ from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """With a width: to ask the terminal for it argparse loads half the standard library, help wanted or not."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=78)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """`-n, --gpus N`, as Python 3.13 writes it, with any Python."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
 
 
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, and where help is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": Help, "allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         text = "".join(letter if letter.isprintable() else "?" for letter in message[:500])
@@ -22,19 +39,12 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """With a width: to ask the terminal for it argparse loads half the standard library, help wanted or not."""
-    return argparse.RawDescriptionHelpFormatter(prog, width=78)
-
-
 def make_parser(verb: str) -> Parser:
     from gpulease.cli.main import VERBS, load
 
     parser = Parser(
         prog=f"gpulease {verb}",
         description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.",
-        formatter_class=_formatter,
-        allow_abbrev=False,
     )
     load(verb).configure(parser)
     return parser

@@ -142,7 +142,7 @@ def _act(action: str, words: list[str], behind: list[str]) -> int:
 
 def _parser(action: str) -> Parser:
     description = f"{ACTIONS[action][:1].upper()}{ACTIONS[action][1:]}."
-    return Parser(prog=f"gpulease simulate {action}", description=description, allow_abbrev=False)
+    return Parser(prog=f"gpulease simulate {action}", description=description)
 
 
 def _directory() -> Path:
