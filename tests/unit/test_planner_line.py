@@ -37,6 +37,8 @@ def _same(queue: Queue, plain: list[tuple[tuple[float, str], Entry]], chance: ra
     assert queue.first(until, size, ready, duration, ()) == (fitting[0] if fitting else None)
     later = [key[0] for key, _ in sorted(plain) if key[0] > until]
     assert queue.after(until) == (later[0] if later else None)
+    assert queue.before((until, "")) == sum(key[0] < until for key, _ in plain)
+    assert all(queue.before(key) == at for at, (key, _) in enumerate(sorted(plain)))
 
 
 def test_removing_what_is_not_there_is_an_error() -> None:
@@ -45,6 +47,28 @@ def test_removing_what_is_not_there_is_an_error() -> None:
     line = Line()
     with pytest.raises(KeyError):
         line.remove("nobody")
+
+
+def test_places_are_those_of_a_plain_list() -> None:
+    chance = random.Random(5)
+    line, plain = Line(), []
+    for at in range(600):
+        forced, blocked = at % 50 == 0, "It comes after job 1." if at % 7 == 0 else None
+        request = Request(priority=chance.randrange(3), gpus=1 + at % 2)
+        place = None if at % 5 else chance.random() * 600
+        one = Waiting(
+            f"J{at}", request, f"user{at % 3}", at % 3, float(at), place=place, blocked=blocked, forced=forced
+        )
+        line.add(one)
+        plain.append(one)
+    able = [one for one in plain if one.blocked is None]
+    able.sort(key=lambda one: (not one.forced, one.forced or one.request.priority, _place(one)))
+    assert [line.ahead(one.id) for one in able] == list(range(len(able)))
+    assert {line.ahead(one.id) for one in plain if one.blocked is not None} == {len(able)}
+
+
+def _place(one: Waiting) -> tuple[float, str]:
+    return (one.since if one.place is None or one.forced else one.place, one.id)
 
 
 def test_a_line_that_everybody_left_keeps_nothing() -> None:

@@ -115,9 +115,7 @@ class Asking:
         return self.reason(id)[1]
 
     def place(self, id: str) -> int:
-        mine = self._core.line[id]
-        order = (mine.request.priority, mine.place or mine.since)
-        return 1 + sum((w.request.priority, w.place or w.since) < order for w in self._core.line)
+        return 1 + self._core.line.ahead(id)
 
     def deadline(self, id: str) -> None:
         asker = self._core.askers.get(id)

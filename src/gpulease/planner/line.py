@@ -167,6 +167,20 @@ class Line:
         self.remove(waiting.id)
         self.add(waiting)
 
+    def ahead(self, id: str) -> int:
+        """How many stand before it: forced ones first, then by priority and arrival, and behind all the blocked."""
+        mine = self._waiting[id]
+        if mine.forced and mine.blocked is None:
+            return sum((other.since, other.id) < (mine.since, id) for other in self.forced.values())
+        priority = inf if mine.blocked is not None else mine.request.priority
+        sooner = sum(tier.counts.total() for at, tier in self.tiers.items() if at < priority)
+        return len(self.forced) + sooner + (0 if mine.blocked is not None else self._before(mine))
+
+    def _before(self, mine: Waiting) -> int:
+        parties = self.tiers[mine.request.priority].parties.values()
+        place = place_of(mine)
+        return sum(queues.arrival.before(place) for families in parties for queues in families.values())
+
     def under(self, policy: Policy) -> Line:
         """This line as `policy` sees it: itself, or a copy indexed anew when the patience differs."""
         if Patience.of(policy) == self.patience:

@@ -150,3 +150,10 @@ class Queue:
                 if key[0] > moment:
                     return key[0]
         return None
+
+    def before(self, key: Key) -> int:
+        """How many entries have a smaller key."""
+        if not self.blocks:
+            return 0
+        at = self._block_of(key)
+        return sum(len(block.keys) for block in self.blocks[:at]) + bisect_left(self.blocks[at].keys, key)
