@@ -25,6 +25,15 @@ def user_name(uid: int) -> str:
     return name
 
 
+def has_account(uid: int) -> bool:
+    import pwd
+
+    try:
+        return bool(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return False
+
+
 def start_time(pid: int, proc: str = "/proc") -> int | None:
     """When `pid` began, in clock ticks since boot; None when no such process can be seen."""
     line = _read(f"{proc}/{pid}/stat")

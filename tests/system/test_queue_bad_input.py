@@ -18,8 +18,8 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (2, "no job id", ["add", "--after", "x", "--", "true"]),
     (2, "no time", ["add", "--at", "whenever", "--", "true"]),
     (2, "not a length of time", ["add", "--time-limit", "soon", "--", "true"]),
-    (2, "time_limit", ["add", "--time-limit", "0", "--", "true"]),
-    (2, "retry", ["add", "--retry", "-1", "--", "true"]),
+    (2, "time-limit is 0", ["add", "--time-limit", "0", "--", "true"]),
+    (2, "number of retries", ["add", "--retry", "-1", "--", "true"]),
     (2, "not right", ["add", "--sweep", "x", "--", "echo", "{x}"]),
     (2, "has no {x}", ["add", "--sweep", "x=1,2", "--", "echo"]),
     (2, "cannot be read", ["add", "--file", "/no/such/file"]),
@@ -31,7 +31,9 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (1, "device", ["add", "--name", "H100", "--", "true"]),
     (2, "not a device here", ["add", "-d", "9", "--", "true"]),
     (1, "No such job", ["show", "99"]),
-    (1, "No such job", ["kill", "50-60"]),
+    (1, "No such job: 50-60", ["kill", "50-60"]),
+    (1, "No such job: 99", ["clean", "99"]),
+    (1, "Job 99 is not there", ["wait", "1,99"]),
     (1, "No such job", ["ls", "--label", "nobody"]),
     (2, "no range", ["kill", "9-5"]),
     (2, "no range", ["kill", "x"]),
@@ -110,6 +112,8 @@ STRANGE: list[dict[str, Any]] = [
     {"request": {}, "options": GOOD, "commands": []},
     {"request": {}, "options": GOOD, "commands": [[]]},
     {"request": {}, "options": GOOD, "commands": ["true"]},
+    {"request": {}, "options": GOOD, "commands": [["true"], [""]]},
+    {"request": {}, "options": GOOD, "commands": [["true", "x" * (128 << 10)]]},
     {"request": {}, "options": GOOD, "commands": [["a\0b"]]},
     {"request": {"not_before": "x"}, "options": GOOD, "commands": [["true"]]},
     {"request": {"gpus": 10**9}, "options": GOOD, "commands": [["true"]]},
@@ -133,7 +137,10 @@ def test_strange_choices_are_refused(shared: QueueSite, select: dict[str, Any]) 
     assert "Traceback" not in shared.log()
 
 
-@pytest.mark.parametrize("changes", [{"command": []}, {"command": "x"}, {"cwd": None}, {"log": 1}, {"request": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"command": []}, {"command": "x"}, {"cwd": None}, {"log": 1}, {"request": 3}, {"uid": 0}, {"state": "running"}],
+)
 def test_strange_changes_are_refused(queue: QueueSite, changes: dict[str, Any]) -> None:
     id = queue.submit("true", hold=True)
     with queue.raw() as raw:

@@ -55,20 +55,29 @@ def test_what_cannot_start_is_invalid_with_the_reason(queue: QueueSite) -> None:
         queue.submit("./plain"),
         queue.submit("true", cwd=str(gone), hold=True),
         queue.submit("true", log=str(gone / "log"), hold=True),
-        queue.submit("true", "x" * 200_000),
     ]
     gone.rmdir()
     queue.act("resume", ids[2], ids[3])
     found = queue.end(*ids)
-    assert [job["state"] for job in found] == ["invalid"] * 5
-    for job, said in zip(
-        found, ["does not exist", "may not be run", "folder", "log", "could not be started"], strict=True
-    ):
+    assert [job["state"] for job in found] == ["invalid"] * 4
+    for job, said in zip(found, ["does not exist", "may not be run", "folder", "log"], strict=True):
         assert said in job["why"]
     debug = queue.run("debug", str(ids[0]))
     assert debug.returncode == 0
     assert "the command 'no-such-command' does not exist" in debug.stdout
     assert "PATH" in debug.stdout
+
+
+@pytest.mark.parametrize("words", [["cd", "/"], ["exit", "0"], ["exec", "true"], [".", "./file"], ["eval", "true"]])
+def test_what_only_a_shell_knows_is_no_command(queue: QueueSite, words: list[str]) -> None:
+    (job,) = queue.end(queue.submit(*words))
+    assert (job["state"], "does not exist" in job["why"]) == ("invalid", True)
+
+
+def test_a_program_that_a_shell_knows_too_is_the_program(queue: QueueSite) -> None:
+    id = queue.submit("kill", "--version")
+    assert queue.end(id)[0]["state"] == "complete"
+    assert "procps" in queue.output(id) or "util-linux" in queue.output(id)
 
 
 def test_the_log_goes_where_it_was_asked_to_and_both_streams_are_in_it(queue: QueueSite) -> None:

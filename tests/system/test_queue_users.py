@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.other_users import as_user, needs_root, two_users
-from support.queue_site import QueueSite, pick
+from support.queue_site import QueueSite, pick, state_of
 from support.waiting import wait_until
 
 pytestmark = needs_root
@@ -125,6 +127,102 @@ def test_everybody_sees_the_queue_and_commands_only_if_the_policy_says_so(system
     assert (hidden["command"], hidden["name"], hidden["user"]) == (["(hidden)"], None, one.pw_name)
     assert told(system, other, "ls", select=pick(id))["ok"]["jobs"][0]["command"] == ["(hidden)"]
     assert told(system, one, "ls")["ok"]["jobs"][0]["name"] == "named"
+
+
+def test_a_hidden_command_is_not_told_by_the_reason_or_the_events_either(system: QueueSite) -> None:
+    one, other = two_users()
+    system.ask("set", name="hide-commands", value="on")
+    options = {"cwd": "/", "environment": {"PATH": "/usr/bin:/bin"}}
+    id = told(system, one, "add", request={}, options=options, commands=[["secret-program"]])["ok"]["first"]
+    system.end(id)
+    assert "secret-program" in str(told(system, one, "ls"))
+    assert "secret-program" in str(told(system, one, "events"))
+    for verb in ("ls", "events"):
+        assert "secret-program" not in str(told(system, other, verb))
+
+
+@pytest.mark.parametrize("verb", ["kill", "pause"])
+def test_a_user_reaches_nobody_elses_process_by_the_mark_of_their_job(system: QueueSite, verb: str) -> None:
+    one, other = two_users()
+    system.ask("set", name="grace", value="0.2")
+    id = submit(system, one, "echo token $GPULEASE_TOKEN.; sleep 600")["ok"]["first"]
+    token = system.said(id, ".\n").split()[1].removesuffix(".")
+    marks = {"GPULEASE_TOKEN": token}, {"FOO": f"xGPULEASE_TOKEN={token}"}
+    bystanders = [subprocess.Popen(["sleep", "600"], env=mark, user=uid) for mark in marks for uid in (0, other.pw_uid)]
+    bystanders.append(subprocess.Popen(["sleep", "600"], env=marks[1], user=one.pw_uid))
+    try:
+        assert "ok" in told(system, one, verb, select=pick(id))
+        wait_until(lambda: system.job(id)["state"] in ("killed", "paused"))
+        assert [state_of(process.pid) for process in bystanders] == ["S"] * len(bystanders)
+    finally:
+        for process in bystanders:
+            process.kill()
+            process.wait()
+
+
+def test_a_user_cannot_have_others_killed_by_what_is_in_their_journal(system: QueueSite) -> None:
+    """A pid whose process is gone while its session lives on: the session is not the job's."""
+    one, other = two_users()
+    id = submit(system, one, "sleep 600")["ok"]["first"]
+    shell = system.until(id, "running")["pid"]
+    leader = subprocess.Popen(
+        ["sh", "-c", "sleep 600 & echo $!"],
+        user=other.pw_uid,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert leader.stdout is not None
+    bystander = int(leader.stdout.readline())
+    leader.wait()
+    try:
+        system.kill_broker()
+        journal = Path(system.directory, "jobs", str(one.pw_uid), "journal")
+        name = journal.read_text().split()[0]
+        as_user(one, lambda: journal.write_text(f"{name} {leader.pid}\n"))
+        system.start("broker", "--system")
+        wait_until(system.broker_pid)
+        system.ask("ls")
+        assert state_of(bystander) == "S"
+    finally:
+        for pid in (bystander, shell):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_only_whoever_runs_the_broker_passes_quotas_a_paused_queue_and_others(system: QueueSite) -> None:
+    one, other = two_users()
+    system.ask("set", name="quotas", value=f"user:{one.pw_name}:gpus=1")
+    first, second, third = (submit(system, one, "sleep 600")["ok"]["first"] for _ in range(3))
+    system.until(first, "running")
+    assert "ok" in told(system, one, "start", select=pick(second))
+    assert "limit of 1" in wait_until(lambda: system.job(second)["why_waiting"])
+    system.act("start", third)
+    system.until(third, "running")
+    system.ask("set", name="quotas", value="none")
+    system.until(second, "running")
+    system.ask("pause", queue=True)
+    fourth, last = submit(system, other, "true")["ok"]["first"], submit(system, one, "true")["ok"]["first"]
+    refused = told(system, one, "move", id=last, index=0)["error"]
+    assert (refused["code"], other.pw_name in refused["what"]) == ("not-permitted", True)
+    assert "ok" in told(system, one, "start", select=pick(last))
+    assert "paused" in wait_until(lambda: system.job(last)["why_waiting"])
+    system.act("start", fourth)
+    assert system.end(fourth)[0]["state"] == "complete"
+    assert system.job(last)["state"] == "waiting"
+
+
+def test_one_may_move_ahead_of_ones_own_jobs(system: QueueSite) -> None:
+    one, _ = two_users()
+    system.ask("pause", queue=True)
+    ids = [submit(system, one, "true")["ok"]["first"] for _ in range(3)]
+    assert "ok" in told(system, one, "move", id=ids[2], index=0)
+    assert [job["id"] for job in system.jobs() if job["state"] == "waiting"] == [ids[2], ids[0], ids[1]]
+
+
+def test_who_has_no_account_is_refused_at_once(system: QueueSite) -> None:
+    one, _ = two_users()
+    nobody = pwd.struct_passwd((one.pw_name, "x", 54321, one.pw_gid, "", "/", "/bin/sh"))
+    assert "no account" in submit(system, nobody, "true")["error"]["what"]
 
 
 def test_an_invalid_job_of_another_user_says_so(system: QueueSite) -> None:

@@ -245,6 +245,18 @@ def test_a_declared_duration_that_ends_in_time_runs_on_a_held_device() -> None:
     assert done.holds[0].expected == NOW + 1000
 
 
+def test_who_is_bound_and_told_to_start_passes_neither_a_quota_nor_a_paused_queue() -> None:
+    bound = waiting("f")._replace(forced=True, bound=True)
+    assert granted(decide(devices(1), [bound])) == {"f": ("0",)}
+    quota = decide(devices(1), [bound], policy=Policy(limits=(Limit("user", "*", gpus=0),)))
+    assert (granted(quota), quota.reason("f").code) == ({}, "quota")
+    line = Line()
+    line.add(bound._replace(kind="job"))
+    paused = plan(devices(1), (), line, Policy(), NOW, closed={"job": "paused", "forced": "paused"})
+    assert (granted(paused), paused.reason("f").sentence) == ({}, "paused")
+    assert granted(plan(devices(1), (), line, Policy(), NOW, closed={"job": "low"})) == {"f": ("0",)}
+
+
 def test_a_forced_request_passes_thresholds_but_never_a_lease() -> None:
     policy = Policy(limits=(Limit("user", "*", gpus=0),))
     forced = waiting("f")._replace(forced=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LONGEST = 60  # seconds that a hook may take for one job
 MOST = 100_000  # jobs that wait to be told of; then the oldest are dropped
-HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced")
+HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "bound")
 
 
 class Hooks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from gpulease import identity
 from gpulease import job as jobs
 from gpulease.broker import job_options as given
 from gpulease.broker.batch import Batch
@@ -17,6 +18,8 @@ from gpulease.model import Request
 MOST_JOBS = 1_000_000  # of one broker that are not over
 MOST_BYTES = 64 << 20  # of one batch
 MOST_RETRIES = 1000
+TEXTS, PATHS = {"name", "label", "note"}, {"cwd", "log"}
+EDITABLE = TEXTS | PATHS | {"retry", "time_limit", "command", "after", "after_any", "request"}
 
 
 def add(core: Core, connection: Connection, message: Message) -> None:
@@ -52,6 +55,8 @@ def _check_user(core: Core, connection: Connection) -> None:
             f"The broker of {about['user']} cannot run jobs as another user.",
             "Use `gpulease run`, or ask for a system broker (`gpulease broker --system`, as root).",
         )
+    if connection.uid != os.geteuid() and not identity.has_account(connection.uid):
+        raise NotPermitted(f"User {connection.uid} has no account here, so no job can run as it.", "Have one made.")
 
 
 def _gathered(connection: Connection, message: Message) -> list[list[str]] | None:
@@ -101,8 +106,11 @@ def _make(
 
 def edited(core: Core, job: Job, changes: Message) -> Job:
     """A job that waits or is held, as `changes` want it."""
-    fields: Message = {name: given.text(changes, name) for name in ("name", "label", "note") if name in changes}
-    for name in {"cwd", "log"} & set(changes):
+    strange = sorted(set(changes) - EDITABLE)
+    if strange:
+        raise UsageError(f"A job has no {strange[0][:40]!r} that can be changed.", "See `gpulease edit --help`.")
+    fields: Message = {name: given.text(changes, name) for name in TEXTS & set(changes)}
+    for name in PATHS & set(changes):
         fields[name] = given.path(changes, name)
     if "retry" in changes:
         fields["retry"] = given.number(changes, "retry", 0, MOST_RETRIES)

@@ -17,6 +17,7 @@ from gpulease.selection import find
 
 ENVIRONMENT_BYTES = 512 << 10
 LONGEST = 10 * 365 * 86400.0  # seconds of a time limit
+LONGEST_WORD = (128 << 10) - 1  # the kernel starts no program with a longer one
 MOST_AFTER = 1000  # jobs that one may come after
 
 
@@ -110,21 +111,21 @@ def text(options: Message, name: str, most: int = 4096) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > most or "\0" in value:
-        raise UsageError(f"The option {name} is not right.", f"Give text of at most {most} letters.")
+        raise UsageError(f"The {_said(name)} is not right.", f"Give text of at most {most} letters.")
     return value
 
 
 def path(options: Message, name: str) -> str:
     value = text(options, name)
     if not value or not os.path.isabs(value):
-        raise UsageError(f"The option {name} is not right.", "Give a full path.")
+        raise UsageError(f"The {_said(name)} is not right.", "Give a full path.")
     return value
 
 
 def number(options: Message, name: str, least: int, most: int) -> int:
     value = options.get(name) or 0
     if type(value) is not int or not least <= value <= most:
-        raise UsageError(f"The option {name} is {str(value)[:40]!r}.", f"Give {least} to {most}.")
+        raise UsageError(f"The {_said(name)} is {str(value)[:40]!r}.", f"Give {least} to {most}.")
     return value
 
 
@@ -133,8 +134,12 @@ def seconds(options: Message, name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST:
-        raise UsageError(f"The option {name} is {str(value)[:40]!r}.", "Give a time above 0, as 4h.")
+        raise UsageError(f"The {_said(name)} is {str(value)[:40]!r}.", "Give a time above 0, as 4h.")
     return float(value)
+
+
+def _said(name: str) -> str:
+    return {"cwd": "folder", "retry": "number of retries"}.get(name, name.replace("_", " "))
 
 
 def command(words: object) -> tuple[str, ...]:
@@ -145,6 +150,10 @@ def command(words: object) -> tuple[str, ...]:
 
 
 def without_zero(words: list[str]) -> tuple[str, ...]:
+    if not words or not words[0]:
+        raise UsageError("A command is empty.", "Leave it out.")
+    if max(map(len, words)) > LONGEST_WORD:
+        raise UsageError(f"A command has a word of more than {LONGEST_WORD >> 10} KiB.", "Put it into a file.")
     if "\0" in "".join(words):
         raise UsageError("A command has a zero byte in it.", "Leave it out; no program can get it.")
     return tuple(words)

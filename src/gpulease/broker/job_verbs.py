@@ -23,7 +23,7 @@ MOST_RANGES = 500
 STEP = 1e-3  # seconds of arrival between a moved job and who stands at the end where it goes
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
-INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced")
+INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "bound")
 
 # ---------------------------------------------------------------------- choosing
 
@@ -45,7 +45,7 @@ def chosen(
     rows = core.store.jobs((state,) if state else states, uid, label, ranges, 1 if last else None, last)
     found = [core.queue.running.get(row["id"]) or jobs.read(row) for row in rows]
     if not found:
-        raise NotFound("No such job.", "See the ids with `gpulease ls --all`.")
+        raise NotFound(f"No such job{_called(ranges)}.", "See the ids with `gpulease ls --all`.")
     mine = [job for job in found if everyone or job.uid == connection.uid]
     if not mine:
         raise NotPermitted(f"Job {found[0].id} belongs to {found[0].user}.", "Only its user or root may do that.")
@@ -63,6 +63,11 @@ def _ranges(select: Message) -> list[tuple[int, int]]:
     if len(ranges) > MOST_RANGES:
         raise UsageError(f"More than {MOST_RANGES} ids and ranges were given.", "Use ranges, as 5-900, or --label.")
     return [(first, last) for first, last in ranges]
+
+
+def _called(ranges: list[tuple[int, int]]) -> str:
+    named = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:5])
+    return f": {named}" if named else ""
 
 
 def _done(core: Core, connection: Connection, done: list[Job], skipped: list[str] | None = None) -> None:
@@ -93,10 +98,14 @@ def _fitting(
 
 def _others(found: list[Job], states: tuple[str, ...], message: Message) -> list[str]:
     """What was named and left as it is: jobs in another state, and ids that are nobody's."""
-    there = {job.id for job in found}
-    single = [first for first, last in message["select"].get("ids") or [] if first == last]
     skipped = [f"{job.id} is {job.state}" for job in found if job.state not in states]
-    return [*skipped, *(f"{id} is not there, or not yours" for id in single if id not in there)]
+    return [*skipped, *(f"{id} is not there, or not yours" for id in _missing(found, message["select"]))]
+
+
+def _missing(found: list[Job], select: Message) -> list[int]:
+    """Ids that were named one by one and are nobody's."""
+    there = {job.id for job in found}
+    return [first for first, last in select.get("ids") or [] if first == last and first not in there]
 
 
 # ---------------------------------------------------------------------- looking
@@ -109,7 +118,7 @@ def row(core: Core, job: Job, connection: Connection) -> Message:
     waits = job.state == "waiting" and job.planner_id in core.line
     fields["why_waiting"] = core.asking.why(job.planner_id) if waits else None
     if core.settings.hide_commands and connection.uid not in (0, job.uid):
-        fields.update(command=["(hidden)"], cwd="", log="", name=None, note=None)
+        fields.update(command=["(hidden)"], cwd="", log="", name=None, note=None, why=None)
     return fields
 
 
@@ -160,7 +169,11 @@ def show(core: Core, connection: Connection, message: Message) -> None:
 
 
 def wait(core: Core, connection: Connection, message: Message) -> None:
-    core.queue.watching.watch(connection, chosen(core, connection, message["select"]))
+    found = chosen(core, connection, message["select"])
+    missing = _missing(found, message["select"])
+    if missing:
+        raise NotFound(f"Job {missing[0]} is not there, or not yours.", "See the ids with `gpulease ls --all`.")
+    core.queue.watching.watch(connection, found)
 
 
 # ---------------------------------------------------------------------- acting
@@ -226,6 +239,8 @@ def move(core: Core, connection: Connection, message: Message) -> None:
         raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the line.")
     index = max(0, message.get("index") or 0)
     ahead = len(core.line.forced)
+    if not core.edge.manages(connection.uid):
+        _refuse_to_pass(core, job, index, ahead)
     waiting = core.queue.first_waiting(ahead + index + 2)[ahead:]
     others = [entry for entry in waiting if entry.id != job.planner_id and entry.blocked is None]
     before, behind = others[max(0, index - 1) : index][-1:], others[index : index + 1]
@@ -235,6 +250,17 @@ def move(core: Core, connection: Connection, message: Message) -> None:
     place = _between(near, bool(behind)) if near else job.added
     core.queue.change(job._replace(place=place, request=job.request._replace(priority=priority)), job)
     _done(core, connection, [job])
+
+
+def _refuse_to_pass(core: Core, job: Job, index: int, ahead: int) -> None:
+    """Whoever does not run the broker may go ahead of their own jobs only."""
+    before = core.queue.first_waiting(core.line.ahead(job.planner_id))[ahead + index :]
+    others = [entry for entry in before if entry.uid != job.uid]
+    if others:
+        raise NotPermitted(
+            f"{others[-1].user} waits before job {job.id}, and you may pass your own jobs only.",
+            "Move it behind them, or ask whoever runs the broker.",
+        )
 
 
 def _between(near: list[Waiting], front: bool) -> float:
@@ -251,7 +277,9 @@ def start(core: Core, connection: Connection, message: Message) -> None:
         trouble = impossible(core, request)
         if trouble is not None:
             raise NotEnoughDevices(trouble, "Change what it asks for with `gpulease edit`.")
-        core.queue.change(waiting._replace(forced=True, request=request), job)
+        core.queue.change(
+            waiting._replace(forced=True, bound=not core.edge.manages(connection.uid), request=request), job
+        )
 
     _each(core, connection, message, WAITING, force, "started")
 
@@ -277,9 +305,12 @@ def edit(core: Core, connection: Connection, message: Message) -> None:
 
 
 def clean(core: Core, connection: Connection, message: Message) -> None:
+    select = message.get("select") or {}
     try:
-        found = chosen(core, connection, message.get("select") or {}, jobs.ENDS)
+        found = chosen(core, connection, select, jobs.ENDS)
     except NotFound:
+        if select.get("ids"):
+            raise
         found = []
     over = [job for job in found if job.over]
     core.queue.endings.forget(over)

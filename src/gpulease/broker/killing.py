@@ -134,7 +134,7 @@ class Killing:
     def _root(self, job: Job) -> trees.Root:
         lease = self._core.leases.get(job.planner_id)
         since = None if lease is None else lease.owner.start_time
-        return trees.Root(job.pid or 0, since, self._queue.token(job))
+        return trees.Root(job.pid or 0, since, self._queue.token(job), job.uid)
 
 
 def _below(job: Job, pids: Iterable[int]) -> list[int]:

@@ -24,7 +24,7 @@ from gpulease.broker.records import lease_document
 from gpulease.broker.watching import Watching
 from gpulease.job import Job
 from gpulease.model import Lease, Owner, Waiting
-from gpulease.planner import Grant
+from gpulease.planner import FORCED, Grant
 from gpulease.stores.base import Change, Document
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ class Queue:
         lease = self.core.leases.get(job.planner_id)
         if lease is None or lease.owner.boot_id != self.core.boot_id:
             return self.endings.lost(job, "the machine was started anew")
-        token = self.token(job)
-        pid = told.pid or census.find(token)
+        root = trees.Root(0, None, self.token(job), job.uid)
+        pid = told.pid or census.find(root)
         if pid is None:
             return self.endings.not_begun(job)
-        if not told.over and census.is_shell(pid, token) and self._adopt(job, pid, identity.start_time(pid)):
+        if not told.over and census.is_shell(pid, root) and self._adopt(job, pid, identity.start_time(pid)):
             return self.killing.go_on(self.running[job.id]) if job.ending else None
         # It ended meanwhile. What its shell noted last may have come after the journal was read.
         told = journal.read(self.journal(job.uid), job.uid).get(job.run_name, told)
@@ -157,9 +157,9 @@ class Queue:
 
     def _waiting(self, job: Job, blocked: str | None = None) -> Waiting:
         groups = self._groups_of(job.uid)
-        place, forced = job.place, job.forced
+        place, forced, bound = job.place, job.forced, job.bound
         return Waiting(
-            job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", place, blocked, forced
+            job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", place, blocked, forced, bound
         )  # fmt: skip
 
     def _groups_of(self, uid: int) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class Queue:
         if not self.counts.get("waiting"):
             return {}
         if self.core.settings.paused:
-            return {"job": "The queue is paused; `gpulease resume --queue` goes on."}
+            return dict.fromkeys(("job", FORCED), "The queue is paused; `gpulease resume --queue` goes on.")
         keep = self.core.settings.keep_memory
         free = self._memory.free(self.core.now())
         if free is not None and free < keep:
@@ -218,7 +218,7 @@ class Queue:
         labels = tuple(self.core.labels(grant.devices))
         job, _ = jobs.step(
             before, "start", now, tries=before.tries + 1, run=before.run + 1, started=now, devices=labels, ended=None,
-            exit_code=None, signal=None, why=None, out_of_memory=False, forced=False, place=None,
+            exit_code=None, signal=None, why=None, out_of_memory=False, forced=False, bound=False, place=None,
             log_begin=_size(before.log),
         )  # fmt: skip
         owner = Owner(job.uid, job.user, self.core.host, self.core.boot_id, groups=self._groups_of(job.uid))

@@ -138,7 +138,12 @@ PARAMETERS: dict[str, Parameter] = {
         "SAFETY_KEEP_GPU_MEMORY",
     ),
     "max-leases": Parameter(
-        "max_leases", _limit_or_none, "most jobs that share one GPU", "1 to 1000000, or none", True, "MAX_RUNNING_TASKS"
+        "max_leases",
+        _limit_or_none,
+        "most jobs that share one GPU",
+        "1 to 1000000; 0 or none for no limit",
+        True,
+        "MAX_RUNNING_TASKS",
     ),
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
     "hide-commands": Parameter("hide_commands", _flag, "hide a job's command from other users", "on or off", False),
@@ -163,7 +168,7 @@ PARAMETERS: dict[str, Parameter] = {
         "limits",
         _limits,
         "limits of users, groups, priorities: `user:*:gpus=4 group:students:shares=2`",
-        "text, or none",
+        "user, group or priority, whose, and gpus or shares, as user:*:gpus=4; or none",
     ),
 }
 SEED_NAMES = {parameter.seed: name for name, parameter in PARAMETERS.items() if parameter.seed}

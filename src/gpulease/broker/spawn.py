@@ -30,6 +30,13 @@ SCRIPT = (
 UNWRITTEN = 122  # the shell could not even note that it began
 UNSTARTABLE = (126, 127)  # what a shell says of a command that cannot be executed, or is not there
 SHELL = "/bin/sh"
+# What a shell would do itself, and a job means as a program, if there is one: `exit` would end the shell unnoticed.
+BUILTINS = frozenset(
+    """. : [ alias bg break builtin cd chdir command continue declare echo eval exec exit export false fc fg getopts
+    hash help history jobs kill let local printf pwd read readonly return set shift source test times trap true type
+    typeset ulimit umask unalias unset wait""".split()  # noqa: SIM905  # a list of them takes forty lines
+)
+ENV = "/usr/bin/env"
 
 NULL = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
 OUT = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_WRONLY, 0) for descriptor in (1, 2)]
@@ -66,7 +73,8 @@ def _start_as(words: list[str], environ: dict[str, str], uid: int) -> int:
 
 
 def words_for(journal: str, run: str, log: str, cwd: str, command: tuple[str, ...]) -> list[str]:
-    return [SHELL, "-c", SCRIPT, "gpulease-job", journal, run, log, cwd, *command]
+    through = (ENV,) if command[0] in BUILTINS and os.path.exists(ENV) else ()
+    return [SHELL, "-c", SCRIPT, "gpulease-job", journal, run, log, cwd, *through, *command]
 
 
 def home(uid: int) -> dict[str, str]:

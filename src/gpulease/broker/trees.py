@@ -1,6 +1,7 @@
 """All processes of a job: its session, their descendants, and whoever carries its mark, however detached.
 
-What escapes: a process that has left the session, lost its parent and thrown away its environment.
+What escapes: a process that has left the session, lost its parent, and thrown away its environment or become another
+user.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ ENVIRON = 1 << 17  # bytes of an environment that are searched; the mark stands 
 
 
 class Root:
-    """Where a job's tree begins: its shell, by pid and start time, and its mark."""
+    """Where a job's tree begins: its shell, by pid and start time, and its mark, which is its user's to bear."""
 
-    __slots__ = ("pid", "since", "token")
+    __slots__ = ("mark", "pid", "since", "uid")
 
-    def __init__(self, pid: int, since: int | None, token: str) -> None:
-        self.pid, self.since, self.token = pid, since, token
+    def __init__(self, pid: int, since: int | None, token: str, uid: int) -> None:
+        self.pid, self.since, self.uid = pid, since, uid
+        self.mark = f"\0GPULEASE_TOKEN={token}\0".encode()
 
 
 class Census:
@@ -39,7 +41,11 @@ class Census:
             pid: seen for pid, seen in self._processes.items() if root.since is None or seen.start_time >= root.since
         }
         session = root.pid if self._is_leader(root) else None
-        found = {pid for pid, seen in born.items() if seen.session == session or self._carries(pid, root)}
+        found = {
+            pid
+            for pid, seen in born.items()
+            if (seen.session == session and _may_be(pid, root)) or self._carries(pid, root)
+        }
         return sorted(_with_children(found, born))
 
     def _is_leader(self, root: Root) -> bool:
@@ -49,21 +55,26 @@ class Census:
             return True
         return root.since is None and self._carries(root.pid, root)
 
-    def find(self, token: str) -> int | None:
+    def find(self, root: Root) -> int | None:
         """The shell of a job that was started by a broker that is gone, by its mark."""
-        root = Root(0, None, token)
         for pid, seen in self._processes.items():
             if seen.session == pid and self._carries(pid, root):
                 return pid
         return None
 
-    def is_shell(self, pid: int, token: str) -> bool:
-        return pid in self._processes and self._carries(pid, Root(pid, None, token))
+    def is_shell(self, pid: int, root: Root) -> bool:
+        return pid in self._processes and self._carries(pid, root)
 
     def _carries(self, pid: int, root: Root) -> bool:
+        """The variable itself, in a process of the job's user: anybody can write another's mark anywhere."""
         if pid not in self._environs:
-            self._environs[pid] = _environ(pid)
-        return f"GPULEASE_TOKEN={root.token}".encode() in self._environs[pid]
+            self._environs[pid] = b"\0" + _environ(pid) + b"\0"
+        return root.mark in self._environs[pid] and _may_be(pid, root)
+
+
+def _may_be(pid: int, root: Root) -> bool:
+    """A user's journal and marks are the user's own word, so they lead to the user's own processes only."""
+    return root.uid == 0 or identity.user_of(pid) == root.uid
 
 
 def _with_children(found: set[int], born: dict[int, identity.Family]) -> set[int]:

@@ -244,7 +244,17 @@ def events(core: Core, connection: Connection, message: Message) -> None:
     since = 0.0 if message.get("since") is None else core.now() - message["since"]
     most = max(1, min(MOST_EVENTS, message.get("most") or 1000))
     rows = [{"time": event.time, "what": event.what, **event.fields} for event in core.store.events(since, most)]
+    if core.settings.hide_commands and connection.uid != 0:
+        rows = [row if row.get("user") == connection.user else _without_command(row) for row in rows]
     core.edge.send(connection, {"ok": {"events": rows}})
+
+
+def _without_command(row: Message) -> Message:
+    """Why a job ended may quote its command; that it ended, and how, is said before the colon."""
+    why = row.get("why")
+    if row.get("kind") != "job" or why is None:
+        return row
+    return {**row, "why": why.partition(":")[0] if why.startswith("job ") else None}
 
 
 def ping(core: Core, connection: Connection, message: Message) -> None:

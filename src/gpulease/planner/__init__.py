@@ -13,11 +13,12 @@ from gpulease.planner.fairness import Spent, Usage, decayed, forget, settle, wei
 from gpulease.planner.holds import Hold, remaining
 from gpulease.planner.line import Line
 from gpulease.planner.policy import Limit, Policy
-from gpulease.planner.reasons import Reason
+from gpulease.planner.reasons import FORCED, Reason
 from gpulease.planner.result import Grant, Plan, lease_of
 from gpulease.planner.states import DeviceState, DeviceView, device_state
 
 __all__ = [
+    "FORCED",
     "DeviceState",
     "DeviceView",
     "Grant",

@@ -23,6 +23,7 @@ from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, s
 from gpulease.planner.placement import place
 from gpulease.planner.policy import Policy
 from gpulease.planner.queue import Key, Queue
+from gpulease.planner.reasons import FORCED
 from gpulease.planner.result import Grant, Plan
 from gpulease.planner.states import DeviceView
 
@@ -94,9 +95,17 @@ class _Decision:
     def force(self) -> None:
         for id in sorted(self.line.forced, key=lambda id: (self.line[id].since, id)):
             waiting = self.line[id]
+            if waiting.bound and self._stopped(waiting):
+                continue
             slots = place(self.board, waiting.kind, waiting.request, forced=True)
             if slots is not None:
                 self.grant(waiting, slots)
+
+    def _stopped(self, waiting: Waiting) -> bool:
+        request = waiting.request
+        share = request.memory is not None
+        reached = self.ledger.reached(party_of(waiting), request.priority, request.gpus, share)
+        return FORCED in self.closed or reached is not None
 
     def serve(self, priority: int) -> None:
         tier = self.line.tiers[priority]

@@ -20,6 +20,8 @@ HELD = "held"
 UNAVAILABLE = "unavailable"
 BUSY = "busy"
 
+FORCED = "forced"  # in `closed` a kind of its own: who was told to start now by somebody who is bound
+
 
 class Reason(NamedTuple):
     code: str

@@ -15,7 +15,7 @@ from gpulease.planner.holds import Hold, expected_start
 from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import family_of, party_of, size_of
 from gpulease.planner.placement import fits_if_unheld
-from gpulease.planner.reasons import Reason, Value
+from gpulease.planner.reasons import FORCED, Reason, Value
 from gpulease.planner.states import DRAINING, EXCLUDED, LOST, OUTSIDE
 
 OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
@@ -33,8 +33,9 @@ def why(
     request = waiting.request
     if waiting.blocked is not None:
         return Reason(reasons.BLOCKED, {"text": waiting.blocked})
-    if not waiting.forced and waiting.kind in closed:
-        return Reason(reasons.CLOSED, {"text": closed[waiting.kind]})
+    kind = FORCED if waiting.bound else waiting.kind
+    if kind in closed and (waiting.bound or not waiting.forced):
+        return Reason(reasons.CLOSED, {"text": closed[kind]})
     if not waiting.forced and (request.not_before or -inf) > now:
         start = request.not_before or 0.0
         return Reason(reasons.NOT_YET, {"not_before": start, "seconds": start - now})
@@ -42,7 +43,7 @@ def why(
         return _impossible(board, waiting.kind, request)
     gpus, share = request.gpus, request.memory is not None
     reached = ledger.reached(party_of(waiting), request.priority, gpus, share)
-    if reached is not None and not waiting.forced:
+    if reached is not None and (waiting.bound or not waiting.forced):
         return _quota(reached)
     if held is not None:
         return _holding(board, held, now)
