@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from gpulease.job import Job, document
@@ -79,7 +80,8 @@ def main() -> int:
     for line in sys.stdin.buffer.read().splitlines():
         trouble = tell(hook, line)
         if trouble is not None:
-            print(f"the hook on-finish failed for job {json.loads(line)['id']}: {trouble}", file=sys.stderr)
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+            print(f"{stamp} the hook on-finish failed for job {json.loads(line)['id']}: {trouble}", file=sys.stderr)
     return 0
 
 
@@ -87,7 +89,9 @@ def _run(command: str, body: bytes) -> str | None:
     """Why it failed; None when it did not."""
     try:
         code = subprocess.run(["/bin/sh", "-c", command], input=body, timeout=LONGEST).returncode
-    except (subprocess.TimeoutExpired, OSError) as trouble:
+    except subprocess.TimeoutExpired:
+        return f"it was ended after {LONGEST} s"
+    except OSError as trouble:
         return str(trouble)
     return f"exit code {code}" if code else None
 
