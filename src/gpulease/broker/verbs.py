@@ -112,10 +112,10 @@ def _owner(core: Core, connection: Connection, message: Message, request: Reques
         return base
     pid = connection.pid if message.get("owner") is None else message["owner"]
     start_time, owned_by = core.edge.identify(pid)
+    if owned_by is not None and uid not in (0, owned_by):
+        raise NotPermitted(f"Process {pid} belongs to another user.", "Name a process of your own.")
     if owned_by is None or not core.edge.watch(pid, start_time):
         raise NotFound(f"There is no process {pid}.", "Give the pid of a process that runs.")
-    if uid not in (0, owned_by):
-        raise NotPermitted(f"Process {pid} belongs to another user.", "Name a process of your own.")
     return base._replace(pid=pid, start_time=start_time)
 
 
