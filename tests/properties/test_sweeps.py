@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.cli.sweeps import sweep
+from gpulease.cli.sweeps import sweep, sweep_all
 from gpulease.errors import UsageError
 
 names = st.sampled_from(["lr", "seed", "batch", "x_1"])
@@ -30,12 +30,12 @@ def test_there_is_a_command_for_each_combination(chosen: dict[str, list[str]]) -
 
 @given(st.integers(-50, 50), st.integers(-50, 50), st.integers(-7, 7))
 def test_a_range_counts_from_the_first_to_the_last(first: int, last: int, step: int) -> None:
-    if step == 0:
+    expected = list(range(first, last + (step > 0) - (step < 0), step)) if step else []
+    if not expected:
         with pytest.raises(UsageError):
-            sweep(["{n}"], [f"n={first}:{last}:0"])
+            sweep(["{n}"], [f"n={first}:{last}:{step}"])
         return
-    found = [int(words[0]) for words in sweep(["{n}"], [f"n={first}:{last}:{step}"])]
-    assert found == list(range(first, last + (step > 0) - (step < 0), step))
+    assert [int(words[0]) for words in sweep(["{n}"], [f"n={first}:{last}:{step}"])] == expected
 
 
 @given(st.text(max_size=12))
@@ -54,9 +54,43 @@ def test_what_makes_no_sense_is_refused(option: str) -> None:
         sweep(["{n}"], [option])
 
 
-@pytest.mark.parametrize("value", ["--5:3", "²:3", "1:" + "9" * 30])
+@pytest.mark.parametrize("value", ["--5:3", "²:3", "a:b", "10.0.0.1:80", "1:2:3:4"])
 def test_what_only_looks_like_a_range_is_a_value(value: str) -> None:
     assert sweep(["{n}"], [f"n={value}"]) == [[value]]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("5:1", "write 5:1:-1"),
+        ("1:5:-1", "write 1:5[.]"),
+        ("1:5:-2", "write 1:5:2"),
+        ("1:1000000000", "more than 1000000"),
+        ("1:1000001", "more than 1000000"),
+        ("1:" + "9" * 30, "more than 1000000"),
+        ("1:600000,1:600000", "more than 1000000"),
+        ("0.1:0.5", "List the values"),
+        ("1:1e9", "List the values"),
+        ("1:2:.5", "List the values"),
+    ],
+)
+def test_a_range_that_is_none_is_refused_with_the_way_out(values: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        sweep(["{n}"], [f"n={values}"])
+
+
+def test_a_variable_is_swept_once() -> None:
+    with pytest.raises(UsageError, match="twice"):
+        sweep(["{a}"], ["a=1,2", "a=3"])
+
+
+def test_a_million_values_are_not_too_many() -> None:
+    assert len(sweep(["{a}"], ["a=1:1000000"])) == 1_000_000
+
+
+def test_texts_are_filled_in_as_the_command_is() -> None:
+    made = sweep_all(["{a}"], {"log": "s{a}-{b}.log"}, ["a={b},2"])
+    assert made == [(["{b}"], {"log": "s{b}-{b}.log"}), (["2"], {"log": "s2-{b}.log"})]
 
 
 def test_a_value_is_not_taken_for_another_placeholder() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
@@ -75,6 +78,108 @@ def test_a_job_goes_on_through_a_new_broker(queue: QueueSite) -> None:
     assert job.state == "running"
     (queue.folder / "go").touch()
     assert job.wait() == "complete"
+
+
+def test_a_job_comes_after_a_job_an_id_or_a_list_of_them() -> None:
+    first = gpulease.submit(["true"], hold=True)
+    second = gpulease.submit(["true"], hold=True)
+    forms: list[Any] = [first, first.id, str(first.id), [first], [first.id], (first, first.id)]
+    for form in forms:
+        job = gpulease.submit(["true"], after=form)
+        assert (job.info["after"], job.info["after_any"]) == ([first.id], False)
+        job = gpulease.submit(["true"], after_any=form)
+        assert (job.info["after"], job.info["after_any"]) == ([first.id], True)
+        job = gpulease.submit(["true"], after=form, after_any=True)
+        assert (job.info["after"], job.info["after_any"]) == ([first.id], True)
+    assert gpulease.submit(["true"], after=[first, second]).info["after"] == [first.id, second.id]
+    assert gpulease.submit(["true"], after=[], after_any=[], hold=True).info["after"] == []
+
+
+@pytest.mark.parametrize("name", ["after", "after_any"])
+@pytest.mark.parametrize("value", ["", "x", None, [None], [True], 1.5, [[1]]])
+def test_what_is_no_job_to_come_after_is_refused(name: str, value: Any) -> None:
+    arguments: dict[str, Any] = {name: value}
+    with pytest.raises(UsageError):
+        gpulease.submit(["true"], **arguments)
+    assert gpulease.jobs() == []
+
+
+def test_a_job_starts_at_a_time_that_is_written_in_any_way() -> None:
+    moment = datetime.datetime(2100, 1, 2, 3, 4)
+    for at in (moment, moment.timestamp(), "2100-01-02T03:04", moment.astimezone(datetime.UTC)):
+        assert gpulease.submit(["true"], at=at).info["request"]["not_before"] == moment.timestamp()
+    assert gpulease.submit(["true"], at="in 1h").state == "waiting"
+    wrong: list[Any] = ["whenever", math.nan, math.inf, True, [], "9999999-01-01"]
+    for at in wrong:
+        with pytest.raises(UsageError):
+            gpulease.submit(["true"], at=at)
+
+
+WRONG: list[dict[str, Any]] = [
+    {"cwd": "/no/such/folder"},
+    {"cwd": ""},
+    {"log": "/no/such/folder/log"},
+    {"log": ""},
+    {"env": {"A=B": "c"}},
+    {"env": {"": "c"}},
+    {"env": {"A\0": "c"}},
+    {"env": {"A": "c\0"}},
+    {"env": {"A": 1}},
+    {"time_limit": math.nan},
+    {"time_limit": math.inf},
+    {"duration": math.nan},
+    {"command": [""]},
+    {"command": ["a\0b"]},
+    {"command": ["echo", "x" * 131_072]},
+]
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=lambda arguments: str(arguments)[:30])
+def test_what_the_command_line_refuses_is_refused_here(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        gpulease.submit(**{"command": ["true"], **arguments})
+    assert gpulease.jobs() == []
+
+
+def test_states_and_times_are_checked(queue: QueueSite) -> None:
+    with pytest.raises(UsageError, match="zzz"):
+        gpulease.jobs(state="zzz")
+    job = gpulease.submit(["true"], hold=True)
+    for timeout in (math.nan, math.inf, -1):
+        with pytest.raises(UsageError):
+            job.wait(timeout)
+
+
+def test_errors_speak_of_arguments_and_name_the_job(queue: QueueSite) -> None:
+    with pytest.raises(NotEnoughDevices, match="hold=True"):
+        gpulease.submit(["true"], gpus=5)
+    job = gpulease.submit(["true"], hold=True)
+    with pytest.raises(NotGranted) as late:
+        job.wait(0)
+    assert "--" not in str(late.value).replace("`gpulease ls", "")
+    queue.act("rm", job.id)
+    with pytest.raises(NotFound, match=str(job.id)):
+        job.state  # noqa: B018
+
+
+def test_a_folder_that_was_removed_is_told(queue: QueueSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = queue.folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match="was removed"):
+        gpulease.submit(["true"])
+    assert gpulease.submit(["true"], cwd="/").wait() == "complete"
+
+
+def test_a_log_that_is_no_file_is_not_waited_for(queue: QueueSite) -> None:
+    job = gpulease.submit(["true"])
+    job.wait()
+    os.unlink(job.info["log"])
+    assert job.log() == ""
+    os.mkfifo(job.info["log"])
+    with pytest.raises(NotFound, match="no ordinary file"):
+        job.log()
 
 
 def test_errors_are_the_same(queue: QueueSite) -> None:

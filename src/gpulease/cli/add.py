@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.parsing import add_command
+from gpulease.cli import job_options as given
+from gpulease.cli.parsing import Once, add_command
 from gpulease.cli.requests import add_request, request_fields
 from gpulease.errors import UsageError
 
@@ -13,9 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    Batch = tuple[list[list[str]], dict[str, str | None]]
+
 EXAMPLES = """\
 The job gets this environment and folder, its GPUs in CUDA_VISIBLE_DEVICES, and
-GPULEASE_JOB and GPULEASE_DEVICES.
+GPULEASE_JOB and GPULEASE_DEVICES. A command, also one of --file, is split into
+words as a shell would, but no shell runs it: for pipes and $VARIABLES write
+sh -c '...'. A sweep fills in --log, --name-job, --label and --note too.
 
 examples:
   gpulease add -- python train.py --lr 0.1
@@ -29,6 +34,7 @@ examples:
 # Letters that mean nothing to a shell's quoting: such a line is split twenty times as fast.
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \t-_=+./,:;@%^~!?*()[]{}<>|&$#")
 PART = 400_000  # characters of commands in one message
+SHORT = 30_000  # characters of a line whose words cannot be too long
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -42,11 +48,13 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--env", action="append", default=[], metavar="K=V", help="one more variable; may be repeated")
     parser.add_argument("--retry", type=int, default=0, metavar="N", help="run again up to N times if it fails")
     parser.add_argument("--time-limit", metavar="TIME", help="kill it after so long, as 4h")
-    parser.add_argument("--after", metavar="IDS", help="start after these are complete, as 3,4")
-    parser.add_argument("--after-any", metavar="IDS", help="start after these have ended, however")
+    parser.add_argument("--after", action=Once, metavar="IDS", help="start after these are complete, as 3,4")
+    parser.add_argument("--after-any", action=Once, metavar="IDS", help="start after these have ended, however")
     parser.add_argument("--at", metavar="TIME", help="not before: 22:30, 2026-12-24T22:30, or in 2h")
     parser.add_argument("--hold", action="store_true", help="queue it but do not let it start (see `resume`)")
-    parser.add_argument("--file", metavar="PATH", help="queue each line of a file; `-` is the standard input")
+    parser.add_argument(
+        "--file", metavar="PATH", help="queue each line of a file, as words, without a shell; `-` is the standard input"
+    )
     parser.add_argument(
         "--sweep", action="append", default=[], metavar="K=VALUES", help="a job for each of 1,2,3 or 1:5"
     )
@@ -54,34 +62,78 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    commands = _commands(arguments)
+    batches = _batches(arguments)
     request = request_fields(arguments)
     if arguments.exclusive and arguments.mem:
         raise UsageError("--exclusive and --mem were both given.", "Leave one of the two out.")
     if arguments.at is not None:
-        request["not_before"] = moment(arguments.at)
-    done = _send(commands, request, _options(arguments))
-    print("\n".join(map(str, range(done["first"], done["last"] + 1))))
+        request["not_before"] = given.moment(arguments.at)
+    options = _options(arguments)
+    _check_logs(batches)
+    print("\n".join(map(str, _queue(batches, request, options))))
     return 0
 
 
-def _send(commands: list[list[str]], request: dict[str, Any], options: dict[str, Any]) -> Any:
-    """In parts that fit a message; the last one queues all of them in one commit.
+def _check_logs(batches: list[Batch]) -> None:
+    """Within a batch the broker tells logs of the same name apart by the ids, but not from those of another."""
+    used = set()
+    for _, texts in batches:
+        log = texts["log"] = given.log_path(texts["log"])
+        if log in used and not (log or "/").endswith("/") and log != os.devnull:
+            raise UsageError(
+                f"Several jobs of the sweep would write to {log!r}.",
+                "Write every variable into --log, or name a folder.",
+            )
+        used.add(log)
 
-    The token lets it be sent again when the broker ended before it answered, and be queued once.
-    """
-    from gpulease.client import Client, again
 
-    *parts, last = _parts(commands)
-    token = os.urandom(8).hex()
-    client = Client()
-    while True:
+def _queue(batches: list[Batch], request: dict[str, Any], options: dict[str, Any]) -> list[int]:
+    """The ids. Each batch is queued in one commit; if one is refused, those before it are taken back."""
+    sender = _Sender()
+    queued: list[int] = []
+    try:
+        for commands, texts in batches:
+            named = {name: text for name, text in texts.items() if text is not None}
+            done = sender.send(commands, request, {**options, **named})
+            queued += range(done["first"], done["last"] + 1)
+    except BaseException:
+        if queued:
+            sender.take_back(queued)
+        raise
+    return queued
+
+
+class _Sender:
+    def __init__(self) -> None:
+        from gpulease.client import Client
+
+        self._client = Client()
+
+    def send(self, commands: list[list[str]], request: dict[str, Any], options: dict[str, Any]) -> Any:
+        """In parts that fit a message; the last one queues all of them in one commit.
+
+        The token lets it be sent again when the broker ended before it answered, and be queued once.
+        """
+        from gpulease.client import again
+
+        *parts, last = _parts(commands)
+        token = os.urandom(8).hex()
+        while True:
+            try:
+                for part in parts:
+                    self._client.ask("add", request={}, options={}, commands=part, more=True)
+                return self._client.ask("add", request=request, options=options, commands=last, token=token)
+            except ConnectionError:
+                self._client = again(self._client)
+
+    def take_back(self, ids: list[int]) -> None:
+        from gpulease.cli.choosing import pairs
+        from gpulease.errors import GpuleaseError
+
         try:
-            for part in parts:
-                client.ask("add", request={}, options={}, commands=part, more=True)
-            return client.ask("add", request=request, options=options, commands=last, token=token)
-        except ConnectionError:
-            client = again(client)
+            self._client.ask("rm", select={"ids": pairs(ids)})
+        except (GpuleaseError, OSError):
+            pass  # why they are to be taken back is told; that this failed too, `gpulease ls` shows
 
 
 def _parts(commands: list[list[str]]) -> list[list[list[str]]]:
@@ -98,44 +150,28 @@ def _parts(commands: list[list[str]]) -> list[list[list[str]]]:
 
 
 def _options(arguments: Namespace) -> dict[str, Any]:
+    """What is the same for all of them."""
     from gpulease.quantities import parse_seconds
 
-    if arguments.after and arguments.after_any:
+    if arguments.after is not None and arguments.after_any is not None:
         raise UsageError("--after and --after-any were both given.", "Leave one of the two out.")
-    cwd = os.path.abspath(arguments.cwd or ".")
-    if not os.path.isdir(cwd):
-        raise UsageError(f"The folder {cwd!r} does not exist.", "Give one that does, with --cwd.")
+    limit = None if arguments.time_limit is None else parse_seconds(arguments.time_limit)
     options = {
-        "cwd": cwd,
-        "environment": {**own_environment(), **_variables(arguments.env)},
-        "name": arguments.name_job,
-        "label": arguments.label,
-        "note": arguments.note,
-        "log": _log(arguments.log),
+        "cwd": given.folder(arguments.cwd),
+        "environment": {**given.own_environment(), **_variables(arguments.env)},
         "retry": arguments.retry,
-        "time_limit": None if arguments.time_limit is None else parse_seconds(arguments.time_limit),
-        "after": ids(arguments.after or arguments.after_any),
-        "after_any": bool(arguments.after_any),
+        "time_limit": given.time_limit(limit, "--time-limit"),
+        "after": _after(arguments),
+        "after_any": arguments.after_any is not None,
         "hold": arguments.hold,
     }
     return {name: value for name, value in options.items() if value is not None and value != [] and value is not False}
 
 
-def own_environment() -> dict[str, str]:
-    """What a job gets of its submitter: the variables, and the mode of the files that it makes."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return {**os.environ, "GPULEASE_UMASK": f"{mask:03o}"}
-
-
-def _log(path: str | None) -> str | None:
-    if path is None:
-        return None
-    full = os.path.abspath(path) + ("/" if path.endswith("/") or os.path.isdir(path) else "")
-    folder = full if full.endswith("/") else os.path.dirname(full)
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError(f"The log cannot be written to {path!r}.", "Name a file in a folder that you may write in.")
-    return full
+def _after(arguments: Namespace) -> list[int]:
+    if arguments.after_any is not None:
+        return given.ids(arguments.after_any, "--after-any")
+    return [] if arguments.after is None else given.ids(arguments.after, "--after")
 
 
 def _variables(pairs: list[str]) -> dict[str, str]:
@@ -148,12 +184,21 @@ def _variables(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def ids(text: str | None) -> list[int]:
-    words = [] if text is None else [word.removeprefix("J") for word in text.split(",") if word]
-    for word in words:
-        if not word.isdecimal() or len(word) >= 20:
-            raise UsageError(f"{word[:40]!r} is no job id.", "Write ids, as --after 3,4.")
-    return [int(word) for word in words]
+def _batches(arguments: Namespace) -> list[Batch]:
+    """Commands with their texts. There is one batch, unless a sweep fills in the texts too."""
+    texts = {"name": arguments.name_job, "label": arguments.label, "note": arguments.note, "log": arguments.log}
+    if not arguments.sweep:
+        return [(_commands(arguments), texts)]
+    if arguments.file is not None or not arguments.command:
+        _commands(arguments)  # says what is wrong
+    from gpulease.cli.sweeps import sweep_all
+
+    given_texts = {name: text for name, text in texts.items() if text is not None}
+    batches: dict[tuple[str, ...], Batch] = {}
+    for words, filled in sweep_all(arguments.command, given_texts, arguments.sweep):
+        given.check_command(words)
+        batches.setdefault(tuple(filled.values()), ([], {**texts, **filled}))[0].append(words)
+    return list(batches.values())
 
 
 def _commands(arguments: Namespace) -> list[list[str]]:
@@ -163,15 +208,11 @@ def _commands(arguments: Namespace) -> list[list[str]]:
         return _from_file(arguments.file)
     if not arguments.command:
         raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease add -- python train.py`.")
-    if not arguments.sweep:
-        return [arguments.command]
-    from gpulease.cli.sweeps import sweep
-
-    return sweep(arguments.command, arguments.sweep)
+    given.check_command(arguments.command)
+    return [arguments.command]
 
 
 def _from_file(path: str) -> list[list[str]]:
-    import shlex
     import sys
 
     try:
@@ -179,38 +220,27 @@ def _from_file(path: str) -> list[list[str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The file {path!r} cannot be read: {error}.", "Check its name.") from None
     commands = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        try:
-            words = line.split() if PLAIN.issuperset(line) else shlex.split(line)
-        except ValueError as error:
-            raise UsageError(
-                f"Line {number} of {path!r} is no command ({error}): {line[:60]!r}.",
-                "Nothing was queued; mend that line.",
-            ) from None
+        words, wrong = _words(line)
+        if wrong is not None:
+            shown = f"Line {number} of {path!r} is no command: it {wrong}: {line[:60]!r}."
+            raise UsageError(shown, "Nothing was queued; mend that line.")
         commands.append(words)
     if not commands:
         raise UsageError(f"The file {path!r} has no command in it.", "Write one command a line.")
     return commands
 
 
-def moment(text: str) -> float:
-    """A time of day, a date and time, or `in 2h`, as Unix seconds."""
-    import time
+def _words(line: str) -> tuple[list[str], str | None]:
+    """The words of a line, and what is wrong with them."""
+    if len(line) < SHORT and PLAIN.issuperset(line):
+        return line.split(), None
+    import shlex
 
-    from gpulease.quantities import parse_seconds
-
-    if text.startswith("in "):
-        return time.time() + parse_seconds(text[3:])
-    for form in ("%H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%d"):
-        try:
-            parsed = time.strptime(text, form)
-        except ValueError:
-            continue
-        if form != "%H:%M":
-            return time.mktime(parsed)
-        today = time.localtime()
-        moment = time.mktime((*today[:3], parsed.tm_hour, parsed.tm_min, 0, 0, 0, -1))
-        return moment if moment > time.time() else moment + 86400
-    raise UsageError(f"{text[:40]!r} is no time.", "Write 22:30, 2026-12-24T22:30 or 'in 2h'.")
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        return [], f"cannot be split into words ({error})"
+    return words, given.wrong_with(words)

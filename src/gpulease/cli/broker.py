@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 EXAMPLES = """\
-Without this, a broker of your own starts by itself at first use and ends by itself
-after ten idle minutes. One in the foreground stays until it is stopped.
+Without this, a broker of your own starts by itself at first use and ends by
+itself after ten idle minutes. One in the foreground stays until it is stopped.
 
 examples:
   gpulease broker                 for you alone

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice, say
+from gpulease.cli.choosing import add_choice, ask, choice, say
+from gpulease.errors import NotFound, WrongState
 
 EXAMPLES = """\
+The log that the queue made for a job goes too; one of --log stays.
+
 examples:
   gpulease clean                     all that ended
   gpulease clean --state complete
@@ -19,6 +22,9 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
-    return say("forgot", Client().ask("clean", select=choice(arguments)))
+    select = choice(arguments)
+    try:
+        return say("forgot", ask("clean", select), select)
+    except NotFound:
+        job = ask("show", select)["jobs"][0]  # else there is none, and that is what is told
+        raise WrongState(f"Job {job['id']} is {job['state']}, so it cannot be forgotten.") from None

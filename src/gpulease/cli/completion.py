@@ -62,8 +62,20 @@ def suggestions(words: list[str]) -> list[str]:
         return _choices(before, words[-1])
     if words[-1].startswith("-"):
         return [option for option in options if option.startswith("--") and option.startswith(words[-1])]
-    positional = (action for action in parser._actions if not action.option_strings)
-    return [choice for action in positional for choice in _choices(action, words[-1])]
+    positional = [action for action in parser._actions if not action.option_strings]
+    found = [choice for action in positional for choice in _choices(action, words[-1])]
+    return found + [word for word in _usual(words, positional) if word.startswith(words[-1])]
+
+
+def _usual(words: list[str], positional: list[Action]) -> list[str]:
+    """What may stand for ids of jobs, and the names of parameters."""
+    if words[0] == "set":
+        from gpulease.broker.settings import PARAMETERS
+
+        return list(PARAMETERS) if len(words) == 2 else ["default"]
+    names = {action.dest for action in positional}
+    more = ["broker"] if words[0] == "log" else []
+    return ["all", "last", *more] if "ids" in names else ["last"] if "id" in names and len(words) == 2 else []
 
 
 def _choices(action: Action | None, typed: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice
+from gpulease.cli.choosing import add_choice, ask, choice
 
 EXAMPLES = """\
 examples:
@@ -18,14 +18,12 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from shlex import join
-
+    from gpulease.cli.ls import command_text
     from gpulease.cli.show import tail
-    from gpulease.client import Client
 
-    for job in Client().ask("show", select=choice(arguments), environment=True)["jobs"]:
+    for job in ask("show", choice(arguments), environment=True)["jobs"]:
         print(f"job {job['id']} is {job['state']}: {job['why_waiting'] or job['why'] or 'nothing is wrong with it'}")
-        print(f"  command  {join(job['command'])}")
+        print(f"  command  {command_text(job)}")
         print(f"  folder   {job['cwd']}")
         print(f"  PATH     {(job.get('environment') or {}).get('PATH', '')}")
         for line in tail(job["log"], 5):

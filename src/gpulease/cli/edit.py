@@ -2,81 +2,115 @@
 
 from __future__ import annotations
 
-import os
 from argparse import SUPPRESS, ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice, say
+from gpulease.cli import job_options
+from gpulease.cli.choosing import add_choice, ask, choice, say
 from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 EXAMPLES = """\
+What is not named stays as it is.
+
 examples:
   gpulease edit 12 --priority 1
   gpulease edit 3-9 --mem 8G --new-label night
+  gpulease edit 12 --after none --at none
   gpulease edit 12 -- python train.py --lr 0.01
 """
+# option, what its value is called, what it does
+NUMBERS = (
+    (("-n", "--gpus"), "N", "ask for so many GPUs"),
+    (("-p", "--priority"), "P", "another priority; smaller is sooner"),
+    (("--retry",), "N", "run again up to N times if it fails"),
+)
+TEXTS = (
+    ("--mem", "SIZE", "share one GPU by memory, as 6G; `none` for whole GPUs"),
+    ("--min-memory", "SIZE", "GPUs with at least so much memory; `none` for any"),
+    ("--name", "NAMES", "GPUs of these names, as A100,V100; `none` for any"),
+    ("--time-limit", "TIME", "kill it after so long, as 4h; `none` for never"),
+    ("--name-job", "NAME", "another name of the job"),
+    ("--new-label", "LABEL", "another label"),
+    ("--note", "TEXT", "another note"),
+    ("--after", "IDS", "start after these are complete, as 3,4; `none` for none"),
+    ("--after-any", "IDS", "start after these have ended, however; `none` for none"),
+    ("--at", "TIME", "not before: 22:30, 2026-12-24T22:30, or in 2h; `none` for at once"),
+    ("--cwd", "PATH", "another folder to run in"),
+)
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser)
     parser.set_defaults(command_behind=True)
-    for option in ("--gpus", "--priority", "--retry"):
-        parser.add_argument(option, type=int, default=SUPPRESS, metavar="N", help=f"another {option[2:]}")
-    for option in ("--mem", "--min-memory"):
-        parser.add_argument(option, default=SUPPRESS, metavar="SIZE", help=f"another {option[2:]}; `none` for none")
-    parser.add_argument("--name", default=SUPPRESS, help="other names of GPUs")
-    parser.add_argument("--time-limit", default=SUPPRESS, metavar="TIME", help="another time limit; `none` for none")
-    parser.add_argument("--name-job", default=SUPPRESS, metavar="NAME", help="another name")
-    parser.add_argument("--new-label", default=SUPPRESS, metavar="LABEL", help="another label")
-    parser.add_argument("--note", default=SUPPRESS, metavar="TEXT", help="another note")
-    parser.add_argument("--after", default=SUPPRESS, metavar="IDS", help="other jobs to come after; `none` for none")
-    parser.add_argument("--after-any", default=SUPPRESS, metavar="IDS", help="the same, however they end")
-    parser.add_argument("--at", default=SUPPRESS, metavar="TIME", help="another time before which it does not start")
-    parser.add_argument("--cwd", default=SUPPRESS, metavar="PATH", help="another folder")
+    for options, value, text in NUMBERS:
+        parser.add_argument(*options, type=int, default=SUPPRESS, metavar=value, help=text)
+    for option, value, text in TEXTS:
+        parser.add_argument(option, default=SUPPRESS, metavar=value, help=text)
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
     changes = _changes(vars(arguments))
     if not changes:
         raise UsageError("Nothing to change was given.", "See `gpulease edit --help`.")
-    return say("edited", Client().ask("edit", select=choice(arguments), changes=changes))
+    select = choice(arguments)
+    return say("edited", ask("edit", select, changes=changes), select)
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
-    from gpulease.cli.add import ids, moment
-    from gpulease.quantities import parse_bytes, parse_seconds
-
-    def size(text: str) -> int | None:
-        return None if text == "none" else parse_bytes(text)
-
-    request: dict[str, Any] = {name: given[name] for name in ("gpus", "priority") if name in given}
-    if "mem" in given:
-        request["memory"] = size(given["mem"])
-    if "min_memory" in given:
-        request["min_memory"] = size(given["min_memory"])
-    if "at" in given:
-        request["not_before"] = moment(given["at"])
-    if "name" in given:
-        request["names"] = [part for part in given["name"].split(",") if part]
     changes: dict[str, Any] = {name: given[name] for name in ("retry", "note") if name in given}
     for option, field in (("name_job", "name"), ("new_label", "label")):
         if option in given:
             changes[field] = given[option]
-    for option in ("after", "after_any"):
-        if option in given:
-            changes["after"] = [] if given[option] == "none" else ids(given[option])
-            changes["after_any"] = option == "after_any"
+    changes |= _changed_after(given)
     if "cwd" in given:
-        changes["cwd"] = os.path.abspath(given["cwd"])
+        changes["cwd"] = job_options.folder(given["cwd"])
     if "time_limit" in given:
-        limit = given["time_limit"]
-        changes["time_limit"] = None if limit == "none" else parse_seconds(limit)
+        changes["time_limit"] = _or_none(given["time_limit"], _limit)
     if given.get("command"):
+        job_options.check_command(given["command"])
         changes["command"] = given["command"]
+    request = _changed_request(given)
     return {**changes, "request": request} if request else changes
+
+
+def _changed_after(given: dict[str, Any]) -> dict[str, Any]:
+    options = [option for option in ("after", "after_any") if option in given]
+    if len(options) == 2:
+        raise UsageError("--after and --after-any were both given.", "Leave one of the two out.")
+    if not options:
+        return {}
+    option = options[0]
+    name = f"--{option.replace('_', '-')}"
+    found = _or_none(given[option], lambda text: job_options.ids(text, name))
+    return {"after": found or [], "after_any": option == "after_any"}
+
+
+def _changed_request(given: dict[str, Any]) -> dict[str, Any]:
+    from gpulease.cli.requests import listed
+    from gpulease.quantities import parse_bytes
+
+    request: dict[str, Any] = {name: given[name] for name in ("gpus", "priority") if name in given}
+    if "mem" in given:
+        request["memory"] = _or_none(given["mem"], parse_bytes)
+    if "min_memory" in given:
+        request["min_memory"] = _or_none(given["min_memory"], parse_bytes)
+    if "at" in given:
+        request["not_before"] = _or_none(given["at"], job_options.moment)
+    if "name" in given:
+        request["names"] = _or_none(given["name"], lambda text: listed("--name", text)) or []
+    return request
+
+
+def _or_none(text: str, read: Callable[[str], Any]) -> Any:
+    return None if text == "none" else read(text)
+
+
+def _limit(text: str) -> float | None:
+    from gpulease.quantities import parse_seconds
+
+    return job_options.time_limit(parse_seconds(text), "--time-limit")

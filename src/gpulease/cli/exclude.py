@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 EXAMPLES = """\
-Excluded devices stay visible and are never granted. Leases on them stay until they
-end. `gpulease include` brings them back.
+Excluded devices stay visible and are never granted. Leases on them stay until
+they end. `gpulease include` brings them back.
 
 examples:
   gpulease exclude 3 --note "fan broken"

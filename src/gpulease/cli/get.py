@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 Held for the shell or script that asked, and given back when that ends, or by
-`gpulease release`. With --for it is a reservation, which ends by the clock alone.
+`gpulease release`. With --for it is a reservation, which ends by the clock
+alone.
 
 examples:
   GPUID=$(gpulease get)                  in a script: an index

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice, say
+from gpulease.cli.choosing import add_choice, ask, choice, say
 
 EXAMPLES = """\
-A device is not free before all that the job started is gone. The grace between TERM
-and KILL is the parameter `grace` (see `gpulease set`).
+A device is not free before all that the job started is gone. The grace between
+TERM and KILL is the parameter `grace` (see `gpulease set`).
 
 examples:
   gpulease kill 3
@@ -24,6 +24,5 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
-    return say("killed", Client().ask("kill", select=choice(arguments)))
+    select = choice(arguments)
+    return say("killed", ask("kill", select), select)

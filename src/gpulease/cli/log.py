@@ -6,7 +6,10 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 
-from gpulease.errors import NotFound, UsageError
+from gpulease.cli.choosing import ENDED, _ranges, add_choice, ask, choice
+from gpulease.cli.parsing import at_least
+from gpulease.cli.show import open_log, tail
+from gpulease.errors import GpuleaseError, NotFound, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,15 +20,17 @@ examples:
   gpulease log 12
   gpulease log 12 -f             until it ends
   gpulease log last --tail 20
+  gpulease log --state failed --tail 5
   gpulease log broker            the broker's own
 """
+BROKER = ("broker", "main")
 BLOCK = 1 << 16
 LOOK = 0.2  # seconds between looks at a file that grows
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("ids", nargs="+", metavar="ID", help="job ids and ranges, as 3,5-9; `all`; `last`; `broker`")
+    add_choice(parser, more="; `broker`")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
 
@@ -33,59 +38,97 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.client import Client
 
+    at_least(0, "--tail", arguments.tail)
+    if set(arguments.ids) & set(BROKER):
+        return _show_broker(arguments)
+    select = choice(arguments)
     client = Client()
-    if arguments.ids in (["broker"], ["main"]):
-        path = os.path.join(client.directory, "broker.log")
-        return _show(client, path, arguments, None)
-    found = _jobs(client, arguments.ids)
+    found = ask("show", select, client)["jobs"]
     if arguments.follow and len(found) > 1:
         raise UsageError("Only one log can be followed.", "Name one job with -f.")
-    for job in found:
-        if len(found) > 1:
-            print(f"==> job {job['id']} <==", flush=True)
-        _show(client, job["log"], arguments, job)
+    if len(found) > 1:
+        return _show_all(found, arguments.tail)
+    _show(client, found[0]["log"], arguments, found[0])
     return 0
 
 
-def _show(client: Any, path: str, arguments: Namespace, job: dict[str, Any] | None) -> int:
-    position = _print(path, arguments.tail, job)
+def _show_broker(arguments: Namespace) -> int:
+    from gpulease.client import Client
+
+    if len(arguments.ids) > 1 or arguments.label is not None or arguments.state is not None:
+        raise UsageError("The broker's log was asked for together with those of jobs.", "Ask for one, then the other.")
+    client = Client()
+    path = os.path.join(client.directory, "broker.log")
+    about = client.ask("ping")
+    if not os.path.exists(path) or _writes_elsewhere(about["pid"], path):
+        kind = "in the foreground" if about["kind"] == "own" else f"as the {about['kind']} broker"
+        raise NotFound(
+            f"The broker (process {about['pid']}) runs {kind}, so it keeps no log: it writes to its own stderr.",
+            "Look there: at its terminal, or in the journal of the service manager that runs it.",
+        )
+    _show(client, path, arguments, None)
+    return 0
+
+
+def _writes_elsewhere(pid: int, path: str) -> bool:
+    """Whether the file is from another broker, before this one."""
+    try:
+        return not os.path.samefile(f"/proc/{pid}/fd/2", path)
+    except OSError:
+        return False  # it is another user's, and nobody can tell
+
+
+def _show_all(found: list[dict[str, Any]], lines: int | None) -> int:
+    """One after the other; what has none is told at the end."""
+    without, shown = [], 0
+    for job in found:
+        try:
+            with open_log(job["log"]):
+                print(f"==> job {job['id']} <==", flush=True)
+            _print(job["log"], lines)
+            shown += 1
+        except FileNotFoundError:
+            without.append(job["id"])
+        except GpuleaseError as error:
+            print(f"gpulease: job {job['id']}: {error.what}", file=sys.stderr)
+    if without:
+        print(f"gpulease: no output yet, or none any more: job {_ranges(without)}", file=sys.stderr)
+    return 0 if shown else 1
+
+
+def _show(client: Any, path: str, arguments: Namespace, job: dict[str, Any] | None) -> None:
+    position = 0
+    try:
+        position = _print(path, arguments.tail)
+    except FileNotFoundError:
+        if job is None or job["state"] in ENDED:
+            raise NotFound(
+                f"There is no log at {path!r}.", "The job may never have started; see `gpulease show`."
+            ) from None
+        if not arguments.follow:
+            print(f"gpulease: job {job['id']} is {job['state']} and has written nothing yet", file=sys.stderr)
     if arguments.follow:
         _follow(client, path, position, job)
-    return 0
 
 
-def _jobs(client: Any, ids: list[str]) -> Any:
-    from gpulease.cli.choosing import choice
-
-    select = choice(Namespace(ids=ids, label=None, state=None, choice_required=True))
-    return client.ask("show", select=select)["jobs"]
-
-
-def _print(path: str, lines: int | None, job: dict[str, Any] | None) -> int:
+def _print(path: str, lines: int | None) -> int:
     """What is there; returns where it ends."""
-    if not os.path.exists(path):
-        if job is not None and job["state"] in ("waiting", "held", "running", "paused"):
-            return 0
-        raise NotFound(f"There is no log at {path!r}.", "The job may never have started; see `gpulease show`.")
-    if lines is not None:
-        from gpulease.cli.show import tail
-
-        found = tail(path, lines)
-        print("\n".join(found) + ("\n" if found else ""), end="")
-        return os.path.getsize(path)
-    return _copy(path, 0)
+    if lines is None:
+        return _copy(path, 0)
+    with open_log(path) as file:
+        size = os.fstat(file.fileno()).st_size
+    found = tail(path, lines)
+    print("\n".join(found) + ("\n" if found else ""), end="", flush=True)
+    return size
 
 
 def _copy(path: str, position: int) -> int:
     """Bytes as they are, from `position` on."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(position)
-            while block := file.read(BLOCK):
-                sys.stdout.buffer.write(block)
-                position += len(block)
-    except FileNotFoundError:
-        return position
+    with open_log(path) as file:
+        file.seek(position)
+        while block := file.read(BLOCK):
+            sys.stdout.buffer.write(block)
+            position += len(block)
     sys.stdout.flush()
     return position
 
@@ -97,7 +140,10 @@ def _follow(client: Any, path: str, position: int, job: dict[str, Any] | None) -
     _watch(client, job)
     over = False
     while True:
-        position = _copy(path, position)
+        try:
+            position = _copy(path, position)
+        except FileNotFoundError:
+            pass  # not yet, or not any more
         if over:
             return
         try:

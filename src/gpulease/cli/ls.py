@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice
-from gpulease.cli.parsing import add_json
+from gpulease.cli.choosing import ENDED, add_choice, ask, choice
+from gpulease.cli.parsing import add_json, at_least
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gpulease.cli.render import Terminal
 
 EXAMPLES = """\
-Running jobs first, then the line in order with the reason why each waits, then the
-last ones that ended.
+Running jobs first, then the line in order with the reason why each waits, then
+the last ones that ended.
 
 examples:
   gpulease ls
@@ -45,11 +45,9 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
-    select = choice(arguments) or None
-    most = arguments.most or (1000 if arguments.all or select else 50)
-    told = Client().ask("ls", all=arguments.all, most=most, select=select)
+    select = choice(arguments)
+    most = at_least(1, "--most", arguments.most) or (1000 if arguments.all or select else 50)
+    told = ask("ls", select, all=arguments.all, most=most)
     if arguments.json:
         import json
 
@@ -57,8 +55,20 @@ def run(arguments: Namespace) -> int:
         return 0
     from gpulease.cli.render import Terminal
 
-    print("\n".join(_lines(told, Terminal())))
+    terminal = Terminal()
+    more = [] if select else _more(told, arguments.all, terminal)
+    print("\n".join([*_lines(told, terminal), *more]))
     return 0
+
+
+def _more(told: dict[str, Any], all: bool, terminal: Terminal) -> list[str]:
+    """How many there are beside those that are shown."""
+    over = sum(told["counts"].get(state, 0) for state in ENDED)
+    ended = over - sum(job["state"] in ENDED for job in told["jobs"])
+    others = sum(told["counts"].values()) - len(told["jobs"]) - ended
+    mark = "…" if terminal.unicode else "..."
+    lines = [f"{mark} and {others} more that wait; see --most"] if others > 0 else []
+    return [*lines, *([f"{mark} and {ended} more ended; see {'--most' if all else '--all'}"] if ended > 0 else [])]
 
 
 def _lines(told: dict[str, Any], terminal: Terminal) -> list[str]:
@@ -67,14 +77,23 @@ def _lines(told: dict[str, Any], terminal: Terminal) -> list[str]:
     mark = "SIMULATED GPUs; " if told["simulated"] else ""
     counts = ", ".join(f"{number} {state}" for state, number in sorted(told["counts"].items()))
     head = f"{mark}{counts or 'no jobs'}" + ("; the queue is paused" if told["paused"] else "")
+    heads = _wrapped(head, terminal.width)
     if not told["jobs"]:
-        return [head]
+        return heads
     rows = [("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND"), *(_row(job) for job in told["jobs"])]
     lines = plain_table(rows, terminal)
     shown = [lines[0]]
     for job, line in zip(told["jobs"], lines[1:], strict=True):
         shown.append(line.replace(job["state"], terminal.paint(job["state"], COLOURS[job["state"]]), 1))
-    return [head, *shown]
+    return [*heads, *shown]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    from textwrap import wrap
+
+    return wrap(text, width)
 
 
 def _row(job: dict[str, Any]) -> tuple[str, ...]:
@@ -113,10 +132,15 @@ def span(seconds: float) -> str:
     return f"{whole}s"
 
 
-def _text(job: dict[str, Any]) -> str:
+def command_text(job: dict[str, Any]) -> str:
+    """As it may be typed; what is hidden from others is not a command."""
     from shlex import join
 
-    text = job["name"] or join(job["command"])
+    return "(hidden)" if job["command"] == ["(hidden)"] else join(job["command"])
+
+
+def _text(job: dict[str, Any]) -> str:
+    text = job["name"] or command_text(job)
     why = job["why_waiting"] or job["why"]
     code = job["exit_code"]
     end = f" [exit code {code}]" if job["state"] == "failed" and not why else ""

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from gpulease.cli.parsing import add_last, at_least
+
 EXAMPLES = """\
 It takes the priority of whoever stands there.
 
 examples:
   gpulease move 12          to the front
+  gpulease move last        the newest job, to the front
   gpulease move 12 3        behind the first three
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("id", type=int, metavar="ID", help="a job that waits")
+    add_last(parser, "a job that waits")
     parser.add_argument("index", type=int, nargs="?", default=0, metavar="INDEX", help="its new place (default 0)")
 
 
 def run(arguments: Namespace) -> int:
+    from gpulease.cli.choosing import one_id
     from gpulease.client import Client
 
-    Client().ask("move", id=arguments.id, index=arguments.index)
-    print(f"moved {arguments.id} to place {arguments.index}")
+    index = at_least(0, "The place", arguments.index)
+    client = Client()
+    id = one_id(arguments.id, client)
+    client.ask("move", id=id, index=index)
+    print(f"moved {id}")
     return 0

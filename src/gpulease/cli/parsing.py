@@ -39,6 +39,32 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
+class Once(argparse.Action):
+    """An option of which a second one would silently replace the first."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"{option_string} was given twice, and takes one value")
+        setattr(namespace, self.dest, values)
+
+
+def add_last(parser: argparse.ArgumentParser, help: str) -> None:
+    """The one job, or lease, that a verb is about."""
+    parser.add_argument("id", metavar="ID", help=f"{help}; `last` is the newest job")
+
+
+def at_least(least: int, option: str, number: int | None) -> int | None:
+    if number is not None and number < least:
+        raise UsageError(f"{option} is {number}.", f"Give {least} or more.")
+    return number
+
+
 def make_parser(verb: str) -> Parser:
     from gpulease.cli.main import VERBS, load
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice, say
+from gpulease.cli.choosing import add_choice, ask, choice, say
+from gpulease.errors import UsageError
 
 EXAMPLES = """\
-A paused job keeps its GPU and its memory there. `--queue` lets running jobs end and
-starts no more.
+A paused job keeps its GPU and its memory there. `--queue` lets running jobs end
+and starts no more.
 
 examples:
   gpulease pause 3
@@ -30,7 +31,10 @@ def pause_or_resume(arguments: Namespace, verb: str, past: str) -> int:
     from gpulease.client import Client
 
     if not arguments.queue:
-        return say(past, Client().ask(verb, select=choice(arguments)))
+        select = choice(arguments)
+        return say(past, ask(verb, select), select)
+    if arguments.ids or arguments.label is not None or arguments.state is not None:
+        raise UsageError("--queue is about all jobs, and some were named too.", "Leave one of the two out.")
     Client().ask(verb, queue=True)
     print(f"{past} the queue")
     return 0

@@ -41,9 +41,9 @@ def request_fields(arguments: Namespace) -> dict[str, Any]:
     fields = {
         "gpus": arguments.gpus,
         "memory": None if arguments.mem is None else parse_bytes(arguments.mem),
-        "names": _listed("--name", arguments.name),
-        "devices": _listed("--devices", arguments.devices),
-        "exclude": _listed("--exclude", arguments.exclude),
+        "names": listed("--name", arguments.name),
+        "devices": listed("--devices", arguments.devices),
+        "exclude": listed("--exclude", arguments.exclude),
         "min_memory": None if arguments.min_memory is None else parse_bytes(arguments.min_memory),
         "max_leases": arguments.max_leases,
         "priority": arguments.priority,
@@ -52,7 +52,7 @@ def request_fields(arguments: Namespace) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
-def _listed(option: str, text: str | None) -> list[str]:
+def listed(option: str, text: str | None) -> list[str]:
     if text is None:
         return []
     parts = [part.strip() for part in text.split(",") if part.strip()]

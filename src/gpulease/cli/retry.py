@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice, say
+from gpulease.cli.choosing import add_choice, ask, choice, say
 
 EXAMPLES = """\
 examples:
@@ -19,6 +19,5 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
-    return say("queued again", Client().ask("retry", select=choice(arguments)))
+    select = choice(arguments)
+    return say("queued again", ask("retry", select), select)

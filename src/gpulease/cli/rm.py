@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice, say
+from gpulease.cli.choosing import add_choice, ask, choice, say
 
 EXAMPLES = """\
+The log that the queue made for a job goes too; one of --log stays.
+
 examples:
   gpulease rm 3
   gpulease rm --state failed
@@ -19,6 +21,5 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
-    return say("removed", Client().ask("rm", select=choice(arguments)))
+    select = choice(arguments)
+    return say("removed", ask("rm", select), select)

@@ -10,8 +10,8 @@ from gpulease.errors import UsageError
 
 EXAMPLES = """\
 The command gets the GPUs in CUDA_VISIBLE_DEVICES (UUIDs) and their indices in
-GPULEASE_DEVICES. It keeps this process's pid and terminal; when it ends, however
-it ends, the GPUs are given back.
+GPULEASE_DEVICES. It keeps this process's pid and terminal; when it ends,
+however it ends, the GPUs are given back.
 
 examples:
   gpulease run -- python train.py

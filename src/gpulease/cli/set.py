@@ -7,7 +7,8 @@ from argparse import ArgumentParser, Namespace
 from gpulease.cli.parsing import add_json
 
 EXAMPLES = """\
-They are kept. gpulimit's names (MAX_ERR_TIMES, SAFETY_KEEP_MEMORY, ...) are understood.
+They are kept. gpulimit's names (MAX_ERR_TIMES, SAFETY_KEEP_MEMORY, ...) are
+understood.
 
 examples:
   gpulease set

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice
+from gpulease.cli.choosing import add_choice, ask, choice
 from gpulease.cli.parsing import add_json
+from gpulease.errors import GpuleaseError, NotFound, NotPermitted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import IO, Any
 
 EXAMPLES = """\
 examples:
@@ -19,6 +22,7 @@ examples:
   gpulease show last --json
 """
 LINES = 10
+SEE_SHOW = "See `gpulease show` for where the output goes."
 BLOCK = 1 << 16
 
 
@@ -30,9 +34,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
-    told = Client().ask("show", select=choice(arguments), environment=arguments.env)["jobs"]
+    told = ask("show", choice(arguments), environment=arguments.env)["jobs"]
     for job in told:
         job["output"] = tail(job["log"], LINES)
     if arguments.json:
@@ -41,14 +43,34 @@ def run(arguments: Namespace) -> int:
         print(json.dumps({"jobs": told}, indent=2))
         return 0
     print("\n\n".join(_text(job) for job in told))
+    kept = [str(job["id"]) for job in told if arguments.env and job.get("environment") is None]
+    if kept:
+        sys.stdout.flush()
+        print(f"gpulease: only the submitter sees the environment of job {','.join(kept)}", file=sys.stderr)
     return 0
+
+
+def open_log(path: str) -> IO[bytes]:
+    """Of ordinary files alone: whoever opens a FIFO waits for its writer."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except PermissionError:
+        raise NotPermitted(f"The log {path!r} may not be read.", "Ask whoever owns it, or root.") from None
+    except OSError as error:
+        raise NotFound(f"The log {path!r} cannot be read: {error.strerror}.", SEE_SHOW) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotFound(f"The log {path!r} is no ordinary file, so it is not shown.", SEE_SHOW)
+    return open(descriptor, "rb")
 
 
 def tail(path: str, lines: int) -> list[str]:
     """The last lines of a file, however long they are; none where it cannot be read."""
     found: list[bytes] = []
     try:
-        with open(path, "rb") as file:
+        with open_log(path) as file:
             size = os.fstat(file.fileno()).st_size
             block = BLOCK
             while lines > 0 and len(found) <= lines:
@@ -57,7 +79,7 @@ def tail(path: str, lines: int) -> list[str]:
                 if block >= size:
                     break
                 block *= 8
-    except OSError:
+    except (OSError, GpuleaseError):
         return []
     if found and not found[-1]:
         found.pop()
@@ -65,12 +87,10 @@ def tail(path: str, lines: int) -> list[str]:
 
 
 def _text(job: dict[str, Any]) -> str:
-    from shlex import join
-
-    from gpulease.cli.ls import span
+    from gpulease.cli.ls import command_text, span
     from gpulease.cli.render import clean
 
-    rows = [("job", str(job["id"])), ("state", _state(job)), ("command", join(job["command"])), ("folder", job["cwd"])]
+    rows = [("job", str(job["id"])), ("state", _state(job)), ("command", command_text(job)), ("folder", job["cwd"])]
     rows += [(name, str(job[name])) for name in ("name", "label", "note", "user") if job[name]]
     rows += [("wants", _wants(job["request"])), ("GPUs", ",".join(job["devices"])), ("log", job["log"])]
     rows += [(name, _moment(job[name])) for name in ("added", "started", "ended") if job[name]]
@@ -106,9 +126,13 @@ def _state(job: dict[str, Any]) -> str:
 def _wants(request: dict[str, Any]) -> str:
     from gpulease.quantities import format_bytes
 
-    what = f"{format_bytes(request['memory'])} of a GPU" if request["memory"] else f"{request['gpus']} GPU"
+    what = f"{format_bytes(request['memory'])} of a GPU" if request["memory"] else _gpus(request["gpus"])
     names = f", {','.join(request['names'])}" if request["names"] else ""
     return f"{what}{names}, priority {request['priority']}"
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU" if number == 1 else f"{number} GPUs"
 
 
 def _moment(seconds: float) -> str:

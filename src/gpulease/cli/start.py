@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice, say
+from gpulease.cli.choosing import add_choice, ask, choice, say
 
 EXAMPLES = """\
 examples:
@@ -18,6 +18,5 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
-    return say("next to start:", Client().ask("start", select=choice(arguments)))
+    select = choice(arguments)
+    return say("next to start:", ask("start", select), select)

@@ -6,23 +6,24 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice
+from gpulease.cli.choosing import add_choice, choice, named
 from gpulease.cli.parsing import add_json
-from gpulease.errors import NotGranted
+from gpulease.errors import NotFound, NotGranted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 EXAMPLES = """\
-The exit code is 0 when all are complete, the job's own when one was waited for, else
-1. With several, a bar shows how far it is.
+The exit code is 0 when all are complete, the job's own when one was waited for,
+else 1. With several, a bar shows how far it is.
 
 examples:
   gpulease wait 12
   gpulease wait all
   gpulease wait --label sweep1 --timeout 2h
 """
+DAY = 86400.0  # seconds; the kernel does not wait for a month at once
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -59,13 +60,18 @@ def wait_for(select: dict[str, Any], until: float | None, show: Any = None) -> d
             return ended
         except ConnectionError:
             client = again(client)
+        except NotFound as error:
+            raise named(error, select) from None
 
 
 def _left(client: Any, until: float | None, ended: dict[int, Any], show: Any) -> int:
     """How many have not ended, after the next word of the broker."""
-    told = client.receive(None if until is None else max(0.0, until - time.monotonic()))
-    if told is None:
-        raise NotGranted("The jobs did not end in time.", "Wait longer with --timeout.")
+    told = None
+    while told is None:
+        rest = None if until is None else until - time.monotonic()
+        told = client.receive(None if rest is None else min(DAY, max(0.0, rest)))
+        if told is None and rest is not None and rest <= DAY:
+            raise NotGranted("The jobs did not end in time.", "Wait longer; `gpulease ls` shows how far they are.")
     for job in told["ok"]["ended"]:
         ended[job["id"]] = job
     left: int = told["ok"]["left"]
