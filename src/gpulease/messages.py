@@ -43,6 +43,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "add": {
         "request": "request",
         "commands": "commands",
+        "each": "each?",
         "options": "options",
         "more": "bool?",
         "token": "text?",
@@ -113,6 +114,13 @@ def _is_commands(value: object) -> bool:
     )
 
 
+def _is_each(value: object) -> bool:
+    """A list with the texts of each command that are its own."""
+    return isinstance(value, list) and all(
+        isinstance(texts, dict) and len(texts) <= 8 and {str}.issuperset(map(type, texts.values())) for texts in value
+    )
+
+
 FITS: dict[str, Callable[[object], bool]] = {
     "text": _is_text,
     "texts": _is_list,
@@ -120,6 +128,7 @@ FITS: dict[str, Callable[[object], bool]] = {
     "seconds": _is_number,
     "bool": lambda value: isinstance(value, bool),
     "commands": _is_commands,
+    "each": _is_each,
     "options": lambda value: isinstance(value, dict) and len(value) <= 64,
     "select": lambda value: isinstance(value, dict) and len(value) <= 8,
     "request": lambda value: isinstance(value, dict) and len(value) <= 32,

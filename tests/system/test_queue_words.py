@@ -43,7 +43,6 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (2, "more than 1000000", ["add", "--sweep", "a=1:1000000000", "--", "echo", "{a}"]),
     (2, "List the values", ["add", "--sweep", "a=0.1:0.5", "--", "echo", "{a}"]),
     (2, "log cannot be written", ["add", "--sweep", "a=1,x/y", "--log", "{a}.log", "--", "echo", "{a}"]),
-    (2, "Several jobs", ["add", "--sweep", "a=1,2", "--log", "/tmp/x", "--label", "{a}", "--", "echo", "{a}"]),
     (2, "--most is 0", ["ls", "--most", "0"]),
     (2, "--most is -1", ["ls", "--most", "-1"]),
     (2, "--tail is -1", ["log", "1", "--tail", "-1"]),
@@ -150,12 +149,29 @@ def test_a_sweep_fills_in_the_log_the_name_the_label_and_the_note(queue: QueueSi
     texts = [f"--log={queue.folder}/s{{a}}{{b}}.log", "--name-job=n{a}", "--label=l{b}", "--note=o{a}{c}"]
     ids = add(queue, "--sweep", "a=1,2", "--sweep", "b=x,y", *texts, "--", "echo", "{a}{b}")
     assert ids == [1, 2, 3, 4]
+    assert [queue.job(id)["command"][1] for id in ids] == ["1x", "1y", "2x", "2y"]
     found = {"".join(job["command"][1:]): job for job in queue.end(*ids)}
     assert set(found) == {"1x", "1y", "2x", "2y"}
     for words, job in found.items():
         assert (job["name"], job["label"], job["note"]) == (f"n{words[0]}", f"l{words[1]}", f"o{words[0]}{{c}}")
         assert job["log"] == f"{queue.folder}/s{words}.log"
         assert queue.output(job["id"]) == f"{words}\n"
+
+
+def test_a_long_sweep_with_texts_of_its_own_is_queued_whole_or_not_at_all(queue: QueueSite) -> None:
+    queue.ask("pause", queue=True)
+    words = ["--sweep", "a=1:3000", "--name-job", "n{a}" + "x" * 400, "--", "true", "{a}"]
+    assert add(queue, *words) == list(range(1, 3001))
+    assert [queue.job(id)["name"][:5] for id in (1, 3000)] == ["n1xxx", "n3000"]
+    wrong = queue.run("add", "--sweep", "a=1:3000", "--name-job", "n{a}" + "x" * 4094, "--", "true", "{a}")
+    assert wrong.returncode == 2
+    assert queue.ask("ls")["counts"] == {"waiting": 3000}
+
+
+def test_jobs_of_a_sweep_that_share_a_log_are_told_apart_by_their_ids(queue: QueueSite) -> None:
+    ids = add(queue, "--sweep", "a=1,2", "--sweep", "b=1,2", f"--log={queue.folder}/s{{a}}.log", "--", "echo", "{a}{b}")
+    queue.end(*ids)
+    assert [queue.job(id)["log"] for id in ids] == [f"{queue.folder}/s{1 + id // 3}.log.{id}" for id in ids]
 
 
 # --------------------------------------------------------------------- the logs

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpulease.job import Job, stored
-from gpulease.stores.base import Change
+from gpulease.stores.base import Change, Document
 
 APART = 1e-6  # seconds between the arrival of one and the next
 
 
 class Batch:
-    def __init__(self, pattern: Job, commands: list[tuple[str, ...]], log: Callable[[int], str]) -> None:
-        self._pattern, self._commands, self._log = pattern, commands, log
+    def __init__(
+        self, pattern: Job, commands: list[tuple[str, ...]], log: Callable[[int], str], each: list[Document]
+    ) -> None:
+        """`each`: the fields that a command has of its own; empty when all are alike."""
+        self._pattern, self._commands, self._log, self._each = pattern, commands, log, each
         self.first = pattern.id
         self.last = pattern.id + len(commands) - 1
 
@@ -26,13 +29,16 @@ class Batch:
 
     def __iter__(self) -> Iterator[Job]:
         for id, words in enumerate(self._commands, self.first):
-            yield self._pattern._replace(id=id, command=words, log=self._log(id), added=self._added(id))
+            yield self._pattern._replace(**self._own(id, words))
 
     def changes(self) -> Iterator[Change]:
         alike = stored(self._pattern)
         for id, words in enumerate(self._commands, self.first):
-            own = {**alike, "id": id, "command": words, "log": self._log(id), "added": self._added(id)}
-            yield Change("jobs", str(id), own)
+            yield Change("jobs", str(id), {**alike, **self._own(id, words)})
+
+    def _own(self, id: int, words: tuple[str, ...]) -> Document:
+        own = {"id": id, "command": words, "log": self._log(id), "added": self._added(id)}
+        return {**own, **self._each[id - self.first]} if self._each else own
 
     def _added(self, id: int) -> float:
         return self._pattern.added + (id - self.first) * APART

@@ -18,6 +18,7 @@ class Connection:
         "backlog",
         "bytes",
         "descriptor",
+        "each",
         "outgoing",
         "parts",
         "pid",
@@ -38,6 +39,7 @@ class Connection:
         self.backlog: list[Message] = []  # received, and to be handled when it is its turn again, the next one last
         self.since_partial: float | None = None
         self.parts: list[list[str]] = []  # of a batch of jobs that is still coming in
+        self.each: list[dict[str, str]] = []  # what each of them has of its own, if anything
         self.bytes = 0
         self._groups: tuple[str, ...] | None = None
 

@@ -27,9 +27,10 @@ def add(core: Core, connection: Connection, message: Message) -> None:
 
     With a token of the client's choice it may be sent again, when the broker ended before it answered.
     """
-    commands = _gathered(connection, message)
-    if commands is None:
+    gathered = _gathered(connection, message)
+    if gathered is None:
         return core.edge.send(connection, {"ok": {"more": True}})
+    commands, each = gathered
     _check_user(core, connection)
     token = f"{connection.uid} {message['token']}" if message.get("token") else None
     if token is not None and token in core.queue.batches:
@@ -40,7 +41,7 @@ def add(core: Core, connection: Connection, message: Message) -> None:
     options = message["options"]
     request = given.request_of(core, message["request"], bool(options.get("hold")))
     environ = given.environment_of(options.get("environment"))
-    made = _make(core, connection, commands, request, environ[0], options)
+    made = _make(core, connection, commands, each, request, environ[0], options)
     core.queue.add(made, environ, token)
     core.since_at_least(made.arrival)
     core.edge.send(connection, {"ok": {"first": made.first, "last": made.last}})
@@ -59,26 +60,36 @@ def _check_user(core: Core, connection: Connection) -> None:
         raise NotPermitted(f"User {connection.uid} has no account here, so no job can run as it.", "Have one made.")
 
 
-def _gathered(connection: Connection, message: Message) -> list[list[str]] | None:
-    parts = connection.parts
+def _gathered(connection: Connection, message: Message) -> tuple[list[list[str]], list[dict[str, str]]] | None:
+    each = message.get("each") or []
     connection.bytes += sum(sum(map(len, words)) for words in message["commands"])
-    if connection.bytes > MOST_BYTES:
-        parts.clear()
-        connection.bytes = 0
-        raise TooMuch(f"A batch has more than {MOST_BYTES >> 20} MiB of commands.", "Divide it.")
-    parts += message["commands"]
-    if message.get("more"):
+    connection.bytes += sum(sum(map(len, texts.values())) for texts in each)
+    connection.parts += message["commands"]
+    connection.each += each
+    too_much = connection.bytes > MOST_BYTES
+    if message.get("more") and not too_much:
         return None
-    gathered, connection.parts, connection.bytes = list(parts), [], 0
-    if not gathered:
+    commands, each = connection.parts, connection.each
+    connection.parts, connection.each, connection.bytes = [], [], 0
+    if too_much:
+        raise TooMuch(f"A batch has more than {MOST_BYTES >> 20} MiB of commands.", "Divide it.")
+    if not commands:
         raise UsageError("No command was given.", "Write it behind `--`, or one a line with --file.")
-    return gathered
+    if each and len(each) != len(commands):
+        raise UsageError("Some commands have texts of their own, and others have not.")
+    return commands, each
 
 
 def _make(
-    core: Core, connection: Connection, commands: list[list[str]], request: Request, environ: str, options: Message
+    core: Core,
+    connection: Connection,
+    commands: list[list[str]],
+    each: list[dict[str, str]],
+    request: Request,
+    environ: str,
+    options: Message,
 ) -> Batch:
-    """All alike but for id, command, log and the moment of arrival."""
+    """All alike but for id, command, log, the moment of arrival, and the texts that are in `each`."""
     first = core.queue.number + 1
     now = core.since()
     alike = Job(
@@ -101,7 +112,7 @@ def _make(
     )
     alike, _ = jobs.step(alike, "add-held" if options.get("hold") else "add", now)
     log = given.log_of(core, connection, options, len(commands))
-    return Batch(alike, list(map(given.without_zero, commands)), log)
+    return Batch(alike, list(map(given.without_zero, commands)), log, given.own_texts(options, each, first))
 
 
 def edited(core: Core, job: Job, changes: Message) -> Job:

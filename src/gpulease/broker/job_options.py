@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 
@@ -18,6 +19,7 @@ from gpulease.selection import find
 ENVIRONMENT_BYTES = 512 << 10
 LONGEST = 10 * 365 * 86400.0  # seconds of a time limit
 LONGEST_WORD = (128 << 10) - 1  # the kernel starts no program with a longer one
+OWN = {"name", "label", "note", "log"}  # what each job of a batch may have of its own
 MOST_AFTER = 1000  # jobs that one may come after
 
 
@@ -100,10 +102,30 @@ def log_of(core: Core, connection: Connection, options: Message, count: int) -> 
     if asked is None:
         folder = os.path.dirname(core.queue.default_log(connection.uid, 0))
         return lambda id: f"{folder}/{id}.log"
+    return _log_at(options, asked, count == 1)
+
+
+def _log_at(options: Message, asked: str, alone: bool) -> Callable[[int], str]:
     path = os.path.join(text(options, "cwd") or "/", asked)
     if asked.endswith("/") or os.path.isdir(path):
         return lambda id: os.path.join(path, f"{id}.log")
-    return lambda id: path if count == 1 else f"{path}.{id}"
+    return lambda id: path if alone else f"{path}.{id}"
+
+
+def own_texts(options: Message, each: list[dict[str, str]], first: int) -> list[Message]:
+    """The name, label, note and log that a job of a batch has of its own."""
+    logs = Counter(texts.get("log") for texts in each)
+    return [_own(options, texts, id, logs[texts.get("log")] == 1) for id, texts in enumerate(each, first)]
+
+
+def _own(options: Message, texts: dict[str, str], id: int, alone: bool) -> Message:
+    strange = sorted(set(texts) - OWN)
+    if strange or texts.get("log") == "":
+        raise UsageError(f"A command cannot have such a {(strange or ['log'])[0][:40]!r} of its own.")
+    found: Message = {name: text(texts, name) for name in texts}
+    if "log" in found:
+        found["log"] = _log_at(options, found["log"], alone)(id)
+    return found
 
 
 def text(options: Message, name: str, most: int = 4096) -> str | None:

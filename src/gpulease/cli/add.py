@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    Batch = tuple[list[list[str]], dict[str, str | None]]
+    Texts = dict[str, str]
 
 EXAMPLES = """\
 The job gets this environment and folder, its GPUs in CUDA_VISIBLE_DEVICES, and
@@ -62,90 +62,49 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    batches = _batches(arguments)
+    commands, texts, each = _commands_and_texts(arguments)
     request = request_fields(arguments)
     if arguments.exclusive and arguments.mem:
         raise UsageError("--exclusive and --mem were both given.", "Leave one of the two out.")
     if arguments.at is not None:
         request["not_before"] = given.moment(arguments.at)
-    options = _options(arguments)
-    _check_logs(batches)
-    print("\n".join(map(str, _queue(batches, request, options))))
+    done = _send(commands, each, request, {**_options(arguments), **texts})
+    print("\n".join(map(str, range(done["first"], done["last"] + 1))))
     return 0
 
 
-def _check_logs(batches: list[Batch]) -> None:
-    """Within a batch the broker tells logs of the same name apart by the ids, but not from those of another."""
-    used = set()
-    for _, texts in batches:
-        log = texts["log"] = given.log_path(texts["log"])
-        if log in used and not (log or "/").endswith("/") and log != os.devnull:
-            raise UsageError(
-                f"Several jobs of the sweep would write to {log!r}.",
-                "Write every variable into --log, or name a folder.",
-            )
-        used.add(log)
+def _send(commands: list[list[str]], each: list[Texts], request: dict[str, Any], options: dict[str, Any]) -> Any:
+    """In parts that fit a message; the last one queues all of them in one commit.
 
+    The token lets it be sent again when the broker ended before it answered, and be queued once.
+    """
+    from gpulease.client import Client, again
 
-def _queue(batches: list[Batch], request: dict[str, Any], options: dict[str, Any]) -> list[int]:
-    """The ids. Each batch is queued in one commit; if one is refused, those before it are taken back."""
-    sender = _Sender()
-    queued: list[int] = []
-    try:
-        for commands, texts in batches:
-            named = {name: text for name, text in texts.items() if text is not None}
-            done = sender.send(commands, request, {**options, **named})
-            queued += range(done["first"], done["last"] + 1)
-    except BaseException:
-        if queued:
-            sender.take_back(queued)
-        raise
-    return queued
-
-
-class _Sender:
-    def __init__(self) -> None:
-        from gpulease.client import Client
-
-        self._client = Client()
-
-    def send(self, commands: list[list[str]], request: dict[str, Any], options: dict[str, Any]) -> Any:
-        """In parts that fit a message; the last one queues all of them in one commit.
-
-        The token lets it be sent again when the broker ended before it answered, and be queued once.
-        """
-        from gpulease.client import again
-
-        *parts, last = _parts(commands)
-        token = os.urandom(8).hex()
-        while True:
-            try:
-                for part in parts:
-                    self._client.ask("add", request={}, options={}, commands=part, more=True)
-                return self._client.ask("add", request=request, options=options, commands=last, token=token)
-            except ConnectionError:
-                self._client = again(self._client)
-
-    def take_back(self, ids: list[int]) -> None:
-        from gpulease.cli.choosing import pairs
-        from gpulease.errors import GpuleaseError
-
+    *parts, last = _parts(commands, each)
+    token = os.urandom(8).hex()
+    client = Client()
+    while True:
         try:
-            self._client.ask("rm", select={"ids": pairs(ids)})
-        except (GpuleaseError, OSError):
-            pass  # why they are to be taken back is told; that this failed too, `gpulease ls` shows
+            for part in parts:
+                client.ask("add", request={}, options={}, more=True, **part)
+            return client.ask("add", request=request, options=options, token=token, **last)
+        except ConnectionError:
+            client = again(client)
 
 
-def _parts(commands: list[list[str]]) -> list[list[list[str]]]:
-    parts: list[list[list[str]]] = [[]]
-    size = 0
-    for words in commands:
-        length = sum(map(len, words)) + 8 * len(words)
-        if parts[-1] and size + length > PART:
-            parts.append([])
-            size = 0
-        parts[-1].append(words)
-        size += length
+def _parts(commands: list[list[str]], each: list[Texts]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    room = 0
+    for number, words in enumerate(commands):
+        texts = each[number] if each else {}
+        length = sum(map(len, words)) + 8 * len(words) + sum(map(len, texts.values())) + 16 * len(texts)
+        if not parts or length > room:
+            parts.append({"commands": [], **({"each": []} if each else {})})
+            room = PART
+        parts[-1]["commands"].append(words)
+        if each:
+            parts[-1]["each"].append(texts)
+        room -= length
     return parts
 
 
@@ -184,21 +143,27 @@ def _variables(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _batches(arguments: Namespace) -> list[Batch]:
-    """Commands with their texts. There is one batch, unless a sweep fills in the texts too."""
-    texts = {"name": arguments.name_job, "label": arguments.label, "note": arguments.note, "log": arguments.log}
+def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], Texts, list[Texts]]:
+    """The commands, the texts of all of them, and those of each, which a sweep fills in."""
+    asked = {"name": arguments.name_job, "label": arguments.label, "note": arguments.note, "log": arguments.log}
+    texts = {name: text for name, text in asked.items() if text is not None}
     if not arguments.sweep:
-        return [(_commands(arguments), texts)]
+        return _commands(arguments), _with_log(texts), []
     if arguments.file is not None or not arguments.command:
         _commands(arguments)  # says what is wrong
     from gpulease.cli.sweeps import sweep_all
 
-    given_texts = {name: text for name, text in texts.items() if text is not None}
-    batches: dict[tuple[str, ...], Batch] = {}
-    for words, filled in sweep_all(arguments.command, given_texts, arguments.sweep):
+    made = sweep_all(arguments.command, texts, arguments.sweep)
+    for words, _ in made:
         given.check_command(words)
-        batches.setdefault(tuple(filled.values()), ([], {**texts, **filled}))[0].append(words)
-    return list(batches.values())
+    if all(filled == texts for _, filled in made):
+        return [words for words, _ in made], _with_log(texts), []
+    return [words for words, _ in made], {}, [_with_log(filled) for _, filled in made]
+
+
+def _with_log(texts: Texts) -> Texts:
+    log = given.log_path(texts.get("log"))
+    return texts if log is None else {**texts, "log": log}
 
 
 def _commands(arguments: Namespace) -> list[list[str]]:
