@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from gpulease import PROTOCOL, places
-from gpulease.errors import BrokerUnavailable, NotGranted, ProtocolError, StateError, by_code
+from gpulease.errors import BrokerUnavailable, NotGranted, NotPermitted, ProtocolError, StateError, by_code
 from gpulease.wire import Unpacker, pack
 
 TYPE_CHECKING = False
@@ -26,9 +26,13 @@ START = 30.0  # seconds for a broker to start
 CONNECT = 5.0  # seconds to be let in
 SLACK = 15.0  # seconds for a first look at the devices, beyond the time that was given
 ANSWER = 60.0  # seconds for an answer that nobody has to wait in line for
+LOOKING = (
+    15.0  # seconds for an answer that changes nothing; longer than a driver may take, and than a large batch takes
+)
 PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
 LARGEST = 16 << 20
 READ = 1 << 16
+NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.:/")  # of a lease or a device
 OF_A_JOB = {"GPULEASE_JOB", "GPULEASE_TOKEN", "GPULEASE_LEASE", "GPULEASE_DEVICES"}
 
 
@@ -39,6 +43,7 @@ class Client:
         """To the first broker that is found, or to the one at `directory` alone."""
         self.pid = os.getpid()
         self._socket, self.directory, self.kind = connect(start, directory)
+        self.broker_uid = _peer_uid(self._socket)  # who runs it, by the kernel's word
         self._readable = select.poll()  # not select(), which ends at the 1024th open file of a process
         self._readable.register(self._socket, select.POLLIN)
         self._unpacker = Unpacker(LARGEST)
@@ -47,7 +52,7 @@ class Client:
     def ask(self, verb: str, **fields: Any) -> Any:
         """One question, one answer."""
         self.send(verb, **fields)
-        answer = self.receive(ANSWER)
+        answer = self.receive(LOOKING if verb in ("status", "ping") else ANSWER)
         if answer is None:
             raise self.silent()
         return answer.get("ok", answer)
@@ -141,9 +146,10 @@ def find(only: str | None = None) -> tuple[socket.socket, str, str] | None:
         if connected is not None:
             return connected, directory, kind
         if only is None and kind != "own" and places.in_charge(directory):
+            whose = places.owner(directory)
             raise BrokerUnavailable(
-                f"The {kind} broker at {directory} is down, and what it granted is still held.",
-                f"Have it started again (`gpulease broker --{kind}`), or set GPULEASE_DIR to use one of your own.",
+                f"The {kind} broker of {whose} at {directory} is down, and what it granted is still held.",
+                f"Have {whose} start it again (`gpulease broker --{kind}`), or set GPULEASE_DIR to have your own.",
             )
     return None
 
@@ -250,7 +256,7 @@ def acquire(
                 if answer is None:
                     client.send("why", id=ticket)
                 elif "granted" in answer:
-                    return answer["granted"], client
+                    return _checked(answer["granted"]), client
                 elif "waiting" in answer:
                     ticket = answer["waiting"]["id"]
                     if waiting:
@@ -264,6 +270,30 @@ def acquire(
         except BaseException:
             _leave(client, ticket or token)
             raise
+
+
+def _checked(granted: Message) -> Message:
+    """Names, and nothing else: it goes into environments and shells, and a shared broker is some user's."""
+    try:
+        names = [granted["id"], *(device[key] for device in granted["devices"] for key in ("label", "uuid"))]
+        sound = all(isinstance(name, str) and name and NAME.issuperset(name) for name in names)
+    except (KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise ProtocolError("The broker granted something that is no device.", "See whose it is: `gpulease doctor`.")
+    return granted
+
+
+def refuse_stranger(client: Client) -> None:
+    """Before a job's environment is sent: only root, or this user's own broker, can run it and may read it."""
+    if client.broker_uid in (0, os.geteuid()):
+        return
+    from gpulease.identity import user_name
+
+    raise NotPermitted(
+        f"The broker of {user_name(client.broker_uid)} cannot run jobs as another user.",
+        "Use `gpulease run`, or ask for a system broker (`gpulease broker --system`, as root).",
+    )
 
 
 def _patience(fields: dict[str, Any], ticket: str | None, curious: bool) -> float | None:

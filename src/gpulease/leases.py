@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gpulease import client as wire_client
 from gpulease.client import Client
 from gpulease.errors import BrokerUnavailable, NotFound, UsageError
-from gpulease.quantities import parse_bytes, parse_seconds
+from gpulease.quantities import LONGEST, parse_bytes, parse_seconds
 
 Placeholder = Callable[[int], object]
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES")
@@ -229,7 +229,8 @@ def _bytes(value: int | str | None) -> int | None:
 def _seconds(value: float | str | None) -> float | None:
     if isinstance(value, str):
         return parse_seconds(value)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+    wrong = isinstance(value, bool) or not isinstance(value, (int, float, type(None)))
+    if value is not None and (wrong or not 0 <= value <= LONGEST):
         raise UsageError(f"A time is {value!r}.", "Give seconds, or text as '30m'.")
     return value
 
@@ -237,6 +238,8 @@ def _seconds(value: float | str | None) -> float | None:
 def _texts(value: int | str | Iterable[int | str] | None) -> list[str]:
     if value is None:
         return []
+    if value == "":
+        raise UsageError("A name is empty.", "Leave it out, or say what is meant.")
     if isinstance(value, (int, str)):
         value = [value]
     return [part.strip() for one in value for part in str(one).split(",") if part.strip()]

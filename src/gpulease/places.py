@@ -79,7 +79,8 @@ def prepare(directory: str, everyone: bool) -> None:
     trouble = distrust(directory, {os.geteuid()})
     if trouble:
         raise BrokerUnavailable(
-            f"The folder {directory!r} cannot be used: {trouble}.", "Remove it, or set GPULEASE_DIR to another."
+            f"The folder {directory!r} cannot be used: {trouble}.",
+            f"Have {owner(directory)} or root remove it, or set GPULEASE_DIR to another.",
         )
     os.chmod(directory, mode)  # whatever the umask is
 
@@ -120,9 +121,7 @@ def distrust(directory: str, owners: set[int] | None = None) -> str | None:
     if not stat.S_ISDIR(seen.st_mode):
         return "it is not a directory"
     if owners is not None and seen.st_uid not in owners:
-        from gpulease.identity import user_name
-
-        return f"it belongs to {user_name(seen.st_uid)}"
+        return f"it belongs to {owner(directory)}"
     if seen.st_mode & 0o022:
         return "others may write in it"
     return None
@@ -130,7 +129,21 @@ def distrust(directory: str, owners: set[int] | None = None) -> str | None:
 
 def in_charge(directory: str) -> bool:
     """Whether a broker served here and did not end with nothing held: its socket is still there."""
-    return os.path.lexists(socket_path(directory)) and distrust(directory) is None
+    try:
+        left = os.lstat(socket_path(directory))
+        return stat.S_ISSOCK(left.st_mode) and left.st_uid == os.lstat(directory).st_uid and distrust(directory) is None
+    except OSError:
+        return False
+
+
+def owner(directory: str) -> str:
+    """Whose the directory is, by name."""
+    from gpulease.identity import user_name
+
+    try:
+        return user_name(os.lstat(directory).st_uid)
+    except OSError:
+        return "nobody"
 
 
 def is_broker_of(directory: str, peer_uid: int) -> bool:

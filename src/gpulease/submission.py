@@ -14,6 +14,7 @@ from gpulease.cli import job_options
 from gpulease.cli.choosing import STATES, named
 from gpulease.cli.show import open_log
 from gpulease.cli.wait import wait_for
+from gpulease.client import Client, refuse_stranger
 from gpulease.errors import GpuleaseError, NotFound, UsageError
 from gpulease.leases import _bytes, _connection, _put_back, _texts
 
@@ -139,6 +140,7 @@ def submit(
         "label": label,
         "note": note,
     }
+    _refuse_stranger()
     done = _ask(
         "add",
         request={key: value for key, value in request.items() if value not in (None, [])},
@@ -155,6 +157,12 @@ def jobs(*, state: str | None = None, label: str | None = None) -> list[Submitte
         raise UsageError(f"The state is {state!r}.", f"Give one of {', '.join(STATES)}.")
     select = {name: value for name, value in {"state": state, "label": label}.items() if value is not None}
     return [SubmittedJob(id) for id in _ask("ls", select, ids=True)["ids"]]
+
+
+def _refuse_stranger() -> None:
+    client = leases._connection() or Client()
+    refuse_stranger(client)
+    leases._put_back(client)
 
 
 def _ask(verb: str, select: dict[str, Any] | None = None, **fields: Any) -> Any:

@@ -37,12 +37,15 @@ def test_while_the_driver_hangs_status_says_so_release_works_and_nothing_is_gran
     assert "did not answer" in shown["line"][0]["why"]
     text = site.run("status").stdout
     assert "did not answer" in text
+    doctor = site.run("doctor")
+    assert (doctor.returncode, "did not answer" in doctor.stdout) == (69, True)
     begin = time.monotonic()
     assert site.run("release", "2").returncode == 0
     assert time.monotonic() - begin < 30
     refused = site.run("run", "--devices", "3", "--no-wait", "--", "true")
     assert refused.returncode in (69, 75)
     assert "did not answer" in refused.stderr
+    assert "Wait longer" not in refused.stderr
     assert waiting.poll() is None
     assert len(site.status()["line"]) == 1
     holder.kill()

@@ -92,6 +92,56 @@ def test_a_listener_that_is_not_the_folders_owner_is_not_spoken_to(site: Site) -
     assert set(fake.stdout.read().splitlines()) <= {"somebody came b''"}
 
 
+LIAR = """
+import json, os, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o666); listener.listen()
+print("ready", flush=True)
+evil = "0; touch /tmp/should-not-be"
+device = {"label": evil, "uuid": evil, "name": "A100", "vendor": "nvidia"}
+answer = json.dumps({"granted": {"id": evil, "devices": [device], "memory": None, "since": 0, "until": None}}).encode()
+while True:
+    connected, _ = listener.accept()
+    print("heard", connected.recv(1 << 20), flush=True)
+    try:
+        connected.sendall(len(answer).to_bytes(4, "big") + answer)
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture
+def liar(site: Site) -> subprocess.Popen[str]:
+    """A broker of a third user's in a folder of that user's, which says and hears what it likes."""
+    third = User(site, THIRD)
+    folder = third.folder(site.folder / "common" / "dir")
+    fake = third.popen([third.interpreter, "-c", LIAR, str(folder / "socket")])
+    assert fake.stdout is not None
+    assert fake.stdout.readline() == "ready\n"
+    return fake
+
+
+@pytest.mark.parametrize("words", [["get", "--export"], ["get"], ["get", "--uuid"], ["run", "--", "true"]])
+def test_what_a_strangers_broker_grants_gets_into_no_shell(
+    site: Site, liar: subprocess.Popen[str], words: list[str]
+) -> None:
+    done = User(site, FIRST).run(*words, *([] if words[0] == "run" else ["--for", "1h"]))
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    assert "is no device" in done.stderr
+    assert liar.poll() is None
+
+
+def test_a_strangers_broker_does_not_hear_the_environment_of_a_job(site: Site, liar: subprocess.Popen[str]) -> None:
+    first = User(site, FIRST)
+    submit = "import gpulease; gpulease.submit(['true'])"
+    done = first.run("add", "--", "true", HUNTER="2")
+    assert (done.returncode, str(THIRD) in done.stderr) == (77, True)
+    assert "NotPermitted" in first.python(submit, HUNTER="2").stderr
+    liar.kill()
+    assert liar.stdout is not None
+    assert "HUNTER" not in liar.stdout.read()
+
+
 def test_a_users_own_broker_is_of_no_use_to_others(site: Site) -> None:
     first, second = User(site, FIRST), User(site, SECOND)
     assert first.run("get", "--for", "1h").stdout == "0\n"
@@ -203,8 +253,9 @@ def test_a_simulated_machine_never_meets_the_real_ones_broker(island: Island) ->
     assert island.run(FIRST, ["-c", ASK.format(start=False)], GPULEASE_SIMULATE="2").stdout == ""
 
 
-def test_a_squatter_at_the_well_known_place_is_passed_by(island: Island) -> None:
-    island.run(THIRD, ["-c", "import os; os.mkdir('/tmp/gpulease')"])
+@pytest.mark.parametrize("act", ["", "open('/tmp/gpulease/socket', 'w')", "os.symlink('x', '/tmp/gpulease/socket')"])
+def test_a_squatter_at_the_well_known_place_is_passed_by(island: Island, act: str) -> None:
+    island.run(THIRD, ["-c", f"import os; os.mkdir('/tmp/gpulease'); {act}"])
     refused = island.broker(SECOND, "--shared")
     _, error = refused.communicate(timeout=30)
     assert refused.returncode == 69

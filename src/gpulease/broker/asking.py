@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpulease.broker.records import Asker, asker_document
 from gpulease.errors import GpuleaseError, NotEnoughDevices, NotGranted, StateError
 from gpulease.messages import error
-from gpulease.planner.reasons import IMPOSSIBLE
+from gpulease.planner.reasons import IMPOSSIBLE, UNAVAILABLE
 from gpulease.stores.base import Change
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Asking:
         if code == IMPOSSIBLE:
             self.refuse(id, NotEnoughDevices(sentence, "Ask for less; `gpulease status` shows what is here."))
         elif asker.deadline is not None and asker.deadline <= self._core.now():
-            self.refuse(id, NotGranted(f"Not granted: {_lower(sentence)}"))
+            self.refuse(id, NotGranted(f"Not granted: {_lower(sentence)}", self._next_step(code)))
         else:
             return False
         return True
@@ -111,6 +111,12 @@ class Asking:
             return "checking", self._core.granting.blocked or "It fits, and a last look at its devices is being taken."
         return reason.code, reason.sentence
 
+    def _next_step(self, code: str) -> str | None:
+        """Waiting longer helps where the devices are in use, not where they cannot be had."""
+        if self._core.trouble is not None:
+            return self._core.trouble.next_step
+        return "See `gpulease status`." if code == UNAVAILABLE else None
+
     def why(self, id: str) -> str:
         return self.reason(id)[1]
 
@@ -120,7 +126,8 @@ class Asking:
     def deadline(self, id: str) -> None:
         asker = self._core.askers.get(id)
         if asker is not None and asker.deadline is not None and asker.deadline <= self._core.now():
-            self.refuse(id, NotGranted(f"Not granted in time: {_lower(self.why(id))}"))
+            code, sentence = self.reason(id)
+            self.refuse(id, NotGranted(f"Not granted in time: {_lower(sentence)}", self._next_step(code)))
 
 
 def _lower(sentence: str) -> str:

@@ -78,11 +78,12 @@ def _send(commands: list[list[str]], each: list[Texts], request: dict[str, Any],
 
     The token lets it be sent again when the broker ended before it answered, and be queued once.
     """
-    from gpulease.client import Client, again
+    from gpulease.client import Client, again, refuse_stranger
 
     *parts, last = _parts(commands, each)
     token = os.urandom(8).hex()
     client = Client()
+    refuse_stranger(client)
     while True:
         try:
             for part in parts:

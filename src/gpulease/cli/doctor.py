@@ -119,7 +119,11 @@ def _devices() -> Iterator[Finding]:
     except GpuleaseError as error:
         yield Finding("error", "devices", error.what, error.next_step)
         return
-    yield Finding("ok", "driver", f"{seen['driver'] or 'version unknown'}, answers")
+    if seen["trouble"]:
+        age = "" if seen["sample_age"] is None else f" What is told of the devices is {seen['sample_age']:.0f} s old."
+        yield Finding("error", "driver", seen["trouble"], f"Check `dmesg`.{age}")
+    else:
+        yield Finding("ok", "driver", f"{seen['driver'] or 'version unknown'}, answers")
     for device in seen["devices"]:
         yield _device(device, "SIMULATED " if seen["simulated"] else "")
 

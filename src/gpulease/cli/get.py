@@ -43,6 +43,7 @@ def run(arguments: Namespace) -> int:
 
     if getattr(sys.stdout, "name", "") == os.devnull:  # it was closed: see main
         raise UsageError("The output is closed, so nobody would learn which GPUs these are.", "Leave out `>&-`.")
+    _refuse_pairs(arguments)
     fields = acquire_fields(arguments, "get")
     if arguments.owner is not None:
         fields["owner"] = arguments.owner
@@ -54,6 +55,13 @@ def run(arguments: Namespace) -> int:
     print(_text(arguments, granted), flush=True)
     take(client, granted)
     return 0
+
+
+def _refuse_pairs(arguments: Namespace) -> None:
+    if arguments.owner is not None and arguments.duration is not None:
+        raise UsageError("--owner and --for were both given.", "A lease ends with a process or by the clock.")
+    if arguments.export and arguments.json:
+        raise UsageError("--export and --json were both given.", "Leave one of the two out.")
 
 
 def _asker() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from gpulease.cli.parsing import add_json
+from gpulease.errors import UsageError
 
 EXAMPLES = """\
 examples:
@@ -26,6 +27,8 @@ def run(arguments: Namespace) -> int:
     from gpulease.client import Client
 
     what = [part for word in arguments.what for part in word.split(",") if part]
+    if what and arguments.mine:
+        raise UsageError("Leases were named, and --mine was given too.", "Leave one of the two out.")
     done = Client().ask("release", what=what, mine=arguments.mine)["released"]
     if arguments.json:
         import json

@@ -38,6 +38,8 @@ def acquire_fields(arguments: Namespace, kind: str) -> dict[str, Any]:
 
 
 def request_fields(arguments: Namespace) -> dict[str, Any]:
+    if arguments.max_leases is not None and arguments.mem is None:
+        raise UsageError("--max-leases is for a shared GPU, and --mem was not given.", "Give both, or neither.")
     fields = {
         "gpus": arguments.gpus,
         "memory": None if arguments.mem is None else parse_bytes(arguments.mem),
