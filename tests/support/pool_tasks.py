@@ -145,3 +145,42 @@ def kill_at_random(value: int, seed: int) -> int:
 def state_after(value: int) -> Any:
     time.sleep(0.001)
     return gpulease.worker().state
+
+
+def mark_and_maybe_die(folder: str, value: int, every: int) -> int:
+    """Leaves a mark for each time that it runs; one in `every` ends its worker."""
+    with open(f"{folder}/{value}", "a") as file:
+        file.write("x")
+    if value % every == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def count_run(path: str) -> str:
+    with open(path, "a") as file:
+        file.write("x")
+    return path
+
+
+def count_run_slowly(path: str) -> str:
+    time.sleep(0.01)
+    return count_run(path)
+
+
+def mapping_at(address: int) -> tuple[int, int]:
+    """(KiB of the mapped memory that are a copy of this process's own, the mapped file's identity)."""
+    private, inside, inode = 0, False, 0
+    with open("/proc/self/smaps") as file:
+        for line in file:
+            first = line.split()[0]
+            if "-" in first and not first.endswith(":"):
+                begin, end = (int(part, 16) for part in first.split("-"))
+                inside = begin <= address < end
+                inode = int(line.split()[4]) if inside else inode
+            elif inside and first == "Anonymous:":
+                private += int(line.split()[1])
+    return private, inode
+
+
+def host_out_of_memory() -> None:
+    raise MemoryError

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -35,19 +38,8 @@ def change(array: Any) -> Any:
 def memory_of_shared(name: str) -> tuple[int, int]:
     """(KiB of the mapped memory that are a copy of this process's own, the mapped file's identity)."""
     array = gpulease.worker().shared[name]
-    address = array.ctypes.data
     float(array.sum())
-    with open("/proc/self/smaps") as file:
-        private, inside, inode = 0, False, 0
-        for line in file:
-            first = line.split()[0]
-            if "-" in first and not first.endswith(":"):
-                begin, end = (int(part, 16) for part in first.split("-"))
-                inside = begin <= address < end
-                inode = int(line.split()[4]) if inside else inode
-            elif inside and first == "Anonymous:":
-                private += int(line.split()[1])
-    return private, inode
+    return tasks.mapping_at(array.ctypes.data)
 
 
 @pytest.fixture
@@ -63,6 +55,56 @@ def test_shared_data_is_one_mapping_for_all_workers_and_read_only(in_machine: Ma
         assert len({inode for _, inode in seen}) == 1
         with pytest.raises(ValueError, match="read-only"):
             pool.submit(tasks.write_shared, "array").result(30)
+
+
+def try_to_write(path: tuple[Any, ...]) -> str:
+    value: Any = gpulease.worker().shared
+    for step in path:
+        value = value[step]
+    try:
+        value[0] = 7
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return "written"
+
+
+def test_arrays_of_every_kind_and_byte_buffers_are_read_only(in_machine: Machine, array: Any) -> None:
+    shared = {
+        "strided": array[::2],
+        "columns": array.reshape(1000, 1000)[:, :700],
+        "small": numpy.ones(3),
+        "inside": {"list": [numpy.zeros(2)], "tuple": (array[10:0:-1],)},
+        "objects": numpy.array([1, "two"], dtype=object),
+        "bytes": bytearray(b"x" * 2_000_000),
+        "few": bytearray(b"x"),
+    }
+    paths = [(name,) for name in shared if name != "inside"] + [("inside", "list", 0), ("inside", "tuple", 0)]
+    with gpulease.Pool(gpus=2, shared=shared) as pool:
+        for path, told in zip(paths, pool.map(try_to_write, paths), strict=True):
+            assert "read-only" in told or "cannot modify" in told, path
+        assert pool.submit(tasks.shared_sum, "columns").result(30) == shared["columns"].sum()
+        seen = set(pool.map(memory_of_shared, ["strided"] * 20))
+        assert {private for private, _ in seen} == {0}
+        assert pool.submit(lambda: bytes(gpulease.worker().shared["few"])).result(30) == b"x"
+
+
+def test_a_shared_tensor_is_mapped_and_a_write_to_it_stays_in_its_worker(in_machine: Machine) -> None:
+    torch = pytest.importorskip("torch")
+
+    def write(number: int) -> float:
+        gpulease.worker().shared["tensor"][0, 0] += number
+        return float(gpulease.worker().shared["tensor"][0, 0])
+
+    def private_pages() -> int:
+        tensor = gpulease.worker().shared["tensor"]
+        tensor.sum()
+        return tasks.mapping_at(tensor.data_ptr())[0]
+
+    tensor = torch.ones((1000, 1000), dtype=torch.bfloat16).t()
+    with gpulease.Pool(gpus=2, shared={"tensor": tensor}) as pool:
+        assert pool.submit(private_pages).result(60) == 0
+        assert max(pool.map(write, [1] * 10)) > 1
+    assert float(tensor[0, 0]) == 1
 
 
 def test_shared_data_stays_as_it_was_given(in_machine: Machine) -> None:
@@ -87,6 +129,8 @@ class Restless:
 def test_shared_data_that_changes_while_it_is_copied_is_refused() -> None:
     with pytest.raises(CannotPickle, match="changed while it was copied"):
         gpulease.Pool(shared={"restless": Restless()})
+    with pytest.raises(UsageError, match="names as keys"):
+        gpulease.Pool(shared=numpy.ones(3))  # type: ignore[arg-type]
 
 
 def test_large_arguments_and_results_travel_whole_and_may_be_changed(in_machine: Machine, array: Any) -> None:
@@ -182,6 +226,109 @@ def count_runs(path: str, value: int) -> int:
     return value
 
 
+class Adder:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, value: int) -> int:
+        return value + self.number
+
+    def add(self, value: int) -> int:
+        return value + self.number
+
+
+def made(number: int) -> Any:
+    return lambda value: value + number
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (functools.partial(tasks.add, 1), functools.partial(tasks.add, 100)),
+        (functools.partial(tasks.add, right=1), functools.partial(tasks.add, right=100)),
+        (Adder(1), Adder(100)),
+        (Adder(1).add, Adder(100).add),
+        (made(1), made(100)),
+        (lambda value: value + 1, lambda value: value + 100),
+        (lambda value, number=1: value + number, lambda value, number=100: value + number),
+    ],
+    ids=["partial", "keyword", "instance", "method", "closure", "lambda", "default"],
+)
+def test_results_of_functions_that_keep_something_are_told_apart(
+    in_machine: Machine, tmp_path: Path, one: Any, other: Any
+) -> None:
+    with gpulease.Pool(gpus=1, results=tmp_path / "results") as pool:
+        assert list(pool.map(one, range(3))) == [1, 2, 3]
+        assert list(pool.map(other, range(3))) == [100, 101, 102]
+        assert list(pool.map(one, range(3))) == [1, 2, 3]
+    assert len(list((tmp_path / "results").iterdir())) == 6
+
+
+RESUMES = """
+import enum, functools, pathlib, sys, gpulease
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Point:
+    name: str
+    tags: frozenset
+class Colour(enum.Enum):
+    RED = 1
+def word(): return "".join(["a", "b"])  # another object each time
+def items():
+    same = word()
+    first = len(sys.argv) > 2
+    yield Point(word(), frozenset(["x", "y", "z", "u", "v"]))
+    yield {"alpha", "beta", "gamma", "delta"}
+    yield [same, same] if first else [word(), word()]
+    yield {"b": 1, "a": 2} if first else {"a": 2, "b": 1}
+    yield Colour.RED
+    yield pathlib.Path("x")
+scale = 3
+def work(item, times):
+    with open(sys.argv[1] + ".marks", "a") as file: file.write("x")
+    return times
+with gpulease.Pool(gpus=1, results=sys.argv[1]) as pool:
+    assert len(list(pool.map(functools.partial(lambda item, times: work(item, times), times=scale), items()))) == 6
+"""
+
+
+def test_items_are_found_again_by_what_they_hold(machine: Machine, tmp_path: Path) -> None:
+    for seed, more in (("1", ["first"]), ("2", [])):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                RESUMES.replace("sys.argv[1] +", repr(str(tmp_path / "r")) + " +"),
+                tmp_path / "r",
+                *more,
+            ],
+            env={**machine.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not done.stderr
+    assert (tmp_path / "r.marks").read_text() == "x" * 6
+
+
+class Nameless:
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if protocol < 5:
+            raise TypeError("not so")
+        return (Nameless, ())
+
+
+def test_what_cannot_be_named_is_said_once(in_machine: Machine, tmp_path: Path) -> None:
+    with gpulease.Pool(gpus=1, results=tmp_path / "results") as pool:
+        with pytest.warns(UserWarning, match="key=") as warned:
+            assert len(list(pool.map(id, [Nameless(), Nameless()]))) == 2
+        assert len(warned) == 1
+        with pytest.raises(UsageError, match="key="):
+            pool.map(functools.partial(echo, Nameless()), [1])
+        assert list(pool.map(functools.partial(tasks.double), [1], key=str)) == [2]
+
+
 def test_one_log_names_the_worker_on_each_line(in_machine: Machine, tmp_path: Path) -> None:
     log = tmp_path / "pool.log"
     with gpulease.Pool(gpus=1, log=log) as pool:
@@ -198,7 +345,10 @@ def test_the_progress_bar_shows_count_failures_and_gpus(
     monkeypatch.setenv("COLUMNS", "120")
     with gpulease.Pool(gpus=1) as pool:
         list(pool.map(tasks.fail_odd, range(10), progress="sums", return_errors=True))
+        pool.map(tasks.double, (value for value in range(7)), progress="unasked")
     shown = capfd.readouterr().err
+    assert "unasked" in shown
+    assert "7/7" in shown
     assert "sums" in shown
     assert "10/10" in shown
     assert "5 failed" in shown

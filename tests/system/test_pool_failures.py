@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def test_map_goes_on_behind_an_item_that_failed(pool: gpulease.Pool) -> None:
 
 
 def test_an_error_that_cannot_be_rebuilt_here_is_told_in_words(pool: gpulease.Pool) -> None:
-    with pytest.raises(TaskFailed, match="Unloadable: 1 2"):
+    with pytest.raises(TaskFailed, match=r"Unloadable: 1 2\. The worker's"):
         pool.submit(tasks.raise_unloadable).result(30)
 
 
@@ -51,6 +53,8 @@ def test_out_of_memory_on_the_device_is_told_apart(pool: gpulease.Pool) -> None:
     with pytest.raises(OutOfMemory, match="CUDA out of memory") as caught:
         pool.submit(tasks.out_of_memory).result(30)
     assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(OutOfMemory, match=r"The machine's own memory, not a GPU's, ran out .*: MemoryError\. "):
+        pool.submit(tasks.host_out_of_memory).result(30)
     assert pool.submit(tasks.double, 2).result(30) == 4
 
 
@@ -79,6 +83,24 @@ def test_an_item_that_kills_three_workers_fails_alone(pool: gpulease.Pool, tmp_p
     assert marks.read_text() == "xxx"
     assert caught.value.fields["signal"] == signal.SIGKILL
     assert [future.result(60) for future in others] == [2 * value for value in range(200)]
+
+
+@pytest.mark.parametrize(("retries", "tries"), [(0, 1), (1, 3)])
+def test_a_death_costs_a_try_of_the_one_item_that_ran(
+    in_machine: Machine, tmp_path: Path, retries: int, tries: int
+) -> None:
+    """Short items travel many at a time; those before and behind the one that kills run once, and count."""
+    with gpulease.Pool(gpus=2, retries=retries) as pool:
+        list(pool.map(tasks.mark_and_maybe_die, [str(tmp_path)] * 200, range(2001, 2201), [10_000] * 200))
+        arguments = [str(tmp_path)] * 1000, range(1, 1001), [200] * 1000
+        results = list(pool.map(tasks.mark_and_maybe_die, *arguments, return_errors=True))
+    killers = {200, 400, 600, 800, 1000}
+    failed = {value for value, result in zip(range(1, 1001), results, strict=True) if result != value}
+    assert failed == killers
+    runs = {value: len((tmp_path / str(value)).read_text()) for value in range(1, 1001)}
+    assert {value: count for value, count in runs.items() if count != 1} == dict.fromkeys(
+        killers if tries > 1 else (), tries
+    )
 
 
 def test_workers_killed_at_random_lose_nothing(in_machine: Machine) -> None:
@@ -112,6 +134,25 @@ def _kill_workers(pool: gpulease.Pool, stop: threading.Event) -> None:
             kills += 1
 
 
+def test_a_worker_whose_lease_was_released_by_hand_asks_anew(in_machine: Machine, tmp_path: Path) -> None:
+    go, mark = str(tmp_path / "go"), str(tmp_path / "mark")
+    with gpulease.Pool(gpus=1) as pool:
+        lease = pool.submit(tasks.who).result(30).lease
+        running = pool.submit(tasks.mark_and_wait, mark, go)
+        tasks.wait_for(mark)
+        assert in_machine.run("release", lease).returncode == 0
+        until = time.monotonic() + 20
+        while pool._backend._local.crew.slots[0].state == "ready":  # type: ignore[attr-defined]
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        Path(go).touch()
+        first = running.result(30)  # what ran is finished
+        current = pool.submit(tasks.who).result(30)
+        assert current.lease != lease
+        assert pool.submit(tasks.pid).result(30) != first
+        assert [each["id"] for each in in_machine.json("status")["leases"]] == [current.lease]
+
+
 def test_init_that_always_fails_is_one_clear_error(in_machine: Machine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with gpulease.Pool(gpus=2, init=tasks.initialise_badly_later, initargs=(str(go),)) as pool:
@@ -122,6 +163,21 @@ def test_init_that_always_fails_is_one_clear_error(in_machine: Machine, tmp_path
                 future.result(30)
         with pytest.raises(PoolBroken, match="no model here"):
             pool.submit(tasks.double, 1)
+
+
+def test_the_traceback_of_init_is_in_the_log_alone(
+    in_machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for log in (None, tmp_path / "pool.log"):
+        with (
+            gpulease.Pool(gpus=1, init=tasks.initialise_badly, log=log) as pool,
+            pytest.raises(PoolBroken) as caught,
+        ):
+            pool.submit(tasks.double, 1).result(60)
+        assert "Traceback" in str(caught.value.__cause__)
+    assert "no model here" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert "Traceback" in (tmp_path / "pool.log").read_text()
 
 
 def test_init_that_kills_its_worker_is_not_tried_for_ever(in_machine: Machine) -> None:
@@ -136,8 +192,12 @@ def test_what_cannot_be_pickled_is_named(pool: gpulease.Pool) -> None:
     lock = threading.Lock()
     with pytest.raises(CannotPickle, match=r"its variable 'lock'.*cannot pickle '_thread.lock'"):
         pool.submit(lambda: lock)
-    with pytest.raises(CannotPickle, match="element 0, key 'inner'"):
+    with pytest.raises(CannotPickle, match="Argument 1 of double, key 'inner'"):
         pool.submit(tasks.double, {"inner": lock})
+    with pytest.raises(CannotPickle, match="Argument 'right' of add"):
+        pool.submit(tasks.add, 1, right=lock)
+    with pytest.raises(CannotPickle, match="a pool cannot be sent to its own workers"):
+        pool.submit(lambda: pool.gpus)
     with pytest.raises(CannotPickle, match="result"):
         pool.submit(threading.Lock).result(30)
     with pytest.raises(CannotPickle, match="key 'handle'"):
@@ -188,11 +248,42 @@ def test_workers_end_with_a_killed_parent_even_in_a_long_call(machine: Machine, 
     assert len(pidfds) == 2
     parent.kill()
     parent.wait()
-    import select
-
     for pidfd in pidfds:
         assert select.select([pidfd], [], [], 40)[0], "a worker outlived its parent"
         os.close(pidfd)
+
+
+CHILDREN = """
+import subprocess, sys, gpulease
+def start():
+    child = subprocess.Popen(["sleep", "600"])
+    return child.pid
+pool = gpulease.Pool(gpus=1)
+print(pool.submit(start).result(30), flush=True)
+sys.stdin.read()
+if sys.argv[1] == "shutdown":
+    pool.shutdown()
+"""
+
+
+@pytest.mark.parametrize("ending", ["kill", "shutdown"])
+def test_what_a_worker_started_ends_with_it(machine: Machine, ending: str) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", CHILDREN, ending],
+        env=machine.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdin
+    assert parent.stdout
+    child = os.pidfd_open(int(parent.stdout.readline()))
+    if ending == "kill":
+        parent.kill()
+    parent.stdin.close()
+    parent.wait(30)
+    assert select.select([child], [], [], 20)[0], "a child outlived its worker"
+    os.close(child)
 
 
 FORKS = """

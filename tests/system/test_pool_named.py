@@ -75,6 +75,16 @@ def test_a_dead_worker_is_replaced_and_the_new_one_is_used(started: Machine, tmp
     assert "loaded" in started.run("pool", "log", "sums").stdout
 
 
+def test_a_death_costs_only_the_item_that_ran_here_too(started: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    with gpulease.Pool.connect("sums", retries=0) as pool:
+        arguments = [str(folder)] * 400, range(1, 401), [100] * 400
+        results = list(pool.map(tasks.mark_and_maybe_die, *arguments, return_errors=True))
+    assert [value for value, result in enumerate(results, 1) if result != value] == [100, 200, 300, 400]
+    assert {path.read_text() for path in folder.iterdir()} == {"x"}
+
+
 def test_a_stopped_pool_fails_what_is_left_and_leaves_nothing(started: Machine, tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     with gpulease.Pool.connect("sums") as pool:
@@ -82,7 +92,7 @@ def test_a_stopped_pool_fails_what_is_left_and_leaves_nothing(started: Machine, 
         tasks.wait_for(mark)
         pid = started.json("pool", "ls")["pools"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(PoolClosed, match="stopped"):
+        with pytest.raises(PoolClosed, match="ended unexpectedly"):
             running.result(30)
         with pytest.raises(PoolClosed):
             pool.submit(tasks.double, 1)
@@ -102,7 +112,7 @@ def test_stop_waits_for_what_runs_and_now_does_not(started: Machine, tmp_path: P
         Path(go).touch()
         assert running.result(30)
         assert started.run("pool", "stop", "--now", "sums").returncode in (0, 1)  # 1: it was gone already
-        with pytest.raises(PoolClosed):
+        with pytest.raises(PoolClosed, match="was stopped"):
             never.result(30)
     assert stopping.wait(30) in (0, 1)  # whichever of the two came first ended it
 
@@ -116,6 +126,10 @@ def test_what_is_wrong_is_said(machine: Machine, tmp_path: Path, monkeypatch: py
         (("start", "x", "--gpus", "3", "--gpus-per-worker", "2"), 2, "multiple"),
         (("stop", "x"), 1, "no pool 'x'"),
         (("log", "y"), 1, "no log"),
+        (("log", "y", "--lines", "0"), 2, "--lines"),
+        (("log", "y", "--lines", "-1"), 2, "--lines"),
+        (("start", "x", "--gpus", "some"), 2, "--gpus"),
+        (("start", "x", "--devices", "7"), 2, "not a device"),
         ((), 2, "required"),
     ]:
         done = machine.run("pool", *words)
@@ -126,6 +140,43 @@ def test_what_is_wrong_is_said(machine: Machine, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("GPULEASE_DIR", machine.environ["GPULEASE_DIR"])
     with pytest.raises(NotFound, match="no pool 'z'"):
         gpulease.Pool.connect("z")
+
+
+def test_it_may_keep_whatever_is_idle_warm_and_give_it_back(in_machine: Machine) -> None:
+    with in_machine.occupied("3"):
+        assert in_machine.run("pool", "start", "idle", "--gpus", "all-idle").returncode == 0
+        try:
+            with gpulease.Pool.connect("idle") as pool:
+                deadline = time.monotonic() + 30
+                while len(pool.gpus) < 3:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+                assert in_machine.run("run", "-n", "2", "--", "true").returncode == 0
+                assert pool.submit(abs, -2).result(30) == 2
+        finally:
+            in_machine.run("pool", "stop", "idle")
+
+
+def test_the_log_is_for_its_user_alone(started: Machine) -> None:
+    log = Path(started.environ["GPULEASE_DIR"]) / "pools" / "sums.log"
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_of_many_that_start_one_name_at_once_one_wins(machine: Machine) -> None:
+    words = machine.words("pool", "start", "one", "--gpus", "1")
+    starting = [
+        subprocess.Popen(words, env=machine.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    try:
+        told = [process.communicate(timeout=60) for process in starting]
+        assert sorted(process.returncode for process in starting) == [0, 2, 2, 2]
+        assert sum("already running" in errors for _, errors in told) == 3
+        assert len(machine.json("status")["leases"]) == 1
+    finally:
+        machine.run("pool", "stop", "one")
+    assert machine.run("pool", "start", "one").returncode == 0  # at once after the stop
+    machine.run("pool", "stop", "one")
 
 
 def test_a_pool_of_that_name_is_not_started_twice(started: Machine) -> None:

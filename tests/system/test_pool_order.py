@@ -15,7 +15,7 @@ from support import pool_tasks as tasks
 from support.machine import Machine
 
 import gpulease
-from gpulease.errors import NotEnoughDevices, PoolClosed, UsageError
+from gpulease.errors import CannotPickle, NotEnoughDevices, PoolClosed, UnknownDevice, UsageError
 
 
 @pytest.fixture
@@ -112,6 +112,7 @@ def test_input_is_read_a_bounded_way_ahead(pool: gpulease.Pool) -> None:
     assert [next(results) for _ in range(10)] == [2 * value for value in range(10)]
     assert len(taken) < 3000
     results.close()
+    assert list(results) == []
 
 
 def test_a_generator_that_raises_gives_what_came_before_it(pool: gpulease.Pool) -> None:
@@ -125,6 +126,78 @@ def test_a_generator_that_raises_gives_what_came_before_it(pool: gpulease.Pool) 
         next(results)
     with pytest.raises(StopIteration):
         next(results)
+
+
+def test_all_of_a_map_runs_though_nobody_takes_its_results(in_machine: Machine, tmp_path: Path) -> None:
+    dropped, kept = tmp_path / "dropped", tmp_path / "kept"
+    with gpulease.Pool(gpus=2) as pool:
+        pool.map(tasks.count_run, [str(dropped)] * 3000)
+        results = pool.map(tasks.count_run, [str(kept)] * 3000)
+    assert len(dropped.read_text()) == len(kept.read_text()) == 3000
+    assert list(results) == [str(kept)] * 3000
+    with pytest.raises(PoolClosed):
+        pool.map(tasks.double, [1])
+
+
+def test_shutdown_without_waiting_runs_the_rest_of_the_input_too(in_machine: Machine) -> None:
+    pool = gpulease.Pool(gpus=1)
+    results = pool.map(tasks.double, (value for value in range(3000)))
+    pool.shutdown(wait=False)
+    with pytest.raises(PoolClosed):
+        pool.submit(tasks.double, 1)
+    assert list(results) == [2 * value for value in range(3000)]
+    pool.shutdown()
+
+
+def test_a_loop_that_is_left_cancels_what_has_not_begun(in_machine: Machine, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with gpulease.Pool(gpus=1) as pool:
+        for _ in pool.map(tasks.count_run_slowly, [str(mark)] * 500):
+            break
+    assert len(mark.read_text()) < 50
+
+
+def test_an_error_in_a_loop_over_endless_input_ends_the_block(in_machine: Machine) -> None:
+    def endless() -> Iterator[int]:
+        while True:
+            yield 1
+
+    def leave() -> None:
+        with gpulease.Pool(gpus=1) as pool:
+            results = pool.map(tasks.double, endless())
+            assert next(results) == 2
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        leave()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_results_come_out_while_the_input_still_waits(pool: gpulease.Pool, tmp_path: Path, ordered: bool) -> None:
+    seen = threading.Event()
+
+    def slow() -> Iterator[int]:
+        yield from (1, 2, 3)
+        assert seen.wait(30)
+        yield 4
+
+    folder = tmp_path / "results"
+    results = (pool.map if ordered else pool.map_unordered)(tasks.double, slow(), results=folder)
+    assert {next(results) for _ in range(3)} == {2, 4, 6}
+    assert len(list(folder.iterdir())) == 3
+    seen.set()
+    assert list(results) == [8]
+
+
+def test_an_item_that_cannot_be_pickled_fails_alone_in_its_place(pool: gpulease.Pool) -> None:
+    items = [1, threading.Lock(), 3]
+    kept = list(pool.map(tasks.double, items, return_errors=True))
+    assert [kept[0], type(kept[1]), kept[2]] == [2, CannotPickle, 6]
+    results = pool.map(tasks.double, iter(items))
+    assert next(results) == 2
+    with pytest.raises(CannotPickle):
+        next(results)
+    assert list(results) == [6]
 
 
 def test_many_threads_share_one_pool(pool: gpulease.Pool) -> None:
@@ -168,6 +241,38 @@ def test_shutdown_can_cancel_what_waits(in_machine: Machine, tmp_path: Path) -> 
     assert all(future.cancelled() for future in waiting)
 
 
+def test_cancelling_says_that_the_rest_of_the_input_is_missing(in_machine: Machine, tmp_path: Path) -> None:
+    pool = gpulease.Pool(gpus=1)
+    go, mark = str(tmp_path / "go"), str(tmp_path / "mark")
+    results = pool.map(tasks.mark_and_wait, [mark] * 3000, [go] * 3000, return_errors=True)
+    tasks.wait_for(mark)
+    pool.shutdown(wait=False, cancel_futures=True)
+    Path(go).touch()
+    pool.shutdown()
+    seen = [next(results) for _ in range(1024)]
+    assert isinstance(seen[0], int)
+    assert isinstance(seen[-1], CancelledError)
+    with pytest.raises(CancelledError):
+        next(results)
+    assert list(results) == []
+
+
+def test_terminate_ends_a_loop_whose_input_hangs(in_machine: Machine) -> None:
+    pool = gpulease.Pool(gpus=1)
+    hang = threading.Event()
+
+    def hanging() -> Iterator[int]:
+        yield 1
+        hang.wait()
+
+    results = pool.map(tasks.double, hanging())
+    assert next(results) == 2
+    threading.Timer(0.1, pool.terminate).start()
+    with pytest.raises(PoolClosed):
+        next(results)
+    hang.set()
+
+
 def test_a_forgotten_pool_finishes_its_work_and_ends(in_machine: Machine) -> None:
     pool = gpulease.Pool(gpus=1)
     thread = pool._backend._local.reactor.thread  # type: ignore[attr-defined]
@@ -203,6 +308,17 @@ def test_a_dropped_result_is_not_kept(pool: gpulease.Pool) -> None:
         ({"engine": "slurm"}, "engine"),
         ({"mem": "6G", "gpus_per_worker": 2, "gpus": 2}, "one GPU"),
         ({"init": 3}, "init"),
+        ({"mem": "6 apples"}, "not an amount of memory"),
+        ({"min_memory": [1]}, "min_memory"),
+        ({"name": 3.5}, "makes no sense"),
+        ({"priority": "x"}, "priority"),
+        ({"note": 3}, "note"),
+        ({"results": "/etc/passwd"}, "not a folder"),
+        ({"results": 3}, "results is 3"),
+        ({"log": "/tmp"}, "log"),
+        ({"init": tasks.double, "initargs": 3}, "initargs"),
+        ({"shared": [1, 2]}, "names as keys"),
+        ({"max_workers": 3}, "gpus="),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(options: dict[str, object], words: str) -> None:
@@ -215,8 +331,30 @@ def test_more_gpus_than_the_machine_has_are_refused_at_once(in_machine: Machine)
         gpulease.Pool(gpus=5)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"devices": "7"}, "'7' is not a device here"),
+        ({"name": "H100"}, "of the 4 here 0 fit"),
+        ({"min_memory": "900G"}, "of the 4 here 0 fit"),
+        ({"exclude": "0,1,2,3"}, "of the 4 here 0 fit"),
+        ({"gpus": "all-idle", "exclude": "0,1,2,3"}, "of the 4 here 0 fit"),
+        ({"gpus": 3, "devices": "0,1"}, "asks for 3 GPUs, and of the 4 here 2 fit"),
+        ({"gpus": 8, "mem": "60G"}, "8 shares of 60.0G, and 4 fit"),
+        ({"mem": "100G"}, "1 share of 100G, and none fit"),
+    ],
+)
+def test_what_no_worker_could_ever_get_is_refused_at_once(
+    in_machine: Machine, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises((NotEnoughDevices, UnknownDevice), match=words):
+        gpulease.Pool(**options)  # type: ignore[arg-type]
+
+
 def test_map_of_nothing_is_refused(pool: gpulease.Pool) -> None:
     with pytest.raises(UsageError, match="iterable"):
         pool.map(tasks.double)
+    with pytest.raises(UsageError, match="timeout is '3'"):
+        pool.map(tasks.double, [1], timeout="3")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="not a function"):
         pool.submit(3)  # type: ignore[arg-type]

@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
 from gpulease.cli.parsing import add_json
-from gpulease.errors import NotFound, PoolBroken, UsageError, by_code
+from gpulease.errors import NotFound, PoolBroken, by_code
 
 EXAMPLES = """\
 A program of the same user uses them with gpulease.Pool.connect("NAME").
 
 examples:
   gpulease pool start llm --gpus 4 --init model:load
-  gpulease pool start sums --gpus 2 --shared matrix.npz
+  gpulease pool start sums --gpus all-idle --shared matrix.npz
   gpulease pool ls
   gpulease pool log llm --follow
   gpulease pool stop llm
 """
 USAGE = """\
-gpulease pool start NAME [--gpus N] [--init MODULE:FUNCTION] [--shared FILE …] …
+gpulease pool start NAME [--gpus N] [--init MODULE:FUNCTION] …
        gpulease pool ls [--json]
        gpulease pool log NAME [--lines N] [--follow]
        gpulease pool stop [--now] NAME …"""
@@ -43,7 +43,7 @@ def configure(parser: ArgumentParser) -> None:
     add_json(actions.add_parser("ls", help="the pools of this user"))
     log = actions.add_parser("log", help="what the pool and its workers printed")
     log.add_argument("name", metavar="NAME", help="of the pool")
-    log.add_argument("--lines", "-n", type=int, default=50, metavar="N", help="the last N lines (default 50)")
+    log.add_argument("--lines", "-n", type=_lines, default=50, metavar="N", help="the last N lines (default 50)")
     log.add_argument("--follow", "-f", action="store_true", help="go on as long as the pool lives")
     stop = actions.add_parser("stop", help="end pools; an item that runs is finished first")
     stop.add_argument("names", nargs="+", metavar="NAME", help="of the pools")
@@ -53,7 +53,7 @@ def configure(parser: ArgumentParser) -> None:
 def _configure_start(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="under which programs find it")
-    add("--gpus", "-n", type=int, default=1, metavar="N", help="how many GPUs in all (default 1)")
+    add("--gpus", "-n", type=_gpus, default=1, metavar="N", help="how many GPUs in all (default 1), or all-idle")
     add("--gpus-per-worker", type=int, default=1, metavar="N", help="how many each worker holds (default 1)")
     add("--init", metavar="MODULE:FUNCTION", help="run once in each worker; gpulease.worker().state is what it returns")
     add(
@@ -69,8 +69,23 @@ def _configure_start(parser: ArgumentParser) -> None:
     add("--devices", "-d", metavar="IDS", help="only these GPUs: indices or UUIDs, as 0,2")
     add("--exclude", metavar="IDS", help="not these GPUs")
     add("--min-memory", metavar="SIZE", help="GPUs with at least so much memory in all, as 40G")
-    add("--priority", "-p", type=int, default=5, metavar="P", help="smaller is sooner (default 5)")
+    add("--priority", "-p", type=int, metavar="P", help="smaller is sooner (default 5; with all-idle 100)")
     add("--note", metavar="TEXT", help="shown to others in `gpulease status`")
+
+
+def _gpus(text: str) -> int | str:
+    if text == "all-idle":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text[:40]!r} is neither a number nor all-idle") from None
+
+
+def _lines(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text[:40]!r} is not a number of lines")
+    return int(text)
 
 
 def run(arguments: Namespace) -> int:
@@ -85,10 +100,10 @@ def _start(arguments: Namespace) -> int:
 
     path = places.socket_path(arguments.name)
     places.prepare_folder()
-    if os.path.exists(path) and _listens(arguments.name):
-        raise UsageError(f"The pool {arguments.name!r} is already running.", f"gpulease pool stop {arguments.name}")
+    if os.path.exists(path) and places.listens(arguments.name):
+        raise places.already_running(arguments.name)
     options = _options(arguments)
-    from gpulease.pool.local import check_devices
+    from gpulease.pool.checking import check_devices
     from gpulease.pool.plans import named_plan
 
     check_devices(named_plan({**options, "init": None}, {}))
@@ -118,16 +133,6 @@ def _options(arguments: Namespace) -> dict[str, Any]:
         "shared": [os.path.abspath(file) for file in arguments.shared],
         "request": request,
     }
-
-
-def _listens(name: str) -> bool:
-    from gpulease.pool.places import connect
-
-    try:
-        connect(name).close()
-    except NotFound:
-        return False
-    return True
 
 
 def _launch(options: dict[str, Any]) -> None:
@@ -164,7 +169,7 @@ def _report(name: str) -> int:
             told = ask(name, "status")
         except (NotFound, PoolClosed):
             raise PoolBroken(
-                f"The pool {name!r} ended at once: {_last_trouble(name)}", "See `gpulease pool log`."
+                f"The pool {name!r} ended at once: {_last_trouble(name)}", f"See `gpulease pool log {name}`."
             ) from None
         states = [worker["state"] for worker in told["workers"]]
         if states and all(state in ("ready", "waiting") for state in states):
@@ -229,17 +234,17 @@ def _row(told: dict[str, Any]) -> tuple[str, ...]:
 def _log(arguments: Namespace) -> int:
     from collections import deque
 
-    from gpulease.pool.places import log_path
+    from gpulease.pool.places import listens, log_path
 
     path = log_path(arguments.name)
     if not os.path.exists(path):
         raise NotFound(f"There is no log of a pool {arguments.name!r}.", "`gpulease pool ls` lists the pools.")
     with open(path, errors="replace") as file:
-        sys.stdout.writelines(deque(file, maxlen=max(0, arguments.lines)))
+        sys.stdout.writelines(deque(file, maxlen=arguments.lines))
         while arguments.follow:
             sys.stdout.write(file.read())
             sys.stdout.flush()
-            if not _listens(arguments.name):
+            if not listens(arguments.name):
                 sys.stdout.write(file.read())
                 break
             time.sleep(POLL)
@@ -262,6 +267,6 @@ def _stop(arguments: Namespace) -> int:
 
 
 def _exists(name: str) -> bool:
-    from gpulease.pool.places import socket_path
+    from gpulease.pool.places import listens, socket_path
 
-    return os.path.exists(socket_path(name)) and _listens(name)
+    return os.path.exists(socket_path(name)) and listens(name)

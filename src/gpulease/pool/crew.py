@@ -24,6 +24,9 @@ GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 class Owner(Protocol):
     def worker_ready(self, slot: Slot) -> None: ...
 
+    def worker_retires(self, slot: Slot) -> None:
+        """It gets nothing new, and will be gone."""
+
     def worker_gone(self, slot: Slot, ending: Ending) -> bool:
         """Whether it had been of any use."""
 
@@ -56,7 +59,20 @@ class Crew:
 
     def expecting(self) -> bool:
         """Whether a worker is on its way."""
-        return any(slot.state == STARTING or slot.failures for slot in self.slots if slot not in self._given_up)
+        return any(
+            slot.state == STARTING or slot.renewing or slot.failures
+            for slot in self.slots
+            if slot not in self._given_up
+        )
+
+    def renew(self, slot: Slot, lease: str) -> None:
+        """The worker's lease is over: it ends after what it runs, and the next one stands in the line again."""
+        if slot.lease != lease or slot.state not in (READY, STARTING) or self._stopping:
+            return
+        self._log.note(f"{slot.label}: its lease {lease} was ended from outside; another is asked for", logging.WARNING)
+        slot.renewing = True
+        self._owner.worker_retires(slot)
+        slot.stop()
 
     def stop(self, grace: float | None = GRACE) -> None:
         """End all, gently; after `grace` seconds, or never, by force."""
@@ -93,7 +109,7 @@ class Crew:
 
     def _told(self, slot: Slot, told: dict[str, Any]) -> None:
         if "leased" in told:
-            slot.lease, slot.gpus = told["leased"], told["gpus"]
+            slot.lease, slot.broker, slot.gpus = told["leased"], told["broker"], told["gpus"]
             self._log.note(f"{slot.name} has GPU {slot.gpus}")
         elif "waiting" in told:
             slot.waits = True
@@ -110,8 +126,8 @@ class Crew:
     def _failed(self, slot: Slot, told: dict[str, Any]) -> None:
         """It said itself that it cannot work. To try again would raise the same again."""
         doing = "could not get its lease" if told["failed"] == "lease" else "failed in `init`"
-        detail = "" if told["known"] else f"\n{told['text'].rstrip()}"
-        self._log.note(f"{slot.label} {doing}: {told['short']}{detail}", logging.WARNING)
+        detail = "" if told["known"] else told["text"].rstrip()
+        self._log.note(f"{slot.label} {doing}: {told['short']}", logging.WARNING, detail)
         if told["known"] is not None:
             code, what, next_step = told["known"]
             trouble = by_code(code, what, next_step, {})
@@ -142,7 +158,10 @@ class Crew:
         useful = self._owner.worker_gone(slot, ending)
         if self._stopping:
             return self._check_gone()
-        if not stopping:
+        if slot.renewing:
+            slot.renewing = False
+            self.fill(slot)
+        elif not stopping:
             self._replace(slot, useful, ending)
 
     def _hear_the_last(self, slot: Slot) -> None:

@@ -57,6 +57,15 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"its default {part!r}", part) for part in value.__defaults__ or ())
     elif inspect.ismethod(value):
         yield "its object", value.__self__
-    else:
+    elif not _refuses(value):
         yield from ((f"its attribute {name!r}", part) for name, part in getattr(value, "__dict__", {}).items())
         yield from ((f"its {name}", getattr(value, name)) for name in ("func", "args") if hasattr(value, name))
+
+
+def _refuses(value: object) -> bool:
+    """Whether it is the object itself that will not be pickled, whatever its parts are."""
+    try:
+        value.__reduce_ex__(5)
+    except Exception:
+        return True
+    return False

@@ -21,6 +21,7 @@ from gpulease.broker.connection import peer
 from gpulease.errors import GpuleaseError, ProtocolError
 from gpulease.pool import places
 from gpulease.pool.crew import Crew
+from gpulease.pool.elastic import AlwaysBusy, Elastic
 from gpulease.pool.failures import Ending
 from gpulease.pool.files import load_files
 from gpulease.pool.frames import BY_DESCRIPTOR
@@ -29,6 +30,7 @@ from gpulease.pool.log import Log
 from gpulease.pool.plans import named_plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, STARTING, Slot
+from gpulease.pool.watching import LeaseWatch
 from gpulease.wire import Unpacker, pack
 
 LOOK = 5.0  # seconds between looks at its own socket
@@ -61,21 +63,34 @@ class Daemon:
         self._since = time.time()
         self._trouble: GpuleaseError | None = None
         plan = named_plan(options, load_files(options["shared"]))
-        self._workers = plan.workers
+        self._plan = plan._replace(shared=None)
         setup, memory = make_setup(plan)
         self._crew = Crew(self._reactor, self._log, self, setup, memory)
+        self._watch = LeaseWatch(self._crew, self._reactor)
+        request = plan.request
+        always = AlwaysBusy(self._reactor)
+        self._elastic = Elastic(self._crew, always, request["priority"], request["gpus"]) if plan.elastic else None
 
     def run(self) -> None:
-        self._log.note(f"pool {self.name} starts with {self._workers} workers (pid {os.getpid()})")
+        self._log.note(f"pool {self.name} starts with {self._how_many()} (pid {os.getpid()})")
         self._listener.setblocking(False)
         self._reactor.watch(self._listener.fileno(), self._accept)
-        for _ in range(self._workers):
-            self._crew.add()
+        if self._elastic is not None:
+            self._elastic.begin()
+        else:
+            for _ in range(self._plan.workers):
+                self._crew.add()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: self._reactor.call(self._stop))
         signal.set_wakeup_fd(self._reactor.waker)
         self._reactor.later(LOOK, self._look)
+        self._watch.begin()
         self._reactor.run()
+
+    def _how_many(self) -> str:
+        if self._elastic is not None:
+            return "as many workers as there are idle GPUs"
+        return f"{self._plan.workers} worker{'' if self._plan.workers == 1 else 's'}"
 
     def _look(self) -> None:
         """Without its socket nobody can find it, nor stop it."""
@@ -125,6 +140,7 @@ class Daemon:
             self._stop()
         elif asked == "end":
             program.send({"ok": {"workers": len(self._crew.slots)}})
+            self._tell_of_end()
             self._crew.kill()
         elif asked == "connect" and message.get("python") == PYTHON:
             program.uses_workers = True
@@ -137,10 +153,11 @@ class Daemon:
             program.send({"error": {"what": text, "next_step": "Use the Python that started the pool."}})
 
     def _introduce(self, program: Program, slot: Slot) -> None:
-        connected, tokens = slot.open_session()
-        program.send({"joined": {"name": slot.name, "gpus": slot.gpus}}, [connected.fileno(), tokens])
+        connected, tokens, page = slot.open_session()
+        program.send({"joined": {"name": slot.name, "gpus": slot.gpus}}, [connected.fileno(), tokens, page])
         connected.close()
         os.close(tokens)
+        os.close(page)
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -168,6 +185,11 @@ class Daemon:
         for program in self._programs.values():
             if program.uses_workers:
                 self._introduce(program, slot)
+        if self._elastic is not None:
+            self._elastic.grow()
+
+    def worker_retires(self, slot: Slot) -> None:
+        pass  # programs take back what it has not begun, once it is gone
 
     def worker_gone(self, slot: Slot, ending: Ending) -> bool:
         for program in self._programs.values():
@@ -184,11 +206,19 @@ class Daemon:
 
     def crew_gone(self) -> None:
         self._log.note(f"pool {self.name} ended")
+        if self._elastic is not None:
+            self._elastic.end()
         self._reactor.stop()
 
     def _stop(self) -> None:
         """Once what runs is done, however long that takes. A later `end` does not wait."""
+        self._tell_of_end()
         self._crew.stop(grace=None)
+
+    def _tell_of_end(self) -> None:
+        for program in self._programs.values():
+            if program.uses_workers:
+                program.send({"stopping": {}})
 
 
 def main() -> int:
@@ -196,6 +226,8 @@ def main() -> int:
     options = json.loads(sys.stdin.readline())
     path = places.socket_path(options["name"])
     try:
+        lock = places.claim(options["name"])
+        places.make_log(options["name"])
         listener = _listen(path)
         daemon = Daemon(options, listener)
     except GpuleaseError as error:
@@ -208,13 +240,14 @@ def main() -> int:
     finally:
         if os.path.exists(path):
             os.unlink(path)
+        os.close(lock)
     return 0
 
 
 def _listen(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     if os.path.exists(path):
-        os.unlink(path)  # `pool start` has seen that nobody listens there
+        os.unlink(path)  # of one that was killed: the name is ours
     before = os.umask(0o177)
     try:
         listener.bind(path)

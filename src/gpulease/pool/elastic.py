@@ -8,19 +8,45 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from gpulease.errors import GpuleaseError
 from gpulease.pool.crew import Crew
-from gpulease.pool.engine import Engine
+from gpulease.pool.link import Link
+from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import EMPTY, READY, STARTING, Slot
 
 LOOK = 1.0  # seconds between looks at the line
 IDLE = 5.0  # seconds without work after which a worker is let go, down to one
 
 
+class Work(Protocol):
+    """What there is to do, and who is at it."""
+
+    reactor: Reactor
+    links: list[Link]
+
+    def pending(self) -> int: ...
+
+    def retire(self, name: str) -> None: ...
+
+
+class AlwaysBusy:
+    """For a named pool, which does not see what programs do with its workers: it keeps warm whatever is idle."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self.reactor = reactor
+        self.links: list[Link] = []
+
+    def pending(self) -> int:
+        return 1
+
+    def retire(self, name: str) -> None:
+        """Programs take back what the worker has not begun, once it is gone."""
+
+
 class Elastic:
-    def __init__(self, crew: Crew, engine: Engine, priority: int, each: int) -> None:
+    def __init__(self, crew: Crew, engine: Work, priority: int, each: int) -> None:
         self._crew, self._engine = crew, engine
         self._priority, self._each = priority, each
         self._idle_looks = 0

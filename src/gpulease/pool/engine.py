@@ -24,6 +24,7 @@ from gpulease.pool.log import Log
 from gpulease.pool.pickling import from_body
 from gpulease.pool.reactor import Reactor
 
+MOMENT = 0.001  # seconds that items wait for those that follow them
 TICK = 0.005  # seconds between looks at workers that have items ahead
 
 
@@ -50,11 +51,14 @@ class Engine:
         self._closing = False
         self._trouble: GpuleaseError | None = None
         self._ticking = False
+        self._dispatching_soon = False
+        self._submitted = 0.0  # when the last of items came that are followed by others
         self.on_waiting: Callable[[], None] | None = None  # in the reactor's thread: items wait for a worker
 
     # ---------------------------------------------------------------- from any thread
 
-    def submit(self, items: Sequence[Item]) -> None:
+    def submit(self, items: Sequence[Item], more: bool = False) -> None:
+        """`more`: others follow, maybe at once. Then they go out together, if that takes no longer than a moment."""
         with self._lock:
             self._check_open()
             for item in items:
@@ -62,11 +66,23 @@ class Engine:
             # Only to the idle: whoever is at work looks into the queue with its next result, and takes more at once.
             idle = not self.queue
             self.queue.extend(items)
-            if idle:
+            if idle and (not more or self._moment_passed()):
                 self._dispatch(only_idle=True)
+            elif idle and not self._dispatching_soon:
+                self._dispatching_soon = True
+                self.reactor.call(lambda: self.reactor.later(MOMENT, self._dispatch_at_last))
             waiting = self.on_waiting if self.queue else None
         if waiting is not None:
             self.reactor.call(waiting)
+
+    def _moment_passed(self) -> bool:
+        before, self._submitted = self._submitted, time.monotonic()
+        return self._submitted - before > MOMENT
+
+    def _dispatch_at_last(self) -> None:
+        with self._lock:
+            self._dispatching_soon = False
+            self._dispatch(only_idle=True)
 
     def close(self, cancel: bool = False) -> None:
         """No more items; the workers end when the last one is done."""
@@ -229,12 +245,13 @@ class Engine:
         return bool(link.done or begun)
 
     def _read_the_rest(self, link: Link) -> None:
-        """Results that it sent before it ended count."""
+        """Results that it sent before it ended count, and so do those that it was about to send."""
         try:
             while True:
                 self._received(link, link.receive())
         except (EOFError, BlockingIOError):
             pass
+        self._received(link, link.unsent())
 
     def _again(self, item: Item, ending: Ending) -> bool:
         item.deaths += 1

@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from itertools import count
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpulease.errors import PoolClosed, UsageError
 from gpulease.pool.freshness import references, same
 from gpulease.pool.items import Function, FutureItem, Item
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import name_of, pack, pack_function
+from gpulease.pool.pickling import name_of, pack_call, pack_function
+from gpulease.pool.record import make_folder
+
+if TYPE_CHECKING:
+    from gpulease.pool.intake import Intake
 
 Names = int | str | Iterable[int | str]
 
@@ -23,7 +27,8 @@ Names = int | str | Iterable[int | str]
 class Backend(Protocol):
     """What runs items: workers of this process, of a named pool, or of Ray."""
 
-    def submit(self, items: Sequence[Item]) -> None: ...
+    def submit(self, items: Sequence[Item], more: bool = False) -> None:
+        """`more`: others follow, maybe at once; it may wait a moment for them."""
 
     def close(self, cancel: bool = False) -> None: ...
 
@@ -60,9 +65,12 @@ class Pool(Executor):
         note: str | None = None,
         engine: str = "local",
         address: str | None = None,
+        max_workers: None = None,
     ) -> None:
         from gpulease.pool.plans import check_engine, make_plan
 
+        if max_workers is not None:  # the standard library's word
+            raise UsageError("A pool has as many workers as GPUs.", "Say gpus= instead of max_workers=.")
         check_engine(engine, address)
         request = {
             "mem": mem,
@@ -74,6 +82,7 @@ class Pool(Executor):
             "note": note,
         }
         plan = make_plan(gpus, gpus_per_worker, request, init, initargs, shared, retries)
+        results = None if results is None else make_folder(results)
         if engine == "ray":
             from gpulease.pool.ray_engine import RayBackend
 
@@ -94,28 +103,32 @@ class Pool(Executor):
         """Use the workers that `gpulease pool start NAME` keeps warm. Shutting it down leaves them running."""
         from gpulease.pool.named import NamedBackend
 
+        results = None if results is None else make_folder(results)
         pool = cls.__new__(cls)
         pool._begin(NamedBackend(name, retries), results)
         return pool
 
     def _begin(self, backend: Backend, results: str | os.PathLike[str] | None) -> None:
-        self._backend = backend
+        from gpulease.pool.intake import Intake
+
+        self._backend, self._intake = backend, Intake(backend)
         self._results = results
         self._pid = os.getpid()
         self._keys = count(1)
         self._known: dict[int, tuple[object, Function, tuple[object, ...] | None]] = {}
         self._by_payload: dict[bytes, Function] = {}
         # A pool that nobody holds any more finishes what it has, as the standard library's do.
-        weakref.finalize(self, _finish, backend, self._pid).atexit = False
+        weakref.finalize(self, _finish, self._intake, self._pid).atexit = False
         _open.difference_update([other for other in _open if other.ended()])
-        _open.add(backend)
+        _open.add(self._intake)
 
     # ---------------------------------------------------------------- the interface
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         self._check_process()
+        self._intake.check_open()
         function = self._function(fn)
-        item = FutureItem(function, pack((args, kwargs), f"An argument of {function.name}"))
+        item = FutureItem(function, pack_call(args, kwargs, function.name))
         self._backend.submit([item])
         return item.future
 
@@ -149,22 +162,23 @@ class Pool(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         if os.getpid() != self._pid:
             return  # a forked child has no part in it
-        self._backend.close(cancel_futures)
+        self._intake.close(cancel_futures)
         if wait:
-            self._backend.join()
-            _open.discard(self._backend)
+            self._join()
 
     def terminate(self) -> None:
         """End the workers now; what is not done fails with PoolClosed."""
         if os.getpid() == self._pid:
-            self._backend.terminate()
-            self._backend.join()
-            _open.discard(self._backend)
+            self._intake.terminate()
+            self._join()
 
     @property
     def gpus(self) -> list[str]:
         """The devices of the workers that are ready, one entry for each worker."""
         return self._backend.gpus()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a pool cannot be sent to its own workers")
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -172,10 +186,16 @@ class Pool(Executor):
         if kind is not None and not issubclass(kind, Exception):  # Ctrl-C: nobody waits for the rest
             self.terminate()
         else:
-            self.shutdown()
+            # After an error nobody goes on with a loop that had begun: its input, maybe endless, is read no further.
+            self._intake.close(only_unbegun=kind is not None)
+            self._join()
         return None
 
     # ---------------------------------------------------------------- inside
+
+    def _join(self) -> None:
+        self._intake.join()
+        _open.discard(self._intake)
 
     def _map(
         self,
@@ -188,23 +208,22 @@ class Pool(Executor):
         key: Callable[..., str] | None,
         return_errors: bool,
     ) -> Any:
-        from gpulease.pool.mapping import Mapped
+        from gpulease.pool.feed import Feed
+        from gpulease.pool.mapping import Mapped, check_timeout
 
         self._check_process()
+        self._intake.check_open()
+        check_timeout(timeout)
         if not iterables:
             raise UsageError("map() needs something to go through.", "Give at least one iterable.")
         folder = self._results if results is None else results
-        return Mapped(
-            self._backend,
-            self._function(fn),
-            iterables,
-            ordered=ordered,
-            timeout=timeout,
-            record=None if folder is None else _record(folder, fn, key),
-            bar=_bar(progress, iterables, self._backend) if progress else None,
-            return_errors=return_errors,
-            pool=self,
-        )
+        record = None if folder is None else _record(folder, fn, key)
+        function = self._function(fn)
+        bar = _bar(progress, iterables, self._backend) if progress else None
+        feed = Feed(self._backend, function, iterables, ordered, record, bar)
+        mapped = Mapped(feed, timeout, return_errors, self)
+        self._intake.add(feed)
+        return mapped
 
     def _function(self, fn: Callable[..., Any]) -> Function:
         """Pickled once, and again when what it refers to may have changed."""
@@ -233,27 +252,27 @@ MOST_FUNCTIONS = 256
 
 
 # Open pools finish when the program ends, before the interpreter takes their threads away.
-_open: set[Backend] = set()
+_open: set[Intake] = set()
 _pid = os.getpid()
 
 
 @atexit.register
 def _finish_all() -> None:
     if os.getpid() == _pid:
-        for backend in list(_open):
-            backend.close()
-            backend.join()
+        for intake in list(_open):
+            intake.close(only_unbegun=True)
+            intake.join()
 
 
-def _finish(backend: Backend, pid: int) -> None:
+def _finish(intake: Intake, pid: int) -> None:
     if os.getpid() == pid:
-        backend.close()
+        intake.close()
 
 
 def _record(folder: str | os.PathLike[str], fn: Callable[..., Any], key: Callable[..., str] | None) -> Any:
     from gpulease.pool.record import Record
 
-    return Record(folder, name_of(fn), key)
+    return Record(folder, fn, key)
 
 
 def _bar(progress: bool | str, iterables: tuple[Iterable[Any], ...], backend: Backend) -> Any:

@@ -58,6 +58,12 @@ def _signal_name(number: int) -> str:
         return "unknown"
 
 
+def short_of(error: BaseException) -> str:
+    """Its kind and what it says, without the full stop: more follows."""
+    kind, text = type(error).__qualname__, str(error).strip().rstrip(".")
+    return f"{kind}: {text}" if text else kind
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, MemoryError) or names & OUT_OF_MEMORY_NAMES:
@@ -70,7 +76,7 @@ def pack_failure(error: BaseException) -> Packed:
     """(the error, its traceback as text, whether memory ran out); the error None where it cannot be pickled."""
     text = "".join(traceback.format_exception(error))
     exhausted = is_out_of_memory(error)
-    short = f"{type(error).__qualname__}: {error}"
+    short = short_of(error)
     error.__traceback__ = None
     try:
         packed = pack(error, "The error")
@@ -88,13 +94,23 @@ def unpack_failure(told: tuple[bytes, list[bytes], str, str, bool], where: str) 
         if not isinstance(error, BaseException):
             raise TypeError
     except Exception:
-        error = TaskFailed(f"The task raised {short[:500]}")
+        error = TaskFailed(f"The task raised {short[:500]}.")
     error.__cause__ = RemoteTraceback(text)
     if exhausted and not isinstance(error, OutOfMemory):
-        wrapped = OutOfMemory(f"Memory ran out on {where}: {short[:300]}.", worker=where)
+        wrapped = _out_of_memory(isinstance(error, MemoryError), where, short[:300])
         wrapped.__cause__ = error
         return wrapped
     return error  # type: ignore[no-any-return]
+
+
+def _out_of_memory(of_the_host: bool, where: str, short: str) -> OutOfMemory:
+    if not of_the_host:
+        return OutOfMemory(f"Memory ran out on {where}: {short}.", worker=where)
+    return OutOfMemory(
+        f"The machine's own memory, not a GPU's, ran out in {where}: {short}.",
+        "Make the item smaller, or use fewer workers; other items are not affected.",
+        worker=where,
+    )
 
 
 def died(ending: Ending, tries: int, function: str) -> WorkerDied:

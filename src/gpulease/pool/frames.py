@@ -5,6 +5,7 @@ Not for: what a body means. Several frames are sent in one system call, and read
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from array import array
@@ -74,15 +75,31 @@ class Receiver:
                 self._descriptors.extend(array("i", data[: len(data) - len(data) % 4]))
         return self._frames(self._rest + self._block[:count].tobytes() if self._rest else self._block[:count].tobytes())
 
+    def close(self) -> None:
+        """Descriptors whose frame never came whole."""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
     def _frames(self, data: bytes) -> list[Frame]:
-        frames, place, size = [], 0, len(data)
-        while size - place >= HEAD.size:
-            length, kind, descriptors, key, number, seconds = HEAD.unpack_from(data, place)
-            end = place + HEAD.size + length
-            if end > size:
-                break
-            taken = tuple(self._descriptors.popleft() for _ in range(descriptors)) if descriptors else ()
-            frames.append(Frame(kind, key, number, seconds, data[place + HEAD.size : end], taken))
-            place = end
+        frames, place = _split(data, self._descriptors)
         self._rest = data[place:]
         return frames
+
+
+def whole_frames(data: bytes) -> list[Frame]:
+    """Those without descriptors that lie one behind the other in `data`."""
+    return _split(data, deque())[0]
+
+
+def _split(data: bytes, waiting: deque[int]) -> tuple[list[Frame], int]:
+    """(the whole frames, where they end)."""
+    frames, place, size = [], 0, len(data)
+    while size - place >= HEAD.size:
+        length, kind, descriptors, key, number, seconds = HEAD.unpack_from(data, place)
+        end = place + HEAD.size + length
+        if end > size:
+            break
+        taken = tuple(waiting.popleft() for _ in range(descriptors)) if descriptors else ()
+        frames.append(Frame(kind, key, number, seconds, data[place + HEAD.size : end], taken))
+        place = end
+    return frames, place

@@ -17,6 +17,7 @@ from gpulease.errors import CannotPickle
 from gpulease.pool import frames
 from gpulease.pool.frames import BY_DESCRIPTOR, Frame, Receiver
 from gpulease.pool.items import Item
+from gpulease.pool.outbox import left_in
 from gpulease.pool.pickling import to_body
 from gpulease.pool.windows import DEEPEST, MOST_BYTES, depth, room
 
@@ -24,7 +25,9 @@ MOST_FUNCTIONS = 1000  # that a worker keeps
 
 
 class Link:
-    def __init__(self, name: str, gpus: str, connected: socket.socket, tokens: int, exclusive: bool = True) -> None:
+    def __init__(
+        self, name: str, gpus: str, connected: socket.socket, tokens: int, page: int, exclusive: bool = True
+    ) -> None:
         self.name = name
         self.gpus = gpus  # labels, as 0,3
         self.socket = connected
@@ -35,7 +38,7 @@ class Link:
         self.done = 0
         self.retiring = False
         self.settled = False  # whether nothing is left to take back from it
-        self._tokens = tokens
+        self._tokens, self._page = tokens, page
         self._receiver = Receiver(connected)
         self._known: set[int] = set()
         self._bytes = 0  # of the items in flight
@@ -147,8 +150,13 @@ class Link:
         self.done += 1
         return item
 
+    def unsent(self) -> list[Frame]:
+        """Once the worker is gone and all that it sent was read: what it had done and not sent."""
+        numbers = {item.number for item in self.in_flight}
+        return [frame for frame in frames.whole_frames(left_in(self._page)) if frame.number in numbers]
+
     def lost(self) -> tuple[list[Item], list[Item]]:
-        """Once the worker is gone: (the items that it had begun, those that it had not)."""
+        """Once the worker is gone: (the item that it had begun, if any; those that it had not)."""
         unbegun = self.take_back(DEEPEST * 2)
         return list(self.in_flight), unbegun
 
@@ -157,8 +165,10 @@ class Link:
             if descriptor is not None:
                 os.close(descriptor)
         self._outgoing.clear()
+        self._receiver.close()
         self.socket.close()
         os.close(self._tokens)
+        os.close(self._page)
 
 
 def _body(item: Item) -> tuple[bytes, int | None] | None:

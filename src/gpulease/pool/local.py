@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpulease.errors import GpuleaseError, NotEnoughDevices
+from gpulease.errors import GpuleaseError
 from gpulease.pool import context
+from gpulease.pool.checking import check_devices
 from gpulease.pool.crew import Crew
 from gpulease.pool.elastic import Elastic
 from gpulease.pool.engine import Engine
@@ -18,6 +20,7 @@ from gpulease.pool.log import Log
 from gpulease.pool.pickling import Packed, to_body
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import Slot
+from gpulease.pool.watching import LeaseWatch
 
 
 class Plan(NamedTuple):
@@ -45,11 +48,14 @@ class Local:
         self.engine.source = self.crew
         self._plan = plan._replace(shared=None)  # the copy in shared memory is the one that is kept
         self._elastic: Elastic | None = None
+        self._watch = LeaseWatch(self.crew, self.reactor)
         self.reactor.call(self._begin)
         self.reactor.start()
 
     def _begin(self) -> None:
         nested = nested_devices(self._plan)
+        if not nested:
+            self._watch.begin()
         if self._plan.elastic:
             request = self._plan.request
             self._elastic = Elastic(self.crew, self.engine, request["priority"], request["gpus"])
@@ -58,6 +64,11 @@ class Local:
         for number in range(self._plan.workers):
             self.crew.add(nested[number] if nested else None)
 
+    def join(self) -> None:
+        self.reactor.join()
+        if self.reactor.thread is not threading.current_thread():
+            self._watch.join()
+
     # ---------------------------------------------------------------- what the crew tells
 
     def worker_ready(self, slot: Slot) -> None:
@@ -65,6 +76,9 @@ class Local:
         self.engine.joined(link)
         if self._elastic is not None:
             self._elastic.grow()
+
+    def worker_retires(self, slot: Slot) -> None:
+        self.engine.retire(slot.name)
 
     def worker_gone(self, slot: Slot, ending: Ending) -> bool:
         link = self._links.pop(slot, None)
@@ -79,6 +93,7 @@ class Local:
             self._memory = None
         if self._elastic is not None:
             self._elastic.end()
+        self._watch.end()
         self._log.close()
         self.reactor.stop()
 
@@ -117,31 +132,6 @@ def nested_devices(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def check_devices(plan: Plan) -> int:
-    """How many devices there are to take; an error when the plan can never be had."""
-    each = plan.request.get("gpus", 1)
-    above = context.inside()
-    if above is not None:
-        if plan.workers * each > len(above.uuids):
-            raise NotEnoughDevices(
-                f"A pool in a worker asks for {plan.workers * each} GPUs, and the worker has {len(above.uuids)}.",
-                "A nested pool divides its worker's own GPUs: ask for fewer, or give the outer workers more.",
-            )
-        return len(above.uuids)
-    from gpulease.client import Client
-
-    client = Client()
-    told = client.ask("status")
-    client.close()
-    there = len(told["devices"])
-    if there and not plan.elastic and plan.request.get("mem") is None and plan.workers * each > there:
-        raise NotEnoughDevices(
-            f"The pool asks for {plan.workers * each} GPUs, and this machine has {there}.",
-            "Ask for fewer, or share them by memory with mem=.",
-        )
-    return there
-
-
 class LocalBackend:
     """The pool's view of its workers."""
 
@@ -153,7 +143,7 @@ class LocalBackend:
         self.terminate = self._local.engine.terminate
 
     def join(self) -> None:
-        self._local.reactor.join()
+        self._local.join()
 
     def ended(self) -> bool:
         return not self._local.reactor.thread.is_alive()

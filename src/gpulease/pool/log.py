@@ -8,6 +8,8 @@ import sys
 import time
 from typing import IO
 
+from gpulease.errors import UsageError
+
 
 class Log:
     """To a file, everything; with no file, workers' output to stderr, and the pool's own notes to the logger."""
@@ -15,16 +17,22 @@ class Log:
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._file: IO[str] | None = None
         if path is not None:
-            self._file = open(path, "a", buffering=1, errors="replace")  # noqa: SIM115  # open as long as the pool
+            try:
+                self._file = open(path, "a", buffering=1, errors="replace")  # noqa: SIM115  # as long as the pool
+            except (OSError, TypeError, ValueError) as error:
+                raise UsageError(
+                    f"The log {str(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}.",
+                    "Give the path of a file, as log='pool.log'.",
+                ) from None
 
     def printed(self, worker: str, text: str) -> None:
         """A line that a worker printed."""
         self._write(f"[{worker}] {text}", sys.stderr)
 
-    def note(self, text: str, level: int = logging.INFO) -> None:
-        """What the pool has to say itself."""
+    def note(self, text: str, level: int = logging.INFO, detail: str = "") -> None:
+        """What the pool has to say itself; `detail`, as a traceback, is for the file alone."""
         if self._file is not None:
-            self._write(f"[pool] {text}", None)
+            self._write(f"[pool] {text}" + (f"\n{detail}" if detail else ""), None)
         else:
             logging.getLogger("gpulease.pool").log(level, text)
 

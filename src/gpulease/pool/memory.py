@@ -23,6 +23,8 @@ _library = ctypes.CDLL(None, use_errno=True)
 _library.mmap.restype = ctypes.c_void_p
 _library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
 _library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_library.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_mapped: dict[int, int] = {}  # address -> size of what is mapped now
 FAILED = ctypes.c_void_p(-1).value
 
 
@@ -48,7 +50,7 @@ def write(buffers: Sequence[memoryview]) -> int:
 def read(descriptor: int, sizes: Sequence[int], writable: bool) -> list[memoryview]:
     """The buffers in the memory behind `descriptor`, which is closed.
 
-    Large ones are mapped: read-only and shared, or, when `writable`, private to whoever writes.
+    Large ones are mapped. A page is in memory once for all, until somebody who may writes to it: that copy is his own.
     """
     try:
         total = sum(_aligned(size) for size in sizes)
@@ -67,6 +69,23 @@ def read(descriptor: int, sizes: Sequence[int], writable: bool) -> list[memoryvi
     return buffers
 
 
+def let_write(view: memoryview) -> bool:
+    """Make the pages of a view writable, for this process alone. False for memory that was not mapped here."""
+    import numpy
+
+    begin = numpy.frombuffer(view, dtype="u1").ctypes.data
+    end = begin + view.nbytes
+    if not any(address <= begin and end <= address + size for address, size in list(_mapped.items())):
+        return False
+    first = begin - begin % mmap.PAGESIZE
+    return bool(_library.mprotect(first, end - first, mmap.PROT_READ | mmap.PROT_WRITE) == 0)
+
+
+def _unmap(address: int, size: int) -> None:
+    del _mapped[address]
+    _library.munmap(address, size)
+
+
 def _write_at(descriptor: int, buffer: memoryview, place: int) -> None:
     flat = buffer.cast("B")
     done = 0
@@ -81,10 +100,11 @@ def _aligned(size: int) -> int:
 def _map(descriptor: int, size: int, writable: bool) -> memoryview:
     """Not with the module `mmap`, which keeps a descriptor open for each mapping."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    address = _library.mmap(None, size, protection, mmap.MAP_PRIVATE if writable else mmap.MAP_SHARED, descriptor, 0)
+    address = _library.mmap(None, size, protection, mmap.MAP_PRIVATE, descriptor, 0)
     if address == FAILED:
         raise OSError(ctypes.get_errno(), f"{size} bytes of shared memory cannot be mapped")
     mapped = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(mapped, _library.munmap, address, size).atexit = False
+    _mapped[address] = size
+    weakref.finalize(mapped, _unmap, address, size).atexit = False
     view = memoryview(mapped).cast("B")
     return view if writable else view.toreadonly()

@@ -51,6 +51,7 @@ class Named:
         self._unpacker = Unpacker()
         self._descriptors: deque[int] = deque()
         self._links: dict[str, Link] = {}
+        self._stopping = False  # somebody has told it to end
         self.reactor.watch(self._socket.fileno(), self._read)
         self.reactor.start()
 
@@ -88,13 +89,15 @@ class Named:
             self._joined(**message["joined"])
         elif "left" in message:
             self._left(message["left"]["name"], Ending(*message["left"]["ending"]))
+        elif "stopping" in message:
+            self._stopping = True
         elif "broken" in message or "error" in message:
             told = message.get("broken") or message["error"]
             self.engine.broken(PoolBroken(told["what"], told["next_step"]))
 
     def _joined(self, name: str, gpus: str) -> None:
-        connected, tokens = self._descriptors.popleft(), self._descriptors.popleft()
-        link = self._links[name] = Link(name, gpus, socket.socket(fileno=connected), tokens, exclusive=False)
+        connected, tokens, page = (self._descriptors.popleft() for _ in range(3))
+        link = self._links[name] = Link(name, gpus, socket.socket(fileno=connected), tokens, page, exclusive=False)
         self.engine.joined(link)
 
     def _left(self, name: str, ending: Ending) -> None:
@@ -103,9 +106,12 @@ class Named:
             self.engine.left(link, ending)
 
     def _ended(self) -> None:
-        """The pool was stopped, and its workers with it."""
+        """The pool's process is gone, and its workers with it."""
         self.reactor.unwatch(self._socket.fileno())
-        self.engine.broken(PoolClosed(f"The pool {self.name!r} was stopped.", "Start it again: gpulease pool start."))
+        how = "was stopped" if self._stopping else "ended unexpectedly"
+        see = "" if self._stopping else f"; `gpulease pool log {self.name}` may say why"
+        again = f"Start it again: gpulease pool start {self.name}{see}."
+        self.engine.broken(PoolClosed(f"The pool {self.name!r} {how}.", again))
         for name in list(self._links):
             self._left(name, Ending(told="ended with its pool"))
 
@@ -116,8 +122,8 @@ class NamedBackend:
     def __init__(self, name: str, retries: int) -> None:
         self._named = Named(name, retries)
 
-    def submit(self, items: Sequence[Item]) -> None:
-        self._named.engine.submit(items)
+    def submit(self, items: Sequence[Item], more: bool = False) -> None:
+        self._named.engine.submit(items, more)
 
     def close(self, cancel: bool = False) -> None:
         self._named.engine.close(cancel)

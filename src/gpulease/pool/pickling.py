@@ -29,26 +29,44 @@ class Packed(NamedTuple):
 
 def pack(value: object, what: str) -> Packed:
     """`what` names the value in the error that says which part of it cannot be pickled."""
-    buffers: list[memoryview] = []
+    beside = Beside()
+    try:
+        payload = pickle.dumps(value, PROTOCOL, buffer_callback=beside.keep_inside)
+        if MAIN not in payload:
+            return Packed(payload, tuple(beside.buffers))
+    except Exception:
+        pass
+    beside = Beside()
+    return Packed(_by_value(value, what, beside.keep_inside), tuple(beside.buffers))
 
-    def keep_inside(buffer: pickle.PickleBuffer) -> bool:
+
+def pack_call(arguments: tuple[Any, ...], keywords: dict[str, Any], function: str) -> Packed:
+    """In the error, the argument is named as the caller counts it."""
+    try:
+        return pack((arguments, keywords), f"An argument of {function}")
+    except CannotPickle:
+        for number, value in enumerate(arguments, 1):
+            pack(value, f"Argument {number} of {function}")
+        for name, value in keywords.items():
+            pack(value, f"Argument {name!r} of {function}")
+        raise
+
+
+class Beside:
+    """The buffers that are large enough to travel beside their pickle."""
+
+    def __init__(self) -> None:
+        self.buffers: list[memoryview] = []
+
+    def keep_inside(self, buffer: pickle.PickleBuffer) -> bool:
         try:
             raw = buffer.raw()
         except BufferError:  # not contiguous
             return True
         if raw.nbytes < memory.OUT_OF_BAND:
             return True
-        buffers.append(raw)
+        self.buffers.append(raw)
         return False
-
-    try:
-        payload = pickle.dumps(value, PROTOCOL, buffer_callback=keep_inside)
-        if MAIN not in payload:
-            return Packed(payload, tuple(buffers))
-    except Exception:
-        pass
-    buffers.clear()
-    return Packed(_by_value(value, what, keep_inside), tuple(buffers))
 
 
 def _by_value(value: object, what: str, keep_inside: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
@@ -57,19 +75,16 @@ def _by_value(value: object, what: str, keep_inside: Callable[[pickle.PickleBuff
     try:
         data: bytes = cloudpickle.dumps(value, PROTOCOL, buffer_callback=keep_inside)
         return data
-    except RecursionError:
-        raise CannotPickle(f"{what} cannot be pickled: it is nested too deeply.") from None
-    except RuntimeError as error:
-        if "changed size" in str(error):
-            raise CannotPickle(
-                f"{what} changed while it was copied: {error}.", "Do not change it until the pool has it."
-            ) from None
-        raise _explained(value, what, error) from None
     except Exception as error:
-        raise _explained(value, what, error) from None
+        raise explained(value, what, error) from None
 
 
-def _explained(value: object, what: str, error: Exception) -> CannotPickle:
+def explained(value: object, what: str, error: Exception) -> CannotPickle:
+    """What to tell of a value that pickle gave up on."""
+    if isinstance(error, RecursionError):
+        return CannotPickle(f"{what} cannot be pickled: it is nested too deeply.")
+    if isinstance(error, RuntimeError) and "changed size" in str(error):
+        return CannotPickle(f"{what} changed while it was copied: {error}.", "Do not change it until the pool has it.")
     where, reason = culprit(value, what, error)
     return CannotPickle(f"{where} cannot be pickled: {reason}.", object=where)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
+import time
 
 from gpulease import places
 from gpulease.errors import NotFound, NotPermitted, UsageError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
+ENDING = 5.0  # seconds for a pool that was stopped to be gone
 LONGEST_SOCKET = 104  # sun_path holds 108 bytes
 
 
@@ -39,8 +42,51 @@ def socket_path(name: str) -> str:
     return path
 
 
+def lock_path(name: str) -> str:
+    return os.path.join(folder(), f"{check_name(name)}.lock")
+
+
+def listens(name: str) -> bool:
+    """Whether a process answers for that pool."""
+    try:
+        connect(name).close()
+    except NotFound:
+        return False
+    return True
+
+
+def claim(name: str) -> int:
+    """The name, as a descriptor to keep open: whoever has it is the only one, and has it until his end.
+
+    The file stays. To remove it would let two processes each lock one of their own.
+    """
+    lock = os.open(lock_path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + ENDING
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            pass
+        if listens(name) or time.monotonic() > until:
+            os.close(lock)
+            raise already_running(name)
+        time.sleep(0.02)  # it starts, or is about to end
+
+
+def already_running(name: str) -> UsageError:
+    return UsageError(f"The pool {name!r} is already running.", f"gpulease pool stop {name}")
+
+
 def log_path(name: str) -> str:
     return os.path.join(folder(), f"{check_name(name)}.log")
+
+
+def make_log(name: str) -> None:
+    """For its user alone: what workers print may be anything."""
+    log = os.open(log_path(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.fchmod(log, 0o600)  # one from before too
+    os.close(log)
 
 
 def names() -> list[str]:

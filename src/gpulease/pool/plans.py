@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpulease.errors import UsageError
+from gpulease.pool.checking import read_request
 from gpulease.pool.local import Plan
 from gpulease.pool.pickling import Packed, name_of, pack
+from gpulease.pool.sharing import pack_shared
 
 ALL_IDLE = "all-idle"
 POLITE = 100  # the priority of a pool that takes only what is idle: everybody else is sooner
@@ -39,6 +41,7 @@ def make_plan(
     workers = MOST_WORKERS if elastic else _workers(gpus, each)
     wanted = {name: value for name, value in request.items() if value is not None}
     wanted.setdefault("priority", POLITE if elastic else 5)
+    read_request({**wanted, "gpus": each})
     return Plan(workers, {**wanted, "gpus": each}, _init(init, initargs), _shared(shared), (), elastic)
 
 
@@ -62,6 +65,8 @@ def _init(init: Callable[..., Any] | str | None, initargs: tuple[Any, ...]) -> P
         return None
     if not callable(init) and not isinstance(init, str):
         raise UsageError(f"init is {init!r}.", "Give a function.")
+    if not isinstance(initargs, Iterable) or isinstance(initargs, (str, bytes)):
+        raise UsageError(f"initargs is {initargs!r}.", "Give a tuple, as (3,) for one argument.")
     packed = pack((init, tuple(initargs)), f"init, {name_of(init)}")
     # A pool starts few workers: their arguments need no way beside the pickle.
     return Packed(_whole_pickle((init, tuple(initargs)))) if packed.buffers else packed
@@ -75,11 +80,11 @@ def _whole_pickle(value: object) -> bytes:
 
 
 def _shared(shared: Mapping[str, Any] | None) -> Packed | None:
-    if not shared:
+    if shared is None:
         return None
     if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):
         raise UsageError("shared is not a dictionary with names as keys.", "Write it as shared={'name': value}.")
-    return pack(dict(shared), "shared")
+    return pack_shared(dict(shared)) if shared else None
 
 
 def named_plan(options: Mapping[str, Any], shared: Mapping[str, Any]) -> Plan:

@@ -69,7 +69,7 @@ class RayBackend:
 
     # ---------------------------------------------------------------- from any thread
 
-    def submit(self, items: Sequence[Item]) -> None:
+    def submit(self, items: Sequence[Item], more: bool = False) -> None:
         with self._lock:
             if self._trouble is not None:
                 raise type(self._trouble)(self._trouble.what, self._trouble.next_step) from self._trouble.__cause__
@@ -154,7 +154,7 @@ class RayBackend:
 
     def _cannot_start(self, actor: Actor, told: tuple[Any, ...]) -> None:
         _, _, text, short, _ = told
-        self._log.note(f"{actor.name} failed in `init`: {short}\n{text}", logging.WARNING)
+        self._log.note(f"{actor.name} failed in `init`: {short}", logging.WARNING, text)
         self._actors.remove(actor)
         self._ray.kill(actor.handle)
         if not self._actors:

@@ -1,7 +1,7 @@
 """Results on disk, each as it comes, so that a second run only does what is missing.
 
-A result's name is made of the function's name and of the arguments, or by `key`. To change the function is not seen:
-empty the folder then.
+A result's name is made of the function and of the arguments, or by `key`. That a function which can be imported was
+changed is not seen: empty the folder then.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ import hashlib
 import os
 import pickle
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gpulease.errors import StateError, UsageError
+from gpulease.pool.naming import Unnameable, digest, pickled_digest
 from gpulease.pool.pickling import Packed, pack
 
 ENDING = ".pickle"
 
 
 class Record:
-    def __init__(self, folder: str | os.PathLike[str], function: str, key: Callable[..., str] | None) -> None:
-        self.folder = Path(folder)
-        self._function, self._key = function, key
+    def __init__(
+        self, folder: str | os.PathLike[str], function: Callable[..., Any], key: Callable[..., str] | None
+    ) -> None:
+        self.folder = make_folder(folder)
+        self._key = key
+        self._function = b"" if key is not None else _function_digest(function)
         self._seen: Counter[str] = Counter()
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StateError(f"The folder {str(folder)!r} for results cannot be made: {error.strerror}.") from None
+        self._warned = False
         self._there = {entry.name for entry in os.scandir(self.folder) if entry.name.endswith(ENDING)}
 
     def name(self, arguments: tuple[Any, ...], packed: Packed) -> str:
@@ -73,8 +75,41 @@ class Record:
         return clean if clean == text else f"{clean}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def _digest(self, arguments: tuple[Any, ...], packed: Packed) -> str:
-        digest = hashlib.sha256(self._function.encode())
-        digest.update(packed.payload)
-        for buffer in packed.buffers:
-            digest.update(buffer)
-        return digest.hexdigest()[:24]
+        try:
+            named = digest(arguments)
+        except Unnameable as error:
+            self._warn(error)
+            named = pickled_digest(packed.payload, packed.buffers)
+        return hashlib.sha256(self._function + named).hexdigest()[:24]
+
+    def _warn(self, error: Unnameable) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"An item may not be found again by the next run: it holds {error}. "
+                "Name the items yourself with key=, as in key=lambda item: item.name.",
+                stacklevel=2,
+            )
+
+
+def make_folder(folder: str | os.PathLike[str]) -> Path:
+    try:
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+    except TypeError:
+        raise UsageError(f"results is {folder!r}.", "Give the path of a folder.") from None
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{str(folder)!r} for results is not a folder.", "Give a folder, or a new path.") from None
+    except OSError as error:
+        raise StateError(f"The folder {str(folder)!r} for results cannot be made: {error.strerror}.") from None
+    return path
+
+
+def _function_digest(function: Callable[..., Any]) -> bytes:
+    try:
+        return digest(function)
+    except Unnameable as error:
+        raise UsageError(
+            f"Results of this function would not be found again: it holds {error}.",
+            "Name the items yourself with key=, as in key=lambda item: item.name.",
+        ) from None

@@ -18,12 +18,13 @@ from gpulease.pool.pickling import Packed, from_body, pack, to_body, unpack
 
 
 class Session:
-    def __init__(self, connected: socket.socket, tokens: int) -> None:
+    def __init__(self, connected: socket.socket, tokens: int, page: int) -> None:
         self.socket = connected
         self.waiting: deque[Frame] = deque()
         self._tokens = tokens
         self._receiver = Receiver(connected)
-        self._outbox = Outbox(connected)
+        self._outbox = Outbox(connected, page)
+        os.close(page)
         self._functions: dict[int, Callable[..., Any] | bytes] = {}
 
     def receive(self) -> None:
@@ -44,6 +45,7 @@ class Session:
             for descriptor in frame.descriptors:
                 os.close(descriptor)
         self.waiting.clear()
+        self._outbox.close()
         self.socket.close()
         os.close(self._tokens)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpulease.pool import frames
 from gpulease.pool.log import Lines
+from gpulease.pool.outbox import make_page
 from gpulease.pool.process import Process
 
 SOURCES = str(Path(__file__).parents[2])
@@ -27,6 +28,8 @@ class Slot:
         self.state = EMPTY
         self.gpus = ""
         self.lease: str | None = None
+        self.broker: str | None = None  # where the lease is known
+        self.renewing = False  # its lease was ended: the next worker asks for another
         self.since = 0.0
         self.was_ready = self.waits = False
         self.failures = 0  # starts in a row of which nothing came
@@ -76,13 +79,14 @@ class Slot:
         assert self._receiver is not None
         return [pickle.loads(frame.body) for frame in self._receiver.receive()]
 
-    def open_session(self) -> tuple[socket.socket, int]:
-        """A new connection with the worker for one program: our end of it, and the tokens."""
+    def open_session(self) -> tuple[socket.socket, int, int]:
+        """A new connection with the worker for one program: our end of it, the tokens, the page of results."""
         ours, theirs = socket.socketpair()
         tokens = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        page = make_page()
         with theirs:
-            self._tell(pickle.dumps({"do": "session"}), (theirs.fileno(), tokens))
-        return ours, tokens
+            self._tell(pickle.dumps({"do": "session"}), (theirs.fileno(), tokens, page))
+        return ours, tokens, page
 
     def stop(self) -> None:
         """A ready worker ends after what it runs now; one that still waits or loads ends at once."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulease.errors import GpuleaseError, NotGranted
 from gpulease.pool import context, frames
+from gpulease.pool.failures import short_of
 from gpulease.pool.frames import Receiver
 from gpulease.pool.pickling import from_body, unpack
 from gpulease.pool.session import Session
@@ -35,6 +36,7 @@ Told = dict[str, Any]
 def main(parent: int) -> None:
     os.closerange(CONTROL + 1, os.sysconf("SC_OPEN_MAX"))  # what the parent's libraries left open
     _end_with(parent)
+    _leave_a_guard()
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
@@ -48,6 +50,33 @@ def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)  # it was gone before the kernel was asked
+
+
+def _leave_a_guard() -> None:
+    """A process that ends whatever this one has started, once this one has ended, by whatever means.
+
+    Nobody's child here, so that a task which waits for its children does not wait for it.
+    """
+    worker = os.pidfd_open(os.getpid())
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os.close(worker)
+        return
+    if not os.fork():
+        _guard(worker)
+    os._exit(0)
+
+
+def _guard(worker: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.closerange(0, worker)
+    os.closerange(worker + 1, worker + 64)
+    poll = select.poll()
+    poll.register(worker, select.POLLIN)
+    poll.poll()
+    os.killpg(0, signal.SIGKILL)
 
 
 class Worker:
@@ -91,13 +120,14 @@ class Worker:
         for name in setup["unset"]:
             os.environ.pop(name, None)
         if setup["request"] is None:  # under a lease that somebody above it holds
-            held, gpus, uuids = None, setup["gpus"], tuple(setup["uuids"])
+            held, broker, gpus, uuids = None, None, setup["gpus"], tuple(setup["uuids"])
         else:
             lease = self._acquire(setup["request"])
             self._lease = lease
-            held, gpus, uuids = lease.id, lease.indices, tuple(device.uuid for device in lease.devices)
+            held, broker = lease.id, lease._directory
+            gpus, uuids = lease.indices, tuple(device.uuid for device in lease.devices)
         context.enter(context.Worker(setup["name"], gpus, uuids, held))
-        self._tell(leased=held, gpus=gpus, uuids=uuids)
+        self._tell(leased=held, broker=broker, gpus=gpus)
 
     def _acquire(self, request: Told) -> Held:
         """What is free now, else a place in the line, after saying so."""
@@ -167,8 +197,8 @@ class Worker:
         if told["do"] == "stop":
             self._running = False
         else:
-            connected, tokens = frame.descriptors
-            session = Session(socket.socket(fileno=connected), tokens)
+            connected, tokens, page = frame.descriptors
+            session = Session(socket.socket(fileno=connected), tokens, page)
             self._sessions[connected] = session
             self._poll.register(connected, select.POLLIN)
 
@@ -184,9 +214,8 @@ class Worker:
             known: tuple[object, ...] | None = (error.code, error.what, error.next_step)
         else:
             known = None
-        short = f"{type(error).__qualname__}: {error}"
         text = "".join(traceback.format_exception(error))
-        self._tell(failed=doing, known=known, short=short, text=text)
+        self._tell(failed=doing, known=known, short=short_of(error), text=text)
 
 
 def _callable(function: Any) -> Any:

@@ -1,0 +1,120 @@
+"""What is shared with all workers, pickled so that they map it: arrays, tensors and byte buffers, read-only.
+
+NumPy and PyTorch are never imported here: where a value of theirs is, they are loaded already.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import warnings
+from io import BytesIO
+from typing import Any
+
+from gpulease.pool import memory
+from gpulease.pool.pickling import MAIN, PROTOCOL, Beside, Packed, explained
+
+Reduced = tuple[Any, ...]
+
+
+def pack_shared(value: dict[str, Any]) -> Packed:
+    """Plain pickle where that serves, else cloudpickle, as for items."""
+    # Pickle asks nobody about a bytearray.
+    value = {name: memoryview(part) if type(part) is bytearray else part for name, part in value.items()}
+    try:
+        packed = _dump(value, pickle.Pickler)
+        if MAIN not in packed.payload:
+            return packed
+    except Exception:
+        pass
+    import cloudpickle
+
+    try:
+        return _dump(value, cloudpickle.Pickler)
+    except Exception as error:
+        raise explained(value, "shared", error) from None
+
+
+def _dump(value: object, base: Any) -> Packed:
+    class Pickler(base):  # type: ignore[misc]
+        def reducer_override(self, part: Any) -> Any:
+            reduced = _reduced(part)
+            if reduced is not None:
+                return reduced
+            above = getattr(super(), "reducer_override", None)
+            return NotImplemented if above is None else above(part)
+
+    beside, file = Beside(), BytesIO()
+    Pickler(file, protocol=PROTOCOL, buffer_callback=beside.keep_inside).dump(value)
+    return Packed(file.getvalue(), tuple(beside.buffers))
+
+
+def _reduced(part: Any) -> Reduced | None:
+    """How to pickle what is large and could be written to; None for all else."""
+    if type(part) is memoryview:
+        return _view, (pickle.PickleBuffer(_contiguous(part)),)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and type(part) is numpy.ndarray:
+        return _reduced_array(numpy, part)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and type(part) is torch.Tensor:
+        return _reduced_tensor(torch, part)
+    return None
+
+
+def _contiguous(view: memoryview) -> memoryview:
+    """What is given as read-only comes back as read-only, and not as a bytearray."""
+    return view.cast("B").toreadonly() if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
+
+
+def _reduced_array(numpy: Any, array: Any) -> Reduced:
+    if array.dtype.hasobject:  # each element has a pickle of its own
+        make, arguments, state = array.__reduce__()
+        return make, arguments, state, None, None, _set_read_only
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        array = numpy.ascontiguousarray(array)
+    view = array.view()
+    view.flags.writeable = False
+    reduced: Reduced = view.__reduce_ex__(PROTOCOL)
+    return reduced if len(reduced) == 2 else (*reduced, None, None, _set_read_only)
+
+
+def _set_read_only(array: Any, state: Any) -> None:
+    array.__setstate__(state)
+    array.flags.writeable = False
+
+
+def _reduced_tensor(torch: Any, tensor: Any) -> Reduced | None:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad or not tensor.numel():
+        return None  # as PyTorch does it
+    if tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or not _has_numpy():
+        return None
+    # By its bytes: NumPy has no bfloat16.
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return _tensor, (pickle.PickleBuffer(memoryview(flat).toreadonly()), tensor.dtype, tuple(tensor.shape))
+
+
+def _has_numpy() -> bool:
+    try:
+        import numpy  # noqa: F401  # PyTorch's way to NumPy needs it
+    except ImportError:
+        return False
+    return True
+
+
+# -------------------------------------------------------------------- in the worker
+
+
+def _view(buffer: Any) -> memoryview:
+    return memoryview(buffer).toreadonly()
+
+
+def _tensor(buffer: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """PyTorch knows no read-only tensor: a write to this one changes a page of this worker's own, and nobody else's."""
+    import torch
+
+    if not memory.let_write(memoryview(buffer)):
+        buffer = bytearray(buffer)  # small, or in Ray's store
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it can be written to
+        return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(shape)
