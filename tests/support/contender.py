@@ -8,10 +8,13 @@ what somebody else has.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import gpulease
@@ -45,8 +48,24 @@ def read(path: Path) -> str | None:
 def take(path: Path, number: int, share: bool) -> bool:
     """Make the file, with our name in it from its first moment on.
 
-    A share may meet another share's file and see it vanish; whoever has the whole device may meet nobody's.
+    A share may meet another share's file and see it vanish; whoever has the whole device may meet nobody's. One at a
+    time, since of two shares that find a dead one's file the slower would remove what the quicker has made.
     """
+    with one_at_a_time(path.parent):
+        return _take(path, number, share)
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(path: Path, number: int, share: bool) -> bool:
     mine = path.with_name(f".{me()}.{number}")
     mine.write_text(me())
     mine.chmod(0o666)

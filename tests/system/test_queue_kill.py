@@ -22,17 +22,17 @@ from support.waiting import wait_until
 from gpulease.errors import NotFound, WrongState
 
 # A grandchild in a session of its own, whose parents are gone.
-DETACH = """
+DETACH = r"""
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         {deaf}
-        print('detached', os.getpid(), flush=True)
+        os.write(1, f'detached {{os.getpid()}}\n'.encode())
         time.sleep(600)
     os._exit(0)
 os.wait()
-print('main', os.getpid(), flush=True)
+os.write(1, f'main {{os.getpid()}}\n'.encode())
 time.sleep(600)
 """
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
