@@ -140,6 +140,11 @@ def submit(
         "label": label,
         "note": note,
     }
+    return SubmittedJob(_add(words, request, options))
+
+
+def _add(words: list[str], request: dict[str, Any], options: dict[str, Any]) -> int:
+    """The id. What was not given is left out; the token lets it be sent again and be queued once."""
     _refuse_stranger()
     done = _ask(
         "add",
@@ -148,7 +153,8 @@ def submit(
         commands=[words],
         token=os.urandom(8).hex(),
     )
-    return SubmittedJob(done["first"])
+    id: int = done["first"]
+    return id
 
 
 def jobs(*, state: str | None = None, label: str | None = None) -> list[SubmittedJob]:
