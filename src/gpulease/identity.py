@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from _socket import SO_PEERCRED, SOL_SOCKET, socket
+from struct import Struct
+
+_CREDENTIALS = Struct("3i")
 
 Facts = tuple[int | None, str | None, str | None]  # start time, user, command
 
@@ -91,6 +95,13 @@ def pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (OSError, OverflowError):
         return None
+
+
+def peer(connected: socket) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the process at the other end of a socket."""
+    data = connected.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(data)
+    return pid, uid, gid
 
 
 def user_of(pid: int) -> int | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gpulease.lifecycle import JOB, JOB_ENDS, Effects, Life, Step, advance
+from gpulease.lifecycle import JOB, JOB_ENDS, START, Effects, Life, Step, advance
 from gpulease.model import Request
 
 OPEN = ("waiting", "held", "running", "paused")
+RUNNING = ("running", "paused")
+NEW = START
 ENDS = tuple(sorted(JOB_ENDS))
 
 

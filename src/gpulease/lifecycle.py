@@ -1,8 +1,8 @@
 """The states of a lease and of a job, as one literal table: (state, event) -> (state, effects).
 
 `python -m gpulease.lifecycle docs/concepts/lifecycle.md` draws the diagrams into the docs from the table.
-Not here: doing anything. An effect is a name; the broker gives it meaning. An impossible transition
-raises with the history that led to it, since what came before is what one needs to know.
+Not here: doing anything. An effect is a name; broker/lease_life.py and broker/job_life.py have a function for each,
+and run them in the table's order. An impossible transition raises with the history that led to it.
 """
 
 from __future__ import annotations
@@ -14,56 +14,61 @@ from typing import NamedTuple
 Effects = tuple[str, ...]
 Table = Mapping[tuple[str, str], tuple[str, Effects]]
 
-# A lease: asked for, waiting in the line, holding devices, draining while a process stays behind.
+# A request and the lease that it becomes. A request is asked while nobody was told that it waits, and is on disk only
+# from then on. A lease is granted while the client has not said that its owner knows of it.
 LEASE: Table = {
-    ("new", "ask"): ("waiting", ("store", "plan")),
-    ("new", "refuse"): ("refused", ("reply",)),
-    ("waiting", "grant"): ("held", ("store", "watch-owner", "reply")),
-    ("waiting", "leave"): ("left", ("store", "plan")),
-    ("waiting", "owner-gone"): ("left", ("store", "plan")),
-    ("waiting", "time-out"): ("left", ("store", "reply", "plan")),
-    ("held", "renew"): ("held", ("store", "reply")),
-    ("held", "release"): ("draining", ("store", "sample", "reply")),
-    ("held", "expire"): ("draining", ("store", "sample")),
-    ("held", "owner-gone"): ("draining", ("store", "sample")),
-    ("draining", "processes-gone"): ("ended", ("store", "settle-usage", "plan")),
-    ("draining", "boot"): ("ended", ("store", "settle-usage", "plan")),
-    ("held", "boot"): ("ended", ("store", "settle-usage", "plan")),
-    ("waiting", "boot"): ("left", ("store", "plan")),
+    ("new", "ask"): ("asked", ("enter-line", "watch-owner")),
+    ("asked", "wait"): ("waiting", ("write-request", "tell-waiting")),
+    ("asked", "refuse"): ("left", ("leave-line", "tell-refused")),
+    ("asked", "leave"): ("left", ("leave-line",)),
+    ("asked", "grant"): ("held", ("leave-line", "hold", "write-lease", "record-granted", "tell-granted")),
+    ("asked", "grant-to-claim"): ("granted", ("leave-line", "hold", "write-lease", "record-granted", "tell-granted")),
+    ("waiting", "refuse"): ("left", ("leave-line", "tell-refused")),
+    ("waiting", "leave"): ("left", ("leave-line",)),
+    ("waiting", "grant"): ("held", ("leave-line", "hold", "write-lease", "record-granted", "tell-granted")),
+    ("waiting", "grant-to-claim"): ("granted", ("leave-line", "hold", "write-lease", "record-granted", "tell-granted")),
+    ("granted", "claim"): ("held", ("claim", "write-lease")),
+    ("granted", "renew"): ("granted", ("change", "write-lease", "record-renewed", "set-alarm")),
+    ("granted", "end"): ("ended", ("charge-usage", "drop-lease", "record-ended", "check-devices")),
+    ("held", "renew"): ("held", ("change", "write-lease", "record-renewed", "set-alarm")),
+    ("held", "end"): ("ended", ("charge-usage", "drop-lease", "record-ended", "check-devices")),
 }
 
 # A job: held until somebody lets it go, waiting, running, paused, and one of five ends.
 JOB: Table = {
-    ("new", "add"): ("waiting", ("store", "join-line", "plan")),
-    ("new", "add-held"): ("held", ("store",)),
-    ("held", "let-go"): ("waiting", ("store", "join-line", "plan")),
-    ("held", "kill"): ("killed", ("store", "finish")),
-    ("waiting", "hold"): ("held", ("store", "leave-line", "plan")),
-    ("waiting", "start"): ("running", ("store", "spawn")),
-    ("waiting", "kill"): ("killed", ("store", "leave-line", "finish", "plan")),
-    ("running", "cannot-start"): ("invalid", ("store", "release", "finish")),
-    ("running", "pause"): ("paused", ("store", "stop-tree")),
-    ("running", "exit-zero"): ("complete", ("store", "release", "finish")),
-    ("running", "exit-nonzero"): ("failed", ("store", "release", "finish")),
-    ("running", "retry-after-failure"): ("waiting", ("store", "release", "join-line", "plan")),
-    ("running", "killed"): ("killed", ("store", "release", "finish")),
-    ("running", "lost"): ("lost", ("store", "release", "finish")),
-    ("paused", "cannot-start"): ("invalid", ("store", "release", "finish")),
-    ("paused", "retry-after-failure"): ("waiting", ("store", "release", "join-line", "plan")),
-    ("paused", "resume"): ("running", ("store", "continue-tree")),
-    ("paused", "exit-zero"): ("complete", ("store", "release", "finish")),
-    ("paused", "exit-nonzero"): ("failed", ("store", "release", "finish")),
-    ("paused", "killed"): ("killed", ("store", "release", "finish")),
-    ("paused", "lost"): ("lost", ("store", "release", "finish")),
-    ("complete", "retry"): ("waiting", ("store", "join-line", "plan")),
-    ("failed", "retry"): ("waiting", ("store", "join-line", "plan")),
-    ("invalid", "retry"): ("waiting", ("store", "join-line", "plan")),
-    ("killed", "retry"): ("waiting", ("store", "join-line", "plan")),
-    ("lost", "retry"): ("waiting", ("store", "join-line", "plan")),
+    ("new", "add"): ("waiting", ("write", "join-line")),
+    ("new", "add-held"): ("held", ("write",)),
+    ("held", "let-go"): ("waiting", ("write", "join-line")),
+    ("held", "edit"): ("held", ("write",)),
+    ("held", "kill"): ("killed", ("write", "announce")),
+    ("waiting", "edit"): ("waiting", ("leave-line", "write", "join-line")),
+    ("waiting", "start"): ("running", ("leave-line", "write", "hold-lease", "launch")),
+    ("waiting", "kill"): ("killed", ("leave-line", "write", "announce")),
+    ("running", "order-end"): ("running", ("write", "end-tree")),
+    ("running", "cannot-start"): ("invalid", ("write", "end-lease", "announce")),
+    ("running", "pause"): ("paused", ("write", "stop-tree")),
+    ("running", "exit-zero"): ("complete", ("write", "end-lease", "announce")),
+    ("running", "exit-nonzero"): ("failed", ("write", "end-lease", "announce")),
+    ("running", "retry-after-failure"): ("waiting", ("write", "end-lease", "join-line")),
+    ("running", "killed"): ("killed", ("write", "end-lease", "announce")),
+    ("running", "lost"): ("lost", ("write", "end-lease", "announce")),
+    ("paused", "order-end"): ("paused", ("write", "end-tree")),
+    ("paused", "cannot-start"): ("invalid", ("write", "end-lease", "announce")),
+    ("paused", "retry-after-failure"): ("waiting", ("write", "end-lease", "join-line")),
+    ("paused", "resume"): ("running", ("write", "continue-tree")),
+    ("paused", "exit-zero"): ("complete", ("write", "end-lease", "announce")),
+    ("paused", "exit-nonzero"): ("failed", ("write", "end-lease", "announce")),
+    ("paused", "killed"): ("killed", ("write", "end-lease", "announce")),
+    ("paused", "lost"): ("lost", ("write", "end-lease", "announce")),
+    ("complete", "retry"): ("waiting", ("write", "join-line")),
+    ("failed", "retry"): ("waiting", ("write", "join-line")),
+    ("invalid", "retry"): ("waiting", ("write", "join-line")),
+    ("killed", "retry"): ("waiting", ("write", "join-line")),
+    ("lost", "retry"): ("waiting", ("write", "join-line")),
 }
 
 START = "new"
-LEASE_ENDS = frozenset({"refused", "left", "ended"})
+LEASE_ENDS = frozenset({"left", "ended"})
 JOB_ENDS = frozenset({"complete", "failed", "invalid", "killed", "lost"})
 
 
@@ -99,12 +104,17 @@ class Life(NamedTuple):
 REMEMBERED = 20  # steps; enough to see what led to an impossible one
 
 
+def transition(table: Table, what: str, state: str, event: str, history: tuple[Step, ...] = ()) -> tuple[str, Effects]:
+    """The state after `event`, and the effects that the caller must carry out."""
+    found = table.get((state, event))
+    if found is None:
+        raise ImpossibleTransition(what, state, event, history)
+    return found
+
+
 def advance(table: Table, life: Life, event: str, now: float) -> tuple[Life, Effects]:
     """The life after `event`, and the effects that the caller must carry out."""
-    found = table.get((life.state, event))
-    if found is None:
-        raise ImpossibleTransition(life.what, life.state, event, life.history)
-    state, effects = found
+    state, effects = transition(table, life.what, life.state, event, life.history)
     step = Step(now, life.state, event, state)
     return Life(life.what, state, (*life.history, step)[-REMEMBERED:]), effects
 

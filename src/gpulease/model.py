@@ -6,7 +6,7 @@ Named tuples and not dataclasses, because the commands that people wait for load
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DEFAULT_PRIORITY = 5
 
@@ -20,6 +20,13 @@ class Process(NamedTuple):
     command: str | None = None
     memory: int | None = None  # bytes of this device
     graphics: bool = False  # draws on a display; does not count as somebody's use
+    session: int | None = None  # as the broker's own sampler adds it
+
+    def shown(self, lease: str | None) -> dict[str, Any]:
+        """As the contract's documents have it."""
+        fields = self._asdict()
+        del fields["session"]
+        return {**fields, "lease": lease}
 
 
 class Device(NamedTuple):

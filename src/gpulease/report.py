@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpulease.model import Device, Process, Sample
+from gpulease.model import Device, Sample
 from gpulease.states import computing, state_of
 
 
@@ -37,7 +37,7 @@ def _device(device: Device) -> dict[str, Any]:
         "note": _note(device),
         "outside": [process.pid for process in computing(device)],
         "leases": [],
-        "processes": None if processes is None else [_process(process) for process in processes],
+        "processes": None if processes is None else [process.shown(None) for process in processes],
     }
 
 
@@ -46,7 +46,3 @@ def _note(device: Device) -> str | None:
     if device.lost is not None or device.processes is None or device.memory_used is not None:
         return None
     return "the driver does not tell how much of its memory is in use"
-
-
-def _process(process: Process) -> dict[str, Any]:
-    return {**process._asdict(), "lease": None}

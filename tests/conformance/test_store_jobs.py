@@ -13,7 +13,7 @@ from gpulease import job as jobs
 from gpulease.errors import StateError
 from gpulease.job import Job
 from gpulease.model import Request
-from gpulease.stores.base import Change, Document, Store
+from gpulease.stores.base import Document, Store
 from gpulease.stores.memory import MemoryStore
 from gpulease.stores.sqlite import SqliteStore
 
@@ -30,9 +30,15 @@ def job(id: int, state: str = "waiting", uid: int = 1, label: str | None = None,
     return jobs.stored(made)
 
 
+def put(store: Store, rows: list[Document], durable: bool = False) -> None:
+    for row in rows:
+        store.write("jobs", str(row["id"]), row)
+    store.commit(durable)
+
+
 def fill(store: Store) -> None:
     rows = [job(1), job(2, "running"), job(3, "failed", 2, "x"), job(10, "waiting", 2), job(11, "failed", 1, "x")]
-    store.commit([Change("jobs", str(row["id"]), row) for row in rows])
+    put(store, rows)
 
 
 def ids(found: list[Document]) -> list[int]:
@@ -54,7 +60,8 @@ def test_jobs_are_chosen_by_state_user_label_and_range(store: Store) -> None:
 
 def test_a_changed_job_replaces_the_old_one_and_a_removed_one_is_gone(store: Store) -> None:
     fill(store)
-    store.commit([Change("jobs", "1", job(1, "complete")), Change("jobs", "2", None)])
+    store.write("jobs", "2", None)
+    put(store, [job(1, "complete")])
     assert (store.get("jobs", "1") or {})["state"] == "complete"
     assert store.get("jobs", "2") is None
     assert ids(store.jobs(("waiting",))) == [10]
@@ -63,22 +70,25 @@ def test_a_changed_job_replaces_the_old_one_and_a_removed_one_is_gone(store: Sto
 def test_a_commit_is_whole_or_not_at_all(store: Store) -> None:
     fill(store)
     with pytest.raises((TypeError, StateError)):
-        store.commit([Change("jobs", "1", job(1, "complete")), Change("jobs", "2", {**job(2), "note": object()})])
+        put(store, [job(1, "complete"), {**job(2), "note": object()}])
+    store.rollback()
     assert (store.get("jobs", "1") or {})["state"] == "waiting"
-    store.commit([Change("jobs", "1", job(1, "killed"))])
+    put(store, [job(1, "killed")])
     assert (store.get("jobs", "1") or {})["state"] == "killed"
 
 
 def test_environments_that_no_job_has_are_forgotten(store: Store) -> None:
-    store.commit([Change("environments", name, {"A": name}) for name in ("one", "two")])
-    store.commit([Change("jobs", "1", job(1, environment="two"))])
+    for name in ("one", "two"):
+        store.write("environments", name, {"A": name})
+    put(store, [job(1, environment="two")])
     store.forget_environments()
+    store.commit()
     assert store.get("environments", "one") is None
     assert store.get("environments", "two") == {"A": "two"}
 
 
 def test_ten_thousand_jobs_are_one_commit(store: Store) -> None:
-    store.commit([Change("jobs", str(id), job(id)) for id in range(1, 10_001)], durable=True)
+    put(store, [job(id) for id in range(1, 10_001)], durable=True)
     assert store.count_jobs() == {"waiting": 10_000}
     assert ids(store.jobs(ids=[(9_999, 1 << 62)])) == [9_999, 10_000]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpulease.errors import StateError
 from gpulease.stores.base import TABLES as EVERY_TABLE
-from gpulease.stores.base import Change, Event, Store
+from gpulease.stores.base import Document, Record, Store
 from gpulease.stores.memory import MemoryStore
 from gpulease.stores.sqlite import SqliteStore
 
@@ -27,7 +27,14 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 DOCUMENTS = st.dictionaries(TEXT, VALUES, max_size=4)
 TABLES = tuple(table for table in EVERY_TABLE if table != "jobs")  # which have columns of their own: test_store_jobs
-CHANGES = st.builds(Change, st.sampled_from(TABLES), TEXT, st.none() | DOCUMENTS)
+Change = tuple[str, str, Document | None]
+CHANGES: st.SearchStrategy[Change] = st.tuples(st.sampled_from(TABLES), TEXT, st.none() | DOCUMENTS)
+
+
+def put(store: Store, *changes: Change, durable: bool = False) -> None:
+    for change in changes:
+        store.write(*change)
+    store.commit(durable)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -57,7 +64,7 @@ def test_it_holds_what_a_dictionary_would(make: Callable[[], Store], commits: li
     store = make()
     expected: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
     for changes in commits:
-        store.commit(changes)
+        put(store, *changes)
         for table, key, document in changes:
             if document is None:
                 expected[table].pop(key, None)
@@ -69,7 +76,7 @@ def test_it_holds_what_a_dictionary_would(make: Callable[[], Store], commits: li
 def test_what_was_loaded_can_be_changed_without_changing_the_store(make: Callable[[], Store]) -> None:
     store = make()
     document = {"devices": ["a"]}
-    store.commit([Change("leases", "L1", document)])
+    put(store, ("leases", "L1", document))
     document["devices"].append("b")
     store.load("leases")["L1"]["devices"].append("c")
     assert store.load("leases") == {"L1": {"devices": ["a"]}}
@@ -78,29 +85,31 @@ def test_what_was_loaded_can_be_changed_without_changing_the_store(make: Callabl
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_commit_that_fails_changes_nothing(make: Callable[[], Store], durable: bool) -> None:
     store = make()
-    store.commit([Change("leases", "L1", {"a": 1})])
+    put(store, ("leases", "L1", {"a": 1}))
+    store.write("leases", "L2", {"a": 2})
+    store.write("leases", "L1", None)
+    store.append(Record(1.0, "granted", {}))
+    assert set(store.load("leases")) == {"L2"}, "what was written is seen"
     with pytest.raises((TypeError, StateError)):
-        store.commit(
-            [Change("leases", "L2", {"a": 2}), Change("leases", "L1", None), Change("leases", "L3", {"a": object()})],
-            [Event(1.0, "granted", {})],
-            durable,
-        )
+        put(store, ("leases", "L3", {"a": object()}), durable=durable)
+    store.rollback()
     assert store.load("leases") == {"L1": {"a": 1}}
     assert store.events(0, 10) == []
-    store.commit([Change("leases", "L4", {})])
+    put(store, ("leases", "L4", {}))
     assert set(store.load("leases")) == {"L1", "L4"}
 
 
 def test_removing_what_is_not_there_is_no_error(make: Callable[[], Store]) -> None:
     store = make()
-    store.commit([Change("line", "nobody", None)])
+    put(store, ("line", "nobody", None))
     assert store.load("line") == {}
 
 
 def test_events_come_in_order_the_last_ones_first_to_stay(make: Callable[[], Store]) -> None:
     store = make()
     for number in range(10):
-        store.commit([], [Event(float(number), "granted", {"id": f"L{number}"})])
+        store.append(Record(float(number), "granted", {"id": f"L{number}"}))
+        store.commit()
     assert [event.fields["id"] for event in store.events(0, 3)] == ["L7", "L8", "L9"]
     assert [event.time for event in store.events(6.0, 100)] == [6.0, 7.0, 8.0, 9.0]
     store.forget_events(8.0)
@@ -113,22 +122,24 @@ def test_events_come_in_order_the_last_ones_first_to_stay(make: Callable[[], Sto
 def test_what_was_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
     path = str(tmp_path / "state.db")
     store = SqliteStore(path)
-    store.commit([Change("leases", "L1", {"a": 1})], [Event(1.0, "granted", {"id": "L1"})])
+    store.append(Record(1.0, "granted", {"id": "L1"}))
+    put(store, ("leases", "L1", {"a": 1}), durable=True)
     store.close()
     again = SqliteStore(path)
     assert again.load("leases") == {"L1": {"a": 1}}
-    assert again.events(0, 10) == [Event(1.0, "granted", {"id": "L1"})]
+    assert again.events(0, 10) == [Record(1.0, "granted", {"id": "L1"})]
     again.close()
 
 
 KILLED = """
 import os, sys
-from gpulease.stores.base import Change
 from gpulease.stores.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1])
 number = 0
 while True:
-    store.commit([Change("leases", f"L{number}", {"n": number}), Change("line", f"L{number}", {"n": number})])
+    store.write("leases", f"L{number}", {"n": number})
+    store.write("line", f"L{number}", {"n": number})
+    store.commit()
     os.write(1, b"%d\\n" % number)
     number += 1
 """
@@ -174,7 +185,7 @@ def test_an_older_file_is_brought_up_step_by_step(tmp_path: Path) -> None:
     database.commit()
     database.close()
     store = SqliteStore(str(path))
-    store.commit([Change("facts", "number", {"value": 7})])
+    put(store, ("facts", "number", {"value": 7}))
     assert store.load("leases") == {"L1": {"a": 1}}
     assert store.load("facts") == {"number": {"value": 7}}
     assert len(store.events(0, 10)) == 1

@@ -8,16 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpulease.job import Job, stored
-from gpulease.stores.base import Change, Document
+from gpulease.lifecycle import Effects
+from gpulease.stores.base import Document
 
 APART = 1e-6  # seconds between the arrival of one and the next
 
 
 class Batch:
     def __init__(
-        self, pattern: Job, commands: list[tuple[str, ...]], log: Callable[[int], str], each: list[Document]
+        self,
+        pattern: Job,
+        effects: Effects,
+        commands: list[tuple[str, ...]],
+        log: Callable[[int], str],
+        each: list[Document],
     ) -> None:
-        """`each`: the fields that a command has of its own; empty when all are alike."""
+        """`each`: the fields that a command has of its own; empty when all are alike. `effects`: of each one's step."""
+        self.effects, self.state = effects, pattern.state
         self._pattern, self._commands, self._log, self._each = pattern, commands, log, each
         self.first = pattern.id
         self.last = pattern.id + len(commands) - 1
@@ -31,10 +38,14 @@ class Batch:
         for id, words in enumerate(self._commands, self.first):
             yield self._pattern._replace(**self._own(id, words))
 
-    def changes(self) -> Iterator[Change]:
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def documents(self) -> Iterator[tuple[int, Document]]:
+        """As the store keeps them, by id."""
         alike = stored(self._pattern)
         for id, words in enumerate(self._commands, self.first):
-            yield Change("jobs", str(id), {**alike, **self._own(id, words)})
+            yield id, {**alike, **self._own(id, words)}
 
     def _own(self, id: int, words: tuple[str, ...]) -> Document:
         own = {"id": id, "command": words, "log": self._log(id), "added": self._added(id)}

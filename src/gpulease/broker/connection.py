@@ -1,61 +1,26 @@
-"""One client at the other end of the socket: who it is, by the kernel, and what it sent so far."""
+"""One connection to the broker's socket: who is at the other end, what came in, and what has not been read there."""
 
 from __future__ import annotations
 
 import socket
-import struct
 
 from gpulease import identity
+from gpulease.broker.peer import Peer
 from gpulease.wire import Message, Unpacker
 
-CREDENTIALS = struct.Struct("3i")
 MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
 
 
 class Connection:
-    __slots__ = (
-        "_groups",
-        "backlog",
-        "bytes",
-        "descriptor",
-        "each",
-        "outgoing",
-        "parts",
-        "pid",
-        "since_partial",
-        "socket",
-        "start_time",
-        "uid",
-        "unpacker",
-    )
+    __slots__ = ("backlog", "descriptor", "missed", "outgoing", "peer", "since_partial", "socket", "unpacker")
 
     def __init__(self, accepted: socket.socket) -> None:
         self.socket = accepted
         self.descriptor = accepted.fileno()
-        self.pid, self.uid, _ = peer(accepted)
-        self.start_time = identity.start_time(self.pid)
+        pid, uid, _ = identity.peer(accepted)
+        self.peer = Peer(pid, uid, identity.user_name(uid), identity.start_time(pid))
         self.unpacker = Unpacker()
         self.outgoing = bytearray()
         self.backlog: list[Message] = []  # received, and to be handled when it is its turn again, the next one last
         self.since_partial: float | None = None
-        self.parts: list[list[str]] = []  # of a batch of jobs that is still coming in
-        self.each: list[dict[str, str]] = []  # what each of them has of its own, if anything
-        self.bytes = 0
-        self._groups: tuple[str, ...] | None = None
-
-    @property
-    def user(self) -> str:
-        return identity.user_name(self.uid)
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        if self._groups is None:
-            self._groups = identity.group_names(self.uid)
-        return self._groups
-
-
-def peer(connected: socket.socket) -> tuple[int, int, int]:
-    """(pid, uid, gid) of the other end, from the kernel."""
-    data = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    pid, uid, gid = CREDENTIALS.unpack(data)
-    return pid, uid, gid
+        self.missed = False  # something was not sent, since it had not read what came before

@@ -1,297 +1,255 @@
-"""The only writer: one event at a time, plan, commit, then effects.
+"""The only writer: events in, one commit, instructions out.
 
-Events come in as method calls: a client's message, a process's end, a sample, the clock. What must be true before
-anyone is told is committed first. Not here: sockets, pidfds and the sampler, which are the edge (server.py).
+All events that are ready are handled in one turn, then what can be granted is granted, then one commit makes it true,
+and only then does anything leave. A commit that fails leaves the state as it was; then each event is handled apart, so
+that whoever asked for what cannot be written is told so, and what the world said is tried again later.
+Not here: sockets, processes, files and the clock, which are the edge (server.py).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
-from typing import Any, Protocol
+import traceback  # now: when it is needed there may be no descriptor left to load it
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from gpulease.broker import settings
-from gpulease.broker.asking import FRESH, Asking
-from gpulease.broker.clock import Clock
-from gpulease.broker.connection import Connection
-from gpulease.broker.granting import RETRY_DISK, UNCLAIMED, Granting
-from gpulease.broker.holding import Holding, Key
-from gpulease.broker.neighbours import SafeGpuLock
-from gpulease.broker.queue import Queue
-from gpulease.broker.records import Asker, read_asker, read_lease
-from gpulease.broker.settings import Settings
-from gpulease.broker.views import Ended
+from gpulease.broker import events as happened
+from gpulease.broker import granting, job_ends, recovery, requesting, subscribing, verbs
+from gpulease.broker.events import Event, Received
+from gpulease.broker.instructions import Alarm, Instruction, Log, Send
+from gpulease.broker.lease_life import look_again
+from gpulease.broker.state import About, State
+from gpulease.broker.turn import Planned, Turn, World
 from gpulease.errors import GpuleaseError, StateError
-from gpulease.job import OPEN
 from gpulease.messages import error
-from gpulease.model import Device, Lease, Owner, Sample
-from gpulease.places import simulated
-from gpulease.planner import Line, Policy, Spent
-from gpulease.stores.base import Change, Document, Event, Store
+from gpulease.stores.base import Store
 
-KEEP_EVENTS = 90 * 86400.0
-
-
-class Edge(Protocol):
-    """What the core asks of the world, after its commit."""
-
-    def send(self, connection: Connection, message: Document) -> None: ...
-    def watch(self, pid: int, start_time: int | None) -> bool: ...
-    def forget(self, key: Key) -> None: ...
-    def ask(self, question: str) -> bool: ...
-    def identify(self, pid: int) -> tuple[int | None, int | None]:
-        """Start time and user of a process."""
-
-    def manages(self, uid: int) -> bool: ...
-    def about(self) -> Document: ...
-    def stop(self) -> None: ...
-    def log(self, text: str) -> None: ...
+RETRY_DISK = 5.0  # seconds before what could not be written is tried again
 
 
 class Core:
-    def __init__(
-        self, store: Store, edge: Edge, boot_id: str, host: str, lock: SafeGpuLock, directory: str = "/nonexistent"
-    ) -> None:
-        self.store, self.edge, self.boot_id, self.host, self.lock = store, edge, boot_id, host, lock
-        self.settings = Settings()
-        self.texts: dict[str, str] = {}  # parameters that were set, as they were written
-        self.queue = Queue(self, directory)
-        self.asking, self.granting, self.holding = Asking(self), Granting(self), Holding(self)
-        self.leases: dict[str, Lease] = {}
-        self.askers: dict[str, Asker] = {}
-        self.policy = Policy()
-        self.line = Line(self.policy)
-        self.excluded: dict[str, str] = {}
-        self.usage: dict[str, Spent] = {}
-        self.ended: dict[str, Ended] = {}
-        self.sample: Sample | None = None
-        self.devices: dict[str, Device] = {}
-        self.trouble: GpuleaseError | None = None
-        self.waiting_at: dict[str, Connection] = {}  # by id of a request or an unclaimed lease
-        self.unclaimed: set[str] = set()
-        self.tokens: dict[tuple[int, str], str] = {}  # of requests of the last broker: by user, the client's own name
-        self.clock = Clock()
-        self._alarms: list[tuple[float, str, str]] = []
-        self._after_sample: list[Callable[[], None]] = []
-        self._last_since = 0.0
-        self._look_due = False
-        self.number = self.numbers_kept = 0
-        self._load()
+    def __init__(self, store: Store, world: World, about: About) -> None:
+        self.state = State(store, about)
+        self._world = world
+        self._planned = Planned()
+        self._late: list[Event] = []  # what happened and could not be written
 
-    # ---------------------------------------------------------------- start
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to hold, run or wait for."""
+        return bool(self.state.leases or self.state.line or self.state.running)
 
-    def _load(self) -> None:
+    def load(self, now: float) -> Iterator[Instruction]:
         """Find everything again as it was when the last broker ended, however it ended."""
-        facts = self.store.load("facts")
-        known = facts.get("clock", {})
-        self.clock = Clock(known["offset"] if known.get("boot_id") == self.boot_id else None)
-        self.number = self.numbers_kept = facts.get("number", {}).get("value", 0)
-        usage = facts.get("usage", {})
-        self.usage = {user: Spent(*spent) for user, spent in usage.items()}
-        self.excluded = {uuid: document["note"] for uuid, document in self.store.load("excluded").items()}
-        clock = {"boot_id": self.boot_id, "offset": self.clock.offset}
-        self.commit([Change("facts", "clock", clock)], [])
-        self.store.forget_events(self.now() - KEEP_EVENTS)
-        self.texts = {name: document["text"] for name, document in self.store.load("settings").items()}
-        self.use_settings()
-        self._load_leases()
-        self._load_line()
-        self.queue.load()
-        self._skip_numbers()
+        turn = self._turn(now)
+        recovery.load(turn)
+        turn.run_deferred()
+        self.state.commit()
+        yield from turn.instructions
 
-    def use_settings(self) -> None:
-        self.settings, self.policy = settings.apply(self.texts, self.edge.log)
-        self.line = self.line.under(self.policy)
-        self.granting.stale()
-
-    def _load_leases(self) -> None:
-        for document in self.store.load("leases").values():
-            lease, claimed = read_lease(document)
-            self.holding.keep(lease)
-            if document.get("token"):
-                self.tokens[lease.owner.uid, document["token"]] = lease.id
-            if not claimed:
-                self.unclaimed.add(lease.id)
-                self.alarm(self.now() + UNCLAIMED, "unclaimed", lease.id)
-        for lease in list(self.leases.values()):
-            if lease.kind != "job" and not self._alive(lease.owner):
-                self.holding.end([lease], "its process ended while no broker ran")
-
-    def _load_line(self) -> None:
-        gone = []
-        for document in self.store.load("line").values():
-            asker = read_asker(document)
-            if not self._alive(asker.owner):
-                gone.append(asker.waiting.id)
-                continue
-            self.asking.enter(asker, fresh=False)
-            if asker.token:
-                self.tokens[asker.owner.uid, asker.token] = asker.waiting.id
-            self.alarm(self.now() + UNCLAIMED, "unclaimed", asker.waiting.id)
-        if gone:
-            self.commit([Change("line", id, None) for id in gone], [])
-
-    def _skip_numbers(self) -> None:
-        """An id in use is never given again, even if an older version did not write down how far it had come."""
-        numbers = [int(id[1:]) for id in (*self.leases, *self.askers) if id[1:].isdecimal()]
-        self.number = max(self.number, *numbers, 0)
-
-    def _alive(self, owner: Owner) -> bool:
-        if owner.pid is None:
-            return True
-        return owner.boot_id == self.boot_id and self.edge.watch(owner.pid, owner.start_time)
-
-    # ---------------------------------------------------------------- small things
-
-    @property
-    def simulated(self) -> bool:
-        """Before the first sample: what this process was started to look at."""
-        return simulated(os.environ) if self.sample is None else self.sample.simulated
-
-    def now(self) -> float:
-        return self.clock.now()
-
-    def since(self) -> float:
-        """Now, and later than whoever came before."""
-        self._last_since = max(self.now(), self._last_since + 1e-6)
-        return self._last_since
-
-    def since_at_least(self, moment: float) -> None:
-        self._last_since = max(self._last_since, moment)
-
-    def counts_open(self) -> int:
-        return sum(self.queue.counts.get(state, 0) for state in OPEN)
-
-    def commit(self, changes: Iterable[Change], events: list[Event], durable: bool = False) -> None:
-        self.store.commit(changes, events, durable)
-
-    def event(self, what: str, lease: Lease, **more: Any) -> Event:
-        owner = lease.owner
-        labels = self.labels(lease.devices)
-        fields = {"id": lease.id, "kind": lease.kind, "user": owner.user, "pid": owner.pid, "devices": labels, **more}
-        return Event(self.now(), what, fields)
-
-    def labels(self, uuids: Iterable[str]) -> list[str]:
-        return [self.devices[uuid].label if uuid in self.devices else uuid for uuid in uuids]
-
-    def alarm(self, time: float, what: str, id: str = "") -> None:
-        heappush(self._alarms, (time, what, id))
-
-    def guarded(self, connection: Connection, action: Callable[[], None]) -> None:
-        """Do it; an error is the client's answer."""
+    def handle(self, ready: Iterable[Event], now: float) -> Iterator[Instruction]:
+        """Everything that follows from what is ready, in order; what only reads leaves before the commit."""
+        events = self._with_late(ready)
+        turn = self._turn(now)
         try:
-            action()
-        except GpuleaseError as trouble:
-            self.edge.send(connection, error(trouble))
+            for event in self._unfolded(events):
+                self._take(turn, event)
+                yield from turn.early()
+            self._settle(turn)
+            yield from turn.early()
+            self.state.commit()
+        except Exception:
+            self._undo()
+            yield from self._apart(events, now)
+            return
+        yield from turn.instructions
 
-    # ---------------------------------------------------------------- events of the world
+    def prepare(self, now: float) -> Iterator[Instruction]:
+        """Plan while a check is under way, so that the plan is there when the check is."""
+        if self.state.locked and self.state.line and self.state.sample is not None:
+            turn = self._turn(now)
+            granting.current_plan(turn)
+            yield from turn.instructions
 
-    @property
-    def sample_time(self) -> float:
-        return self._sampled_at if self.sample is not None else 0.0
-
-    _sampled_at = 0.0
-
-    def sampled(self, sample: Sample) -> None:
-        self.sample, self.trouble = sample, None
-        self._sampled_at = self.now()
-        self.devices = {device.uuid: device for device in sample.devices}
-        self.granting.stale()
-        self.queue.seen()
-        self._run_after_sample()
-        self.granting.replan()
-
-    def failed(self, trouble: GpuleaseError) -> None:
-        """The driver did not answer, or with an error. What was known gets old; leases stay as they are."""
-        self.trouble = trouble
-        self.granting.give_up()
-        self.edge.log(trouble.what)
-        self._run_after_sample()
-        if self.sample is None:
-            self.asking.refuse_all(trouble)
-        else:
-            self.asking.settle()
-
-    def after_sample(self, action: Callable[[], None]) -> None:
-        """Do it with a sample that is not old, or when none can be had."""
-        if self.sample is not None and self.now() - self.sample_time <= FRESH and self.trouble is None:
-            return action()
-        if not self.edge.ask("all"):
-            return action()
-        self._after_sample.append(action)
-        return None
-
-    def _run_after_sample(self) -> None:
-        actions, self._after_sample = self._after_sample, []
-        for action in actions:
-            action()
-
-    def disconnected(self, connection: Connection) -> None:
-        """Whoever waited there has left the line; what was granted and never claimed is given back."""
-        self.queue.watching.disconnected(connection)
-        ids = [id for id, at in self.waiting_at.items() if at is connection]
-        for id in ids:
-            del self.waiting_at[id]
+    def end(self, now: float) -> None:
+        """The broker ends as it should."""
         try:
-            for id in ids:
-                if id in self.askers:
-                    self.asking.drop(id)
-            unclaimed = [self.leases[id] for id in ids if id in self.unclaimed]
-            if unclaimed:
-                self.holding.end(unclaimed, "its client left before it took it")
+            self.state.write_usage()
+            self.state.commit()
         except StateError:
-            for id in ids:
-                self.alarm(self.now() + RETRY_DISK, "unclaimed", id)
-            raise
-        if ids:
-            self.granting.replan()
+            self._undo()
 
-    def next_alarm(self) -> float | None:
-        return self._alarms[0][0] if self._alarms else None
+    # ---------------------------------------------------------------- one turn
 
-    def tick(self) -> None:
-        """The clock moved: whatever was due by now happens."""
-        now, due = self.now(), []
-        while self._alarms and self._alarms[0][0] <= now:
-            due.append(heappop(self._alarms))
-        for _, what, id in due:
+    def _turn(self, now: float) -> Turn:
+        return Turn(self.state, self._world, now, self._planned)
+
+    def _with_late(self, ready: Iterable[Event]) -> list[Event]:
+        events = list(ready)
+        if self._late and happened.Due("late") in events:
+            events, self._late = [*self._late, *events], []
+        return events
+
+    def _unfolded(self, events: list[Event]) -> Iterator[Event]:
+        """The events, and behind a sample the messages that waited for it."""
+        for event in events:
+            yield event
+            if isinstance(event, (happened.Sampled, happened.SampleFailed)) and self.state.awaiting:
+                waiting = self.state.awaiting
+                self.state.set("awaiting", ())
+                yield from waiting
+
+    def _take(self, turn: Turn, event: Event) -> None:
+        """Handle one event. An error of a message that changed nothing is its answer; any other undoes the turn."""
+        changes, instructions = self.state.changes.count, len(turn.instructions)
+        try:
+            HANDLERS[type(event)](turn, event)
+            turn.run_deferred()
+        except GpuleaseError as trouble:
+            if not isinstance(event, Received) or self.state.changes.count != changes:
+                raise
+            del turn.instructions[instructions:]
+            turn.send(event.peer, error(trouble))
+
+    def _settle(self, turn: Turn) -> None:
+        """What follows from all of them together."""
+        granting.decide(turn)
+        turn.run_deferred()
+        requesting.answer(turn)
+        subscribing.tell(turn)
+
+    def _undo(self) -> None:
+        self.state.rollback()
+        self._planned = Planned()
+
+    # ---------------------------------------------------------------- when a turn failed
+
+    def _apart(self, events: list[Event], now: float) -> Iterator[Instruction]:
+        for event in self._unfolded(events):
+            turn = self._turn(now)
             try:
-                ALARMS[what](self, id)
-            except StateError as trouble:
-                self.edge.log(f"not written, to be tried again: {trouble.what}")
-                self.alarm(now + RETRY_DISK, what, id)
-        if due:
-            self.granting.replan()
+                self._take(turn, event)
+                self.state.commit()
+            except Exception as trouble:
+                self._undo()
+                yield from self._failed(event, trouble, now)
+            else:
+                yield from turn.instructions
+        turn = self._turn(now)
+        try:
+            self._settle(turn)
+            self.state.commit()
+        except Exception as trouble:
+            self._undo()
+            yield from self._unsettled(trouble, now)
+        else:
+            yield from turn.instructions
 
-    def look_again(self) -> None:
-        """As long as somebody waits, others' use of the devices is looked at again, by one alarm."""
-        if (self.line or self.queue.running) and not self._look_due:
-            self._look_due = True
-            self.alarm(self.now() + self.settings.polling, "sample")
+    def _failed(self, event: Event, trouble: Exception, now: float) -> Iterator[Instruction]:
+        """Who asked is told. What happened in the world has happened, and is written when that is possible again."""
+        told = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
+        if not isinstance(trouble, GpuleaseError):
+            yield Log("".join(traceback.format_exception(trouble)))
+        if isinstance(event, Received):
+            yield Send(event.peer, error(told))
+        elif isinstance(trouble, StateError):
+            self._late.append(event)
+            yield Log(f"not written, to be tried again: {trouble.what}")
+            yield Alarm(now + RETRY_DISK, "late")
 
-    def _sample(self, id: str) -> None:
-        self._look_due = False
-        if (self.line or self.queue.running) and self.now() - self.sample_time >= self.settings.polling * 0.9:
-            self.edge.ask("all")
-        self.look_again()
+    def _unsettled(self, trouble: Exception, now: float) -> Iterator[Instruction]:
+        """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""
+        if not isinstance(trouble, StateError):
+            yield Log("".join(traceback.format_exception(trouble)))
+        else:
+            yield Log(f"cannot grant: {trouble.what}")
+        turn = self._turn(now)
+        requesting.refuse_unwritten(turn, trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble))
+        granting.stop_check(turn)
+        self.state.commit()
+        self._planned.settled = self.state.revision
+        yield from turn.instructions
+        yield Alarm(now + RETRY_DISK, "plan")
 
 
-ALARMS: dict[str, Callable[[Core, str], None]] = {
-    "until": lambda core, id: core.holding.time_over(id),
-    "deadline": lambda core, id: core.asking.deadline(id),
-    "unclaimed": lambda core, id: core.holding.nobody_came(id),
-    "sample": Core._sample,
-    "dead": lambda core, id: core.holding.bury(),
-    "answers": lambda core, id: core.granting.answer_late(),
-    "usage": lambda core, id: core.holding.save_usage(),
-    "plan": lambda core, id: None,
-    "time-limit": lambda core, id: core.queue.killing.over_time(id),
-    "grace": lambda core, id: core.queue.killing.grace_over(id),
-    "killed": lambda core, id: core.queue.killing.look(id),
-    "tidy": lambda core, id: core.queue.endings.tidy(),
-    "late": lambda core, id: core.queue.endings.finish_late(id),
-    "broken": lambda core, id: core.queue.endings.end_broken_late(),
-    "tell": lambda core, id: core.queue.watching.tell(),
-    "hook": lambda core, id: core.queue.endings.hooks.run(),
+def _mistake(trouble: Exception) -> GpuleaseError:
+    """A mistake of ours must cost one request, not everybody's broker."""
+    return GpuleaseError(f"The broker failed: {type(trouble).__name__}.")
+
+
+# -------------------------------------------------------------------- what each event does
+
+
+def _left(turn: Turn, event: happened.Left) -> None:
+    turn.state.gather(event.peer, None)
+    subscribing.left(turn, event.peer)
+    requesting.left(turn, event.peer)
+
+
+def _process_ended(turn: Turn, event: happened.ProcessEnded) -> None:
+    if not job_ends.shell_ended(turn, event):
+        requesting.owner_gone(turn, event)
+
+
+def _sampled(turn: Turn, event: happened.Sampled) -> None:
+    turn.state.set("sampling", False)
+    turn.state.see(event.sample, turn.now)
+    job_ends.remember_memory(turn)
+
+
+def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
+    """What was known gets old; leases stay as they are."""
+    turn.state.set("sampling", False)
+    turn.state.set("trouble", event.trouble)
+    turn.state.set("failed_at", turn.now)
+    turn.emit(Log(event.trouble.what))
+    granting.stop_check(turn)
+    turn.planned.settled = turn.state.revision
+
+
+def _due(turn: Turn, event: happened.Due) -> None:
+    ALARMS[event.what](turn, event.id)
+
+
+def _sample(turn: Turn, id: str) -> None:
+    state = turn.state
+    state.set("look_due", False)
+    if (state.line or state.running or state.watched) and turn.now - state.sampled_at >= state.settings.polling * 0.9:
+        turn.take_sample()
+    look_again(turn)
+
+
+def _write_usage(turn: Turn, id: str) -> None:
+    turn.state.set("usage_due", False)
+    turn.state.write_usage()
+
+
+HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
+    happened.Received: verbs.handle,
+    happened.Left: _left,
+    happened.Drained: lambda turn, event: subscribing.drained(turn, event.peer),
+    happened.ProcessEnded: _process_ended,
+    happened.Sampled: _sampled,
+    happened.SampleFailed: _sample_failed,
+    happened.Checked: granting.checked,
+    happened.CheckRefused: granting.check_refused,
+    happened.Due: _due,
+    happened.Launched: job_ends.launched,
+    happened.LaunchFailed: job_ends.launch_failed,
+    happened.Found: job_ends.found,
+    happened.EndRead: job_ends.end_read,
+    happened.TreeSeen: job_ends.tree_seen,
+}
+ALARMS: dict[str, Callable[[Turn, str], None]] = {
+    "until": requesting.time_over,
+    "deadline": requesting.deadline,
+    "unclaimed": requesting.unclaimed,
+    "sample": _sample,
+    "usage": _write_usage,
+    "plan": lambda turn, id: turn.state.touch(),
+    "late": lambda turn, id: None,
+    "time-limit": job_ends.over_time,
+    "grace": job_ends.grace_over,
+    "trees": lambda turn, id: job_ends.look_at_trees(turn),
+    "tidy": lambda turn, id: job_ends.tidy(turn),
+    "tell": lambda turn, id: subscribing.tell_late(turn),
 }

@@ -11,52 +11,44 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
-from gpulease.job import Job, document
-
-if TYPE_CHECKING:
-    from gpulease.broker.core import Core
+from gpulease import identity
+from gpulease.broker.events import Key
+from gpulease.messages import Message
 
 LONGEST = 60  # seconds that a hook may take for one job
 MOST = 100_000  # jobs that wait to be told of; then the oldest are dropped
-HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "bound")
 
 
 class Hooks:
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._pending: list[dict[str, Any]] = []
-        self._running: tuple[int, int | None] | None = None
+    def __init__(self, watch: Callable[[Key], None], log: Callable[[str], None]) -> None:
+        self._watch, self._log = watch, log
+        self._command = ""
+        self._pending: list[Message] = []
+        self._running: Key | None = None
 
-    def add(self, job: Job) -> None:
-        if not self._core.settings.on_finish:
-            return
-        self._pending.append({name: value for name, value in document(job).items() if name not in HIDDEN})
+    def add(self, command: str, job: Message) -> None:
+        self._command = command
+        self._pending.append(job)
         del self._pending[:-MOST]
-        if self._running is None and len(self._pending) == 1:
-            self._core.alarm(self._core.now(), "hook")
 
     def run(self) -> None:
         """Start one process for all that is pending, unless one still runs."""
-        hook = self._core.settings.on_finish
         if self._running is not None or not self._pending:
             return
         pending, self._pending = self._pending, []
-        if not hook:
-            return
         try:
-            pid = _start(hook, "\n".join(map(json.dumps, pending)).encode())
+            pid = _start(self._command, "\n".join(map(json.dumps, pending)).encode())
         except OSError as trouble:
-            return self._core.edge.log(f"the hook on-finish could not be started: {trouble}")
-        key = (pid, self._core.edge.identify(pid)[0])
-        if self._core.edge.watch(*key):
-            self._running = key
+            return self._log(f"the hook on-finish could not be started: {trouble}")
+        self._running = (pid, identity.start_time(pid))
+        self._watch(self._running)
 
-    def process_ended(self, key: tuple[int, int | None]) -> bool:
+    def ended(self, key: Key) -> bool:
+        """Whether it was the hook's process that ended."""
         if key != self._running:
             return False
-        os.waitpid(key[0], os.WNOHANG)
         self._running = None
         self.run()
         return True

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpulease import job as jobs
-from gpulease.broker import settings
-from gpulease.broker.connection import Connection
-from gpulease.broker.core import Core
+from gpulease.broker import job_ends, job_life, reports, requesting, settings
+from gpulease.broker.events import Received
 from gpulease.broker.job_adding import add, edited
-from gpulease.broker.job_options import impossible
+from gpulease.broker.job_input import impossible
+from gpulease.broker.peer import Peer
+from gpulease.broker.turn import Turn
 from gpulease.errors import NotEnoughDevices, NotFound, NotPermitted, UsageError, WrongState
 from gpulease.job import Job
 from gpulease.messages import Message
-from gpulease.model import Waiting
-from gpulease.stores.base import Change
 
 SHOWN = 50
 SHOWN_ENDED = 10
 MOST_SHOWN = 5000  # of one answer, which must fit a message
 MOST_RANGES = 500
-STEP = 1e-3  # seconds of arrival between a moved job and who stands at the end where it goes
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
 INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "bound")
@@ -28,25 +26,23 @@ INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "pl
 # ---------------------------------------------------------------------- choosing
 
 
-def chosen(
-    core: Core, connection: Connection, select: Message, states: tuple[str, ...] = (), look: bool = False
-) -> list[Job]:
+def chosen(turn: Turn, peer: Peer, select: Message, states: tuple[str, ...] = (), look: bool = False) -> list[Job]:
     """The jobs that a selection names: ids and ranges, all, last, a label, a state.
 
     One's own, unless root asks, or somebody who only wants to `look`.
     """
-    everyone = look or connection.uid == 0
+    everyone = look or peer.uid == 0
     ranges = _ranges(select)
     label, state = select.get("label"), select.get("state")
     if not all(value is None or isinstance(value, str) for value in (label, state)):
         raise UsageError("The choice of jobs is not right.")
-    uid = None if everyone or ranges else connection.uid
+    uid = None if everyone or ranges else peer.uid
     last = bool(select.get("last"))
-    rows = core.store.jobs((state,) if state else states, uid, label, ranges, 1 if last else None, last)
-    found = [core.queue.running.get(row["id"]) or jobs.read(row) for row in rows]
+    rows = turn.state.store.jobs((state,) if state else states, uid, label, ranges, 1 if last else None, last)
+    found = [turn.state.running.get(row["id"]) or jobs.read(row) for row in rows]
     if not found:
         raise NotFound(f"No such job{_called(ranges)}.", "See the ids with `gpulease ls --all`.")
-    mine = [job for job in found if everyone or job.uid == connection.uid]
+    mine = [job for job in found if everyone or job.uid == peer.uid]
     if not mine:
         raise NotPermitted(f"Job {found[0].id} belongs to {found[0].user}.", "Only its user or root may do that.")
     return mine
@@ -70,39 +66,35 @@ def _called(ranges: list[tuple[int, int]]) -> str:
     return f": {named}" if named else ""
 
 
-def _done(core: Core, connection: Connection, done: list[Job], skipped: list[str] | None = None) -> None:
-    core.edge.send(connection, {"ok": {"ids": [job.id for job in done], "skipped": skipped or []}})
+def _done(turn: Turn, peer: Peer, done: list[Job], skipped: list[str] | None = None) -> None:
+    turn.reply(peer, ids=[job.id for job in done], skipped=skipped or [])
 
 
-def _each(
-    core: Core, connection: Connection, message: Message, states: tuple[str, ...], act: Callable[[Job], None], verb: str
-) -> None:
+def _each(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[Job], object], verb: str) -> None:
     """Do `act` to each chosen job that is in one of `states`; if none is, say in which it is."""
-    found, fitting = _fitting(core, connection, message, states, verb)
+    found, fitting = _fitting(turn, event, states, verb)
     for job in fitting:
         act(job)
-    _done(core, connection, fitting, _others(found, states, message))
+    _done(turn, event.peer, fitting, _others(found, states, event))
 
 
-def _fitting(
-    core: Core, connection: Connection, message: Message, states: tuple[str, ...], verb: str
-) -> tuple[list[Job], list[Job]]:
-    if message.get("select") is None:
+def _fitting(turn: Turn, event: Received, states: tuple[str, ...], verb: str) -> tuple[list[Job], list[Job]]:
+    if event.message.get("select") is None:
         raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, --label or --state.")
-    found = chosen(core, connection, message["select"])
+    found = chosen(turn, event.peer, event.message["select"])
     fitting = [job for job in found if job.state in states]
     if not fitting:
         raise WrongState(f"Job {found[0].id} is {found[0].state}, so it cannot be {verb}.")
     return found, fitting
 
 
-def _others(found: list[Job], states: tuple[str, ...], message: Message) -> list[str]:
+def _others(found: list[Job], states: tuple[str, ...], event: Received) -> list[str]:
     """What was named and left as it is: jobs in another state, and ids that are nobody's."""
     skipped = [f"{job.id} is {job.state}" for job in found if job.state not in states]
-    return [*skipped, *(f"{id} is not there, or not yours" for id in _missing(found, message["select"]))]
+    return [*skipped, *(f"{id} is not there, or not yours" for id in missing(found, event.message["select"]))]
 
 
-def _missing(found: list[Job], select: Message) -> list[int]:
+def missing(found: list[Job], select: Message) -> list[int]:
     """Ids that were named one by one and are nobody's."""
     there = {job.id for job in found}
     return [first for first, last in select.get("ids") or [] if first == last and first not in there]
@@ -111,150 +103,138 @@ def _missing(found: list[Job], select: Message) -> list[int]:
 # ---------------------------------------------------------------------- looking
 
 
-def row(core: Core, job: Job, connection: Connection) -> Message:
+def row(turn: Turn, job: Job, peer: Peer) -> Message:
     fields = jobs.document(job)
     for name in INNER:
         fields.pop(name)
-    waits = job.state == "waiting" and job.planner_id in core.line
-    fields["why_waiting"] = core.asking.why(job.planner_id) if waits else None
-    if core.settings.hide_commands and connection.uid not in (0, job.uid):
+    waits = job.state == "waiting" and job.planner_id in turn.state.line
+    fields["why_waiting"] = requesting.why(turn, job.planner_id) if waits else None
+    if turn.state.settings.hide_commands and peer.uid not in (0, job.uid):
         fields.update(command=["(hidden)"], cwd="", log="", name=None, note=None, why=None)
     return fields
 
 
-def ls(core: Core, connection: Connection, message: Message) -> None:
+def ls(turn: Turn, event: Received) -> None:
+    message = event.message
     most = max(1, min(MOST_SHOWN, message.get("most") or SHOWN))
     select = message.get("select")
     if message.get("ids"):
-        return _ids(core, connection, select or {})
-    shown = chosen(core, connection, select, look=True) if select else _shown(core, most, bool(message.get("all")))
-    rows = [row(core, job, connection) for job in (shown[:most] if select else shown)]
-    return core.edge.send(connection, {"ok": {"jobs": rows, **_counts(core)}})
+        return _ids(turn, event.peer, select or {})
+    shown = chosen(turn, event.peer, select, look=True) if select else _shown(turn, most, bool(message.get("all")))
+    rows = [row(turn, job, event.peer) for job in (shown[:most] if select else shown)]
+    return turn.reply(event.peer, jobs=rows, **_counts(turn))
 
 
-def _shown(core: Core, most: int, all: bool) -> list[Job]:
+def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
     """Running ones, the line in its order, the held, the last that ended."""
-    shown = [core.queue.running[id] for id in sorted(core.queue.running)]
-    waiting = [entry for entry in core.queue.first_waiting(most) if entry.kind == "job"]
-    shown += [job for entry in waiting if (job := core.queue.get(int(entry.id[1:]))) is not None]
-    shown += [jobs.read(stored) for stored in core.store.jobs(("held",), most=most)]
-    ended = core.store.jobs(jobs.ENDS, most=most if all else min(most, SHOWN_ENDED), newest=True)
+    state = turn.state
+    shown = [state.running[id] for id in sorted(state.running)]
+    waiting = [entry for entry in state.line.front(most) if entry.kind == "job"]
+    shown += [job for entry in waiting if (job := state.job(int(entry.id[1:]))) is not None]
+    shown += [jobs.read(stored) for stored in state.store.jobs(("held",), most=most)]
+    ended = state.store.jobs(jobs.ENDS, most=most if all else min(most, SHOWN_ENDED), newest=True)
     return shown + [jobs.read(stored) for stored in ended]
 
 
-def _ids(core: Core, connection: Connection, select: Message) -> None:
+def _ids(turn: Turn, peer: Peer, select: Message) -> None:
     """One's own, without anything about them: there may be a hundred thousand."""
     try:
-        found = [job.id for job in chosen(core, connection, select) if job.uid == connection.uid]
+        found = [job.id for job in chosen(turn, peer, select) if job.uid == peer.uid]
     except NotFound:
         found = []
-    core.edge.send(connection, {"ok": {"ids": found}})
+    turn.reply(peer, ids=found)
 
 
-def _counts(core: Core) -> Message:
+def _counts(turn: Turn) -> Message:
     return {
-        "counts": {state: n for state, n in core.queue.counts.items() if n},
-        "paused": core.settings.paused,
-        "simulated": core.simulated,
+        "counts": {state: n for state, n in turn.state.counts.items() if n},
+        "paused": turn.state.settings.paused,
+        "simulated": reports.simulated(turn.state),
     }
 
 
-def show(core: Core, connection: Connection, message: Message) -> None:
-    found = chosen(core, connection, message["select"])[:MOST_SHOWN]
-    rows = [row(core, job, connection) for job in found]
-    if message.get("environment"):
+def show(turn: Turn, event: Received) -> None:
+    peer = event.peer
+    found = chosen(turn, peer, event.message["select"])[:MOST_SHOWN]
+    rows = [row(turn, job, peer) for job in found]
+    if event.message.get("environment"):
         for shown, job in zip(rows, found, strict=True):
-            shown["environment"] = core.queue.environment(job) if job.uid == connection.uid else None
-    core.edge.send(connection, {"ok": {"jobs": rows}})
-
-
-def wait(core: Core, connection: Connection, message: Message) -> None:
-    found = chosen(core, connection, message["select"])
-    missing = _missing(found, message["select"])
-    if missing:
-        raise NotFound(f"Job {missing[0]} is not there, or not yours.", "See the ids with `gpulease ls --all`.")
-    core.queue.watching.watch(connection, found)
+            environment = turn.state.store.get("environments", job.environment) or {}
+            shown["environment"] = environment if job.uid == peer.uid else None
+    turn.reply(peer, jobs=rows)
 
 
 # ---------------------------------------------------------------------- acting
 
 
-def kill(core: Core, connection: Connection, message: Message) -> None:
-    why = f"killed by {connection.user}"
-    found = chosen(core, connection, message["select"])
+def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
+    if job.state in WAITING:
+        job_life.kill_waiting(turn, job, why)
+    elif job.state in RUNNING:
+        job_ends.kill(turn, job, why, remove)
+
+
+def kill(turn: Turn, event: Received) -> None:
+    found = chosen(turn, event.peer, event.message["select"])
     fitting = [job for job in found if not job.over]
     if not fitting:
         raise WrongState(f"Job {found[0].id} is {found[0].state} already.")
-    core.queue.endings.end_waiting([(job, why) for job in fitting if job.state in WAITING])
-    core.queue.killing.kill([job for job in fitting if job.state in RUNNING], why)
-    _done(core, connection, fitting, _others(found, jobs.OPEN, message))
+    for job in fitting:
+        _end(turn, job, f"killed by {event.peer.user}")
+    _done(turn, event.peer, fitting, _others(found, jobs.OPEN, event))
 
 
-def rm(core: Core, connection: Connection, message: Message) -> None:
-    found = chosen(core, connection, message["select"])
-    why = f"removed by {connection.user}"
-    core.queue.endings.end_waiting([(job, why) for job in found if job.state in WAITING])
-    core.queue.killing.kill([job for job in found if job.state in RUNNING], why, remove=True)
+def rm(turn: Turn, event: Received) -> None:
+    """Who comes after a removed job is told of its end first, and then it is forgotten."""
+    found = chosen(turn, event.peer, event.message["select"])
+    for job in found:
+        _end(turn, job, f"removed by {event.peer.user}", remove=True)
     ids = [job.id for job in found if job.state not in RUNNING]
-    core.queue.endings.forget([gone for id in ids if (gone := core.queue.get(id)) is not None])
-    _done(core, connection, found, _others(found, (*jobs.OPEN, *jobs.ENDS), message))
+    turn.defer(lambda turn: job_life.forget(turn, [gone for id in ids if (gone := turn.state.job(id)) is not None]))
+    _done(turn, event.peer, found, _others(found, (*jobs.OPEN, *jobs.ENDS), event))
 
 
-def pause(core: Core, connection: Connection, message: Message) -> None:
-    if message.get("queue"):
-        return _pause_queue(core, connection, True)
-    _each(core, connection, message, ("running",), core.queue.killing.pause, "paused")
+def pause(turn: Turn, event: Received) -> None:
+    if event.message.get("queue"):
+        return _pause_queue(turn, event.peer, True)
+    return _each(turn, event, ("running",), lambda job: job_life.advance(turn, job, "pause"), "paused")
 
 
-def resume(core: Core, connection: Connection, message: Message) -> None:
-    if message.get("queue"):
-        return _pause_queue(core, connection, False)
-    _each(core, connection, message, ("paused", "held"), lambda job: _resume(core, job), "resumed")
+def resume(turn: Turn, event: Received) -> None:
+    if event.message.get("queue"):
+        return _pause_queue(turn, event.peer, False)
+    events = {"paused": "resume", "held": "let-go"}
+    return _each(turn, event, tuple(events), lambda job: job_life.advance(turn, job, events[job.state]), "resumed")
 
 
-def _resume(core: Core, job: Job) -> None:
-    if job.state == "paused":
-        return core.queue.killing.resume(job)
-    core.queue.change(jobs.step(job, "let-go", core.now())[0], job)
-
-
-def _pause_queue(core: Core, connection: Connection, paused: bool) -> None:
-    if not core.edge.manages(connection.uid):
+def _pause_queue(turn: Turn, peer: Peer, paused: bool) -> None:
+    if not turn.state.manages(peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may pause the queue.", "Ask one of them.")
-    core.commit([Change("settings", "paused", {"text": "on"} if paused else None)], [], durable=True)
-    core.texts.pop("paused", None)
-    if paused:
-        core.texts["paused"] = "on"
-    core.use_settings()
-    core.edge.send(connection, {"ok": {"paused": paused}})
+    turn.state.write_setting("paused", "on" if paused else None)
+    turn.reply(peer, paused=paused)
 
 
-def move(core: Core, connection: Connection, message: Message) -> None:
+def move(turn: Turn, event: Received) -> None:
     """To a place among those that wait, 0 being the front; with the priority of who stands there.
 
     Who was told to start now is ahead of all places, and who waits for another job has none.
     """
-    job = chosen(core, connection, {"ids": [[message["id"], message["id"]]]})[0]
+    id = event.message["id"]
+    job = chosen(turn, event.peer, {"ids": [[id, id]]})[0]
     if job.state != "waiting":
         raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the line.")
-    index = max(0, message.get("index") or 0)
-    ahead = len(core.line.forced)
-    if not core.edge.manages(connection.uid):
-        _refuse_to_pass(core, job, index, ahead)
-    waiting = core.queue.first_waiting(ahead + index + 2)[ahead:]
-    others = [entry for entry in waiting if entry.id != job.planner_id and entry.blocked is None]
-    before, behind = others[max(0, index - 1) : index][-1:], others[index : index + 1]
-    before = before or ([] if behind or not others else others[-1:])
-    priority = (behind or before)[0].request.priority if behind or before else job.request.priority
-    near = [entry for entry in (*before, *behind) if entry.request.priority == priority]
-    place = _between(near, bool(behind)) if near else job.added
-    core.queue.change(job._replace(place=place, request=job.request._replace(priority=priority)), job)
-    _done(core, connection, [job])
+    index = max(0, event.message.get("index") or 0)
+    if not turn.state.manages(event.peer.uid):
+        _refuse_to_pass(turn, job, index)
+    place, priority = turn.state.line.place_at(index, job.planner_id) or (job.added, job.request.priority)
+    job_life.advance(turn, job, "edit", place=place, request=job.request._replace(priority=priority))
+    _done(turn, event.peer, [job])
 
 
-def _refuse_to_pass(core: Core, job: Job, index: int, ahead: int) -> None:
+def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
     """Whoever does not run the broker may go ahead of their own jobs only."""
-    before = core.queue.first_waiting(core.line.ahead(job.planner_id))[ahead + index :]
+    line = turn.state.line
+    before = line.front(line.ahead(job.planner_id))[len(line.forced) + index :]
     others = [entry for entry in before if entry.uid != job.uid]
     if others:
         raise NotPermitted(
@@ -263,85 +243,71 @@ def _refuse_to_pass(core: Core, job: Job, index: int, ahead: int) -> None:
         )
 
 
-def _between(near: list[Waiting], front: bool) -> float:
-    places = [entry.since if entry.place is None else entry.place for entry in near]
-    if len(places) == 2:
-        return sum(places) / 2
-    return places[0] - STEP if front else places[0] + STEP
+def start(turn: Turn, event: Received) -> None:
+    bound = not turn.state.manages(event.peer.uid)
 
-
-def start(core: Core, connection: Connection, message: Message) -> None:
     def force(job: Job) -> None:
-        waiting = jobs.step(job, "let-go", core.now())[0] if job.state == "held" else job
-        request = waiting.request._replace(not_before=None)
-        trouble = impossible(core, request)
+        request = job.request._replace(not_before=None)
+        trouble = impossible(turn, request)
         if trouble is not None:
             raise NotEnoughDevices(trouble, "Change what it asks for with `gpulease edit`.")
-        core.queue.change(
-            waiting._replace(forced=True, bound=not core.edge.manages(connection.uid), request=request), job
-        )
+        way = "let-go" if job.state == "held" else "edit"
+        job_life.advance(turn, job, way, forced=True, bound=bound, request=request)
 
-    _each(core, connection, message, WAITING, force, "started")
+    _each(turn, event, WAITING, force, "started")
 
 
-def retry(core: Core, connection: Connection, message: Message) -> None:
+def retry(turn: Turn, event: Received) -> None:
     def again(job: Job) -> None:
-        after = tuple(id for id in job.after if (other := core.queue.get(id)) is not None and not other.over)
-        anew, _ = jobs.step(
-            job, "retry", core.now(), added=core.since(), place=None, tries=0, peak_memory=None, after=after,
+        after = tuple(id for id in job.after if (other := turn.state.job(id)) is not None and not other.over)
+        job_life.advance(
+            turn, job, "retry", added=turn.state.since(turn.now), place=None, tries=0, peak_memory=None, after=after,
             exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
         )  # fmt: skip
-        core.queue.change(anew, job)
 
-    _each(core, connection, message, jobs.ENDS, again, "run again")
+    _each(turn, event, jobs.ENDS, again, "run again")
 
 
-def edit(core: Core, connection: Connection, message: Message) -> None:
+def edit(turn: Turn, event: Received) -> None:
     """All of them, or none if one of the changes is not right."""
-    found, fitting = _fitting(core, connection, message, WAITING, "edited")
-    for before, job in [(job, edited(core, job, message["changes"])) for job in fitting]:
-        core.queue.change(job, before)
-    _done(core, connection, fitting, _others(found, WAITING, message))
+    found, fitting = _fitting(turn, event, WAITING, "edited")
+    for job, changes in [(job, edited(turn, job, event.message["changes"])) for job in fitting]:
+        job_life.advance(turn, job, "edit", **changes)
+    _done(turn, event.peer, fitting, _others(found, WAITING, event))
 
 
-def clean(core: Core, connection: Connection, message: Message) -> None:
-    select = message.get("select") or {}
+def clean(turn: Turn, event: Received) -> None:
+    select = event.message.get("select") or {}
     try:
-        found = chosen(core, connection, select, jobs.ENDS)
+        found = chosen(turn, event.peer, select, jobs.ENDS)
     except NotFound:
         if select.get("ids"):
             raise
         found = []
     over = [job for job in found if job.over]
-    core.queue.endings.forget(over)
-    _done(core, connection, over)
+    job_life.forget(turn, over)
+    _done(turn, event.peer, over)
 
 
-def set_parameter(core: Core, connection: Connection, message: Message) -> None:
-    if message.get("name") is not None:
-        name = settings.find(message["name"])
-        if message.get("value") is not None:
-            _set(core, connection, name, message["value"])
-    rows = settings.shown(core.settings, core.policy, core.texts)
-    if message.get("name") is not None:
-        rows = [entry for entry in rows if entry["name"] == name]
-    core.edge.send(connection, {"ok": {"parameters": rows}})
+def set_parameter(turn: Turn, event: Received) -> None:
+    asked, text = event.message.get("name"), event.message.get("value")
+    name = None if asked is None else settings.find(asked)
+    if name is not None and text is not None:
+        _set(turn, event.peer, name, text)
+    state = turn.state
+    rows = settings.shown(state.settings, state.policy, state.texts)
+    turn.reply(event.peer, parameters=[entry for entry in rows if name in (None, entry["name"])])
 
 
-def _set(core: Core, connection: Connection, name: str, text: str) -> None:
-    if not core.edge.manages(connection.uid):
+def _set(turn: Turn, peer: Peer, name: str, text: str) -> None:
+    if not turn.state.manages(peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may set parameters.", "Ask one of them.")
-    if text == "default":
-        core.commit([Change("settings", name, None)], [], durable=True)
-        core.texts.pop(name, None)
-    else:
+    if text != "default":
         settings.parse(name, text)
-        core.commit([Change("settings", name, {"text": text})], [], durable=True)
-        core.texts[name] = text
-    core.use_settings()
+    turn.state.write_setting(name, None if text == "default" else text)
 
 
-JOB_VERBS: dict[str, Callable[[Core, Connection, Message], None]] = {
+JOB_VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "add": add,
     "ls": ls,
     "show": show,
@@ -354,6 +320,5 @@ JOB_VERBS: dict[str, Callable[[Core, Connection, Message], None]] = {
     "retry": retry,
     "edit": edit,
     "clean": clean,
-    "wait": wait,
     "set": set_parameter,
 }

@@ -8,21 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import NamedTuple
+
+from gpulease.broker.runs import Fate
 
 MOST = 64 << 20  # bytes that are read of one journal
-
-
-class Fate(NamedTuple):
-    """What is noted about one run."""
-
-    pid: int | None = None  # of its shell
-    code: int | None = None  # of its command, once that ended
-    trouble: str | None = None  # why its command never began
-
-    @property
-    def over(self) -> bool:
-        return self.code is not None or self.trouble is not None
 
 
 def read(path: str, uid: int) -> dict[str, Fate]:

@@ -1,4 +1,4 @@
-"""PURE: leases and waiting requests as the documents that the store keeps, and back."""
+"""PURE: leases and requests in the line as the documents that the store keeps, and back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gpulease.model import Lease, Owner, Request, Waiting
 from gpulease.stores.base import Document
 
 
-class Asker(NamedTuple):
-    """A request in the line with all that the planner does not need to know."""
+class Pending(NamedTuple):
+    """A client's request that is not granted, with all that the planner does not need to know."""
 
     waiting: Waiting
     owner: Owner
@@ -17,6 +17,10 @@ class Asker(NamedTuple):
     note: str | None = None
     claim: bool = False  # the lease must be claimed by the client, since its owner is another process
     token: str | None = None  # the client's own name for it, by which it is found after a restart
+
+    @property
+    def id(self) -> str:
+        return self.waiting.id
 
 
 def lease_document(lease: Lease, claimed: bool = True, token: str | None = None) -> Document:
@@ -31,17 +35,17 @@ def read_lease(document: Document) -> tuple[Lease, bool]:
     return Lease(**_known(Lease, fields)), claimed
 
 
-def asker_document(asker: Asker) -> Document:
-    waiting = {**asker.waiting._asdict(), "request": asker.waiting.request._asdict()}
-    return {**asker._asdict(), "waiting": waiting, "owner": asker.owner._asdict()}
+def pending_document(pending: Pending) -> Document:
+    waiting = {**pending.waiting._asdict(), "request": pending.waiting.request._asdict()}
+    return {**pending._asdict(), "waiting": waiting, "owner": pending.owner._asdict()}
 
 
-def read_asker(document: Document) -> Asker:
+def read_pending(document: Document) -> Pending:
     waiting = dict(document["waiting"])
     waiting["request"] = read_stored_request(waiting["request"])
     waiting["groups"] = tuple(waiting.get("groups", ()))
     fields = {**document, "waiting": Waiting(**_known(Waiting, waiting)), "owner": read_owner(document["owner"])}
-    return Asker(**_known(Asker, fields))
+    return Pending(**_known(Pending, fields))
 
 
 def read_owner(document: Document) -> Owner:

@@ -1,9 +1,11 @@
-"""What the broker shows: the status document and the explanation of one request."""
+"""What the broker shows: the status document, its rows, and the explanation of one request."""
 
 from __future__ import annotations
 
-from gpulease.broker.connection import Connection
-from gpulease.broker.core import Core
+from gpulease.broker import requesting
+from gpulease.broker.granting import current_plan
+from gpulease.broker.state import State
+from gpulease.broker.turn import Turn
 from gpulease.broker.views import views
 from gpulease.errors import NotFound
 from gpulease.model import Device, Lease, Waiting
@@ -13,67 +15,84 @@ from gpulease.stores.base import Document
 MOST_LINES = 1000  # of the line that one status shows
 
 
-def status(core: Core, connection: Connection) -> Document:
+def status(turn: Turn) -> Document:
     """The contract's document. Without a sample it says what is wrong instead of devices."""
-    seen = views(core.devices.values(), core.leases.values(), core.ended, core.excluded, core.host)
-    waiting = core.queue.first_waiting(MOST_LINES)
+    state = turn.state
     return {
-        "host": core.host,
-        "simulated": core.simulated,
-        "driver": core.sample.driver if core.sample else None,
-        "time": core.sample_time,
-        "sample_age": core.now() - core.sample_time if core.sample else None,
-        "trouble": None if core.trouble is None else str(core.trouble),
-        "broker": core.edge.about(),
-        "devices": [_device(core, device, seen[device.uuid]) for device in core.devices.values()],
-        "leases": [lease_row(core, lease) for lease in core.leases.values()],
-        "line": [line_row(core, entry) for entry in waiting],
-        "line_length": len(core.line),
+        "host": state.about.host,
+        "simulated": simulated(state),
+        "driver": state.sample.driver if state.sample else None,
+        "time": state.sampled_at,
+        "sample_age": turn.now - state.sampled_at if state.sample else None,
+        "trouble": None if state.trouble is None else str(state.trouble),
+        "broker": state.describe(turn.now),
+        "devices": list(device_rows(turn).values()),
+        "leases": list(lease_rows(turn).values()),
+        "line": list(line_rows(turn).values()),
+        "line_length": len(state.line),
     }
 
 
-def _device(core: Core, device: Device, view: DeviceView) -> Document:
-    on = [lease for lease in core.leases.values() if device.uuid in lease.devices]
-    state = device_state(device, on, view, core.policy)
-    shown = leased_state(state, on)
+def simulated(state: State) -> bool:
+    return state.about.simulated if state.sample is None else state.sample.simulated
+
+
+def device_rows(turn: Turn) -> dict[str, Document]:
+    state = turn.state
+    seen = views(state.devices.values(), state.leases.values(), state.ended, state.excluded, state.about.host)
+    return {uuid: _device_row(state, device, seen[uuid]) for uuid, device in state.devices.items()}
+
+
+def _device_row(state: State, device: Device, view: DeviceView) -> Document:
+    on = [lease for lease in state.leases.values() if device.uuid in lease.devices]
+    judged = device_state(device, on, view, state.policy)
     fields = device._asdict()
     processes = fields.pop("processes")
     return {
         **fields,
         "label": device.label,
-        "state": shown,
-        "outside": list(state.pids) if state.state == "outside" else [],
-        "note": state.note,
+        "state": leased_state(judged, on),
+        "outside": list(judged.pids) if judged.state == "outside" else [],
+        "note": judged.note,
         "leases": [lease.id for lease in on],
         "processes": None
         if processes is None
-        else [{**process._asdict(), "lease": _lease_of(process.user, process.pid, on, view)} for process in processes],
+        else [process.shown(_lease_of(state, process.user, process.pid, on, view)) for process in processes],
     }
 
 
-def leased_state(state: DeviceState, on: list[Lease]) -> str:
+def leased_state(judged: DeviceState, on: list[Lease]) -> str:
     """A leased device with a stranger on it is still leased; the stranger is shown beside."""
-    if state.state == "outside" and on:
+    if judged.state == "outside" and on:
         return "shared" if all(lease.memory is not None for lease in on) else "leased"
-    return state.state
+    return judged.state
 
 
-def _lease_of(user: str | None, pid: int, on: list[Lease], view: DeviceView) -> str | None:
+def _lease_of(state: State, user: str | None, pid: int, on: list[Lease], view: DeviceView) -> str | None:
     if pid not in view.explained:
         return None
     mine = [lease for lease in on if lease.owner.user == user]
-    exact = [lease for lease in mine if lease.owner.pid == pid]
+    exact = [lease for lease in mine if _pid(state, lease) == pid]
     return (exact or mine)[0].id
 
 
-def lease_row(core: Core, lease: Lease) -> Document:
+def _pid(state: State, lease: Lease) -> int | None:
+    """Of its owner; a job's is that of its shell."""
+    return state.roots.get(int(lease.id[1:]), (None, None))[0] if lease.kind == "job" else lease.owner.pid
+
+
+def lease_rows(turn: Turn) -> dict[str, Document]:
+    return {id: lease_row(turn.state, lease) for id, lease in turn.state.leases.items()}
+
+
+def lease_row(state: State, lease: Lease) -> Document:
     return {
         "id": lease.id,
         "kind": lease.kind,
         "devices": list(lease.devices),
-        "labels": core.labels(lease.devices),
+        "labels": state.labels(lease.devices),
         "user": lease.owner.user,
-        "pid": lease.owner.pid,
+        "pid": _pid(state, lease),
         "since": lease.since,
         "until": lease.until,
         "memory": lease.memory,
@@ -82,30 +101,36 @@ def lease_row(core: Core, lease: Lease) -> Document:
     }
 
 
-def line_row(core: Core, entry: Waiting) -> Document:
-    asker = core.askers.get(entry.id)
+def line_rows(turn: Turn) -> dict[str, Document]:
+    return {entry.id: _line_row(turn, entry) for entry in turn.state.line.front(MOST_LINES)}
+
+
+def _line_row(turn: Turn, entry: Waiting) -> Document:
+    pending = turn.state.pending.get(entry.id)
     return {
         "id": entry.id,
         "kind": entry.kind,
         "user": entry.user,
-        "pid": None if asker is None else asker.owner.pid,
+        "pid": None if pending is None else pending.owner.pid,
         "gpus": entry.request.gpus,
         "memory": entry.request.memory,
         "priority": entry.request.priority,
         "since": entry.since,
-        "why": core.asking.why(entry.id),
-        "note": None if asker is None else asker.note,
+        "why": requesting.why(turn, entry.id),
+        "note": None if pending is None else pending.note,
     }
 
 
-def explain(core: Core, id: str) -> Document:
-    if id in core.leases:
-        return {"id": id, "lease": lease_row(core, core.leases[id]), "why": None, "devices": []}
+def explain(turn: Turn, id: str) -> Document:
+    state = turn.state
+    if id in state.leases:
+        return {"id": id, "lease": lease_row(state, state.leases[id]), "why": None, "devices": []}
     if id.isdecimal():
         id = f"J{id}"
-    if id not in core.line:
+    if id not in state.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
-    code, sentence = core.asking.reason(id)
-    verdicts = [] if code == "checking" else core.granting.current_plan().explain(id)
+    code, sentence = requesting.reason(turn, id)
+    verdicts = [] if code == "checking" else current_plan(turn).explain(id)
     rows = [{"label": v.label, "uuid": v.device, "code": v.code, "why": v.sentence} for v in verdicts]
-    return {"id": id, "lease": None, "place": core.asking.place(id), "code": code, "why": sentence, "devices": rows}
+    place = requesting.place(turn, id)
+    return {"id": id, "lease": None, "place": place, "code": code, "why": sentence, "devices": rows}

@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any
 
+from gpulease import identity
 from gpulease.errors import GpuleaseError
 from gpulease.messages import error
 from gpulease.model import Device, Process, Sample
@@ -33,17 +34,25 @@ def main() -> int:
 def _answer(probe: Detected, words: list[str]) -> Message:
     try:
         if words[:1] == ["check"]:
-            seen = probe.occupancy(words[1:])
+            seen = map(_with_sessions, probe.occupancy(words[1:]))
             return {"checked": [(device.uuid, device.memory_used, device.processes, device.lost) for device in seen]}
         sample = probe.snapshot()
-        rows = [to_row(device) for device in sample.devices]
+        rows = [list(_with_sessions(device)) for device in sample.devices]
         return {"time": sample.time, "devices": rows, "simulated": sample.simulated, "driver": sample.driver}
     except GpuleaseError as trouble:
         return error(trouble)
 
 
-def to_row(device: Device) -> list[Any]:
-    return list(device)
+def _with_sessions(device: Device) -> Device:
+    """By its session a process on a shared device is known to be a job's."""
+    if not device.processes:
+        return device
+    return device._replace(processes=tuple(one._replace(session=_session(one.pid)) for one in device.processes))
+
+
+def _session(pid: int) -> int | None:
+    found = identity.family(pid)
+    return None if found is None else found.session
 
 
 def from_row(row: list[Any]) -> Device:

@@ -30,6 +30,7 @@ class Sampling:
         self._failures = 0
         self._not_before = 0.0
         self._not_started: GpuleaseError | None = None
+        self.trouble: GpuleaseError = DriverHangs("The GPU driver does not answer.")  # the last one
 
     @property
     def descriptor(self) -> int:
@@ -49,7 +50,7 @@ class Sampling:
         return now >= self._not_before
 
     def ask(self, question: str, now: float) -> None:
-        if question in self._questions[1:]:
+        if question == "all" and question in self._questions[1:]:
             return
         self._questions.append(question)
         if len(self._questions) == 1:
@@ -116,6 +117,7 @@ class Sampling:
         self._questions.clear()
         self._due = None
         self._failures += 1
+        self.trouble = trouble
         self._not_before = now + min(LONGEST_PAUSE, 0.5 * 2**self._failures)
         return trouble
 

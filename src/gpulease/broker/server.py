@@ -1,7 +1,8 @@
-"""The broker's edge: sockets, pidfds, the sampler and the clock, all on one epoll. Nothing here decides.
+"""The broker's edge: sockets, pidfds, the sampler, users' errands and the clock, on one epoll. Nothing here decides.
 
-Written on epoll and not on asyncio: a hand-off is a handful of system calls, and the loop around them costs as much
-again in asyncio as the rest together (docs/decisions/0005).
+What happens becomes events for the core; what the core says is carried out. Written on epoll and not on asyncio: a
+hand-off is a handful of system calls, and the loop around them costs as much again in asyncio as the rest together
+(docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -14,50 +15,86 @@ import signal
 import socket
 import sys
 import time
-import traceback  # now: when it is needed there may be no descriptor left to load it
-from itertools import islice
+import traceback
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Any
 
 from gpulease import __version__, identity, places
-from gpulease.broker.connection import MOST_UNREAD, Connection
+from gpulease.broker import events as happened
+from gpulease.broker import instructions as told
+from gpulease.broker import spawn
+from gpulease.broker.clients import Clients
+from gpulease.broker.clock import TICKS, Clock
 from gpulease.broker.core import Core
+from gpulease.broker.errands import Errands
+from gpulease.broker.events import Event, Key
+from gpulease.broker.hooks import Hooks
+from gpulease.broker.hostmemory import HostMemory
 from gpulease.broker.neighbours import SafeGpuLock
 from gpulease.broker.reaper import Reaper
+from gpulease.broker.runner import Runner
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
-from gpulease.broker.verbs import handle
-from gpulease.errors import GpuleaseError, ProtocolError, StateError, TooMuch
-from gpulease.messages import Message, error
-from gpulease.stores.base import Document, Store
-from gpulease.wire import pack
+from gpulease.broker.state import About
+from gpulease.errors import GpuleaseError
+from gpulease.stores.base import Store
 
-MOST_CONNECTIONS = 1024  # of one user
-MOST_PARTIAL = 64 << 20  # bytes of half-sent messages of one user
-PARTIAL = 10.0  # seconds for a message that has begun to be complete
 HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file
-READ = 1 << 16
-TURN = 4  # messages of one connection before it is the others' turn
-TURNS = 32  # of connections with more, before whoever has just come is looked at
+
+
+class Host:
+    """What the core may ask of this machine."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._memory = HostMemory()
+        self._groups: dict[int, tuple[str, ...]] = {}
+
+    def identify(self, pid: int) -> tuple[int | None, int | None]:
+        return identity.start_time(pid), identity.user_of(pid)
+
+    def groups_of(self, uid: int) -> tuple[str, ...]:
+        if uid not in self._groups:
+            self._groups[uid] = identity.group_names(uid)
+        return self._groups[uid]
+
+    def has_account(self, uid: int) -> bool:
+        return identity.has_account(uid)
+
+    def free_memory(self) -> float | None:
+        return self._memory.free(self._clock.now())
 
 
 class Server:
     def __init__(self, listener: socket.socket, store: Store, kind: str, directory: str, deadline: float) -> None:
         self._poll = select.epoll()
-        self._listener = listener
-        self._kind, self._directory = kind, directory
-        self._connections: dict[int, Connection] = {}
-        self._users: dict[int, int] = {}
-        self._partial: set[Connection] = set()
-        self._backlogged: dict[Connection, None] = {}
+        self._store, self._directory = store, directory
+        self._clock = _clock(store)
+        self._events: list[Event] = []
+        self._alarms: list[tuple[float, str, str]] = []
+        self._running = True
+        self._wakers: tuple[socket.socket, ...] = ()
+        self._clients = Clients(self._poll, listener, self._events.append, self.log)
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
-        self._running = True
-        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._wakers: tuple[socket.socket, ...] = ()
-        self._begin = self._home_seen = time.monotonic()
+        self._checks: list[int] = []  # revisions for which the sampler was asked to check devices
+        self._lock = SafeGpuLock()
+        self._errands = Errands(self._poll, self.log)
+        self._runner = Runner(directory, self._errands, self._events.append)
+        self._hooks = Hooks(self._watch, self.log)
+        self._home_seen = time.monotonic()
         self._home = _inode(places.socket_path(directory))
-        self._poll.register(listener.fileno(), select.EPOLLIN)
         _raise_file_limit()
-        self.core = Core(store, self, identity.boot_id(), os.uname().nodename, SafeGpuLock(), directory)
+        self._core = Core(store, Host(self._clock), self._about(kind, directory))
+        self._carry_out(self._core.load(self._clock.now()))
+
+    def _about(self, kind: str, directory: str) -> About:
+        uid, clock = os.geteuid(), self._clock
+        return About(
+            os.uname().nodename, identity.boot_id(), uid, identity.user_name(uid), os.getpid(), kind, directory,
+            __version__, clock.now(), clock.offset, TICKS, places.simulated(os.environ),
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- the loop
 
@@ -65,31 +102,27 @@ class Server:
         """Serve until stopped, or until there was nothing to hold, run or wait for during `idle` seconds."""
         last_busy = time.monotonic()
         while self._running:
-            busy = bool(self.core.leases or self.core.line)
             now = time.monotonic()
-            last_busy = now if busy else last_busy
+            last_busy = now if self._core.busy or self._clients.heard else last_busy
+            self._clients.heard = False
             if (idle is not None and now - last_busy >= idle) or self._keep_house(now):
                 break
-            for descriptor, events in self._poll.poll(self._timeout(None if idle is None else last_busy + idle)):
-                self._dispatch(descriptor, events)
-                if descriptor in self._connections:
-                    last_busy = time.monotonic()
-            for connection in list(islice(self._backlogged, TURNS)):
-                self._turn(connection)
+            for descriptor, flags in self._poll.poll(self._timeout(None if idle is None else last_busy + idle)):
+                self._dispatch(descriptor, flags)
+            self._clients.take_turns()
             self._by_the_clock()
+            self._handle()
         self._close()
 
     def _timeout(self, idle_at: float | None) -> float:
-        if self._backlogged:
+        if self._clients.backlogged or self._events:
             return 0.0
         now = time.monotonic()
-        moments = [] if idle_at is None else [idle_at - now]
-        alarm = self.core.next_alarm()
-        if alarm is not None:
-            moments.append(alarm - self.core.now())
+        moments = [HOUSEKEEPING] if idle_at is None else [HOUSEKEEPING, idle_at - now]
+        if self._alarms:
+            moments.append(self._alarms[0][0] - self._clock.now())
         if self._sampling.due is not None:
             moments.append(self._sampling.due - now)
-        moments.append(HOUSEKEEPING)
         return max(0.0, min(moments)) + 0.0005
 
     def _keep_house(self, now: float) -> bool:
@@ -100,236 +133,109 @@ class Server:
         self._reaper.sweep()
         return _inode(places.socket_path(self._directory)) != self._home
 
-    def _dispatch(self, descriptor: int, events: int) -> None:
+    def _dispatch(self, descriptor: int, flags: int) -> None:
         try:
-            if descriptor in self._connections:
-                self._client(self._connections[descriptor], events)
-            elif descriptor == self._listener.fileno():
-                self._accept()
+            if self._clients.owns(descriptor):
+                self._clients.ready(descriptor, flags)
             elif descriptor == self._sampling.descriptor:
                 self._answers()
+            elif descriptor == self._errands.descriptor:
+                self._events += self._errands.events()
             elif self._reaper.owns(descriptor):
-                self._ended(descriptor)
-        except StateError as trouble:
-            self.log(f"not written, to be tried again: {trouble.what}")
+                self._ended(self._reaper.ended(descriptor))
         except Exception:
             self._complain()
 
     def _by_the_clock(self) -> None:
         now = time.monotonic()
         if self._sampling.due is not None and self._sampling.due <= now:
-            self.core.failed(self._sampling.overdue(now))
-        for connection in [one for one in self._partial if (one.since_partial or now) + PARTIAL <= now]:
-            self._cut(connection)
-        try:
-            self.core.tick()
-        except StateError as trouble:
-            self.log(f"not written, to be tried again: {trouble.what}")
-        except Exception:
-            self._complain()
+            self._sample_failed(self._sampling.overdue(now))
+        self._clients.cut_partial(now)
+        due = self._clock.now()
+        while self._alarms and self._alarms[0][0] <= due:
+            _, what, id = heappop(self._alarms)
+            self._events.append(happened.Due(what, id))
 
-    def _ended(self, descriptor: int) -> None:
-        key = self._reaper.ended(descriptor)
-        try:
-            self.core.holding.process_ended(key)
-        except StateError:
-            # Its lease is still on disk. The dead are found again by the next look at them.
-            self.core.holding.remember_dead(key)
-            raise
+    def _handle(self) -> None:
+        """All that is ready, in one turn of the core."""
+        if self._events:
+            events, self._events[:] = self._events[:], []
+            now = self._clock.now()
+            self._carry_out(self._core.handle(events, now))
+            self._carry_out(self._core.prepare(now))
+
+    # ---------------------------------------------------------------- what happens
+
+    def _ended(self, key: Key, already: bool = False) -> None:
+        code = spawn.reap(key[0])
+        if not self._hooks.ended(key):
+            self._events.append(happened.ProcessEnded(key, code, already))
 
     def _answers(self) -> None:
         for answer in self._sampling.read(time.monotonic()):
             if isinstance(answer, GpuleaseError):
-                self.core.failed(answer)
+                self._sample_failed(answer)
             elif "checked" in answer:
-                self.core.granting.checked(
-                    {uuid: (used, to_processes(rows), lost) for uuid, used, rows, lost in answer["checked"]}
-                )
+                seen = {uuid: (used, to_processes(rows), lost) for uuid, used, rows, lost in answer["checked"]}
+                self._events.append(happened.Checked(self._checks.pop(0), seen))
             else:
-                self.core.sampled(to_sample(answer))
+                self._events.append(happened.Sampled(to_sample(answer)))
 
-    # ---------------------------------------------------------------- clients
+    def _sample_failed(self, trouble: GpuleaseError) -> None:
+        self._checks.clear()
+        self._events.append(happened.SampleFailed(trouble))
 
-    def _accept(self) -> None:
-        while True:
+    # ---------------------------------------------------------------- what follows
+
+    def _carry_out(self, instructions: Iterable[told.Instruction]) -> None:
+        for instruction in instructions:
             try:
-                accepted, _ = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return None
-            except OSError as trouble:
-                return self._no_room(trouble)
-            accepted.setblocking(False)
-            connection = Connection(accepted)
-            if self._users.get(connection.uid, 0) >= MOST_CONNECTIONS:
-                self._turn_away(connection)
-                continue
-            self._users[connection.uid] = self._users.get(connection.uid, 0) + 1
-            self._connections[connection.descriptor] = connection
-            self._poll.register(connection.descriptor, select.EPOLLIN)
+                DOES[type(instruction)](self, instruction)
+            except Exception:
+                self._complain()
+        self._runner.flush()
+        self._hooks.run()
 
-    def _no_room(self, trouble: OSError) -> None:
-        """No descriptor is left: the one kept for this takes the next client in, to send it away."""
-        self.log(f"cannot accept: {trouble}")
-        if self._spare is not None:
-            os.close(self._spare)
-            self._spare = None
-        with contextlib.suppress(OSError):
-            self._listener.accept()[0].close()
-            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    def _send(self, one: told.Send) -> None:
+        self._clients.send(one.peer, one.message, one.droppable)
 
-    @staticmethod
-    def _turn_away(connection: Connection) -> None:
-        trouble = TooMuch(f"You have {MOST_CONNECTIONS} connections to the broker, and more are not taken.")
-        try:
-            connection.socket.send(pack(error(trouble)))
-        except OSError:
-            pass
-        connection.socket.close()
-
-    def _client(self, connection: Connection, events: int) -> None:
-        if events & select.EPOLLOUT:
-            self._flush(connection)
-        if not events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
-            return None
-        try:
-            data = connection.socket.recv(READ)
-        except BlockingIOError:
-            return None
-        except OSError:
-            data = b""
-        if not data:
-            return self._cut(connection)
-        self._received(connection, data)
-
-    def _received(self, connection: Connection, data: bytes) -> None:
-        try:
-            messages = connection.unpacker.feed(data)
-        except ProtocolError as trouble:
-            self.send(connection, error(trouble))
-            return self._cut(connection)
-        connection.backlog = messages[::-1] + connection.backlog
-        self._turn(connection)
-        if connection.unpacker.pending:
-            connection.since_partial = connection.since_partial or time.monotonic()
-            self._partial.add(connection)
-            if sum(one.unpacker.size for one in self._partial if one.uid == connection.uid) > MOST_PARTIAL:
-                self._cut(connection)
-        else:
-            connection.since_partial = None
-            self._partial.discard(connection)
-        return None
-
-    def _turn(self, connection: Connection) -> None:
-        """A few of its messages. While more are left it is not read: who floods the broker waits for itself."""
-        try:
-            for _ in range(min(TURN, len(connection.backlog))):
-                self._request(connection, connection.backlog.pop())
-        except StateError as trouble:
-            self.log(f"not written, to be tried again: {trouble.what}")
-        waited = self._backlogged.pop(connection, self) is None
-        if connection.backlog:
-            self._backlogged[connection] = None  # behind the others
-        if waited is not bool(connection.backlog):
-            self._set_interest(connection)
-
-    def _set_interest(self, connection: Connection) -> None:
-        if self._connections.get(connection.descriptor) is connection:
-            reading = 0 if connection.backlog else select.EPOLLIN
-            self._poll.modify(connection.descriptor, reading | (select.EPOLLOUT if connection.outgoing else 0))
-
-    def _request(self, connection: Connection, message: Message) -> None:
-        try:
-            self.core.guarded(connection, lambda: handle(self.core, connection, message))
-            self.core.granting.replan()
-        except StateError:
-            raise
-        except Exception as trouble:
-            self._complain()
-            self.send(connection, error(GpuleaseError(f"The broker failed: {type(trouble).__name__}.")))
-
-    def _complain(self) -> None:
-        """A mistake of ours must cost one request, not everybody's broker."""
-        self.log(traceback.format_exc())
-
-    def _cut(self, connection: Connection) -> None:
-        if self._connections.pop(connection.descriptor, None) is None:
-            return
-        self._partial.discard(connection)
-        connection.backlog.clear()
-        self._backlogged.pop(connection, None)
-        self._users[connection.uid] -= 1
-        if not self._users[connection.uid]:
-            del self._users[connection.uid]
-        self._poll.unregister(connection.descriptor)
-        connection.socket.close()
-        self.core.disconnected(connection)
-
-    def _flush(self, connection: Connection) -> None:
-        try:
-            while connection.outgoing:
-                sent = connection.socket.send(connection.outgoing)
-                del connection.outgoing[:sent]
-        except BlockingIOError:
-            return
-        except OSError:
-            connection.outgoing.clear()
-        self._set_interest(connection)
-
-    # ---------------------------------------------------------------- what the core asks for
-
-    def send(self, connection: Connection, message: Document) -> None:
-        if self._connections.get(connection.descriptor) is not connection:
-            return
-        try:
-            data = pack(message, MOST_UNREAD)
-        except ProtocolError as trouble:
-            data = pack(error(trouble))
-        if not connection.outgoing:
-            try:
-                data = data[connection.socket.send(data) :]
-            except BlockingIOError:
-                pass
-            except OSError:
-                return  # its end is read like any other
-        if data:
-            connection.outgoing += data
-            self._set_interest(connection)
-            if len(connection.outgoing) > MOST_UNREAD:
-                with contextlib.suppress(OSError):
-                    connection.socket.shutdown(socket.SHUT_RDWR)
-
-    def watch(self, pid: int, start_time: int | None) -> bool:
-        return self._reaper.watch(pid, start_time)
-
-    def forget(self, key: tuple[int, int | None]) -> None:
-        self._reaper.forget(key)
-
-    def ask(self, question: str) -> bool:
+    def _check(self, one: told.Check) -> None:
         now = time.monotonic()
+        if not self._lock.take():
+            return self._events.append(happened.CheckRefused(one.revision, self._chooser(), passing=True))
         if not self._sampling.may_ask(now):
-            return False
-        self._sampling.ask(question, now)
-        return True
+            self._lock.give()
+            return self._events.append(happened.CheckRefused(one.revision, "The GPU driver does not answer."))
+        self._checks.append(one.revision)
+        return self._sampling.ask("check " + " ".join(one.devices), now)
 
-    @staticmethod
-    def identify(pid: int) -> tuple[int | None, int | None]:
-        return identity.start_time(pid), identity.user_of(pid)
+    def _chooser(self) -> str:
+        pid = self._lock.holder()
+        who = "Somebody" if pid is None else f"Process {pid}"
+        return f"{who} is choosing GPUs with safe-gpu right now."
 
-    def manages(self, uid: int) -> bool:
-        return uid in (0, os.geteuid())
+    def _unlock(self, one: told.Unlock) -> None:
+        if not self._checks:
+            self._lock.give()
 
-    def about(self) -> Document:
-        return {
-            "pid": os.getpid(),
-            "kind": self._kind,
-            "user": identity.user_name(os.geteuid()),
-            "directory": self._directory,
-            "version": __version__,
-            "uptime": time.monotonic() - self._begin,
-        }
+    def _take_sample(self, one: told.TakeSample) -> None:
+        now = time.monotonic()
+        if self._sampling.may_ask(now):
+            self._sampling.ask("all", now)
+        else:
+            self._events.append(happened.SampleFailed(self._sampling.trouble))
 
-    def stop(self) -> None:
+    def _watch(self, key: Key) -> None:
+        if not self._reaper.watch(*key):
+            self._ended(key, already=True)
+
+    def _alarm(self, one: told.Alarm) -> None:
+        heappush(self._alarms, one)
+
+    def _stop(self, one: told.Stop | None = None) -> None:
         self._running = False
+
+    stop = _stop
 
     def wake_on(self, *ends: socket.socket) -> None:
         """End a wait when the first of these becomes readable; keep them open."""
@@ -341,18 +247,50 @@ class Server:
         with contextlib.suppress(OSError):  # a full disk
             print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
+    def _complain(self) -> None:
+        """A mistake of ours must cost one request, not everybody's broker."""
+        self.log(traceback.format_exc())
+
     def _close(self) -> None:
-        for connection in list(self._connections.values()):
-            self._flush(connection)
-            connection.socket.close()
+        self._clients.close()
         self._sampling.close()
-        with contextlib.suppress(StateError):
-            self.core.holding.save_usage()
-        self.core.queue.endings.close()
-        self.core.store.close()
-        if not self.core.leases and not self.core.line:
+        self._core.end(self._clock.now())
+        self._hooks.run()
+        busy = self._core.busy
+        self._store.close()
+        if not busy:
             with contextlib.suppress(OSError):  # a place without a socket holds nothing: others may grant
                 os.unlink(os.path.join(self._directory, "socket"))
+
+
+DOES: dict[type, Callable[[Server, Any], None]] = {
+    told.Send: Server._send,
+    told.Check: Server._check,
+    told.Unlock: Server._unlock,
+    told.TakeSample: Server._take_sample,
+    told.Watch: lambda server, one: server._watch(one.key),
+    told.Unwatch: lambda server, one: server._reaper.forget(one.key),
+    told.Alarm: Server._alarm,
+    told.Launch: lambda server, one: server._runner.launch(one),
+    told.ReadEnd: lambda server, one: server._runner.read_end(one),
+    told.Find: lambda server, one: server._runner.tree(one),
+    told.SignalTree: lambda server, one: server._runner.tree(one),
+    told.Remove: lambda server, one: server._runner.remove(one),
+    told.Tidy: lambda server, one: server._runner.tidy(one),
+    told.Hook: lambda server, one: server._hooks.add(one.command, one.job),
+    told.Log: lambda server, one: server.log(one.text),
+    told.Stop: Server._stop,
+}
+
+
+def _clock(store: Store) -> Clock:
+    """Wall time as this boot first knew it, whatever happened to the wall clock since."""
+    boot_id = identity.boot_id()
+    known = store.get("facts", "clock") or {}
+    clock = Clock(known["offset"] if known.get("boot_id") == boot_id else None)
+    store.write("facts", "clock", {"boot_id": boot_id, "offset": clock.offset})
+    store.commit()
+    return clock
 
 
 def _inode(path: str) -> tuple[int, int] | None:

@@ -27,8 +27,6 @@ SCRIPT = (
     'umask "${GPULEASE_UMASK:-022}" 2>/dev/null; unset GPULEASE_UMASK; '  # the submitter's, not the broker's
     '"$@"; c=$?; echo "$r $c" >>"$j"; exit $c'
 )
-UNWRITTEN = 122  # the shell could not even note that it began
-UNSTARTABLE = (126, 127)  # what a shell says of a command that cannot be executed, or is not there
 SHELL = "/bin/sh"
 # What a shell would do itself, and a job means as a program, if there is one: `exit` would end the shell unnoticed.
 BUILTINS = frozenset(

@@ -10,18 +10,9 @@ import os
 from collections.abc import Iterable
 
 from gpulease import identity
+from gpulease.broker.runs import Root
 
 ENVIRON = 1 << 17  # bytes of an environment that are searched; the mark stands at its beginning
-
-
-class Root:
-    """Where a job's tree begins: its shell, by pid and start time, and its mark, which is its user's to bear."""
-
-    __slots__ = ("mark", "pid", "since", "uid")
-
-    def __init__(self, pid: int, since: int | None, token: str, uid: int) -> None:
-        self.pid, self.since, self.uid = pid, since, uid
-        self.mark = f"\0GPULEASE_TOKEN={token}\0".encode()
 
 
 class Census:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
 from math import inf
 from typing import NamedTuple
 
 from gpulease.model import Request, Waiting
 from gpulease.planner.policy import Policy
 from gpulease.planner.queue import Entry, Key, Queue
+
+STEP = 1e-3  # seconds of arrival between a moved request and who stands at the end where it goes
 
 
 class Party(NamedTuple):
@@ -119,6 +123,7 @@ class Line:
         self.patience = Patience.of(policy or Policy())
         self.tiers: dict[int, Tier] = {}
         self.forced: dict[str, Waiting] = {}
+        self.blocked: dict[str, Waiting] = {}
         self.starts = Queue()  # by the moment before which a request must not start
         self.wide = 0  # how many of the indexed want more than one device
         self._waiting: dict[str, Waiting] = {}
@@ -142,6 +147,7 @@ class Line:
         check(waiting.request)
         self._waiting[waiting.id] = waiting
         if waiting.blocked is not None:
+            self.blocked[waiting.id] = waiting
             return
         if waiting.request.not_before is not None:
             self.starts.add((waiting.request.not_before, waiting.id), _entry(waiting))
@@ -153,6 +159,7 @@ class Line:
     def remove(self, id: str) -> Waiting:
         waiting = self._waiting.pop(id)
         if waiting.blocked is not None:
+            del self.blocked[id]
             return waiting
         if waiting.request.not_before is not None:
             self.starts.remove((waiting.request.not_before, id))
@@ -180,6 +187,32 @@ class Line:
         parties = self.tiers[mine.request.priority].parties.values()
         place = place_of(mine)
         return sum(queues.arrival.before(place) for families in parties for queues in families.values())
+
+    def front(self, most: int) -> list[Waiting]:
+        """The first `most` as people see them: forced ones, then by priority and arrival, then the blocked."""
+        found = sorted(self.forced.values(), key=lambda entry: (entry.since, entry.id))[:most]
+        for priority in sorted(self.tiers):
+            families = self.tiers[priority].parties.values()
+            ordered = merge(*(queues.arrival for party in families for queues in party.values()))
+            found += [self._waiting[entry.id] for _, entry in islice(ordered, max(0, most - len(found)))]
+        return found + list(islice(self.blocked.values(), max(0, most - len(found))))
+
+    def place_at(self, index: int, id: str) -> tuple[float, int] | None:
+        """A place and a priority with which `id` stands at `index`, 0 being the first behind the forced ones.
+
+        None when nobody else stands there: any place will do.
+        """
+        ahead = len(self.forced)
+        others = [entry for entry in self.front(ahead + index + 2)[ahead:] if entry.id != id and entry.blocked is None]
+        before, behind = others[max(0, index - 1) : index][-1:], others[index : index + 1]
+        before = before or ([] if behind else others[-1:])
+        if not before and not behind:
+            return None
+        priority = (behind or before)[0].request.priority
+        places = [place_of(entry)[0] for entry in (*before, *behind) if entry.request.priority == priority]
+        if len(places) == 2:
+            return sum(places) / 2, priority
+        return places[0] + (-STEP if behind else STEP), priority
 
     def under(self, policy: Policy) -> Line:
         """This line as `policy` sees it: itself, or a copy indexed anew when the patience differs."""

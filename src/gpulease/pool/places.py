@@ -99,7 +99,7 @@ def names() -> list[str]:
 
 def connect(name: str) -> socket.socket:
     """A connection with the pool's process, which is this user's for certain: pickles will come from it."""
-    from gpulease.broker.connection import peer
+    from gpulease.identity import peer
 
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,23 +1,18 @@
-"""What a store does: keep named documents in tables, change several of them at once or none, and append events."""
+"""What a store does: keep named documents in tables, change several of them at once or none, and append events.
+
+What was written is seen by whoever reads the store, and is undone by `rollback` until it is committed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 Document = dict[str, Any]
 TABLES = ("leases", "line", "excluded", "settings", "facts", "environments", "jobs")
 
 
-class Change(NamedTuple):
-    """Put `document` under `key`, or remove what is there when it is None. A job's has `state`, `uid` and `label`."""
-
-    table: str
-    key: str
-    document: Document | None
-
-
-class Event(NamedTuple):
+class Record(NamedTuple):
     """Something that happened, kept for `gpulease events`."""
 
     time: float
@@ -44,14 +39,25 @@ class Store(Protocol):
     def count_jobs(self) -> dict[str, int]:
         """How many jobs there are in each state."""
 
+    def write(self, table: str, key: str, document: Document | None) -> None:
+        """Put `document` under `key`, or remove what is there when it is None. A job has `state`, `uid`, `label`."""
+
+    def append(self, record: Record) -> None: ...
+
     def forget_environments(self) -> None:
         """Remove those that no job has."""
 
-    def commit(self, changes: Iterable[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
-        """All or nothing. `durable`: also survives a power cut. Raises StateError, and then nothing has changed."""
-
-    def events(self, since: float, most: int) -> list[Event]: ...
-
     def forget_events(self, before: float) -> None: ...
+
+    def commit(self, durable: bool = False) -> None:
+        """All that was written since the last commit. `durable`: it also survives a power cut.
+
+        `commit` and everything that writes raise StateError; after `rollback` nothing has changed then.
+        """
+
+    def rollback(self) -> None:
+        """As it was at the last commit."""
+
+    def events(self, since: float, most: int) -> list[Record]: ...
 
     def close(self) -> None: ...

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from gpulease.stores.base import TABLES, Change, Document, Event
+from gpulease.stores.base import TABLES, Document, Record
 
 
 class MemoryStore:
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, str]] = {table: {} for table in TABLES}
-        self._events: list[Event] = []
+        self._events: list[Record] = []
+        self._kept = 0  # how many of them are committed
+        self._undo: list[tuple[str, str, str | None]] = []
 
     def load(self, table: str) -> dict[str, Document]:
         return {key: json.loads(body) for key, body in self._tables[table].items()}
@@ -50,24 +52,37 @@ class MemoryStore:
 
     def forget_environments(self) -> None:
         used = {json.loads(body)["environment"] for body in self._tables["jobs"].values()}
-        kept = self._tables["environments"].items()
-        self._tables["environments"] = {key: body for key, body in kept if key in used}
+        for key in set(self._tables["environments"]) - used:
+            self.write("environments", key, None)
 
-    def commit(self, changes: Iterable[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
-        changes = list(changes)
-        bodies = [None if change.document is None else json.dumps(change.document) for change in changes]
-        for change, body in zip(changes, bodies, strict=True):
-            if body is None:
-                self._tables[change.table].pop(change.key, None)
-            else:
-                self._tables[change.table][change.key] = body
-        self._events += events
+    def write(self, table: str, key: str, document: Document | None) -> None:
+        body = None if document is None else json.dumps(document)
+        self._undo.append((table, key, self._tables[table].get(key)))
+        self._set(table, key, body)
 
-    def events(self, since: float, most: int) -> list[Event]:
-        return [event for event in self._events if event.time >= since][-most:]
+    def _set(self, table: str, key: str, body: str | None) -> None:
+        if body is None:
+            self._tables[table].pop(key, None)
+        else:
+            self._tables[table][key] = body
+
+    def append(self, record: Record) -> None:
+        self._events.append(record)
 
     def forget_events(self, before: float) -> None:
         self._events = [event for event in self._events if event.time >= before]
+
+    def commit(self, durable: bool = False) -> None:
+        self._undo.clear()
+        self._kept = len(self._events)
+
+    def rollback(self) -> None:
+        while self._undo:
+            self._set(*self._undo.pop())
+        del self._events[self._kept :]
+
+    def events(self, since: float, most: int) -> list[Record]:
+        return [event for event in self._events if event.time >= since][-most:]
 
     def close(self) -> None:
         return

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpulease.errors import StateError
-from gpulease.stores.base import TABLES, Change, Document, Event
+from gpulease.stores.base import TABLES, Document, Record
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 PUT: dict[str, str] = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
@@ -32,8 +32,9 @@ class SqliteStore:
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
             self._database.execute("PRAGMA locking_mode=EXCLUSIVE")  # one writer, so no lock is taken for each commit
             self._database.execute("PRAGMA journal_mode=WAL")
-            self._durable = False
             self._database.execute("PRAGMA synchronous=NORMAL")
+            self._log: int | None = None  # the write-ahead log, opened when it must first be forced to the disk
+            self._open = False  # whether something was written since the last commit
             self._upgrade()
             there = os.stat(path)
             self._file = (there.st_dev, there.st_ino)
@@ -77,10 +78,7 @@ class SqliteStore:
 
     def forget_environments(self) -> None:
         used = "SELECT json_extract(body, '$.environment') FROM jobs"
-        try:
-            self._database.execute(f"DELETE FROM environments WHERE key NOT IN ({used})")
-        except sqlite3.Error as error:
-            raise self._trouble("written", error) from None
+        self._execute(f"DELETE FROM environments WHERE key NOT IN ({used})")
 
     def load(self, table: str) -> dict[str, Document]:
         column = "id" if table == "jobs" else "key"
@@ -99,46 +97,60 @@ class SqliteStore:
                 "End what still runs, then the broker with `gpulease stop`; the next one begins anew.",
             )
 
-    def commit(self, changes: Iterable[Change], events: Iterable[Event] = (), durable: bool = False) -> None:
-        execute = self._database.execute
-        self._check_file()
-        try:
-            if durable is not self._durable:
-                execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-                self._durable = durable
-            execute("BEGIN IMMEDIATE")
-            for table, key, document in changes:
-                if document is None:
-                    execute(DROP[table], (key,))
-                else:
-                    execute(PUT[table], _row(table, key, document))
-            for time, what, fields in events:
-                execute("INSERT INTO events (time, what, body) VALUES (?, ?, ?)", (time, what, _encode(fields)))
-            execute("COMMIT")
-        except sqlite3.Error as error:
-            self._undo()
-            raise self._trouble("written", error) from None
-        except BaseException:
-            self._undo()  # else every later commit would fail inside this one
-            raise
+    def write(self, table: str, key: str, document: Document | None) -> None:
+        if document is None:
+            self._execute(DROP[table], (key,))
+        else:
+            self._execute(PUT[table], _row(table, key, document))
 
-    def events(self, since: float, most: int) -> list[Event]:
-        query = "SELECT time, what, body FROM events WHERE time >= ? ORDER BY number DESC LIMIT ?"
-        rows = self._database.execute(query, (since, most)).fetchall()
-        return [Event(time, what, json.loads(body)) for time, what, body in reversed(rows)]
+    def append(self, record: Record) -> None:
+        time, what, fields = record
+        self._execute("INSERT INTO events (time, what, body) VALUES (?, ?, ?)", (time, what, _encode(fields)))
 
-    def forget_events(self, before: float) -> None:
+    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> None:
         try:
-            self._database.execute("DELETE FROM events WHERE time < ?", (before,))
+            if not self._open:
+                self._check_file()
+                self._database.execute("BEGIN IMMEDIATE")
+                self._open = True
+            self._database.execute(statement, values)
         except sqlite3.Error as error:
             raise self._trouble("written", error) from None
 
-    def close(self) -> None:
-        self._database.close()
+    def commit(self, durable: bool = False) -> None:
+        if not self._open:
+            return
+        try:
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._trouble("written", error) from None
+        self._open = False
+        if durable:
+            self._force()
 
-    def _undo(self) -> None:
+    def _force(self) -> None:
+        """What NORMAL leaves out. An error ends the broker: nobody knows then what is on the disk."""
+        if self._log is None:
+            self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        os.fsync(self._log)
+
+    def rollback(self) -> None:
+        self._open = False
         if self._database.in_transaction:
             self._database.execute("ROLLBACK")
+
+    def events(self, since: float, most: int) -> list[Record]:
+        query = "SELECT time, what, body FROM events WHERE time >= ? ORDER BY number DESC LIMIT ?"
+        rows = self._database.execute(query, (since, most)).fetchall()
+        return [Record(time, what, json.loads(body)) for time, what, body in reversed(rows)]
+
+    def forget_events(self, before: float) -> None:
+        self._execute("DELETE FROM events WHERE time < ?", (before,))
+
+    def close(self) -> None:
+        if self._log is not None:
+            os.close(self._log)
+        self._database.close()
 
     def _upgrade(self) -> None:
         """Bring an older state to this version, one step at a time, each whole or not at all."""

@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 
-from gpulease.broker.connection import Connection
-from gpulease.broker.core import Core
+from gpulease.broker.job_life import folder
+from gpulease.broker.peer import Peer
+from gpulease.broker.turn import Turn
 from gpulease.errors import NotEnoughDevices, NotFound, UsageError, WrongState
 from gpulease.messages import Message, read_request
 from gpulease.model import Request, Waiting
 from gpulease.planner import Line, plan
 from gpulease.planner.reasons import IMPOSSIBLE
-from gpulease.selection import find
+from gpulease.selection import resolve
 
 ENVIRONMENT_BYTES = 512 << 10
 LONGEST = 10 * 365 * 86400.0  # seconds of a time limit
@@ -23,26 +24,21 @@ OWN = {"name", "label", "note", "log"}  # what each job of a batch may have of i
 MOST_AFTER = 1000  # jobs that one may come after
 
 
-def request_of(core: Core, fields: Message, hold: bool) -> Request:
-    request = read_request(fields)
-    devices = list(core.devices.values())
-    request = request._replace(
-        devices=tuple(find(name, devices).uuid for name in request.devices),
-        exclude=tuple(find(name, devices).uuid for name in request.exclude),
-    )
-    trouble = None if hold else impossible(core, request)
+def request_of(turn: Turn, fields: Message, hold: bool) -> Request:
+    request = resolve(read_request(fields), list(turn.state.devices.values()))
+    trouble = None if hold else impossible(turn, request)
     if trouble is not None:
         raise NotEnoughDevices(trouble, "Ask for less, or queue it all the same with --hold.")
     return request
 
 
-def impossible(core: Core, request: Request) -> str | None:
+def impossible(turn: Turn, request: Request) -> str | None:
     """Why a request can never be granted here; None when it can."""
-    if core.sample is None:
+    if turn.state.sample is None:
         return None
-    line = Line(core.policy)
+    line = Line(turn.state.policy)
     line.add(Waiting("probe", request._replace(not_before=None), "", 0, 0.0, (), "job"))
-    decided = plan(core.devices.values(), (), line, core.policy, core.now())
+    decided = plan(turn.state.devices.values(), (), line, turn.state.policy, turn.now)
     if decided.grants:
         return None
     reason = decided.reason("probe")
@@ -61,7 +57,7 @@ def environment_of(environ: object) -> tuple[str, dict[str, str]]:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest(), environ
 
 
-def dependencies(core: Core, options: Message, own: int) -> tuple[int, ...]:
+def dependencies(turn: Turn, options: Message, own: int) -> tuple[int, ...]:
     """The jobs to come after: there, not over in vain, and none of them comes after job `own`."""
     after = options.get("after") or []
     if not isinstance(after, list) or not all(type(id) is int for id in after) or len(after) > MOST_AFTER:
@@ -69,7 +65,7 @@ def dependencies(core: Core, options: Message, own: int) -> tuple[int, ...]:
     for id in after:
         if id == own:
             raise UsageError(f"Job {id} cannot come after itself.", "Name other jobs.")
-        other = core.queue.get(id)
+        other = turn.state.job(id)
         if other is None:
             raise NotFound(
                 f"It is to come after job {id}, and there is no such job.", "See the ids with `gpulease ls --all`."
@@ -78,14 +74,14 @@ def dependencies(core: Core, options: Message, own: int) -> tuple[int, ...]:
             raise WrongState(
                 f"Job {id} is {other.state}, so nothing can come after it.", "Use --after-any, or retry it."
             )
-    _refuse_circle(core, after, own)
+    _refuse_circle(turn, after, own)
     return tuple(dict.fromkeys(after))
 
 
-def _refuse_circle(core: Core, after: list[int], own: int) -> None:
+def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
     rest, seen = list(after), set(after)
     while rest:
-        other = core.queue.get(rest.pop())
+        other = turn.state.job(rest.pop())
         for id in () if other is None or other.over else other.after:
             if id == own:
                 raise UsageError(
@@ -96,18 +92,19 @@ def _refuse_circle(core: Core, after: list[int], own: int) -> None:
                 rest.append(id)
 
 
-def log_of(core: Core, connection: Connection, options: Message, count: int) -> Callable[[int], str]:
+def log_of(turn: Turn, peer: Peer, options: Message, count: int) -> Callable[[int], str]:
     """Where the output of each job of a batch goes, by its id."""
     asked = text(options, "log")
     if asked is None:
-        folder = os.path.dirname(core.queue.default_log(connection.uid, 0))
-        return lambda id: f"{folder}/{id}.log"
+        own = f"{folder(turn.state)}/{peer.uid}"
+        return lambda id: f"{own}/{id}.log"
     return _log_at(options, asked, count == 1)
 
 
 def _log_at(options: Message, asked: str, alone: bool) -> Callable[[int], str]:
+    """A client says by a slash at its end that a path is a folder: the broker looks at nobody's disk."""
     path = os.path.join(text(options, "cwd") or "/", asked)
-    if asked.endswith("/") or os.path.isdir(path):
+    if asked.endswith("/"):
         return lambda id: os.path.join(path, f"{id}.log")
     return lambda id: path if alone else f"{path}.{id}"
 

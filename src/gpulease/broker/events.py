@@ -1,0 +1,138 @@
+"""What can happen to the broker, as values. The edge makes them, the core handles them, nothing else enters.
+
+Not here: what follows (instructions.py), and what a client's message may say (messages.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpulease.broker.peer import Peer
+from gpulease.broker.runs import Fate
+from gpulease.errors import GpuleaseError
+from gpulease.messages import Message
+from gpulease.model import Process, Sample
+
+Key = tuple[int, int | None]  # a process: pid and start time
+Occupancy = tuple[int | None, tuple[Process, ...] | None, str | None]  # memory in use, processes, why lost
+
+
+class Received(NamedTuple):
+    """A whole message of a client."""
+
+    peer: Peer
+    message: Message
+
+
+class Left(NamedTuple):
+    """The connection of a client ended."""
+
+    peer: Peer
+
+
+class Drained(NamedTuple):
+    """A subscriber that was too slow has read everything that was sent to it."""
+
+    peer: Peer
+
+
+class ProcessEnded(NamedTuple):
+    key: Key
+    code: int | None = None  # of a child of the broker; negative for a signal
+    already: bool = False  # it was gone when it was to be watched
+
+
+class Sampled(NamedTuple):
+    sample: Sample
+
+
+class SampleFailed(NamedTuple):
+    """The driver did not answer, or with an error; a check that was under way failed with it."""
+
+    trouble: GpuleaseError
+
+
+class Checked(NamedTuple):
+    """The check before a grant: what was seen on each device, under safe-gpu's lock."""
+
+    revision: int  # at which it was asked for
+    seen: Mapping[str, Occupancy]
+
+
+class CheckRefused(NamedTuple):
+    """The check could not begin: a safe-gpu user is choosing, or the driver cannot be asked now."""
+
+    revision: int
+    why: str
+    passing: bool = False  # usually over within milliseconds
+
+
+class Due(NamedTuple):
+    """An alarm that was asked for."""
+
+    what: str
+    id: str = ""
+
+
+class Launched(NamedTuple):
+    """The shell of a job's run was started."""
+
+    id: int
+    run: int
+    pid: int
+    start_time: int | None
+    log_begin: int
+
+
+class LaunchFailed(NamedTuple):
+    id: int
+    run: int
+    why: str
+
+
+class Found(NamedTuple):
+    """What is left of a job's run that a former broker started."""
+
+    id: int
+    run: int
+    fate: Fate
+    pid: int | None  # of its shell, alive or not; None when it never began
+    start_time: int | None
+    alive: bool
+
+
+class EndRead(NamedTuple):
+    """What a run's journal and log tell about its end."""
+
+    id: int
+    run: int
+    fate: Fate
+    out_of_memory: bool
+    unstartable: str | None  # why its command cannot be started at all
+
+
+class TreeSeen(NamedTuple):
+    """How many processes of a job were left after its tree was signalled or looked at."""
+
+    id: int
+    run: int
+    left: int
+
+
+Event = (
+    Received
+    | Left
+    | Drained
+    | ProcessEnded
+    | Sampled
+    | SampleFailed
+    | Checked
+    | CheckRefused
+    | Due
+    | Launched
+    | LaunchFailed
+    | Found
+    | EndRead
+    | TreeSeen
+)

@@ -1,0 +1,134 @@
+"""What follows from an event, as values. The core makes them, the edge carries them out and decides nothing.
+
+All but `Check` and `TakeSample` leave the core after the commit that they depend on; those two only read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpulease.broker.events import Key
+from gpulease.broker.peer import Peer
+from gpulease.broker.runs import Root
+from gpulease.job import Job
+from gpulease.messages import Message
+
+
+class Send(NamedTuple):
+    peer: Peer
+    message: Message
+    droppable: bool = False  # to a subscriber: left out while it has not read what came before; `Drained` follows
+
+
+class Check(NamedTuple):
+    """Look at devices under safe-gpu's lock, which stays taken; `Checked`, `CheckRefused` or `SampleFailed` follows."""
+
+    revision: int
+    devices: tuple[str, ...]
+
+
+class Unlock(NamedTuple):
+    """The check's devices are granted or not wanted any more."""
+
+
+class TakeSample(NamedTuple):
+    """`Sampled` or `SampleFailed` follows."""
+
+
+class Watch(NamedTuple):
+    """`ProcessEnded` follows when it ends, or at once when it is gone."""
+
+    key: Key
+
+
+class Unwatch(NamedTuple):
+    key: Key
+
+
+class Alarm(NamedTuple):
+    """`Due` follows at that time."""
+
+    time: float
+    what: str
+    id: str = ""
+
+
+class Launch(NamedTuple):
+    """Start a job's run; `Launched` or `LaunchFailed` follows."""
+
+    job: Job
+    environment: dict[str, str]  # the submitter's
+    given: dict[str, str]  # what every job gets
+
+
+class ReadEnd(NamedTuple):
+    """Read how a run ended; `EndRead` follows."""
+
+    job: Job
+    code: int | None
+    environment: dict[str, str]
+
+
+class Find(NamedTuple):
+    """Find what is left of a run of a former broker; `Found` follows."""
+
+    job: Job
+    root: Root
+
+
+class SignalTree(NamedTuple):
+    """Signals to all processes of a run, to none when there are no signals; `TreeSeen` follows."""
+
+    job: Job
+    root: Root
+    signals: tuple[int, ...] = ()  # to the shell only once it is alone, since it notes how its command ended
+    every: bool = False  # look again until no new process is found, as when stopping
+
+
+class Remove(NamedTuple):
+    """Remove logs that the queue itself made for a user's jobs."""
+
+    uid: int
+    logs: tuple[str, ...]
+
+
+class Tidy(NamedTuple):
+    """Empty the journals of all users but these."""
+
+    busy: frozenset[int]
+
+
+class Hook(NamedTuple):
+    """Tell a command or a URL of an ended job."""
+
+    command: str
+    job: Message
+
+
+class Log(NamedTuple):
+    text: str
+
+
+class Stop(NamedTuple):
+    """End the broker; leases, jobs and the line stay as they are on disk."""
+
+
+Instruction = (
+    Send
+    | Check
+    | Unlock
+    | TakeSample
+    | Watch
+    | Unwatch
+    | Alarm
+    | Launch
+    | ReadEnd
+    | Find
+    | SignalTree
+    | Remove
+    | Tidy
+    | Hook
+    | Log
+    | Stop
+)
+EARLY = (Check, TakeSample)

@@ -1,0 +1,258 @@
+"""How runs of jobs end, and how they are ended: what a code means, and what is done until all of a run is gone.
+
+The devices of a run are not free before all of its processes are.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from gpulease import job as jobs
+from gpulease.broker import job_life
+from gpulease.broker.events import EndRead, Found, Launched, LaunchFailed, ProcessEnded, TreeSeen
+from gpulease.broker.instructions import Find, ReadEnd, Tidy, Watch
+from gpulease.broker.runs import SUSPECT, UNSTARTABLE, Fate
+from gpulease.broker.state import Dying
+from gpulease.broker.turn import Turn
+from gpulease.job import Job
+
+TIDY = 5.0  # seconds until what is no longer needed is removed
+LOOK_AGAIN = 0.05  # seconds between the first looks at a tree that is being killed
+LONGEST_LOOK = 0.5  # and between later ones
+TROUBLES = {
+    "no-log": "its log {job.log!r} cannot be written",
+    "no-folder": "its folder {job.cwd!r} cannot be entered",
+    "no-command": "the command {job.command[0]!r} does not exist or may not be run",
+}
+
+# -------------------------------------------------------------------- a run begins
+
+
+def launched(turn: Turn, event: Launched) -> None:
+    job = _running(turn, event.id, event.run)
+    if job is None:
+        return
+    after = job._replace(pid=event.pid, log_begin=event.log_begin)
+    if event.log_begin:
+        turn.state.write_job(after, job)
+    _adopt(turn, after, (event.pid, event.start_time))
+
+
+def launch_failed(turn: Turn, event: LaunchFailed) -> None:
+    job = _running(turn, event.id, event.run)
+    if job is not None:
+        _finish(turn, job, "cannot-start", f"it could not be started: {event.why}")
+
+
+def _adopt(turn: Turn, job: Job, key: tuple[int, int | None]) -> None:
+    state = turn.state
+    state.change_job(job, job)
+    state.put_root(job.id, key)
+    turn.emit(Watch(key))
+    if job.time_limit is not None and job.started is not None:
+        turn.alarm(job.started + job.time_limit - turn.now, "time-limit", str(job.id))
+    if job.id in state.dying or job.ending is not None:
+        job_life.advance(turn, job, "order-end")
+    if job.state == "paused":  # while it was being launched
+        job_life.signal_tree(turn, job, signal.SIGSTOP, every=True)
+
+
+def _running(turn: Turn, id: int, run: int) -> Job | None:
+    """The job, if that run of it is still the one that runs."""
+    job = turn.state.running.get(id)
+    return job if job is not None and job.run == run else None
+
+
+# -------------------------------------------------------------------- a run of a former broker
+
+
+def recover(turn: Turn, job: Job) -> None:
+    """A job that ran when the last broker ended: it runs on, or ended meanwhile, or never began."""
+    lease = turn.state.leases.get(job.planner_id)
+    if lease is None or lease.owner.boot_id != turn.state.about.boot_id:
+        return _lost(turn, job, "the machine was started anew")
+    return turn.emit(Find(job, job_life.root(turn.state, job)))
+
+
+def found(turn: Turn, event: Found) -> None:
+    job = _running(turn, event.id, event.run)
+    if job is None:
+        return None
+    if event.pid is None:
+        return _not_begun(turn, job)
+    if event.alive:
+        return _adopt(turn, job._replace(pid=event.pid), (event.pid, event.start_time))
+    job = job._replace(pid=event.pid)
+    turn.state.change_job(job, job)
+    turn.state.put_dying(job.id, Dying(shell_gone=True, at_once=True))
+    if event.fate.over and job.ending is None:
+        return _over(turn, job)
+    return job_life.signal_tree(turn, job, signal.SIGKILL)
+
+
+def _not_begun(turn: Turn, job: Job) -> None:
+    """It was on disk as running, and the broker was killed before it started anything."""
+    if job.ending is not None:
+        return _finish(turn, job, "killed", job.ending)
+    return _finish(turn, job._replace(tries=job.tries - 1), "retry-after-failure", "it had not begun")
+
+
+# -------------------------------------------------------------------- ending a run
+
+
+def kill(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
+    """That it is to end is on disk before anybody hears of it."""
+    job_life.advance(turn, job, "order-end", ending=job.ending or why, removing=job.removing or remove)
+
+
+def over_time(turn: Turn, id: str) -> None:
+    job = turn.state.running.get(int(id))
+    if job is None or job.started is None or job.time_limit is None or job.ending is not None:
+        return
+    if job.started + job.time_limit <= turn.now:
+        kill(turn, job, f"its time limit of {job.time_limit:g} s was over")
+
+
+def grace_over(turn: Turn, id: str) -> None:
+    job, dying = turn.state.running.get(int(id)), turn.state.dying.get(int(id))
+    if job is not None and dying is not None and not dying.reading:
+        turn.state.put_dying(job.id, dying._replace(at_once=True))
+        if job.id in turn.state.roots:
+            job_life.signal_tree(turn, job, signal.SIGKILL)
+
+
+def shell_ended(turn: Turn, event: ProcessEnded) -> bool:
+    """A shell that noted the end of its command left nothing behind; one that was killed may have. False: no shell."""
+    state = turn.state
+    id = state.shells.get(event.key)
+    if id is None:
+        return False
+    job, dying, code = state.running[id], state.dying.get(id), event.code
+    state.drop_shell(event.key)
+    if dying is None and code is not None and code >= 0:
+        _over(turn, job, code)
+    else:
+        at_once = dying is None or dying.at_once
+        state.put_dying(id, Dying(True, code, at_once))
+        job_life.signal_tree(turn, job, *([signal.SIGKILL] if at_once else []))
+    return True
+
+
+def tree_seen(turn: Turn, event: TreeSeen) -> None:
+    """Once its shell and all of its tree are gone, the job is."""
+    state = turn.state
+    job, dying = _running(turn, event.id, event.run), state.dying.get(event.id)
+    if job is None or dying is None or dying.reading:
+        return
+    if dying.shell_gone and not event.left:
+        return _over(turn, job, dying.code)
+    if dying.shell_gone or dying.at_once:
+        state.put_dying(job.id, dying._replace(looks=dying.looks + 1))
+        if not state.look_at_trees_due:
+            state.set("look_at_trees_due", True)
+            turn.alarm(min(LONGEST_LOOK, LOOK_AGAIN * (1 + dying.looks / 10)), "trees")
+    return
+
+
+def look_at_trees(turn: Turn) -> None:
+    """One alarm and one look for all that are being ended."""
+    state = turn.state
+    state.set("look_at_trees_due", False)
+    for id, dying in list(state.dying.items()):
+        if (dying.shell_gone or dying.at_once) and not dying.reading:
+            job_life.signal_tree(turn, state.running[id], *([signal.SIGKILL] if dying.at_once else []))
+
+
+# -------------------------------------------------------------------- what an end means
+
+
+def _over(turn: Turn, job: Job, code: int | None = None) -> None:
+    """All of the run is gone. Its journal and its log are read only where the code alone does not tell."""
+    plain = code is not None and code >= 0 and code not in SUSPECT
+    if plain and (code == 0 or job.ending is not None):
+        return _judge(turn, job, Fate(job.pid, code))
+    turn.state.put_dying(job.id, Dying(shell_gone=True, code=code, reading=True))
+    environment = turn.state.store.get("environments", job.environment) or {}
+    return turn.emit(ReadEnd(job, code, environment))
+
+
+def end_read(turn: Turn, event: EndRead) -> None:
+    job = _running(turn, event.id, event.run)
+    if job is not None:
+        _judge(turn, job, event.fate, event.out_of_memory, event.unstartable)
+
+
+def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstartable: str | None = None) -> None:
+    """What the end of a run means. A negative code is the shell's own signal, 128+n its command's."""
+    code, number = _split(fate.code)
+    if job.ending is not None:
+        return _finish(turn, job, "killed", job.ending, exit_code=code, signal=number)
+    if fate.trouble is not None:
+        return _finish(turn, job, "cannot-start", _trouble(job, fate.trouble, unstartable))
+    if code is None:
+        return _lost(turn, job, "its process vanished without a trace")
+    if code == 0:
+        return _finish(turn, job, "exit-zero", exit_code=0)
+    if code in UNSTARTABLE and unstartable:
+        return _finish(turn, job, "cannot-start", unstartable)
+    again = job.tries <= max(job.retry, turn.state.settings.max_runs - 1)
+    why = "it ran out of GPU memory" if out_of_memory else None
+    event = "retry-after-failure" if again else "exit-nonzero"
+    return _finish(turn, job, event, why, exit_code=code, signal=number, out_of_memory=out_of_memory)
+
+
+def _trouble(job: Job, name: str, unstartable: str | None) -> str:
+    exact = unstartable if name == "no-command" else None
+    return exact or TROUBLES.get(name, "what happens to it cannot be noted; the disk may be full").format(job=job)
+
+
+def _lost(turn: Turn, job: Job, why: str) -> None:
+    _finish(turn, job, "retry-after-failure" if job.tries <= job.retry else "lost", why)
+
+
+def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes: Any) -> None:
+    if changes.get("out_of_memory") and event == "retry-after-failure":
+        changes["request"] = jobs.after_out_of_memory(job.request)
+    job_life.advance(turn, job, event, ended=turn.now, why=why, pid=None, ending=None, **changes)
+    if not turn.state.tidy_due:
+        turn.state.set("tidy_due", True)
+        turn.alarm(TIDY, "tidy")
+
+
+def _split(code: int | None) -> tuple[int | None, int | None]:
+    """Exit code as shells have it, and the signal in it."""
+    if code is None:
+        return None, None
+    code = 128 - code if code < 0 else code
+    return code, code - 128 if 128 < code < 193 else None
+
+
+# -------------------------------------------------------------------- beside them
+
+
+def tidy(turn: Turn) -> None:
+    """Empty the journals of users of whom nothing runs."""
+    busy = frozenset(job.uid for job in turn.state.running.values())
+    turn.state.set("tidy_due", bool(busy))
+    turn.emit(Tidy(busy))
+    if busy:
+        turn.alarm(TIDY, "tidy")
+
+
+def remember_memory(turn: Turn) -> None:
+    """A sample came in: the most memory that each job was seen to use."""
+    state = turn.state
+    for job in list(state.running.values()):
+        lease = state.leases.get(job.planner_id)
+        used = 0 if lease is None else sum(_used(turn, job, uuid, lease.memory is None) for uuid in lease.devices)
+        if used > (job.peak_memory or 0):
+            state.change_job(job._replace(peak_memory=used), job)
+
+
+def _used(turn: Turn, job: Job, uuid: str, whole: bool) -> int:
+    """On a whole device all of its user's processes are the job's; on a share those of its session."""
+    device = turn.state.devices.get(uuid)
+    processes = (device.processes if device is not None else None) or ()
+    mine = [one for one in processes if one.user == job.user and (whole or one.session == job.pid)]
+    return sum(process.memory or 0 for process in mine)

@@ -1,0 +1,252 @@
+"""The life of a job, as the table `JOB` of lifecycle.py has it: its effects, one function each.
+
+What is waiting is in the store and in the line, nowhere else; what is running is also in the state. How a run ends, and
+how it is ended, is in job_ends.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gpulease import job as jobs
+from gpulease import visible
+from gpulease.broker import lease_life
+from gpulease.broker.instructions import Hook, Launch, Remove, SignalTree
+from gpulease.broker.runs import Root
+from gpulease.broker.state import Dying, State
+from gpulease.broker.turn import Turn
+from gpulease.job import Job
+from gpulease.model import Lease, Owner, Waiting
+from gpulease.planner import Grant
+
+HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "bound")
+
+# -------------------------------------------------------------------- steps
+
+
+def advance(turn: Turn, job: Job, event: str, **changes: Any) -> Job:
+    """One step of a job, with all that follows from it."""
+    after, effects = jobs.step(job, event, turn.now, **changes)
+    for effect in effects:
+        EFFECTS[effect](turn, job, after)
+    turn.job_changed(after.id, job.state, after)
+    return after
+
+
+def start(turn: Turn, grant: Grant) -> None:
+    before = turn.state.job(int(grant.id[1:]))
+    assert before is not None
+    turn.granted[before.id] = grant
+    advance(
+        turn, before, "start", tries=before.tries + 1, run=before.run + 1, started=turn.now, ended=None,
+        devices=tuple(turn.state.labels(grant.devices)), exit_code=None, signal=None, why=None, out_of_memory=False,
+        forced=False, bound=False, place=None, log_begin=0,
+    )  # fmt: skip
+
+
+def kill_waiting(turn: Turn, job: Job, why: str) -> None:
+    """A job that will never start."""
+    advance(turn, job, "kill", ended=turn.now, why=why)
+
+
+# -------------------------------------------------------------------- effects
+
+
+def _write(turn: Turn, before: Job, after: Job) -> None:
+    turn.state.write_job(after, None if before.state == jobs.NEW else before)
+
+
+def _join_line(turn: Turn, before: Job, after: Job) -> None:
+    join(turn, after)
+
+
+def join(turn: Turn, job: Job) -> None:
+    """Into the line; when it comes after one that failed, it is killed in its turn."""
+    state, open_ones = turn.state, []
+    for id in job.after:
+        other = state.job(id)
+        if other is not None and not other.over:
+            open_ones.append(id)
+            state.add_dependent(id, job.id)
+        elif other is not None and other.state != "complete" and not job.after_any:
+            state.enter_line(_waiting(turn, job, "It comes after a job that failed."))
+            return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(other)))
+    state.enter_line(_waiting(turn, job, _comes_after(open_ones)))
+    return lease_life.look_again(turn)
+
+
+def _waiting(turn: Turn, job: Job, blocked: str | None = None) -> Waiting:
+    place, forced, bound = job.place, job.forced, job.bound
+    return Waiting(
+        job.planner_id, job.request, job.user, job.uid, job.added, turn.world.groups_of(job.uid), "job", place, blocked,
+        forced, bound,
+    )  # fmt: skip
+
+
+def _comes_after(ids: list[int]) -> str | None:
+    return f"It comes after job {', '.join(map(str, ids))}." if ids else None
+
+
+def because(other: Job) -> str:
+    return f"job {other.id}, which it comes after, is {other.state}"
+
+
+def _leave_line(turn: Turn, before: Job, after: Job) -> None:
+    turn.state.leave_line(before.planner_id)
+    for id in before.after:
+        turn.state.drop_dependent(id, before.id)
+
+
+def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
+    about, grant, request = turn.state.about, turn.granted.pop(after.id), after.request
+    owner = Owner(after.uid, after.user, about.host, about.boot_id, groups=turn.world.groups_of(after.uid))
+    lease = Lease(
+        grant.id, "job", grant.devices, owner, turn.now, None, grant.memory, request.priority, after.note,
+        request.duration, request.max_leases,
+    )  # fmt: skip
+    turn.state.hold(lease)
+    turn.state.write_lease(lease)
+
+
+def _launch(turn: Turn, before: Job, after: Job) -> None:
+    environment = turn.state.store.get("environments", after.environment) or {}
+    turn.emit(Launch(after, environment, _given(turn.state, after)))
+    lease_life.look_again(turn)
+
+
+def _given(state: State, job: Job) -> dict[str, str]:
+    """What every job gets in its environment."""
+    lease = state.leases[job.planner_id]
+    devices = [state.devices[uuid] for uuid in lease.devices if uuid in state.devices]
+    return {
+        "GPULEASE_TOKEN": token(state, job),
+        "GPULEASE_JOB": str(job.id),
+        "GPULEASE_LEASE": lease.id,
+        "GPULEASE_DEVICES": ",".join(job.devices),
+        **visible.variables(devices),
+    }
+
+
+def _end_lease(turn: Turn, before: Job, after: Job) -> None:
+    """What was started for the run is forgotten with its lease."""
+    state = turn.state
+    state.forget_run(after.id)
+    lease = state.leases.get(after.planner_id)
+    why = after.why or (f"exit code {after.exit_code}" if after.exit_code else "it ended")
+    if lease is not None:
+        return lease_life.end(turn, lease, f"job {after.id} is {after.state}: {why}")
+    fields = {"id": after.planner_id, "kind": "job", "user": after.user, "pid": before.pid, "why": why}
+    return state.record(turn.now, "ended", **fields, devices=list(after.devices))
+
+
+def _announce(turn: Turn, before: Job, after: Job) -> None:
+    """Whoever waits for it, or wants to hear of it."""
+    hook = turn.state.settings.on_finish
+    if hook:
+        told = {name: value for name, value in jobs.document(after).items() if name not in HIDDEN}
+        turn.emit(Hook(hook, told))
+    if after.id in turn.state.dependents:
+        turn.defer(partial(_free_dependents, job=after))
+    if after.removing:
+        turn.defer(partial(_forget_one, job=after))
+
+
+def _free_dependents(turn: Turn, job: Job) -> None:
+    """Let go who waited for `job` only; who waited in vain is killed."""
+    state = turn.state
+    waiting = sorted(state.dependents.get(job.id, ()))
+    state.drop_dependents(job.id)
+    for id in waiting:
+        other = state.job(id)
+        if other is None or other.state != "waiting":
+            continue
+        if job.state != "complete" and not other.after_any:
+            kill_waiting(turn, other, because(job))
+            continue
+        _leave_line(turn, other, other)
+        join(turn, other)
+
+
+def _kill_if_waiting(turn: Turn, id: int, why: str) -> None:
+    job = turn.state.job(id)
+    if job is not None and job.state == "waiting":
+        kill_waiting(turn, job, why)
+
+
+def _forget_one(turn: Turn, job: Job) -> None:
+    forget(turn, [job])
+
+
+def forget(turn: Turn, gone: list[Job]) -> None:
+    """Remove ended jobs and what the queue itself wrote for them."""
+    logs: dict[int, list[str]] = {}
+    for job in gone:
+        turn.state.forget_job(job)
+        turn.job_changed(job.id, job.state, None)
+        if job.log == default_log(turn.state, job.uid, job.id):
+            logs.setdefault(job.uid, []).append(job.log)
+    for uid, paths in logs.items():
+        turn.emit(Remove(uid, tuple(paths)))
+    if gone:
+        turn.state.store.forget_environments()
+
+
+# -------------------------------------------------------------------- its processes
+
+
+def folder(state: State) -> str:
+    return os.path.join(state.about.directory, "jobs")
+
+
+def default_log(state: State, uid: int, id: int) -> str:
+    return os.path.join(folder(state), str(uid), f"{id}.log")
+
+
+def token(state: State, job: Job) -> str:
+    """The mark that its processes carry."""
+    return f"{folder(state)}:{job.run_name};"
+
+
+def root(state: State, job: Job) -> Root:
+    pid, since = state.roots.get(job.id, (job.pid or 0, None))
+    return Root(pid, since, token(state, job), job.uid)
+
+
+def signal_tree(turn: Turn, job: Job, *signals: int, every: bool = False) -> None:
+    turn.emit(SignalTree(job, root(turn.state, job), signals, every))
+
+
+def _stop_tree(turn: Turn, before: Job, after: Job) -> None:
+    signal_tree(turn, after, signal.SIGSTOP, every=True)
+
+
+def _continue_tree(turn: Turn, before: Job, after: Job) -> None:
+    signal_tree(turn, after, signal.SIGCONT)
+
+
+def _end_tree(turn: Turn, before: Job, after: Job) -> None:
+    """TERM to all of it, KILL after the grace. A run that is just being launched is ended once it is there."""
+    state = turn.state
+    if after.id not in state.dying:
+        state.put_dying(after.id, Dying())
+        turn.alarm(state.settings.grace, "grace", str(after.id))
+    if after.id in state.roots:
+        signal_tree(turn, after, signal.SIGTERM, signal.SIGCONT)
+
+
+EFFECTS: dict[str, Callable[[Turn, Job, Job], None]] = {
+    "write": _write,
+    "join-line": _join_line,
+    "leave-line": _leave_line,
+    "hold-lease": _hold_lease,
+    "launch": _launch,
+    "end-lease": _end_lease,
+    "announce": _announce,
+    "stop-tree": _stop_tree,
+    "continue-tree": _continue_tree,
+    "end-tree": _end_tree,
+}

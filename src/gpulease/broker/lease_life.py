@@ -1,0 +1,273 @@
+"""The life of a request and of its lease, as the table `LEASE` of lifecycle.py has it: its effects, one function each.
+
+Jobs have requests and leases too: they enter the line in job_life.py, and their leases end here like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpulease.broker.instructions import Check, Unwatch, Watch
+from gpulease.broker.records import Pending
+from gpulease.broker.state import Checking, Refused, State
+from gpulease.broker.turn import Turn
+from gpulease.broker.views import Ended
+from gpulease.errors import GpuleaseError
+from gpulease.lifecycle import LEASE, START, transition
+from gpulease.messages import Message, error
+from gpulease.model import Lease, Owner
+from gpulease.planner import forget, settle, weight_of
+
+UNCLAIMED = 10.0  # seconds for a client to come back after the broker was started anew
+SAVE_USAGE = 10.0  # seconds between saves of who has used how much
+
+
+class Step(NamedTuple):
+    """One event in the life of a request or a lease, with what its effects need to know."""
+
+    id: str
+    pending: Pending | None = None
+    lease: Lease | None = None
+    trouble: GpuleaseError | None = None
+    why: str = ""
+
+
+def state_of(state: State, id: str) -> str:
+    if id in state.unwritten:
+        return "asked"
+    if id in state.pending:
+        return "waiting"
+    if id in state.unclaimed:
+        return "granted"
+    return "held" if id in state.leases else START
+
+
+def advance(turn: Turn, event: str, step: Step) -> None:
+    _, effects = transition(LEASE, f"lease {step.id}", state_of(turn.state, step.id), event)
+    for effect in effects:
+        EFFECTS[effect](turn, step)
+
+
+# -------------------------------------------------------------------- what people do
+
+
+def ask(turn: Turn, pending: Pending) -> None:
+    advance(turn, "ask", Step(pending.id, pending))
+
+
+def leave(turn: Turn, id: str) -> None:
+    """Out of the line; whoever waited there is not told."""
+    advance(turn, "leave", Step(id, turn.state.pending[id]))
+
+
+def refuse(turn: Turn, id: str, trouble: GpuleaseError) -> None:
+    advance(turn, "refuse", Step(id, turn.state.pending[id], trouble=trouble))
+
+
+def grant(turn: Turn, lease: Lease) -> None:
+    pending = turn.state.pending[lease.id]
+    to_claim = pending.claim or lease.id not in turn.state.listeners
+    advance(turn, "grant-to-claim" if to_claim else "grant", Step(lease.id, pending, lease))
+
+
+def end(turn: Turn, lease: Lease, why: str) -> None:
+    """Give back. The devices are free once a check of them, taken later, finds nobody there."""
+    advance(turn, "end", Step(lease.id, lease=lease, why=why))
+
+
+def renew(turn: Turn, lease: Lease) -> None:
+    advance(turn, "renew", Step(lease.id, lease=lease))
+
+
+def claim(turn: Turn, lease: Lease) -> None:
+    advance(turn, "claim", Step(lease.id, lease=lease))
+
+
+def granted(state: State, lease: Lease) -> Message:
+    """What a client is told of its lease."""
+    devices = [state.devices[uuid] for uuid in lease.devices if uuid in state.devices]
+    return {
+        "id": lease.id,
+        "devices": [{"label": d.label, "uuid": d.uuid, "name": d.name, "vendor": d.vendor} for d in devices],
+        "memory": lease.memory,
+        "since": lease.since,
+        "until": lease.until,
+    }
+
+
+# -------------------------------------------------------------------- effects
+
+
+def _pending(step: Step) -> Pending:
+    assert step.pending is not None
+    return step.pending
+
+
+def _lease(step: Step) -> Lease:
+    assert step.lease is not None
+    return step.lease
+
+
+def _enter_line(turn: Turn, step: Step) -> None:
+    pending = _pending(step)
+    turn.state.enter(pending, written=False)
+    if pending.deadline is not None and pending.deadline > turn.now:
+        turn.alarm(pending.deadline - turn.now, "deadline", step.id)
+    look_again(turn)
+
+
+def look_again(turn: Turn) -> None:
+    """As long as somebody waits, or wants to see, others' use of the devices is looked at again, by one alarm."""
+    state = turn.state
+    if (state.line or state.running or state.watched) and not state.look_due:
+        state.set("look_due", True)
+        turn.alarm(state.settings.polling, "sample")
+
+
+def _watch_owner(turn: Turn, step: Step) -> None:
+    watch(turn, _pending(step).owner)
+
+
+def watch(turn: Turn, owner: Owner) -> None:
+    if owner.pid is not None:
+        turn.emit(Watch((owner.pid, owner.start_time)))
+
+
+def _unwatch(turn: Turn, owner: Owner) -> None:
+    key = (owner.pid or 0, owner.start_time)
+    if owner.pid is not None and key not in turn.state.owned:
+        turn.emit(Unwatch(key))
+
+
+def _write_request(turn: Turn, step: Step) -> None:
+    turn.state.write_pending(step.id)
+
+
+def _leave_line(turn: Turn, step: Step) -> None:
+    pending = turn.state.withdraw(step.id)
+    if step.lease is None:
+        _unwatch(turn, pending.owner)
+    if step.lease is None and step.trouble is None:
+        turn.state.unlisten(step.id)  # else it is told what came of it
+
+
+def _tell_waiting(turn: Turn, step: Step) -> None:
+    peer = turn.state.listeners.get(step.id)
+    if peer is not None:
+        turn.send(peer, {"waiting": {"id": step.id, "place": 1 + turn.state.line.ahead(step.id), "why": step.why}})
+
+
+def _tell_refused(turn: Turn, step: Step) -> None:
+    peer = turn.state.listeners.get(step.id)
+    turn.state.unlisten(step.id)
+    if peer is not None and step.trouble is not None:
+        turn.send(peer, error(step.trouble))
+
+
+def _hold(turn: Turn, step: Step) -> None:
+    state, lease, pending = turn.state, _lease(step), _pending(step)
+    state.hold(lease, claimed=not (pending.claim or lease.id not in state.listeners))
+    _set_alarm(turn, step)
+
+
+def _set_alarm(turn: Turn, step: Step) -> None:
+    until = _lease(step).until
+    if until is not None:
+        turn.alarm(until - turn.now, "until", step.id)
+
+
+def _write_lease(turn: Turn, step: Step) -> None:
+    token = None if step.pending is None else step.pending.token
+    turn.state.write_lease(_lease(step), claimed=step.id not in turn.state.unclaimed, token=token)
+
+
+def _tell_granted(turn: Turn, step: Step) -> None:
+    """Who left a moment ago, or waited at a broker that is gone, may come back for it."""
+    state, lease = turn.state, _lease(step)
+    peer = state.listeners.get(lease.id)
+    if peer is None:
+        return turn.alarm(UNCLAIMED, "unclaimed", lease.id)
+    if lease.id not in state.unclaimed:
+        state.unlisten(lease.id)
+    turn.send(peer, {"granted": granted(state, lease)})
+
+
+def _claim(turn: Turn, step: Step) -> None:
+    turn.state.claim(step.id)
+
+
+def _change(turn: Turn, step: Step) -> None:
+    turn.state.change_lease(_lease(step))
+
+
+def _charge_usage(turn: Turn, step: Step) -> None:
+    state, lease, now = turn.state, _lease(step), turn.now
+    spent = settle(state.usage, lease, weight_of(lease, state.devices), now, state.policy)
+    state.charge(forget(spent, now, state.policy))
+    if not state.usage_due:
+        state.set("usage_due", True)
+        turn.alarm(SAVE_USAGE, "usage")
+
+
+def _drop_lease(turn: Turn, step: Step) -> None:
+    lease, about = _lease(step), turn.state.about
+    ticks = int((turn.now - about.boot_time) * about.ticks)
+    turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks))
+    _unwatch(turn, lease.owner)
+
+
+def _check_devices(turn: Turn, step: Step) -> None:
+    """When somebody waits: ask about the devices now, before the plan needs to know."""
+    state, devices = turn.state, _lease(step).devices
+    if state.line and state.sample is not None and not isinstance(state.check, Checking):
+        check(turn, frozenset(devices))
+
+
+def check(turn: Turn, devices: frozenset[str]) -> None:
+    state, before = turn.state, turn.state.check
+    told_from = before.told_from if isinstance(before, Refused) else None
+    state.set("check", Checking(devices, state.revision, told_from))
+    state.set("locked", True)
+    turn.emit(Check(state.revision, tuple(sorted(devices))))
+
+
+def _record_granted(turn: Turn, step: Step) -> None:
+    lease = _lease(step)
+    record(turn, "granted", lease, waited=lease.since - _pending(step).waiting.since)
+
+
+def _record_ended(turn: Turn, step: Step) -> None:
+    record(turn, "ended", _lease(step), why=step.why)
+
+
+def _record_renewed(turn: Turn, step: Step) -> None:
+    record(turn, "renewed", _lease(step), until=_lease(step).until)
+
+
+def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
+    owner, labels = lease.owner, turn.state.labels(lease.devices)
+    fields = {"id": lease.id, "kind": lease.kind, "user": owner.user, "pid": owner.pid, "devices": labels}
+    turn.state.record(turn.now, what, **fields, **more)
+
+
+EFFECTS: dict[str, Callable[[Turn, Step], None]] = {
+    "enter-line": _enter_line,
+    "watch-owner": _watch_owner,
+    "write-request": _write_request,
+    "tell-waiting": _tell_waiting,
+    "tell-refused": _tell_refused,
+    "leave-line": _leave_line,
+    "hold": _hold,
+    "write-lease": _write_lease,
+    "tell-granted": _tell_granted,
+    "claim": _claim,
+    "change": _change,
+    "set-alarm": _set_alarm,
+    "charge-usage": _charge_usage,
+    "drop-lease": _drop_lease,
+    "check-devices": _check_devices,
+    "record-granted": _record_granted,
+    "record-ended": _record_ended,
+    "record-renewed": _record_renewed,
+}

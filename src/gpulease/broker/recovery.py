@@ -1,0 +1,103 @@
+"""Finding everything again as it was when the last broker ended, however it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpulease import job as jobs
+from gpulease.broker import job_ends, job_life, lease_life
+from gpulease.broker.instructions import Log
+from gpulease.broker.lease_life import UNCLAIMED, watch
+from gpulease.broker.records import read_lease, read_pending
+from gpulease.broker.turn import Turn
+from gpulease.job import Job
+from gpulease.planner import Spent
+
+KEEP_EVENTS = 90 * 86400.0  # seconds
+CHUNK = 5000  # jobs that are read from the store at a time
+
+
+def load(turn: Turn) -> None:
+    _load_facts(turn)
+    _load_leases(turn)
+    _load_line(turn)
+    _load_jobs(turn)
+    _skip_numbers(turn)
+
+
+def _load_facts(turn: Turn) -> None:
+    state, store = turn.state, turn.state.store
+    facts = store.load("facts")
+    number = facts.get("number", {}).get("value", 0)
+    state.set("number", number)
+    state.set("numbers_kept", number)
+    state.charge({user: Spent(*spent) for user, spent in facts.get("usage", {}).items()})
+    store.forget_events(turn.now - KEEP_EVENTS)
+    state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
+    state.restore(state.texts, {name: document["text"] for name, document in store.load("settings").items()})
+    for complaint in state.use_settings():
+        turn.emit(Log(complaint))
+
+
+def _load_leases(turn: Turn) -> None:
+    state = turn.state
+    for document in state.store.load("leases").values():
+        lease, claimed = read_lease(document)
+        state.hold(lease, claimed, document.get("token"))
+        watch(turn, lease.owner)
+        if lease.until is not None:
+            turn.alarm(lease.until - turn.now, "until", lease.id)
+        if not claimed:
+            turn.alarm(UNCLAIMED, "unclaimed", lease.id)
+    for lease in list(state.leases.values()):
+        if lease.kind != "job" and lease.owner.pid is not None and lease.owner.boot_id != state.about.boot_id:
+            lease_life.end(turn, lease, "the machine was started anew")
+
+
+def _load_line(turn: Turn) -> None:
+    state = turn.state
+    for document in state.store.load("line").values():
+        pending = read_pending(document)
+        if pending.owner.pid is not None and pending.owner.boot_id != state.about.boot_id:
+            state.store.write("line", pending.id, None)
+            continue
+        state.enter(pending, written=True)
+        watch(turn, pending.owner)
+        if pending.deadline is not None:
+            turn.alarm(pending.deadline - turn.now, "deadline", pending.id)
+        turn.alarm(UNCLAIMED, "unclaimed", pending.id)
+    lease_life.look_again(turn)
+
+
+def _load_jobs(turn: Turn) -> None:
+    state = turn.state
+    state.restore(state.counts, state.store.count_jobs())
+    last = state.store.jobs(most=1, newest=True)
+    known = state.store.get("facts", "job") or {}
+    state.set("job_number", max(last[0]["id"] if last else 0, known.get("value", 0)))
+    state.restore(state.batches, {token: (first, end) for token, (first, end) in known.get("batches", {}).items()})
+    running = list(_stored(turn, jobs.RUNNING))
+    for job in running:
+        state.change_job(job, job)
+    for job in _stored(turn, ("waiting",)):
+        job_life.join(turn, job)
+    for job in running:
+        job_ends.recover(turn, job)
+
+
+def _stored(turn: Turn, states: tuple[str, ...]) -> Iterator[Job]:
+    """Jobs from the store, a chunk at a time: there may be a hundred thousand."""
+    first = 0
+    while True:
+        found = turn.state.store.jobs(states, ids=[(first, 1 << 62)], most=CHUNK)
+        yield from map(jobs.read, found)
+        if len(found) < CHUNK:
+            return
+        first = found[-1]["id"] + 1
+
+
+def _skip_numbers(turn: Turn) -> None:
+    """An id in use is never given again, even if an older version did not write down how far it had come."""
+    state = turn.state
+    numbers = [int(id[1:]) for id in (*state.leases, *state.pending) if id[1:].isdecimal()]
+    state.set("number", max(state.number, *numbers, 0))

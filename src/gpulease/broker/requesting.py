@@ -1,0 +1,259 @@
+"""Clients that ask for a lease: into the line, out of it, and what they are told meanwhile."""
+
+from __future__ import annotations
+
+from gpulease.broker import lease_life
+from gpulease.broker.events import ProcessEnded, Received
+from gpulease.broker.granting import current_plan
+from gpulease.broker.lease_life import Step
+from gpulease.broker.peer import Peer
+from gpulease.broker.records import Pending
+from gpulease.broker.state import Checking, Refused
+from gpulease.broker.turn import Turn
+from gpulease.errors import (
+    Cancelled,
+    GpuleaseError,
+    NotEnoughDevices,
+    NotFound,
+    NotGranted,
+    NotPermitted,
+    TooMuch,
+    UsageError,
+)
+from gpulease.messages import KINDS, Message, read_request
+from gpulease.model import Owner, Request, Waiting
+from gpulease.planner.reasons import IMPOSSIBLE, UNAVAILABLE
+from gpulease.selection import resolve
+
+MOST_WAITING = 2000  # requests of one user in the line
+MOST_LEASES = 2000  # leases of one user
+
+# -------------------------------------------------------------------- asking
+
+
+def acquire(turn: Turn, event: Received) -> None:
+    peer, message = event
+    state = turn.state
+    token = message.get("id")
+    if token and _resume(turn, peer, token):
+        return
+    if state.sample is None and state.trouble is not None:
+        raise state.trouble
+    if message["kind"] not in KINDS:
+        raise UsageError(f"There is no kind of lease {message['kind'][:40]!r}.")
+    _check_limits(turn, peer)
+    request = resolve(read_request(message["request"]), list(state.devices.values()))
+    owner = _owner(turn, peer, message, request)
+    wait = message.get("wait")
+    waiting = Waiting(
+        state.next_lease_id(), request, owner.user, owner.uid, state.since(turn.now), owner.groups, message["kind"]
+    )
+    deadline = None if wait is None else turn.now + wait
+    state.listen(waiting.id, peer)
+    lease_life.ask(turn, Pending(waiting, owner, deadline, message.get("note"), owner.pid != peer.pid, token))
+
+
+def _resume(turn: Turn, peer: Peer, name: str) -> bool:
+    """A client of a broker that is gone goes on waiting in its old place, or gets what it was granted there."""
+    state = turn.state
+    id = state.tokens.get((peer.uid, name), name)
+    pending, lease = state.pending.get(id), state.leases.get(id)
+    if pending is not None and pending.owner.uid == peer.uid:
+        state.listen(id, peer)
+        _tell_place(turn, peer, id)
+        return True
+    if lease is not None and lease.owner.uid == peer.uid:
+        if id in state.unclaimed and lease.owner.pid == peer.pid:
+            lease_life.claim(turn, lease)  # whoever asked is whoever holds: its end is watched
+        elif id in state.unclaimed:
+            state.listen(id, peer)
+        turn.send(peer, {"granted": lease_life.granted(state, lease)})
+        return True
+    return False
+
+
+def _tell_place(turn: Turn, peer: Peer, id: str) -> None:
+    turn.send(peer, {"waiting": {"id": id, "place": place(turn, id), "why": why(turn, id)}})
+
+
+def _check_limits(turn: Turn, peer: Peer) -> None:
+    if sum(pending.owner.uid == peer.uid for pending in turn.state.pending.values()) >= MOST_WAITING:
+        raise TooMuch(f"You have {MOST_WAITING} requests in the line, and more are not taken.")
+    if sum(lease.owner.uid == peer.uid for lease in turn.state.leases.values()) >= MOST_LEASES:
+        raise TooMuch(f"You hold {MOST_LEASES} leases, and more are not given.")
+
+
+def _owner(turn: Turn, peer: Peer, message: Message, request: Request) -> Owner:
+    about = turn.state.about
+    base = Owner(peer.uid, peer.user, about.host, about.boot_id, groups=peer.groups)
+    if message["kind"] == "reservation":
+        if request.duration is None:
+            raise UsageError("A reservation needs an end.", "Say how long, as --for 4h.")
+        return base
+    pid = peer.pid if message.get("owner") is None else message["owner"]
+    start_time, owned_by = turn.world.identify(pid)
+    if owned_by is not None and peer.uid not in (0, owned_by):
+        raise NotPermitted(f"Process {pid} belongs to another user.", "Name a process of your own.")
+    if owned_by is None:
+        raise NotFound(f"There is no process {pid}.", "Give the pid of a process that runs.")
+    return base._replace(pid=pid, start_time=start_time)
+
+
+def ask_why(turn: Turn, event: Received) -> None:
+    id = event.message["id"]
+    if id in turn.state.pending:
+        _tell_place(turn, event.peer, id)
+    elif id not in turn.state.leases:
+        raise NotFound(f"The request {id[:40]!r} does not wait.", "Run `gpulease status` to see the line.")
+
+
+def taken(turn: Turn, event: Received) -> None:
+    """The client has the lease in hand and can tell its owner."""
+    lease = turn.state.leases.get(event.message["id"])
+    mine = lease is not None and lease.owner.uid == event.peer.uid
+    if lease is not None and mine and lease.id in turn.state.unclaimed:
+        lease_life.claim(turn, lease)
+    turn.reply(event.peer, taken=mine)
+
+
+def cancel(turn: Turn, event: Received) -> None:
+    """Leave the line; or give back at once what was granted in the same moment."""
+    peer, state = event.peer, turn.state
+    id = _called(turn, peer, event.message["id"])
+    pending, lease = state.pending.get(id), state.leases.get(id)
+    holder = pending or lease
+    if holder is not None and peer.uid not in (0, holder.owner.uid):
+        raise NotPermitted(f"The request {id} belongs to {holder.owner.user}.")
+    if pending is not None:
+        lease_life.leave(turn, id)
+    elif lease is not None and lease.kind == "job":
+        raise UsageError(f"{id} belongs to job {id[1:]}.", f"End it with `gpulease kill {id[1:]}`.")
+    elif lease is not None:
+        lease_life.end(turn, lease, "it was cancelled")
+    turn.reply(peer, cancelled=holder is not None)
+
+
+def _called(turn: Turn, peer: Peer, name: str) -> str:
+    """The id of a request that its client may know by its own name only."""
+    pending = turn.state.pending.values()
+    named = [one.id for one in pending if one.token == name and one.owner.uid == peer.uid]
+    return named[0] if named else turn.state.tokens.get((peer.uid, name), name)
+
+
+# -------------------------------------------------------------------- being answered
+
+
+def answer(turn: Turn) -> None:
+    """Whoever was not granted at once is refused, or put on disk and told why it waits."""
+    state = turn.state
+    if not state.unwritten or isinstance(state.check, Checking):
+        return None
+    if turn.stale() and state.trouble is None:
+        return turn.take_sample()
+    if state.sample is None:
+        return refuse_unwritten(turn, state.trouble or NotGranted("No GPU has been seen yet."))
+    if current_plan(turn).grants and state.trouble is None and not _is_refused(turn):
+        return None
+    for id in list(state.unwritten):
+        _answer(turn, id)
+    return None
+
+
+def _is_refused(turn: Turn) -> bool:
+    check = turn.state.check
+    return isinstance(check, Refused) and turn.now >= check.told_from
+
+
+def _answer(turn: Turn, id: str) -> None:
+    deadline = turn.state.pending[id].deadline
+    code, sentence = reason(turn, id)
+    if code == IMPOSSIBLE:
+        lease_life.refuse(turn, id, NotEnoughDevices(sentence, "Ask for less; `gpulease status` shows what is here."))
+    elif deadline is not None and deadline <= turn.now:
+        lease_life.refuse(turn, id, NotGranted(f"Not granted: {_lower(sentence)}", _next_step(turn, code)))
+    else:
+        lease_life.advance(turn, "wait", Step(id, why=sentence))
+
+
+def refuse_unwritten(turn: Turn, trouble: GpuleaseError) -> None:
+    for id in list(turn.state.unwritten):
+        lease_life.refuse(turn, id, trouble)
+
+
+def reason(turn: Turn, id: str) -> tuple[str, str]:
+    """A code and the sentence why `id` waits: the planner's own, or what keeps the planner from being heard."""
+    state = turn.state
+    if state.trouble is not None:
+        return state.trouble.code, state.trouble.what
+    try:
+        found = current_plan(turn).reason(id)
+    except KeyError:
+        told = state.check.why if isinstance(state.check, Refused) else None
+        return "checking", told or "It fits, and a last look at its devices is being taken."
+    return found.code, found.sentence
+
+
+def why(turn: Turn, id: str) -> str:
+    return reason(turn, id)[1]
+
+
+def place(turn: Turn, id: str) -> int:
+    return 1 + turn.state.line.ahead(id)
+
+
+def _next_step(turn: Turn, code: str) -> str | None:
+    """Waiting longer helps where the devices are in use, not where they cannot be had."""
+    if turn.state.trouble is not None:
+        return turn.state.trouble.next_step
+    return "See `gpulease status`." if code == UNAVAILABLE else None
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+# -------------------------------------------------------------------- what happens to them
+
+
+def deadline(turn: Turn, id: str) -> None:
+    pending = turn.state.pending.get(id)
+    if pending is not None and pending.deadline is not None and pending.deadline <= turn.now:
+        code, sentence = reason(turn, id)
+        lease_life.refuse(turn, id, NotGranted(f"Not granted in time: {_lower(sentence)}", _next_step(turn, code)))
+
+
+def left(turn: Turn, peer: Peer) -> None:
+    """Whoever waited there has left the line; what was granted and never claimed is given back."""
+    state = turn.state
+    for id in [id for id, listener in state.listeners.items() if listener is peer]:
+        if id in state.pending:
+            lease_life.leave(turn, id)
+        elif id in state.unclaimed:
+            lease_life.end(turn, state.leases[id], "its client left before it took it")
+
+
+def owner_gone(turn: Turn, event: ProcessEnded) -> None:
+    state = turn.state
+    for id in sorted(state.owned.get(event.key, ())):
+        if id in state.pending:
+            lease_life.refuse(turn, id, Cancelled("The process that it was for has ended."))
+        elif id in state.leases:
+            before = event.already and state.leases[id].since < state.about.began
+            lease_life.end(turn, state.leases[id], f"its process ended{' while no broker ran' if before else ''}")
+
+
+def unclaimed(turn: Turn, id: str) -> None:
+    """The client of a broker that is gone did not come back."""
+    state = turn.state
+    if id in state.listeners:
+        return
+    if id in state.unclaimed:
+        lease_life.end(turn, state.leases[id], "nobody came to take it")
+    elif id in state.pending:
+        lease_life.leave(turn, id)
+
+
+def time_over(turn: Turn, id: str) -> None:
+    lease = turn.state.leases.get(id)
+    if lease is not None and lease.until is not None and lease.until <= turn.now:
+        lease_life.end(turn, lease, "its time was over")

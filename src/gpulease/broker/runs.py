@@ -1,0 +1,34 @@
+"""PURE: what is known of one run of a job: where its processes begin, and how it ended."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+UNWRITTEN = 122  # the shell could not even note that it began
+UNSTARTABLE = (126, 127)  # what a shell says of a command that cannot be executed, or is not there
+SUSPECT = (UNWRITTEN, 125, *UNSTARTABLE)  # codes that may be the shell's and not the command's
+
+
+class Fate(NamedTuple):
+    """What is noted about one run."""
+
+    pid: int | None = None  # of its shell
+    code: int | None = None  # of its command, once that ended
+    trouble: str | None = None  # why its command never began
+
+    @property
+    def over(self) -> bool:
+        return self.code is not None or self.trouble is not None
+
+
+class Root(NamedTuple):
+    """Where a run's tree begins: its shell, by pid and start time, and its mark, which is its user's to bear."""
+
+    pid: int
+    since: int | None
+    token: str
+    uid: int
+
+    @property
+    def mark(self) -> bytes:
+        return f"\0GPULEASE_TOKEN={self.token}\0".encode()

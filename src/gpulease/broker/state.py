@@ -1,0 +1,475 @@
+"""Everything that the broker knows, and the only ways to change it.
+
+Each change is made in memory and in the store together, can be undone until it is committed, and raises the revision
+if plans are made of what it changes. Read the tables; change them by the methods only.
+Not here: deciding what to change, and telling anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gpulease import job as jobs
+from gpulease.broker import settings
+from gpulease.broker.events import Key, Occupancy, Received
+from gpulease.broker.peer import Peer
+from gpulease.broker.records import Pending, lease_document, pending_document
+from gpulease.broker.settings import Settings
+from gpulease.broker.tables import Changes, Table
+from gpulease.broker.views import Ended
+from gpulease.errors import GpuleaseError
+from gpulease.job import Job
+from gpulease.model import Device, Lease, Owner, Sample, Waiting
+from gpulease.planner import Line, Policy, Spent
+from gpulease.stores.base import Document, Record, Store
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+NUMBERS = 100  # ids of leases that are put on disk at a time
+
+
+class About(NamedTuple):
+    """The broker itself: what does not change while it runs."""
+
+    host: str
+    boot_id: str
+    uid: int = 0
+    user: str = "root"
+    pid: int = 0
+    kind: str = "own"
+    directory: str = "/nonexistent"
+    version: str = ""
+    began: float = 0.0
+    boot_time: float = 0.0  # the moment that clock ticks are counted from
+    ticks: int = 100  # of the kernel's clock in a second
+    simulated: bool = False  # before the first sample: what it was started to look at
+
+
+class Idle(NamedTuple):
+    """No check is under way."""
+
+
+class Checking(NamedTuple):
+    """Devices are being looked at, since this revision of the state."""
+
+    devices: frozenset[str]
+    revision: int
+    told_from: float | None = None  # of the refusal before it, when it is tried again
+
+
+class Refused(NamedTuple):
+    """No check can be taken now."""
+
+    why: str
+    told_from: float  # when those who ask are told so
+
+
+class Dying(NamedTuple):
+    """A job that is being ended: TERM first, or KILL at once; until its shell and all of its tree are gone."""
+
+    shell_gone: bool = False
+    code: int | None = None  # of the shell, as the kernel told
+    at_once: bool = False  # the grace is over, or there was none
+    looks: int = 0
+    reading: bool = False  # all of it is gone, and how it ended is being read
+
+
+class Subscriber(NamedTuple):
+    """A client that is told of changes, and what it was told last."""
+
+    peer: Peer
+    topics: frozenset[str]
+    jobs: frozenset[int] | None = None  # those that it chose; None for all
+    open: int = 0  # how many of them are not over
+    seen: Mapping[str, dict[str, Document]] = NOTHING  # by topic and key, but for jobs
+    news: Mapping[str, Document | None] = NOTHING  # jobs that changed since it was told
+    revision: int = -1
+    sampled_at: float = 0.0
+    told_at: float = float("-inf")
+    due: bool = False  # an alarm to tell it is set
+
+
+class Parts(NamedTuple):
+    """Of a batch of jobs that is still coming in."""
+
+    commands: tuple[list[list[str]], ...] = ()
+    each: tuple[list[dict[str, str]], ...] = ()  # what each of them has of its own, if anything
+    size: int = 0  # in characters
+
+
+class State:
+    def __init__(self, store: Store, about: About) -> None:
+        self.store, self.about = store, about
+        self.changes = changes = Changes()
+        self.durable = False  # whether what was written must also survive a power cut
+        # What plans are made of
+        self.leases: Table[str, Lease] = Table(changes, True)
+        self.devices: Table[str, Device] = Table(changes, True)
+        self.ended: Table[str, Ended] = Table(changes, True)  # the last lease that ended on a device
+        self.excluded: Table[str, str] = Table(changes, True)
+        self.usage: Table[str, Spent] = Table(changes, True)
+        self.usage_due = False  # an alarm to write it is set
+        self.policy = Policy()
+        self.line = Line(self.policy)
+        self.settings = Settings()
+        # The devices as they were seen
+        self.sample: Sample | None = None
+        self.sampled_at = 0.0
+        self.sampling = False  # a sample was asked for
+        self.awaiting: tuple[Received, ...] = ()  # messages that cannot be answered without one
+        self.look_due = False  # an alarm for the next sample is set
+        self.trouble: GpuleaseError | None = None
+        self.failed_at = 0.0  # when the driver last did not answer
+        self.check: Idle | Checking | Refused = Idle()
+        self.locked = False  # safe-gpu's lock was asked for
+        self.verified: Table[str, None] = Table(changes)  # looked at, under the lock, since their last lease ended
+        # Requests and leases
+        self.pending: Table[str, Pending] = Table(changes)
+        self.unwritten: Table[str, None] = Table(changes)  # pending, and neither on disk nor told to anybody
+        self.listeners: Table[str, Peer] = Table(changes)  # by id of a request or an unclaimed lease
+        self.unclaimed: Table[str, None] = Table(changes)
+        self.tokens: Table[tuple[int, str], str] = Table(changes)  # requests by user and the client's own name
+        self.owned: Table[Key, frozenset[str]] = Table(changes)  # leases and requests, by the process they end with
+        self.number = self.numbers_kept = 0
+        self.last_since = 0.0
+        # Jobs: the ones that wait are in the store and in the line only
+        self.running: Table[int, Job] = Table(changes)
+        self.counts: Table[str, int] = Table(changes)
+        self.roots: Table[int, Key] = Table(changes)  # the shell of each that was launched
+        self.shells: Table[Key, int] = Table(changes)  # the same, by the shell, while it lives
+        self.dying: Table[int, Dying] = Table(changes)
+        self.dependents: Table[int, dict[int, None]] = Table(changes)
+        self.look_at_trees_due = self.tidy_due = False  # alarms that are set
+        self.job_number = 0
+        self.batches: Table[str, tuple[int, int]] = Table(changes)  # that were added lately, by token
+        self.parts: Table[Peer, Parts] = Table(changes)
+        self.subscribers: Table[Peer, Subscriber] = Table(changes)
+        self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written
+
+    # ---------------------------------------------------------------- the whole
+
+    @property
+    def revision(self) -> int:
+        """Raised by every change that a plan reads."""
+        return self.changes.revision
+
+    def touch(self) -> None:
+        """Something outside of the state changed that a plan reads: the host's memory, or the time."""
+        self.changes.revision += 1
+
+    def commit(self) -> None:
+        self.store.commit(self.durable)
+        self.changes.keep()
+        self.durable = False
+
+    def rollback(self) -> None:
+        self.store.rollback()
+        self.changes.undo()
+        self.durable = False
+
+    def set(self, name: str, value: Any, planned: bool = False) -> None:
+        """Change one of the plain attributes."""
+        self.changes.add(setattr, self, name, getattr(self, name))
+        setattr(self, name, value)
+        if planned:
+            self.changes.revision += 1
+
+    def restore(self, table: Table[Any, Any], rows: Mapping[Any, Any]) -> None:
+        """What the store has of a table, when the broker starts."""
+        for key, value in rows.items():
+            table.put(key, value)
+
+    def record(self, time: float, what: str, **fields: Any) -> None:
+        self.store.append(Record(time, what, fields))
+
+    # ---------------------------------------------------------------- devices
+
+    def see(self, sample: Sample, now: float) -> None:
+        self.set("sample", sample)
+        self.set("sampled_at", now)
+        self.set("trouble", None, planned=self.trouble is not None)
+        if list(self.devices) != [device.uuid for device in sample.devices]:
+            for uuid in list(self.devices):
+                self.devices.drop(uuid)  # put again below, in their order
+        for device in sample.devices:
+            if self.devices.get(device.uuid) != device:
+                self.devices.put(device.uuid, device)
+
+    def see_device(self, uuid: str, seen: Occupancy) -> None:
+        known = self.devices.get(uuid)
+        if known is not None and (known.memory_used, known.processes, known.lost) != seen:
+            used, processes, lost = seen
+            self.devices.put(uuid, known._replace(memory_used=used, processes=processes, lost=lost))
+
+    def verify(self, uuid: str) -> None:
+        self.verified.put(uuid, None)
+
+    def unverify(self, uuid: str) -> None:
+        self.verified.drop(uuid)
+
+    def labels(self, uuids: Iterable[str]) -> list[str]:
+        return [self.devices[uuid].label if uuid in self.devices else uuid for uuid in uuids]
+
+    def exclude(self, uuid: str, note: str | None) -> None:
+        """Take it out of service with a note; None puts it back."""
+        self.store.write("excluded", uuid, None if note is None else {"note": note})
+        self.durable = True
+        if note is None:
+            self.excluded.drop(uuid)
+        else:
+            self.excluded.put(uuid, note)
+
+    # ---------------------------------------------------------------- settings
+
+    def write_setting(self, name: str, text: str | None) -> list[str]:
+        """None is the default. Gives complaints about texts that this version cannot read."""
+        self.store.write("settings", name, None if text is None else {"text": text})
+        self.durable = True
+        if text is None:
+            self.texts.drop(name)
+        else:
+            self.texts.put(name, text)
+        return self.use_settings()
+
+    def use_settings(self) -> list[str]:
+        complaints: list[str] = []
+        found, policy = settings.apply(self.texts, complaints.append)
+        self.set("settings", found, planned=True)
+        self.set("policy", policy, planned=True)
+        self.set("line", self.line.under(policy))
+        return complaints
+
+    def charge(self, usage: Mapping[str, Spent]) -> None:
+        for user in set(self.usage) - set(usage):
+            self.usage.drop(user)
+        for user, spent in usage.items():
+            if self.usage.get(user) != spent:
+                self.usage.put(user, spent)
+
+    def write_usage(self) -> None:
+        """Fair share may lose a few seconds to a crash; what was granted never does."""
+        self.store.write("facts", "usage", {user: list(spent) for user, spent in self.usage.items()})
+
+    # ---------------------------------------------------------------- the line
+
+    def enter_line(self, waiting: Waiting) -> None:
+        self.line.add(waiting)
+        self.changes.add(self.line.remove, waiting.id)
+        self.changes.revision += 1
+
+    def leave_line(self, id: str) -> None:
+        waiting = self.line.remove(id)
+        self.changes.add(self.line.add, waiting)
+        self.changes.revision += 1
+
+    def since(self, now: float) -> float:
+        """Now, and later than whoever came before."""
+        self.set("last_since", max(now, self.last_since + 1e-6))
+        return self.last_since
+
+    # ---------------------------------------------------------------- requests
+
+    def next_lease_id(self) -> str:
+        """Ids are never used twice; a block of them is put on disk at a time."""
+        if self.number >= self.numbers_kept:
+            self.set("numbers_kept", self.number + NUMBERS)
+            self.store.write("facts", "number", {"value": self.numbers_kept})
+        self.set("number", self.number + 1)
+        return f"L{self.number}"
+
+    def enter(self, pending: Pending, written: bool) -> None:
+        """A request into the line. A new one is on disk only when it really has to wait."""
+        self.pending.put(pending.id, pending)
+        self.enter_line(pending.waiting)
+        self._own(pending.owner, pending.id)
+        if not written:
+            self.unwritten.put(pending.id, None)
+        elif pending.token:
+            self.tokens.put((pending.owner.uid, pending.token), pending.id)
+
+    def write_pending(self, id: str) -> None:
+        self.store.write("line", id, pending_document(self.pending[id]))
+        self.unwritten.drop(id)
+
+    def withdraw(self, id: str) -> Pending:
+        """A request out of the line, granted or not."""
+        pending = self.pending[id]
+        if id not in self.unwritten:
+            self.store.write("line", id, None)
+        self.unwritten.drop(id)
+        self.pending.drop(id)
+        self.leave_line(id)
+        self._disown(pending.owner, id)
+        return pending
+
+    def listen(self, id: str, peer: Peer) -> None:
+        self.listeners.put(id, peer)
+
+    def unlisten(self, id: str) -> None:
+        self.listeners.drop(id)
+
+    def _own(self, owner: Owner, id: str) -> None:
+        if owner.pid is not None:
+            key = (owner.pid, owner.start_time)
+            self.owned.put(key, self.owned.get(key, frozenset()) | {id})
+
+    def _disown(self, owner: Owner, id: str) -> None:
+        if owner.pid is None:
+            return
+        key = (owner.pid, owner.start_time)
+        left = self.owned.get(key, frozenset()) - {id}
+        if left:
+            self.owned.put(key, left)
+        else:
+            self.owned.drop(key)
+
+    # ---------------------------------------------------------------- leases
+
+    def hold(self, lease: Lease, claimed: bool = True, token: str | None = None) -> None:
+        """A new lease, or one that was loaded; its devices must be looked at again before anybody else gets them."""
+        self.leases.put(lease.id, lease)
+        for uuid in lease.devices:
+            self.ended.drop(uuid)
+            self.verified.drop(uuid)
+        self._own(lease.owner, lease.id)
+        if not claimed:
+            self.unclaimed.put(lease.id, None)
+        if token:
+            self.tokens.put((lease.owner.uid, token), lease.id)
+
+    def write_lease(self, lease: Lease, claimed: bool = True, token: str | None = None) -> None:
+        self.store.write("leases", lease.id, lease_document(lease, claimed, token))
+        self.durable = self.durable or lease.until is not None
+
+    def change_lease(self, lease: Lease) -> None:
+        self.leases.put(lease.id, lease)
+
+    def claim(self, id: str) -> None:
+        """Whoever the lease is for has been told of it."""
+        self.unclaimed.drop(id)
+        self.listeners.drop(id)
+
+    def end_lease(self, lease: Lease, mark: Ended) -> None:
+        self.store.write("leases", lease.id, None)
+        self.leases.drop(lease.id)
+        self.unclaimed.drop(lease.id)
+        self.listeners.drop(lease.id)
+        for uuid in lease.devices:
+            self.ended.put(uuid, mark)
+            self.verified.drop(uuid)
+        if isinstance(self.check, Checking) and self.check.devices & set(lease.devices):
+            # What the check under way sees there may be from before this end.
+            self.set("check", self.check._replace(devices=self.check.devices - set(lease.devices)))
+        self._disown(lease.owner, lease.id)
+
+    # ---------------------------------------------------------------- jobs
+
+    def job(self, id: int) -> Job | None:
+        if id in self.running:
+            return self.running[id]
+        found = self.store.get("jobs", str(id))
+        return None if found is None else jobs.read(found)
+
+    def write_job(self, job: Job, before: Job | None) -> None:
+        self.store.write("jobs", str(job.id), jobs.stored(job))
+        self.change_job(job, before)
+
+    def change_job(self, job: Job, before: Job | None) -> None:
+        """In memory only: what may be forgotten, or was written already."""
+        self.count(None if before is None else before.state, job.state)
+        if job.state in jobs.RUNNING:
+            self.running.put(job.id, job)
+        else:
+            self.running.drop(job.id)
+
+    def forget_job(self, job: Job) -> None:
+        self.store.write("jobs", str(job.id), None)
+        self.count(job.state, None)
+
+    def count(self, before: str | None, after: str | None, number: int = 1) -> None:
+        if before == after:
+            return
+        for state, change in ((before, -number), (after, number)):
+            if state is not None:
+                self.counts.put(state, self.counts.get(state, 0) + change)
+
+    def put_root(self, id: int, key: Key) -> None:
+        self.roots.put(id, key)
+        self.shells.put(key, id)
+
+    def drop_shell(self, key: Key) -> None:
+        self.shells.drop(key)
+
+    def put_dying(self, id: int, dying: Dying) -> None:
+        self.dying.put(id, dying)
+
+    def forget_run(self, id: int) -> None:
+        """All that was known of its processes."""
+        key = self.roots.get(id)
+        if key is not None:
+            self.shells.drop(key)
+        self.roots.drop(id)
+        self.dying.drop(id)
+
+    def drop_dependents(self, id: int) -> None:
+        self.dependents.drop(id)
+
+    def add_dependent(self, id: int, dependent: int) -> None:
+        if id not in self.dependents:
+            self.dependents.put(id, {})
+        found = self.dependents[id]
+        if dependent not in found:
+            found[dependent] = None
+            self.changes.add(found.pop, dependent, None)
+
+    def drop_dependent(self, id: int, dependent: int) -> None:
+        found = self.dependents.get(id, {})
+        if dependent in found:
+            del found[dependent]
+            self.changes.add(found.__setitem__, dependent, None)
+
+    def add_batch(self, first: int, last: int, token: str | None, kept: int) -> None:
+        """Ids that were given to jobs; a client that sends them again by the same token gets the same."""
+        for old in list(self.batches)[: max(0, len(self.batches) - kept)]:
+            self.batches.drop(old)
+        if token is not None:
+            self.batches.put(token, (first, last))
+        self.set("job_number", last)
+        self.store.write("facts", "job", {"value": last, "batches": dict(self.batches)})
+        self.durable = True
+
+    def gather(self, peer: Peer, parts: Parts | None) -> None:
+        if parts is None:
+            self.parts.drop(peer)
+        else:
+            self.parts.put(peer, parts)
+
+    # ---------------------------------------------------------------- subscribers
+
+    def put_subscriber(self, subscriber: Subscriber) -> None:
+        self.subscribers.put(subscriber.peer, subscriber)
+
+    def drop_subscriber(self, peer: Peer) -> None:
+        self.subscribers.drop(peer)
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody is shown the devices as they change."""
+        return any("devices" in subscriber.topics for subscriber in self.subscribers.values())
+
+    # ---------------------------------------------------------------- what is shown
+
+    def manages(self, uid: int) -> bool:
+        return uid in (0, self.about.uid)
+
+    def describe(self, now: float) -> Document:
+        about = self.about
+        return {
+            "pid": about.pid,
+            "kind": about.kind,
+            "user": about.user,
+            "directory": about.directory,
+            "version": about.version,
+            "uptime": now - about.began,
+        }

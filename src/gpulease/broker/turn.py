@@ -1,0 +1,108 @@
+"""One turn of the core: the events that are ready, what they change, and what follows from them.
+
+Every function of the core gets the turn: it reads `turn.state`, changes it by the state's own methods, and says what
+is to be done with `turn.emit`. It never acts itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gpulease.broker.events import Received
+from gpulease.broker.instructions import EARLY, Alarm, Instruction, Send, TakeSample
+from gpulease.broker.peer import Peer
+from gpulease.broker.state import State
+from gpulease.job import Job
+from gpulease.messages import Message
+from gpulease.planner import Grant, Plan
+
+FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
+
+
+class World(Protocol):
+    """Small facts about the host, read at once; asking changes nothing."""
+
+    def identify(self, pid: int) -> tuple[int | None, int | None]:
+        """Start time and user of a process."""
+
+    def groups_of(self, uid: int) -> tuple[str, ...]: ...
+
+    def has_account(self, uid: int) -> bool: ...
+
+    def free_memory(self) -> float | None:
+        """The part of the host's memory that is available."""
+
+
+class Planned:
+    """The last plan, and for which revision it was made; kept from turn to turn."""
+
+    __slots__ = ("plan", "revision", "settled", "wake")
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        self.revision = -1
+        self.settled = -1  # the revision at which everything that can be granted has been
+        self.wake = float("inf")  # when the plan could change by the clock alone
+
+
+class Turn:
+    __slots__ = ("_deferred", "changed_jobs", "granted", "instructions", "now", "planned", "state", "status", "world")
+
+    def __init__(self, state: State, world: World, now: float, planned: Planned) -> None:
+        self.state, self.world, self.now, self.planned = state, world, now, planned
+        self.instructions: list[Instruction] = []
+        self.status: Message | None = None  # the document that was shown in this turn
+        self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
+        self.granted: dict[int, Grant] = {}  # to jobs that are being started
+        self._deferred: list[Callable[[Turn], None]] = []
+
+    def emit(self, instruction: Instruction) -> None:
+        self.instructions.append(instruction)
+
+    def send(self, peer: Peer, message: Message) -> None:
+        self.instructions.append(Send(peer, message))
+
+    def reply(self, peer: Peer, **fields: object) -> None:
+        self.instructions.append(Send(peer, {"ok": fields}))
+
+    def alarm(self, seconds: float, what: str, id: str = "") -> None:
+        self.instructions.append(Alarm(self.now + seconds, what, id))
+
+    def early(self) -> list[Instruction]:
+        """What need not wait for the commit, taken out."""
+        found: list[Instruction] = [one for one in self.instructions if isinstance(one, EARLY)]
+        if found:
+            self.instructions = [one for one in self.instructions if not isinstance(one, EARLY)]
+        return found
+
+    def defer(self, action: Callable[[Turn], None]) -> None:
+        """Do it when this event has been handled. A chain of jobs is walked so, and not recursed into."""
+        self._deferred.append(action)
+
+    def run_deferred(self) -> None:
+        while self._deferred:
+            self._deferred.pop(0)(self)
+
+    def job_changed(self, id: int, before: str, after: Job | None) -> None:
+        """For whoever wants to hear of it. One that ended and was removed in the same turn is told of as ended."""
+        if id in self.changed_jobs:
+            before, last = self.changed_jobs[id]
+            after = last if after is None else after
+        self.changed_jobs[id] = (before, after)
+
+    # ---------------------------------------------------------------- the sample
+
+    def take_sample(self) -> None:
+        if not self.state.sampling:
+            self.state.set("sampling", True)
+            self.emit(TakeSample())
+
+    def stale(self) -> bool:
+        """Whether the last sample is too old to judge by."""
+        return self.state.sample is None or self.now - self.state.sampled_at > FRESH
+
+    def after_sample(self, event: Received) -> None:
+        """Handle the message again when there is a sample, or none can be had."""
+        self.state.set("awaiting", (*self.state.awaiting, event))
+        self.take_sample()

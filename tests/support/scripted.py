@@ -1,0 +1,309 @@
+"""A world for the broker's core in one process: what it asks for is kept, and answered when the test says so.
+
+Not a mock of ours: the core, its state and its store are real. What is scripted is the kernel, the driver and the disk.
+"""
+
+from __future__ import annotations
+
+import copy
+from heapq import heappop, heappush
+from typing import Any
+
+from gpulease.broker import events as happened
+from gpulease.broker import instructions as told
+from gpulease.broker.core import Core
+from gpulease.broker.events import Event, Key
+from gpulease.broker.peer import Peer
+from gpulease.broker.runs import Fate
+from gpulease.broker.state import About, State
+from gpulease.broker.turn import Planned, Turn
+from gpulease.errors import StateError
+from gpulease.job import Job
+from gpulease.model import Device, Process, Sample
+from gpulease.stores.memory import MemoryStore
+
+MEMORY = 80 << 30
+BOOT = "boot-1"
+DEVICES = 3
+
+
+class Disk(MemoryStore):
+    """A store whose writes and commits fail when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fail_writes = self.fail_commits = 0
+        self.dirty = False
+
+    def write(self, table: str, key: str, document: dict[str, Any] | None) -> None:
+        if self.fail_writes:
+            self.fail_writes -= 1
+            raise StateError("The disk is full.")
+        self.dirty = True
+        super().write(table, key, document)
+
+    def commit(self, durable: bool = False) -> None:
+        if self.dirty and self.fail_commits:
+            self.fail_commits -= 1
+            raise StateError("The disk is full.")
+        self.dirty = False
+        super().commit(durable)
+
+    def rollback(self) -> None:
+        self.dirty = False
+        super().rollback()
+
+
+class Client:
+    """One connection: what it was sent, in order."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.inbox: list[dict[str, Any]] = []
+        self.asked: list[dict[str, Any]] = []  # messages that were not answered yet
+
+
+class ScriptedWorld:
+    """The kernel's part of the world, and the edge's duty to carry out."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+        self.disk = Disk()
+        self.processes: set[Key] = set()  # that live
+        self.watched: set[Key] = set()
+        self.outside: dict[str, int] = {}  # devices with somebody on them, and who
+        self.clients: dict[Peer, Client] = {}
+        self.ready: list[Event] = []
+        self.alarms: list[tuple[float, str, str]] = []
+        self.checks: list[told.Check] = []
+        self.samples = 0
+        self.launches: list[told.Launch] = []
+        self.ends: list[told.ReadEnd] = []
+        self.trees: list[told.SignalTree] = []
+        self.finds: list[told.Find] = []
+        self.shells: dict[tuple[int, int], Key] = {}  # by job and run
+        self.codes: dict[tuple[int, int], int] = {}  # noted in the journal
+        self.logs: list[str] = []
+        self.sent: list[told.Send] = []  # in the last turn
+        self.launched: list[Job] = []  # in the last turn
+        self.locked = False
+        self.memory: float | None = 0.9
+        self.pids = iter(range(1000, 10_000_000))
+        self.core = self._start()
+
+    # ---------------------------------------------------------------- facts, as the core may ask for them
+
+    def identify(self, pid: int) -> tuple[int | None, int | None]:
+        alive = any(pid == key[0] for key in self.processes)
+        return (1, 1000) if alive else (None, None)
+
+    def groups_of(self, uid: int) -> tuple[str, ...]:
+        return ("users",)
+
+    def has_account(self, uid: int) -> bool:
+        return True
+
+    def free_memory(self) -> float | None:
+        return self.memory
+
+    # ---------------------------------------------------------------- the broker
+
+    def _start(self) -> Core:
+        core = Core(self.disk, self, About("host", BOOT, began=self.now))
+        self.carry_out(core.load(self.now))
+        return core
+
+    def restart(self) -> None:
+        """Killed at this instant: what was not committed is gone, and so is everything that was under way."""
+        self.disk.rollback()
+        self.ready.clear()
+        for store in (self.alarms, self.checks, self.launches, self.ends, self.trees, self.finds):
+            store.clear()
+        self.samples, self.locked = 0, False
+        self.watched.clear()
+        self.clients.clear()
+        self.core = self._start()
+
+    def turn(self) -> None:
+        """Everything that is ready, handled at once."""
+        events, self.ready = self.ready, []
+        self.sent.clear()
+        self.launched.clear()
+        self.carry_out(self.core.handle(events, self.now))
+        self.carry_out(self.core.prepare(self.now))
+
+    def carry_out(self, instructions: Any) -> None:
+        for one in instructions:
+            assert isinstance(one, told.EARLY) or not self.disk.dirty, f"{one} left before its commit"
+            getattr(self, f"_{type(one).__name__}")(one)
+
+    # ---------------------------------------------------------------- carrying out
+
+    def _Send(self, one: told.Send) -> None:
+        client = self.clients.get(one.peer)
+        self.sent.append(one)
+        if client is not None:
+            client.inbox.append(one.message)
+
+    def _Check(self, one: told.Check) -> None:
+        self.locked = True
+        self.checks.append(one)
+
+    def _Unlock(self, one: told.Unlock) -> None:
+        if not self.checks:
+            self.locked = False
+
+    def _TakeSample(self, one: told.TakeSample) -> None:
+        self.samples += 1
+
+    def _Watch(self, one: told.Watch) -> None:
+        if one.key in self.processes:
+            self.watched.add(one.key)
+        else:
+            self.ready.append(happened.ProcessEnded(one.key, None, already=True))
+
+    def _Unwatch(self, one: told.Unwatch) -> None:
+        self.watched.discard(one.key)
+
+    def _Alarm(self, one: told.Alarm) -> None:
+        heappush(self.alarms, tuple(one))
+
+    def _Launch(self, one: told.Launch) -> None:
+        self.launched.append(one.job)
+        self.launches.append(one)
+
+    def _ReadEnd(self, one: told.ReadEnd) -> None:
+        self.ends.append(one)
+
+    def _SignalTree(self, one: told.SignalTree) -> None:
+        self.trees.append(one)
+
+    def _Find(self, one: told.Find) -> None:
+        self.finds.append(one)
+
+    def _Log(self, one: told.Log) -> None:
+        self.logs.append(one.text)
+
+    def _nothing(self, one: object) -> None:
+        pass
+
+    _Remove = _Tidy = _Hook = _Stop = _nothing
+
+    # ---------------------------------------------------------------- what the world does
+
+    def connect(self, uid: int = 1000) -> Client:
+        pid = next(self.pids)
+        self.processes.add((pid, 1))
+        peer = Peer(pid, uid, f"user{uid}" if uid else "root", 1, ("users",))
+        self.clients[peer] = Client(peer)
+        return self.clients[peer]
+
+    def say(self, client: Client, verb: str, **fields: Any) -> None:
+        message = {"v": 1, "do": verb, **fields}
+        client.asked.append(message)
+        self.ready.append(happened.Received(client.peer, message))
+
+    def leave(self, client: Client) -> None:
+        del self.clients[client.peer]
+        self.ready.append(happened.Left(client.peer))
+
+    def die(self, key: Key, code: int | None = None) -> None:
+        if key in self.processes:
+            self.processes.discard(key)
+            if key in self.watched:
+                self.watched.discard(key)
+                self.ready.append(happened.ProcessEnded(key, code))
+
+    def devices(self) -> list[Device]:
+        return [self._device(index) for index in range(DEVICES)]
+
+    def _device(self, index: int) -> Device:
+        uuid = f"GPU-{index}"
+        pid = self.outside.get(uuid)
+        processes = () if pid is None else (Process(pid, 5, "stranger", "x", 1 << 30),)
+        used = 0 if pid is None else 1 << 30
+        return Device(index, uuid, "A100", memory_total=MEMORY, memory_used=used, processes=processes)
+
+    def answer_sample(self) -> None:
+        self.samples -= 1
+        self.ready.append(happened.Sampled(Sample(self.now, tuple(self.devices()), True, "550")))
+
+    def fail_driver(self) -> None:
+        """Whatever it was asked for."""
+        self.samples = 0
+        self.checks.clear()
+        self.ready.append(happened.SampleFailed(StateError("The driver did not answer.")))
+
+    def answer_check(self) -> None:
+        check = self.checks.pop(0)
+        seen = {one.uuid: (one.memory_used, one.processes, one.lost) for one in self.devices()}
+        self.ready.append(happened.Checked(check.revision, {uuid: seen[uuid] for uuid in check.devices}))
+
+    def refuse_check(self) -> None:
+        check = self.checks.pop(0)
+        self.locked = bool(self.checks)
+        self.ready.append(happened.CheckRefused(check.revision, "Process 7 is choosing GPUs.", passing=True))
+
+    def launch(self, fails: bool = False) -> None:
+        job = self.launches.pop(0).job
+        if fails:
+            self.ready.append(happened.LaunchFailed(job.id, job.run, "no such file"))
+            return
+        key = (next(self.pids), 1)
+        self.processes.add(key)
+        self.shells[job.id, job.run] = key
+        self.ready.append(happened.Launched(job.id, job.run, key[0], 1, 0))
+
+    def end_shell(self, run: tuple[int, int], code: int) -> None:
+        self.codes[run] = code
+        self.die(self.shells[run], code)
+
+    def read_end(self) -> None:
+        one = self.ends.pop(0)
+        run = (one.job.id, one.job.run)
+        code = one.code if one.code is not None else self.codes.get(run)
+        self.ready.append(happened.EndRead(*run, Fate(one.job.pid, code), False, None))
+
+    def see_tree(self) -> None:
+        """A tree that gets TERM or KILL ends; its shell notes that."""
+        one = self.trees.pop(0)
+        run = (one.job.id, one.job.run)
+        key = self.shells.get(run)
+        alive = key in self.processes
+        if alive and key is not None and one.signals and one.signals[0] in (9, 15):
+            self.end_shell(run, 128 + one.signals[0])
+        self.ready.append(happened.TreeSeen(*run, int(alive)))
+
+    def find(self) -> None:
+        one = self.finds.pop(0)
+        run = (one.job.id, one.job.run)
+        key = self.shells.get(run)
+        alive = key is not None and key in self.processes
+        fate = Fate(None if key is None else key[0], self.codes.get(run))
+        self.ready.append(
+            happened.Found(*run, fate, None if key is None else key[0], 1 if alive else None, alive and not fate.over)
+        )
+
+    def until_next_alarm(self) -> None:
+        if self.alarms:
+            self.jump(max(0.0, self.alarms[0][0] - self.now))
+
+    def jump(self, seconds: float) -> None:
+        self.now += seconds
+        while self.alarms and self.alarms[0][0] <= self.now:
+            _, what, id = heappop(self.alarms)
+            self.ready.append(happened.Due(what, id))
+
+    # ---------------------------------------------------------------- looking
+
+    def reloaded(self) -> State:
+        """The state as another broker would find it now."""
+        from gpulease.broker import recovery
+
+        disk = copy.deepcopy(self.disk)
+        disk.fail_writes = disk.fail_commits = 0
+        state = State(disk, self.core.state.about)
+        turn = Turn(state, self, self.now, Planned())
+        recovery.load(turn)
+        turn.run_deferred()
+        return state
