@@ -61,8 +61,6 @@ def measure(rounds: int) -> None:
 
 def main(rounds: int) -> None:
     library = library_path()
-    if library is None:
-        sys.exit("This bench needs a C compiler, for gpustat and nvitop read the simulated library.")
     if "GPULEASE_BENCH_CHILD" in os.environ:
         return measure(rounds)
     compile_everything()

@@ -240,7 +240,7 @@ static int on_device(const struct use *use, const struct device *device) {
 
 /* ---- the way into a call ------------------------------------------------------------------ */
 
-static __thread struct gpu *gpu; /* of the device that this call asks for, while `lock` is held */
+static struct gpu *gpu; /* of the device that this call asks for, while `lock` is held */
 
 static int is_device(const void *handle) {
     uintptr_t offset = (uintptr_t)handle - (uintptr_t)devices;

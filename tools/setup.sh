@@ -21,11 +21,16 @@ command -v "$python" >/dev/null 2>&1 || { say "there is no $python; install Pyth
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     { say "$("$python" --version) is too old; gpulease needs Python 3.11 or newer (set PYTHON=...)"; exit 1; }
 
-if ! command -v cc >/dev/null 2>&1 && ! command -v gcc >/dev/null 2>&1; then
+has_compiler() {
+    for name in ${CC:-} cc gcc clang tcc; do command -v "$name" >/dev/null 2>&1 && return; done
+    return 1
+}
+
+if ! has_compiler; then
     if ! { system_package gcc "a C compiler, for the simulated driver library" && system_package libc6-dev "its headers"; }; then
         case $wanted in
             *test*) say "the tests need a C compiler: install gcc (Debian: apt-get install gcc libc6-dev)"; exit 1 ;;
-            *) say "no C compiler: simulation uses its Python stand-in; install gcc for the full one" ;;
+            *) say "there is no C compiler, and the demo and \`gpulease simulate\` need one: install gcc (Debian: apt-get install gcc libc6-dev)" ;;
         esac
     fi
 fi

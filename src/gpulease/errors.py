@@ -24,6 +24,7 @@
     │   └── PoolClosed        pool-closed      1   the pool was shut down
     └── Unavailable                           69
         ├── NoDevices         no-devices      69   no driver, no GPU, no simulation
+        ├── NoLibrary         no-library      69   the library that simulates GPUs cannot be built or loaded
         ├── BrokerUnavailable broker          69   no broker answers, and none could be started
         ├── DriverError       driver          69   the driver is there and answers with an error
         └── DriverHangs       driver-hangs    69   the driver did not answer within the deadline
@@ -173,6 +174,14 @@ class Unavailable(GpuleaseError):
 class NoDevices(Unavailable):
     code = "no-devices"
     next_step = "To try gpulease without a GPU, run `gpulease simulate -n 4 -- gpulease status`."
+
+
+class NoLibrary(Unavailable):
+    code = "no-library"
+    next_step = (
+        "Install a C compiler and its headers: `apt-get install gcc libc6-dev` (Debian, Ubuntu) "
+        "or `dnf install gcc` (Fedora)."
+    )
 
 
 class BrokerUnavailable(Unavailable):

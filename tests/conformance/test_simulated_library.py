@@ -1,6 +1,6 @@
-"""Both simulated libraries, the one in C and the stand-in in Python, answer the real bindings alike.
+"""The simulated library answers the real bindings as the state files of its machine say.
 
-Each test asks a reader: a process of its own with the unmodified nvidia-ml-py, on one of the two.
+Each test asks a reader: a process of its own with the unmodified nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pynvml
 import pytest
 
 from gpulease.simulation import state
+from gpulease.simulation.labels import labels_of
 from gpulease.simulation.library import library_path
 
 GIBIBYTE = 1024**3
@@ -54,8 +55,8 @@ for line in sys.stdin:
 class Reader:
     """A process with the real bindings; `reader("handle(0)…")` is what they answer, or their error."""
 
-    def __init__(self, directory: Path, library: str, here: Path | None = None) -> None:
-        environ = {**os.environ, "GPULEASE_SIMULATION": str(directory), "GPULEASE_SIMULATION_LIBRARY": library}
+    def __init__(self, directory: Path, here: Path | None = None) -> None:
+        environ = {**os.environ, "GPULEASE_SIMULATION": str(directory)}
         self.process = subprocess.Popen(
             [sys.executable, "-c", LOOP],
             stdin=subprocess.PIPE,
@@ -86,13 +87,6 @@ class Reader:
         self.process.communicate()
 
 
-@pytest.fixture(params=["c", "python"])
-def library(request: pytest.FixtureRequest) -> str:
-    if request.param == "c" and library_path() is None:
-        pytest.skip("no C compiler")
-    return str(request.param)
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     state.create(tmp_path / "machine", 4, "a100")
@@ -100,8 +94,8 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reader(directory: Path, library: str) -> Iterator[Reader]:
-    reader = Reader(directory, library)
+def reader(directory: Path) -> Iterator[Reader]:
+    reader = Reader(directory)
     try:
         assert reader("p.nvmlInit()") is None
         yield reader
@@ -242,8 +236,8 @@ def test_a_call_without_an_answer_is_not_supported(reader: Reader) -> None:
     assert reader("p.nvmlDeviceGetTotalEnergyConsumption(handle(0))") == error(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
-def test_nothing_answers_before_init_or_after_shutdown(directory: Path, library: str) -> None:
-    reader = Reader(directory, library)
+def test_nothing_answers_before_init_or_after_shutdown(directory: Path) -> None:
+    reader = Reader(directory)
     try:
         assert reader("p.nvmlDeviceGetCount()") == error(pynvml.NVML_ERROR_UNINITIALIZED)
         assert reader("[p.nvmlInit(), p.nvmlInit(), p.nvmlShutdown(), p.nvmlDeviceGetCount()][3]") == 4
@@ -254,12 +248,9 @@ def test_nothing_answers_before_init_or_after_shutdown(directory: Path, library:
 
 
 def test_the_library_does_not_simulate_unless_asked() -> None:
-    library = library_path()
-    if library is None:
-        pytest.skip("no C compiler")
     code = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).nvmlInitWithFlags(0))"
     environ = {key: value for key, value in os.environ.items() if key != "GPULEASE_SIMULATION"}
-    ended = subprocess.run([sys.executable, "-c", code, str(library)], env=environ, check=False)
+    ended = subprocess.run([sys.executable, "-c", code, str(library_path())], env=environ, check=False)
     assert ended.returncode == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
@@ -388,17 +379,10 @@ def test_an_instance_lists_its_own_processes_and_the_gpu_all(reader: Reader, dir
         assert reader("memory(handle(0))[3]") == 3 * GIBIBYTE
 
 
-def test_both_libraries_name_the_instances_alike(directory: Path) -> None:
-    if library_path() is None:
-        pytest.skip("no C compiler")
+def test_the_library_names_the_instances_as_simulate_use_does(reader: Reader, directory: Path) -> None:
     state.set_values(directory, ["gpu.0.mig=7"])
-    readers = [Reader(directory, "c"), Reader(directory, "python")]
-    ask = "[p.nvmlInit(), [p.nvmlDeviceGetUUID(instance(0, i)) for i in range(7)]][1]"
-    try:
-        assert readers[0](ask) == readers[1](ask)
-    finally:
-        for reader in readers:
-            reader.close()
+    uuids = reader("[p.nvmlDeviceGetUUID(instance(0, i)) for i in range(7)]")
+    assert labels_of(state.read_machine(directory), ",".join(uuids)) == [f"0:{i}" for i in range(7)]
 
 
 # ---- faults
@@ -422,9 +406,9 @@ def test_every_call_on_a_lost_gpu_fails_and_the_others_go_on(reader: Reader, dir
 
 
 @pytest.mark.parametrize("code", [9, 18, 999])
-def test_init_fails_with_the_code_asked_for(directory: Path, library: str, code: int) -> None:
+def test_init_fails_with_the_code_asked_for(directory: Path, code: int) -> None:
     state.set_values(directory, [f"fault.init={code}"])
-    reader = Reader(directory, library)
+    reader = Reader(directory)
     try:
         assert reader("p.nvmlInit()") == error(code)
         assert reader("p.nvmlDeviceGetCount()") == error(pynvml.NVML_ERROR_UNINITIALIZED)
@@ -432,8 +416,8 @@ def test_init_fails_with_the_code_asked_for(directory: Path, library: str, code:
         reader.close()
 
 
-def test_a_machine_that_is_gone_is_a_driver_not_loaded(tmp_path: Path, library: str) -> None:
-    reader = Reader(tmp_path / "nothing", library)
+def test_a_machine_that_is_gone_is_a_driver_not_loaded(tmp_path: Path) -> None:
+    reader = Reader(tmp_path / "nothing")
     try:
         assert reader("p.nvmlInit()") == error(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     finally:
@@ -471,11 +455,11 @@ def test_a_call_does_not_hang_for_longer_than_its_machine_is_there(reader: Reade
     "assignment", ["fault.hang=GetName", "fault.middle=GetName:999", "fault.init=9", "driver.old=1"]
 )
 @pytest.mark.parametrize("off", ["0", "none"])
-def test_every_fault_is_ended_by_zero_and_by_none(directory: Path, library: str, assignment: str, off: str) -> None:
+def test_every_fault_is_ended_by_zero_and_by_none(directory: Path, assignment: str, off: str) -> None:
     state.set_values(directory, [assignment, "fault.slow=1", "gpu.0.lost=1"])
     keys = (assignment.partition("=")[0], "fault.slow", "gpu.0.lost")
     state.set_values(directory, [f"{key}={off}" for key in keys])
-    reader = Reader(directory, library)
+    reader = Reader(directory)
     try:
         assert reader("[p.nvmlInit(), p.nvmlDeviceGetName(handle(0)), compute(handle(0))][2]") == []
     finally:
@@ -483,17 +467,17 @@ def test_every_fault_is_ended_by_zero_and_by_none(directory: Path, library: str,
 
 
 @pytest.mark.parametrize("content", [b"", b"gpu_count=few\n", b"gpu_count=0\n"])
-def test_a_damaged_machine_is_a_driver_not_loaded(directory: Path, library: str, content: bytes) -> None:
+def test_a_damaged_machine_is_a_driver_not_loaded(directory: Path, content: bytes) -> None:
     (directory / "machine").write_bytes(content)
-    reader = Reader(directory, library)
+    reader = Reader(directory)
     try:
         assert reader("p.nvmlInit()") == error(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     finally:
         reader.close()
 
 
-def test_a_relative_directory_is_that_of_the_start(directory: Path, library: str) -> None:
-    reader = Reader(Path(directory.name), library, directory.parent)
+def test_a_relative_directory_is_that_of_the_start(directory: Path) -> None:
+    reader = Reader(Path(directory.name), directory.parent)
     try:
         assert reader("[p.nvmlInit(), os.chdir('/'), p.nvmlDeviceGetCount()][2]") == 4
     finally:

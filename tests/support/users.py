@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -13,12 +14,12 @@ import pynvml
 import pytest
 
 import gpulease
+from gpulease.simulation.library import library_path
 from support.site import Site
 from support.waiting import PATIENCE
 
 FOLDERS = (Path(gpulease.__file__).parents[1], Path(pynvml.__file__).parent)
-# The stand-in in Python, since a user without a cache would build the library in C first.
-PATHS = {"PYTHONPATH": ":".join(map(str, FOLDERS)), "GPULEASE_SIMULATION_LIBRARY": "python"}
+PATHS = {"PYTHONPATH": ":".join(map(str, FOLDERS))}
 WORKS = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import gpulease, pynvml']))"
 
 
@@ -36,6 +37,16 @@ def becoming(uid: int) -> list[str]:
     return ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
 
 
+def shared_cache(site: Site) -> str:
+    """A cache of root's with the simulated library in it, so that not every user builds one of its own."""
+    cache, built = site.folder / "cache", library_path()
+    if not cache.exists():
+        shutil.copytree(built.parent, cache / "gpulease" / built.parent.name)
+        for folder in (cache, cache / "gpulease", cache / "gpulease" / built.parent.name):
+            folder.chmod(0o755)
+    return str(cache)
+
+
 class User:
     """Runs commands at a site as `uid`, with a home of its own."""
 
@@ -44,7 +55,7 @@ class User:
         self.home = site.folder / f"home-{uid}"
         self.home.mkdir(mode=0o700)
         os.chown(self.home, uid, uid)
-        self.environ = {**site.environ, **PATHS, "HOME": str(self.home)}
+        self.environ = {**site.environ, **PATHS, "HOME": str(self.home), "XDG_CACHE_HOME": shared_cache(site)}
         self.environ.pop("XDG_RUNTIME_DIR", None)
 
     def words(self, *words: str) -> list[str]:

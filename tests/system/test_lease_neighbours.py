@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,30 +142,60 @@ def test_the_lock_is_held_while_the_broker_looks(site: Apart) -> None:
     wait_until(lambda: not refused())
 
 
-def test_a_lock_file_that_was_removed_is_made_again(tmp_path: os.PathLike[str]) -> None:
-    folder = os.path.join(tmp_path, "safe_gpu")
-    lock = SafeGpuLock(folder)
-    assert lock.take()
-    lock.give()
-    os.unlink(os.path.join(folder, NAME))
-    assert lock.take()
-    words = [sys.executable, "-c", HOLD_LOCK.replace("LOCK_EX", "LOCK_EX | fcntl.LOCK_NB"), folder, NAME]
-    assert subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL).returncode != 0
-    lock.give()
+TRY_LOCK = """
+import fcntl, os, sys
+lock = os.open(sys.argv[1], os.O_RDWR)  # the file that is there now; none is made
+try:
+    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("taken")
+except BlockingIOError:
+    print("refused")
+"""
 
 
-def test_a_lock_that_is_a_link_or_no_file_is_not_touched(tmp_path: os.PathLike[str]) -> None:
-    folder, target = os.path.join(tmp_path, "safe_gpu"), os.path.join(tmp_path, "target")
-    os.mkdir(folder)
-    os.symlink(target, os.path.join(folder, NAME))
-    lock = SafeGpuLock(folder)
+def newcomer(folder: Path) -> str:
+    """What happens to a process that asks for the lock now: `taken` or `refused`. Anything else is an error."""
+    words = [sys.executable, "-c", TRY_LOCK, str(folder / NAME)]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def replace(path: Path) -> None:
+    path.rename(path.with_name("old"))
+    path.touch()
+
+
+@pytest.mark.parametrize("change", [remove, replace])
+def test_the_lock_is_that_of_the_file_that_a_newcomer_finds(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    folder = tmp_path / "safe_gpu"
+    lock = SafeGpuLock(str(folder))
     assert lock.take()
-    assert not os.path.exists(target)
-    os.unlink(os.path.join(folder, NAME))
-    os.mkfifo(os.path.join(folder, NAME))
-    lock = SafeGpuLock(folder)
-    assert lock.take()
+    assert newcomer(folder) == "refused"
     lock.give()
+    assert newcomer(folder) == "taken"
+    change(folder / NAME)
+    assert lock.take()
+    assert newcomer(folder) == "refused"
+    lock.give()
+    assert newcomer(folder) == "taken"
+
+
+def test_a_lock_that_is_a_link_is_neither_followed_nor_held(tmp_path: Path) -> None:
+    (tmp_path / NAME).symlink_to(tmp_path / "target")
+    lock = SafeGpuLock(str(tmp_path))
+    assert lock.take()
+    assert not lock.held
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_lock_that_is_no_regular_file_is_not_held(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    lock = SafeGpuLock(str(tmp_path))
+    assert lock.take()
+    assert not lock.held
 
 
 SAFE_GPU = """

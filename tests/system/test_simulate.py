@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gpulease.errors import SimulationError, UnknownDevice, UsageError
+from gpulease.errors import NoLibrary, SimulationError, UnknownDevice, UsageError
 from gpulease.simulation import activate, folder, keys, library, state
 
 GPULEASE = [sys.executable, "-m", "gpulease"]
@@ -365,12 +365,6 @@ def test_a_wrong_number_of_gpus_is_refused(tmp_path: Path, value: str) -> None:
         activate.directory_from_environment({"GPULEASE_SIMULATE": value, "GPULEASE_DIR": str(tmp_path)})
 
 
-def test_an_unknown_library_is_wrong_usage(environ: dict[str, str], tmp_path: Path) -> None:
-    environ["GPULEASE_SIMULATION_LIBRARY"] = "foo"
-    assert "c or python" in simulate(environ, "-n", "1", "--", "true", code=2)
-    assert "c or python" in run([*GPULEASE, "status"], inside(environ, tmp_path), code=2)
-
-
 def test_a_state_directory_of_somebody_else_is_no_traceback(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     environ = {**environ, "GPULEASE_SIMULATE": "2"}
@@ -442,8 +436,6 @@ def test_the_machine_of_an_environment_stays(tmp_path: Path) -> None:
 
 
 def test_many_that_build_at_once_get_one_whole_library(environ: dict[str, str], tmp_path: Path) -> None:
-    if library.find_compiler(environ) is None:
-        pytest.skip("no C compiler")
     environ = {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with ThreadPoolExecutor(3) as pool:
         built = set(pool.map(lambda _: library.library_path(environ), range(3)))
@@ -452,26 +444,83 @@ def test_many_that_build_at_once_get_one_whole_library(environ: dict[str, str], 
 
 
 def test_a_home_that_cannot_be_written_is_no_obstacle(environ: dict[str, str], tmp_path: Path) -> None:
-    if library.find_compiler(environ) is None:
-        pytest.skip("no C compiler")
     (tmp_path / "file").write_text("")
     built = library.library_path({**environ, "XDG_CACHE_HOME": str(tmp_path / "file")})
-    assert built is not None
     assert built.is_relative_to(environ["TMPDIR"])
 
 
-def test_without_a_compiler_there_is_no_library(environ: dict[str, str], tmp_path: Path) -> None:
-    bare = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": environ["TMPDIR"]}
-    assert library.library_path(bare) is None
+@pytest.fixture
+def no_compiler(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """Neither a compiler nor a library that was built earlier; a shell can still be found."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
+    places = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path), "GPULEASE_DIR": str(tmp_path / "dir")}
+    bare = {name: value for name, value in environ.items() if name not in ("CC", "LD_LIBRARY_PATH")}
+    return {**bare, **places, "PATH": str(tmp_path / "bin")}
 
 
-def test_the_customization_of_python_still_runs_without_a_compiler(environ: dict[str, str], tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text("print('own customization')\n")
-    environ = {**environ, "GPULEASE_SIMULATION_LIBRARY": "python", "PYTHONPATH": str(own)}
-    script = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
-    assert "own customization\n5\n" in simulate(environ, "-n", "5", "--", sys.executable, "-c", script)
+def names_what_to_install(told: str) -> None:
+    assert "there is no C compiler" in told
+    assert "apt-get install gcc libc6-dev" in told
+    assert "dnf install gcc" in told
+
+
+@pytest.mark.parametrize("words", [("simulate", "-n", "2", "--", "sh", "-c", "echo ran"), ("demo",)])
+def test_without_a_compiler_nothing_is_run_and_the_error_names_what_to_install(
+    no_compiler: dict[str, str], words: tuple[str, ...]
+) -> None:
+    ended = subprocess.run([*GPULEASE, *words], env=no_compiler, capture_output=True, text=True, timeout=DEADLINE)
+    assert (ended.returncode, ended.stdout) == (69, "")
+    assert len(ended.stderr.splitlines()) == 2
+    names_what_to_install(ended.stderr)
+    assert left_behind(no_compiler) == []
+
+
+def test_without_a_compiler_the_variable_gives_the_same_error_from_probe_and_broker(
+    no_compiler: dict[str, str],
+) -> None:
+    with TemporaryDirectory(prefix="gpulease-") as short:  # a socket's path is short
+        environ = {**no_compiler, "GPULEASE_SIMULATE": "2", "GPULEASE_DIR": short}
+        for verb in ("status", "select", "get", "status"):  # `get` starts a broker, which the next one asks
+            names_what_to_install(run([*GPULEASE, verb], environ, code=69))
+        run([*GPULEASE, "stop"], environ)
+
+
+def test_doctor_says_that_there_is_no_compiler(no_compiler: dict[str, str]) -> None:
+    def simulation(environ: dict[str, str]) -> dict[str, str]:
+        done = subprocess.run([*GPULEASE, "doctor", "--json"], env=environ, capture_output=True, timeout=DEADLINE)
+        (found,) = [one for one in json.loads(done.stdout)["findings"] if one["subject"] == "simulation"]
+        return dict(found)
+
+    for asked, level in (({}, "ok"), ({"GPULEASE_SIMULATE": "2"}, "error")):
+        found = simulation({**no_compiler, **asked})
+        assert found["level"] == level
+        names_what_to_install(f"{found['text']} {found['next_step']}")
+
+
+def test_a_library_that_was_built_earlier_needs_no_compiler(
+    environ: dict[str, str], no_compiler: dict[str, str]
+) -> None:
+    library.library_path({**environ, "XDG_CACHE_HOME": no_compiler["XDG_CACHE_HOME"]})
+    assert simulate(no_compiler, "-n", "2", "--", "sh", "-c", "nvidia-smi -L").count("GPU ") == 2
+
+
+def test_a_compiler_that_fails_is_named_with_what_it_said(no_compiler: dict[str, str], tmp_path: Path) -> None:
+    compiler = tmp_path / "bin" / "cc"
+    compiler.write_text("#!/bin/sh\necho 'In file x:' >&2\necho 'x.c:1: fatal error: stdio.h: not there' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    told = simulate(no_compiler, "-n", "1", "--", "sh", "-c", "echo ran", code=69)
+    assert f"{compiler} failed: x.c:1: fatal error: stdio.h: not there." in told
+    assert "apt-get install gcc libc6-dev" in told
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error_with_a_way_out(environ: dict[str, str], tmp_path: Path) -> None:
+    environ = {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GPULEASE_SIMULATE": "1", "HOME": str(tmp_path)}
+    built = library.library_path(environ)
+    built.write_bytes(b"damaged")
+    with TemporaryDirectory(prefix="gpulease-") as short:
+        told = run([*GPULEASE, "select"], {**environ, "GPULEASE_DIR": short}, code=69)
+    assert f"Remove {built.parent}" in told
 
 
 # ---- where the library is kept
@@ -480,8 +529,6 @@ def test_the_customization_of_python_still_runs_without_a_compiler(environ: dict
 @pytest.fixture
 def no_home(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """Where only the directory under /tmp is left to keep a library in."""
-    if library.find_compiler(environ) is None:
-        pytest.skip("no C compiler")
     (tmp_path / "file").write_text("")
     return {**environ, "XDG_CACHE_HOME": str(tmp_path / "file")}
 
@@ -496,7 +543,6 @@ def test_the_directory_under_tmp_is_private(no_home: dict[str, str]) -> None:
         built = library.library_path(no_home)
     finally:
         os.umask(before)
-    assert built is not None
     assert built.parent.parent == fallback(no_home)
     assert [os.stat(path).st_mode & 0o777 for path in (fallback(no_home), built.parent, built)] == [0o700, 0o700, 0o755]
 
@@ -521,38 +567,29 @@ def make_foreign(place: Path) -> None:
 @pytest.mark.parametrize("make", [make_open, make_link, make_foreign])
 def test_a_directory_that_others_prepared_is_not_used(no_home: dict[str, str], make: Callable[[Path], None]) -> None:
     planted = library.library_path(no_home)
-    assert planted is not None
     kept = fallback(no_home).rename(fallback(no_home).with_name("kept"))
     make(fallback(no_home))
     (kept / planted.parent.name).rename(fallback(no_home) / planted.parent.name)
-    found = library.library_path(no_home)
-    assert found is None or not found.is_relative_to(no_home["TMPDIR"])
-    beside = library.library_path({**no_home, "GPULEASE_SIMULATION_LIBRARY": "c"}, Path(no_home["TMPDIR"], "machine"))
-    assert beside is not None
+    with pytest.raises(NoLibrary, match="only you can change"):
+        library.library_path(no_home)
+    beside = library.library_path(no_home, Path(no_home["TMPDIR"], "machine"))
     assert fallback(no_home) not in beside.parents
 
 
 def test_a_library_is_not_used_from_below_a_directory_that_others_can_change(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    if library.find_compiler(environ) is None:
-        pytest.skip("no C compiler")
     cache = tmp_path / "above" / "cache"
     built = library.library_path({**environ, "XDG_CACHE_HOME": str(cache)})
-    assert built is not None
     assert built.is_relative_to(cache)
     (tmp_path / "above").chmod(0o777)
     found = library.library_path({**environ, "XDG_CACHE_HOME": str(cache)})
-    assert found is not None
     assert not found.is_relative_to(cache)
 
 
 def test_a_library_that_others_can_write_is_built_again(environ: dict[str, str], tmp_path: Path) -> None:
-    if library.find_compiler(environ) is None:
-        pytest.skip("no C compiler")
     environ = {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     built = library.library_path(environ)
-    assert built is not None
     built.write_bytes(b"planted")
     built.chmod(0o777)
     assert library.library_path(environ) == built
@@ -657,9 +694,7 @@ def smi(environ: dict[str, str], *words: str, code: int = 0) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("library", ["", "python"])
-def test_nvidia_smi_answers_in_csv(environ: dict[str, str], library: str) -> None:
-    environ = {**environ, "GPULEASE_SIMULATION_LIBRARY": library}
+def test_nvidia_smi_answers_in_csv(environ: dict[str, str]) -> None:
     asked = "--query-gpu=index,gpu_bus_id,name,memory.used,utilization.gpu,fan.speed"
     assert smi(environ, "--format=csv,noheader", asked).splitlines() == [
         "0, 00000000:07:00.0, NVIDIA A100-SXM4-80GB, 0 MiB, [N/A], [N/A]",

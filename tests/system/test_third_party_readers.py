@@ -9,10 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from gpulease.simulation.library import library_path
-
 MEBIBYTE = 1024**2
 MACHINE = (
     "gpu.0.utilization=93",
@@ -37,14 +33,7 @@ print(json.dumps([{
 """
 
 
-@pytest.fixture(params=["c", "python"])
-def library(request: pytest.FixtureRequest) -> str:
-    if request.param == "c" and library_path() is None:
-        pytest.skip("no C compiler")
-    return str(request.param)
-
-
-def read_all(tmp_path: Path, library: str, *commands: list[str]) -> list[Any]:
+def read_all(tmp_path: Path, *commands: list[str]) -> list[Any]:
     """What each command prints as JSON, all run in one machine on which two processes sit."""
     gpulease = [sys.executable, "-m", "gpulease"]
     settings = [word for assignment in MACHINE for word in ("--set", assignment)]
@@ -61,7 +50,7 @@ def read_all(tmp_path: Path, library: str, *commands: list[str]) -> list[Any]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("GPULEASE", "CUDA"))}
     ended = subprocess.run(
         [*machine, *occupying, *waiting_for(drawing), sys.executable, str(run_all), json.dumps(commands)],
-        env={**environ, "GPULEASE_SIMULATION_LIBRARY": library},
+        env=environ,
         capture_output=True,
         text=True,
         timeout=100,
@@ -88,9 +77,9 @@ def waiting_for(drawing: list[str]) -> list[str]:
 STATUS = [sys.executable, "-m", "gpulease", "status", "--json"]
 
 
-def test_gpustat_sees_what_status_says(tmp_path: Path, library: str) -> None:
+def test_gpustat_sees_what_status_says(tmp_path: Path) -> None:
     gpustat = [sys.executable, "-m", "gpustat", "--json"]
-    status, seen = read_all(tmp_path, library, STATUS, gpustat)
+    status, seen = read_all(tmp_path, STATUS, gpustat)
     assert len(seen["gpus"]) == len(status["devices"]) == 4
     assert sum(len(device["processes"]) for device in status["devices"]) == 3
     for device, gpu in zip(status["devices"], seen["gpus"], strict=True):
@@ -112,8 +101,8 @@ def test_gpustat_sees_what_status_says(tmp_path: Path, library: str) -> None:
         }
 
 
-def test_nvitop_sees_what_status_says(tmp_path: Path, library: str) -> None:
-    status, seen = read_all(tmp_path, library, STATUS, [sys.executable, "-c", NVITOP])
+def test_nvitop_sees_what_status_says(tmp_path: Path) -> None:
+    status, seen = read_all(tmp_path, STATUS, [sys.executable, "-c", NVITOP])
     fields = ("uuid", "name", "memory_total", "memory_used", "utilization", "temperature", "power")
     assert len(seen) == 4
     for device, gpu in zip(status["devices"], seen, strict=True):

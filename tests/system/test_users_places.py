@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.site import MARK, Site
-from support.users import PATHS, User, becoming, interpreter
+from support.users import PATHS, User, becoming, interpreter, shared_cache
 from support.waiting import wait_until
 
 import gpulease as gpulease_package
@@ -176,6 +176,7 @@ class Island:
         self.site = Site(shared=True, base="/var/tmp")
         self.environ = {k: v for k, v in self.site.environ.items() if not k.startswith(("GPULEASE_", "XDG_", "TMP"))}
         self.environ |= {**PATHS, MARK: str(self.site.folder), "HOME": str(self.site.folder / "home")}
+        self.environ["XDG_CACHE_HOME"] = shared_cache(self.site)
         self.simulated = {"GPULEASE_SIMULATION": str(self.site.state)}
         mounts = "mount -t tmpfs -o mode=755 none /run && mount -t tmpfs -o mode=1777 none /tmp"
         self.keeper = self.site.popen(

@@ -26,11 +26,13 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    from gpulease.simulation.library import library_path
     from gpulease.simulation.state import create
 
     with tempfile.TemporaryDirectory(prefix="gpulease-demo-") as folder, ExitStack() as stack:
         machine = Path(folder) / "machine"
         create(machine, 4, "a100")
+        library_path(beside=machine)  # before the tour begins, since no step of it can do without
         places = {"GPULEASE_SIMULATION": str(machine), "GPULEASE_DIR": str(Path(folder) / "broker")}
         tour = _Tour({**os.environ, **places}, Path(folder), Terminal())
         stack.callback(tour.end)

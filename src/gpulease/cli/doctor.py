@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpulease import __version__
 from gpulease.cli.parsing import add_json
 from gpulease.cli.render import Terminal, clean
-from gpulease.errors import GpuleaseError
+from gpulease.errors import GpuleaseError, NoLibrary
 
 EXAMPLES = """\
 The exit code is 0 when no finding is an error, and 69 when one is.
@@ -78,21 +78,20 @@ def _software() -> Iterator[Finding]:
 
 def _simulation() -> Finding:
     environ = os.environ
-    if not (environ.get("GPULEASE_SIMULATION") or environ.get("GPULEASE_SIMULATE")):
-        return Finding("ok", "simulation", "off")
     from gpulease.simulation.activate import directory_from_environment
-    from gpulease.simulation.library import library_path
+    from gpulease.simulation.library import built_library, find_compiler, library_path
 
     try:
         directory = directory_from_environment(environ)
+        if directory is not None:
+            library_path(environ, beside=directory)
     except GpuleaseError as error:
         return Finding("error", "simulation", error.what, error.next_step)
-    if directory is None:
-        return Finding("ok", "simulation", "off")
-    asked = environ.get("GPULEASE_SIMULATION_LIBRARY") == "python"
-    missing = "as was asked for" if asked else "as there is no C compiler"
-    kind = "C library" if not asked and library_path() else f"Python stand-in, {missing}"
-    return Finding("warning", "simulation", f"on ({kind}): the GPUs below are SIMULATED", f"State is in {directory}.")
+    if directory is not None:
+        return Finding("warning", "simulation", "on: the GPUs below are SIMULATED", f"State is in {directory}.")
+    if built_library(environ) is None and find_compiler(environ) is None:
+        return Finding("ok", "simulation", "off; there is no C compiler to build its library", NoLibrary.next_step)
+    return Finding("ok", "simulation", "off")
 
 
 def _library() -> Finding:
@@ -100,7 +99,7 @@ def _library() -> Finding:
     from ctypes.util import find_library
 
     if os.environ.get("GPULEASE_SIMULATION") or os.environ.get("GPULEASE_SIMULATE"):
-        return Finding("ok", "library", "the simulated one")
+        return Finding("ok", "library", "none needed for simulated GPUs")
     found = find_library("nvidia-ml")
     if found:
         return Finding("ok", "library", found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from gpulease.errors import NoDevices, Unavailable, UsageError
+from gpulease.errors import NoDevices, NoLibrary, Unavailable, UsageError
 from gpulease.model import Device, Sample
 from gpulease.places import simulated
 from gpulease.probes.base import Probe, SeveralProbes
@@ -27,6 +27,8 @@ class Marked:
     def snapshot(self) -> Sample:
         try:
             return self._probe.snapshot()
+        except NoLibrary:
+            raise  # no fault of the machine's
         except Unavailable as trouble:
             what = f"{trouble.what} (The machine is SIMULATED.)"
             raise type(trouble)(

@@ -1,1 +1,1 @@
-"""Simulated GPUs: state files, the library that answers NVML calls from them, and its stand-in."""
+"""Simulated GPUs: state files, and the library that answers NVML calls from them."""

@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpulease.errors import SimulationError, UsageError
+from gpulease.errors import NoLibrary, SimulationError, UsageError
 from gpulease.simulation import state
-from gpulease.simulation.library import check_choice, library_path
+from gpulease.simulation.library import library_path
 
 HOW_TO_ASK = (
     f"Set it to a whole number from 1 to {state.MAXIMUM_GPUS}, with a profile after a colon if you like: 4:mixed."
@@ -26,12 +26,10 @@ def directory_from_environment(environ: Mapping[str, str]) -> Path | None:
     It can be read: a machine that is gone or damaged is an error here, and not a driver that is missing later.
     """
     if named := environ.get("GPULEASE_SIMULATION"):
-        check_choice(environ)
         return _named(named, environ)
     wanted = environ.get("GPULEASE_SIMULATE", "").strip()
     if wanted in ("", "0"):
         return None
-    check_choice(environ)
     count, profile = _parse(wanted)
     return _kept(_state_base(environ) / f"simulated-{count}-{profile}", count, profile)
 
@@ -63,26 +61,21 @@ def _check(directory: Path, repair: str) -> None:
 
 def activate(directory: Path) -> None:
     """From here on `pynvml` in this process sees the simulated machine; nvmlInit is still the caller's."""
-    library = library_path(beside=directory)
-    if library is None or not _load(library, directory):
-        from gpulease.simulation.standin import install
-
-        install(directory)
-
-
-def _load(library: Path, directory: Path) -> bool:
     import ctypes
 
     import pynvml
 
+    library = library_path(beside=directory)
     try:
         loaded = ctypes.CDLL(str(library))
-    except OSError:
-        return False
+    except OSError as error:
+        raise NoLibrary(
+            f"GPUs cannot be simulated: the library cannot be loaded: {error}.",
+            f"Remove {library.parent}, or set XDG_CACHE_HOME to a folder on a disk that programs may run from.",
+        ) from None
     loaded.nvmlsimUse(os.fsencode(directory))
     pynvml.nvmlLib = loaded
     getattr(pynvml, "_nvmlGetFunctionPointer_cache", {}).clear()
-    return True
 
 
 def _parse(wanted: str) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpulease.errors import UsageError
+from gpulease.errors import NoLibrary
 from gpulease.simulation import trust
 
 NAME = "libnvidia-ml.so.1"
@@ -23,34 +23,43 @@ FALLBACK = "gpulease-"  # and the uid
 SCRATCH = ".building-"
 
 
-def library_path(environ: Mapping[str, str] = os.environ, beside: Path | None = None) -> Path | None:
-    """The simulated libnvidia-ml.so.1, built if need be; None where that cannot be done.
+def library_path(environ: Mapping[str, str] = os.environ, beside: Path | None = None) -> Path:
+    """The simulated libnvidia-ml.so.1: one that was built earlier, else a new one.
 
     Where no cache is safe to use, it is built `beside` the state of the machine, which may be one's own.
     """
-    check_choice(environ)
     source = source_path()
-    if environ.get("GPULEASE_SIMULATION_LIBRARY") == "python" or not source.is_file():
-        return None
-    folder = f"nvmlsim-{_fingerprint(source)}"
-    places = [*_cache_places(environ), *([] if beside is None else [_resolved(beside / "library")])]
-    places = [place for place in places if is_listable(place)]
-    for place in places:
-        if _is_usable(place) and trust.is_safe_file(str(place / folder / NAME)):
-            return place / folder / NAME
+    if found := built_library(environ, beside):
+        return found
     compiler = find_compiler(environ)
     if compiler is None:
-        return None
-    return next((built for place in places if (built := _build(compiler, source, place / folder))), None)
+        raise NoLibrary("GPUs cannot be simulated: there is no C compiler to build the library with.")
+    trouble = NoLibrary(
+        "GPUs cannot be simulated: there is no folder for the library that only you can change.",
+        "Set XDG_CACHE_HOME to such a folder.",
+    )
+    for folder in _folders(environ, beside):
+        try:
+            if built := _build(compiler, source, folder):
+                return built
+        except NoLibrary as error:  # the next folder may do: this one's disk may be full
+            trouble = error
+    raise trouble
 
 
-def check_choice(environ: Mapping[str, str]) -> None:
-    chosen = environ.get("GPULEASE_SIMULATION_LIBRARY", "")
-    if chosen not in ("", "c", "python"):
-        raise UsageError(
-            f"GPULEASE_SIMULATION_LIBRARY={chosen[:80]} is no library of the simulation.",
-            "Set it to c or python, or unset it.",
-        )
+def built_library(environ: Mapping[str, str] = os.environ, beside: Path | None = None) -> Path | None:
+    """The library, if it was built earlier."""
+    for folder in _folders(environ, beside):
+        if _is_usable(folder.parent) and trust.is_safe_file(str(folder / NAME)):
+            return folder / NAME
+    return None
+
+
+def _folders(environ: Mapping[str, str], beside: Path | None) -> list[Path]:
+    """Where this version of the library may be, the best first."""
+    places = [*_cache_places(environ), *([] if beside is None else [_resolved(beside / "library")])]
+    name = f"nvmlsim-{_fingerprint(source_path())}"
+    return [place / name for place in places if is_listable(place)]
 
 
 def is_listable(place: Path) -> bool:
@@ -66,7 +75,7 @@ def find_compiler(environ: Mapping[str, str]) -> list[str] | None:
     from shutil import which
 
     wanted = environ.get("CC", "").split()
-    for command in ([wanted] if wanted else []) + [["cc"], ["gcc"], ["clang"]]:
+    for command in ([wanted] if wanted else []) + [["cc"], ["gcc"], ["clang"], ["tcc"]]:
         if found := which(command[0], path=environ.get("PATH")):
             return [found, *command[1:]]
     return None
@@ -116,8 +125,7 @@ def _is_usable(place: Path) -> bool:
 
 
 def _build(compiler: list[str], source: Path, folder: Path) -> Path | None:
-    from subprocess import SubprocessError
-
+    """None where the folder cannot be used."""
     library = folder / NAME
     try:
         trust.make_private_folders(str(folder.parent))
@@ -128,7 +136,7 @@ def _build(compiler: list[str], source: Path, folder: Path) -> Path | None:
                 _remove_leftovers(folder.parent)
             if not trust.is_safe_file(str(library)):  # another process may have been first
                 _compile(compiler, source, folder)
-    except (OSError, SubprocessError):
+    except OSError:
         pass
     return library if trust.is_safe_file(str(library)) else None
 
@@ -141,12 +149,22 @@ def _compile(compiler: list[str], source: Path, folder: Path) -> None:
     scratch = Path(mkdtemp(prefix=SCRATCH, dir=folder.parent))
     try:
         command = [*compiler, *FLAGS, str(source), "-o", str(scratch / NAME)]
-        subprocess.run(command, check=True, capture_output=True, timeout=BUILD_SECONDS)
+        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=BUILD_SECONDS)
         (scratch / NAME).chmod(0o755)  # whatever the umask is
         shutil.rmtree(folder, ignore_errors=True)  # if it is there, it is damaged
         scratch.rename(folder)
+    except subprocess.TimeoutExpired:
+        raise NoLibrary(f"GPUs cannot be simulated: {compiler[0]} took more than {BUILD_SECONDS} s.") from None
+    except subprocess.CalledProcessError as error:
+        raise NoLibrary(f"GPUs cannot be simulated: {compiler[0]} failed: {_complaint(error.stderr)}") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _complaint(told: str) -> str:
+    """The line of a compiler's output that says what is wrong, as far as one can tell."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()] or ["it does not say why"]
+    return next((line for line in lines if "error" in line), lines[0])[:200].rstrip(".") + "."
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The fields of nvidia-smi that the stand-in knows: how each is read, and its unit."""
+"""The fields that our nvidia-smi knows: how each is read, and its unit."""
 
 from __future__ import annotations
 
