@@ -16,7 +16,7 @@ from gpulease.quantities import parse_bytes
 from gpulease.report import document
 from gpulease.selection import Candidate, Rules, candidate, check, choose
 from gpulease.visible import check as check_visible
-from gpulease.visible import visible_devices
+from gpulease.visible import variables, visible_devices
 
 Named = int | str | Iterable[int | str]
 
@@ -55,7 +55,7 @@ def select(
             return ""
         raise
     if set_environment:
-        os.environ.update(environment_for(chosen))
+        os.environ.update(variables(chosen))
     return ",".join(device.label for device in chosen)
 
 
@@ -105,23 +105,6 @@ def _leased() -> dict[str, str]:
     told = _broker_status() or {"devices": []}
     states = {row["uuid"]: row["state"] for row in told["devices"]}
     return {uuid: state for uuid, state in states.items() if state in ("leased", "shared", "draining", "excluded")}
-
-
-def environment_for(devices: Iterable[Device]) -> dict[str, str]:
-    """The variables that show a program just these devices: UUIDs, since an index means another card elsewhere."""
-    chosen = list(devices)
-    if any(device.uuid.startswith("unknown-") for device in chosen):
-        # The driver does not tell the UUIDs. In PCI order an index is the next best name.
-        return {
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(device.label for device in chosen),
-        }
-    if chosen and all(device.vendor == "amd" for device in chosen):
-        return {"ROCR_VISIBLE_DEVICES": ",".join(device.uuid for device in chosen)}
-    return {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in chosen),
-    }
 
 
 def device_names(devices: Named) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from gpulease import client as wire_client
 from gpulease.client import Client
 from gpulease.errors import BrokerUnavailable, NotFound, UsageError
 from gpulease.quantities import LONGEST, parse_bytes, parse_seconds
+from gpulease.visible import NAMES, variables
 
 Placeholder = Callable[[int], object]
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES")
 
 
 class LeasedDevice(NamedTuple):
@@ -54,10 +54,7 @@ class Held:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that show a child process just these devices."""
-        uuids = ",".join(device.uuid for device in self.devices)
-        if all(device.vendor == "amd" for device in self.devices):
-            return {"ROCR_VISIBLE_DEVICES": uuids}
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuids}
+        return variables(self.devices)
 
     def release(self) -> None:
         """Give back. A second time, or in a forked child, it does nothing."""
@@ -103,7 +100,7 @@ class _Environment:
     def enter(self, lease: Held) -> None:
         with self._lock:
             if not self._held:
-                self._before = {name: os.environ.get(name) for name in VARIABLES}
+                self._before = {name: os.environ.get(name) for name in NAMES}
             self._held.append(lease)
             os.environ.update(lease.environment)
 
@@ -114,7 +111,7 @@ class _Environment:
             if newest:
                 shown = self._held[-1].environment if self._held else {}
                 ours = lease.environment  # what the program set itself in the meantime stays as it is
-                kept = {name for name in VARIABLES if os.environ.get(name) == ours.get(name)}
+                kept = {name for name in NAMES if os.environ.get(name) == ours.get(name)}
                 _set({name: value for name, value in {**self._before, **shown}.items() if name in kept})
 
     def renew_lock(self) -> None:

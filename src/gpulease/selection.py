@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from gpulease.errors import NotEnoughDevices, UnknownDevice, UsageError
-from gpulease.model import Device
+from gpulease.model import Device, Request
 from gpulease.states import computing, unexplained_memory
 
 ORDERS = ("random", "free-memory", "index")
@@ -98,6 +98,14 @@ def find(name: str, devices: Sequence[Device]) -> Device:
     there = ", ".join(device.label for device in devices)
     what = "fits several devices" if matches else "is not a device here"
     raise UnknownDevice(f"{name!r} {what}: there are {there}.")
+
+
+def resolve(request: Request, devices: Sequence[Device]) -> Request:
+    """The same request with each device that a person named replaced by its UUID."""
+    return request._replace(
+        devices=tuple(find(name, devices).uuid for name in request.devices),
+        exclude=tuple(find(name, devices).uuid for name in request.exclude),
+    )
 
 
 def _named_labels(devices: Sequence[Device], rules: Rules) -> set[str] | None:

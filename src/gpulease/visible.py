@@ -1,4 +1,4 @@
-"""PURE: which devices CUDA_VISIBLE_DEVICES leaves visible, read as CUDA itself reads it.
+"""PURE: which devices a program sees: CUDA_VISIBLE_DEVICES read as CUDA itself reads it, and written.
 
 Unset shows all, empty shows none. The kind of the first entry decides: numbers, `GPU-` names or `MIG-`
 names, where a name may be cut short as long as it names one device. The first entry that is not valid
@@ -8,10 +8,49 @@ strtoul has it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gpulease.errors import BadVisibleDevices
-from gpulease.model import Device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Protocol
+
+    from gpulease.model import Device
+
+    class Shown(Protocol):
+        """A device of a sample, of a lease or of a message."""
+
+        @property
+        def uuid(self) -> str: ...
+        @property
+        def label(self) -> str: ...
+        @property
+        def vendor(self) -> str: ...
+
+
+NAMES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES")
+UNTOLD = ("unknown-", "MIG-unknown-", "AMD-")  # how a probe names a device whose UUID the driver does not tell
+
+
+def variables(devices: Iterable[Shown]) -> dict[str, str]:
+    """The variables that show a program just these devices: UUIDs, since an index means another card elsewhere."""
+    chosen = list(devices)
+    amd = [device for device in chosen if device.vendor == "amd"]
+    others = [device for device in chosen if device.vendor != "amd"]
+    shown = {"ROCR_VISIBLE_DEVICES": _written(amd)} if amd else {}
+    if others or not amd:
+        shown |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": _written(others)}
+    return shown
+
+
+def _written(devices: list[Shown]) -> str:
+    """Where one UUID is not told all are indices, for the two kinds cannot be mixed.
+
+    CUDA has no index for a MIG instance, so it is told the GPU, once, and takes the first instance of it.
+    """
+    if any(device.uuid.startswith(UNTOLD) for device in devices):
+        return ",".join(dict.fromkeys(device.label.partition(":")[0] for device in devices))
+    return ",".join(device.uuid for device in devices)
 
 
 def visible_devices(value: str | None, devices: Sequence[Device]) -> tuple[Device, ...]:

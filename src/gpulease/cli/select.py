@@ -90,14 +90,14 @@ def _choose(arguments: Namespace) -> tuple[Device, ...]:
 def _become(arguments: Namespace, chosen: tuple[Device, ...]) -> int:
     if arguments.json or arguments.export:
         raise UsageError("--json and --export print, and a command was given too.", "Leave one of the two out.")
-    from gpulease.api import environment_for
     from gpulease.execution import become
+    from gpulease.visible import variables
 
-    become(arguments.command, environment_for(chosen))
+    become(arguments.command, variables(chosen))
 
 
 def _print(arguments: Namespace, chosen: tuple[Device, ...]) -> None:
-    from gpulease.api import environment_for
+    from gpulease.visible import variables
 
     if arguments.json:
         import json
@@ -105,7 +105,7 @@ def _print(arguments: Namespace, chosen: tuple[Device, ...]) -> None:
         fields = ("index", "label", "uuid", "name")
         print(json.dumps({"devices": [{field: getattr(device, field) for field in fields} for device in chosen]}))
     elif arguments.export:
-        for name, value in environment_for(chosen).items():
+        for name, value in variables(chosen).items():
             print(f"export {name}={value}")
     else:
         print(",".join(device.uuid if arguments.uuid else device.label for device in chosen))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 
 from gpulease.client import Client, acquire
 
@@ -24,16 +23,15 @@ def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Message, Clie
             line.clear()
 
 
-def environment_of(granted: Message, arguments: Namespace | None = None) -> dict[str, str]:
-    """The variables with which a command sees just its devices."""
-    uuids = ",".join(device["uuid"] for device in granted["devices"])
-    changes = {
-        "GPULEASE_LEASE": granted["id"],
-        "GPULEASE_DEVICES": ",".join(device["label"] for device in granted["devices"]),
-    }
-    if all(device["vendor"] == "amd" for device in granted["devices"]):
-        return {**changes, "ROCR_VISIBLE_DEVICES": uuids}
-    return {**changes, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuids}
+def environment_of(granted: Message) -> dict[str, str]:
+    """The variables with which a command sees just its devices, and knows its lease."""
+    from types import SimpleNamespace
+
+    from gpulease.visible import variables
+
+    devices = [SimpleNamespace(**device) for device in granted["devices"]]
+    labels = ",".join(device.label for device in devices)
+    return {"GPULEASE_LEASE": granted["id"], "GPULEASE_DEVICES": labels, **variables(devices)}
 
 
 class _Line:
