@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None and name not in _MODULES:
+        raise AttributeError(f"module 'gpulease' has no attribute {name!r}")
     from importlib import import_module
 
-    if name in _MODULES:
-        return import_module(f"gpulease.{name}")
-    home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'gpulease' has no attribute {name!r}")
+        return import_module(f"gpulease.{name}")
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

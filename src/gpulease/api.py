@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
-from random import Random
-from typing import Any
 
 from gpulease.errors import BrokerUnavailable, GpuleaseError, UsageError
-from gpulease.model import Device
-from gpulease.probes.base import Probe
-from gpulease.probes.detect import open_probe
-from gpulease.quantities import parse_bytes
-from gpulease.report import document
-from gpulease.selection import Candidate, Rules, candidate, check, choose
-from gpulease.visible import check as check_visible
-from gpulease.visible import variables, visible_devices
 
-Named = int | str | Iterable[int | str]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from gpulease.model import Device
+    from gpulease.probes.base import Probe
+    from gpulease.selection import Candidate, Rules
+
+    Named = int | str | Iterable[int | str]
 
 
 def select(
@@ -41,6 +39,10 @@ def select(
     Returns their indices, as `"0,3"`. Raises NotEnoughDevices, or with `silent=True` returns `""`.
     A threshold of None is no threshold. Call it before anything initialises CUDA.
     """
+    from gpulease.quantities import parse_bytes
+    from gpulease.selection import Rules
+    from gpulease.visible import variables
+
     _check_types(name, devices, util, mem_util, processes, min_memory, selector)
     named = None if devices is None else device_names(devices)
     memory = parse_bytes(min_memory) if isinstance(min_memory, str) else min_memory
@@ -61,13 +63,22 @@ def select(
 
 def status(*, only_visible: bool = False) -> dict[str, Any]:
     """What `gpulease status --json` prints. `only_visible` keeps what CUDA_VISIBLE_DEVICES shows, in its order."""
-    shown = _broker_status() or document(_probe().snapshot(), os.uname().nodename)
+    shown = _broker_status() or _probed_status()
     if only_visible:
+        from gpulease.model import Device
+        from gpulease.visible import visible_devices
+
         devices = [Device(row["index"], row["uuid"], row["name"], instance=row["instance"]) for row in shown["devices"]]
         visible = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), devices)
         rows = {row["uuid"]: row for row in shown["devices"]}
         shown["devices"] = [rows[device.uuid] for device in visible]
     return shown
+
+
+def _probed_status() -> dict[str, Any]:
+    from gpulease.report import document
+
+    return document(_probe().snapshot(), os.uname().nodename)
 
 
 def _broker_status() -> dict[str, Any] | None:
@@ -87,12 +98,18 @@ def _broker_status() -> dict[str, Any] | None:
 
 
 def select_devices(rules: Rules, only_visible: bool = False) -> tuple[Device, ...]:
+    from random import Random
+
+    from gpulease.selection import candidate, check, choose
+
     check(rules)  # a request that makes no sense is wrong on any machine
     devices = _probe().snapshot().devices
     if only_visible:
+        from gpulease import visible
+
         value = os.environ.get("CUDA_VISIBLE_DEVICES")
-        check_visible(value, devices)
-        devices = visible_devices(value, devices)
+        visible.check(value, devices)
+        devices = visible.visible_devices(value, devices)
     for device in devices:
         _debug("saw %s", candidate(device))
     chosen = choose(devices, rules, Random(), _leased())
@@ -120,7 +137,7 @@ def _check_types(name: object, devices: object, *rest: object) -> None:
     limits, memory, selector = rest[:3], rest[3], rest[4]
     if name is not None and not isinstance(name, str):
         raise UsageError(f"The name is {name!r}.", "Give a part of the name as text.")
-    if isinstance(devices, float) or not isinstance(devices, (int, str, Iterable, type(None))):
+    if isinstance(devices, float) or not (devices is None or isinstance(devices, int) or hasattr(devices, "__iter__")):
         raise UsageError(f"The devices are {devices!r}.", "Give an index, a UUID, or a list of them.")
     for limit in limits:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
@@ -152,5 +169,7 @@ def _probe() -> Probe:
     """One probe for the life of the process: initialising a driver can cost seconds a GPU."""
     global _kept
     if _kept is None:
+        from gpulease.probes.detect import open_probe
+
         _kept = open_probe()
     return _kept

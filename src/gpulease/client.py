@@ -10,7 +10,6 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping
 
 from gpulease import PROTOCOL, places
 from gpulease.errors import BrokerUnavailable, NotGranted, NotPermitted, ProtocolError, StateError, by_code
@@ -18,6 +17,7 @@ from gpulease.wire import Unpacker, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from gpulease.wire import Message

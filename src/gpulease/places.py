@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 
 from gpulease.errors import BrokerUnavailable, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SYSTEM = "/run/gpulease"
 SHARED = "/tmp/gpulease"

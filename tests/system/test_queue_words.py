@@ -15,9 +15,9 @@ from support.other_users import as_user, needs_root, two_users
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
+from gpulease.cli.argument_parser import make_parser
 from gpulease.cli.completion import suggestions
 from gpulease.cli.main import VERBS
-from gpulease.cli.parsing import make_parser
 
 WRONG: list[tuple[int, str, list[str]]] = [
     (2, "--after is empty", ["add", "--after", "", "--", "true"]),

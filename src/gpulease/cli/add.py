@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
 
 from gpulease.cli import job_options as given
-from gpulease.cli.parsing import Once, add_command
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
 from gpulease.cli.requests import add_request, request_fields
 from gpulease.errors import UsageError
 
@@ -48,8 +47,8 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--env", action="append", default=[], metavar="K=V", help="one more variable; may be repeated")
     parser.add_argument("--retry", type=int, default=0, metavar="N", help="run again up to N times if it fails")
     parser.add_argument("--time-limit", metavar="TIME", help="kill it after so long, as 4h")
-    parser.add_argument("--after", action=Once, metavar="IDS", help="start after these are complete, as 3,4")
-    parser.add_argument("--after-any", action=Once, metavar="IDS", help="start after these have ended, however")
+    parser.add_argument("--after", action="once", metavar="IDS", help="start after these are complete, as 3,4")
+    parser.add_argument("--after-any", action="once", metavar="IDS", help="start after these have ended, however")
     parser.add_argument("--at", metavar="TIME", help="not before: 22:30, 2026-12-24T22:30, or in 2h")
     parser.add_argument("--hold", action="store_true", help="queue it but do not let it start (see `resume`)")
     parser.add_argument(

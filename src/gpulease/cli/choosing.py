@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import Once
+from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.errors import NotFound, UsageError
 
 TYPE_CHECKING = False
@@ -20,9 +18,9 @@ MISSING = "No such job"
 
 def add_choice(parser: ArgumentParser, required: bool = True, more: str = "") -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help=f"job ids and ranges, as 3,5-9; `all`; `last`{more}")
-    parser.add_argument("--label", action=Once, help="jobs with this label")
+    parser.add_argument("--label", action="once", help="jobs with this label")
     states = f"jobs in this state: {', '.join(STATES[:-1])} or {STATES[-1]}"
-    parser.add_argument("--state", action=Once, choices=STATES, metavar="STATE", help=states)
+    parser.add_argument("--state", action="once", choices=STATES, metavar="STATE", help=states)
     parser.set_defaults(choice_required=required)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpulease import __version__
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 from gpulease.cli.render import Terminal, clean
 from gpulease.errors import GpuleaseError
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, Namespace
-
 from gpulease.cli import job_options
 from gpulease.cli.choosing import add_choice, ask, choice, say
+from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
@@ -48,13 +47,13 @@ def configure(parser: ArgumentParser) -> None:
     add_choice(parser)
     parser.set_defaults(command_behind=True)
     for options, value, text in NUMBERS:
-        parser.add_argument(*options, type=int, default=SUPPRESS, metavar=value, help=text)
+        parser.add_argument(*options, type=int, metavar=value, help=text)
     for option, value, text in TEXTS:
-        parser.add_argument(option, default=SUPPRESS, metavar=value, help=text)
+        parser.add_argument(option, metavar=value, help=text)
 
 
 def run(arguments: Namespace) -> int:
-    changes = _changes(vars(arguments))
+    changes = _changes({name: value for name, value in vars(arguments).items() if value is not None})
     if not changes:
         raise UsageError("Nothing to change was given.", "See `gpulease edit --help`.")
     select = choice(arguments)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from typing import Any
-
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 from gpulease.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 EXAMPLES = """\
 examples:

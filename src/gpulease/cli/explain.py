@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import add_json, add_last
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, add_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 from gpulease.cli.requests import acquire_fields, add_request
 from gpulease.errors import UsageError
 

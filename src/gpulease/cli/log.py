@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 
 from gpulease.cli.choosing import ENDED, _ranges, add_choice, ask, choice
-from gpulease.cli.parsing import at_least
+from gpulease.cli.parsing import ArgumentParser, Namespace, at_least
 from gpulease.cli.show import open_log, tail
 from gpulease.errors import GpuleaseError, NotFound, UsageError
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
 from gpulease.cli.choosing import ENDED, add_choice, ask, choice
-from gpulease.cli.parsing import add_json, at_least
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +21,8 @@ examples:
   gpulease ls --label sweep1 --state failed
   gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
 """
+# Letters that need no quoting in a shell.
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 COLOURS = {
     "running": "green",
     "paused": "yellow",
@@ -134,9 +134,12 @@ def span(seconds: float) -> str:
 
 def command_text(job: dict[str, Any]) -> str:
     """As it may be typed; what is hidden from others is not a command."""
+    words = job["command"]
+    if words == ["(hidden)"] or all(word and PLAIN.issuperset(word) for word in words):
+        return " ".join(words)
     from shlex import join
 
-    return "(hidden)" if job["command"] == ["(hidden)"] else join(job["command"])
+    return join(words)
 
 
 def _text(job: dict[str, Any]) -> str:

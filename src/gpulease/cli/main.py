@@ -87,9 +87,7 @@ def run_verb(verb: str, words: list[str]) -> int:
 
 
 def load(verb: str):  # type: ignore[no-untyped-def]  # a module; its two functions are typed where they stand
-    from importlib import import_module
-
-    return import_module(f"gpulease.cli.{VERBS[verb][0]}")
+    return __import__(f"gpulease.cli.{VERBS[verb][0]}", fromlist=["run"])  # importlib would load more than the verb
 
 
 def _help(words: list[str]) -> int:

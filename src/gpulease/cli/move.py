@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import add_last, at_least
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_last, at_least
 
 EXAMPLES = """\
 It takes the priority of whoever stands there.

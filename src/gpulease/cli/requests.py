@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
+from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.errors import UsageError
 from gpulease.quantities import parse_bytes, parse_seconds
 

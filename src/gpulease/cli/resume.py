@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
 from gpulease.cli.choosing import add_choice
+from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.cli.pause import pause_or_resume
 
 EXAMPLES = """\

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
 from gpulease.cli.choosing import add_choice, ask, choice, say
+from gpulease.cli.parsing import ArgumentParser, Namespace
 
 EXAMPLES = """\
 examples:

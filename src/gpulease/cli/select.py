@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.parsing import add_command, add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_command, add_json
 from gpulease.errors import GpuleaseError, UsageError
 from gpulease.model import Device
 from gpulease.selection import ORDERS

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 
 EXAMPLES = """\
 They are kept. gpulimit's names (MAX_ERR_TIMES, SAFETY_KEEP_MEMORY, ...) are

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 
+from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.cli.requests import acquire_fields, add_request
 
 EXAMPLES = """\

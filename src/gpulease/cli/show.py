@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from argparse import ArgumentParser, Namespace
 
 from gpulease.cli.choosing import add_choice, ask, choice
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 from gpulease.errors import GpuleaseError, NotFound, NotPermitted
 
 TYPE_CHECKING = False

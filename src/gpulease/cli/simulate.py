@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from gpulease.cli.parsing import Parser, add_json
+from gpulease.cli.argument_parser import Parser
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 from gpulease.errors import SimulationError, UsageError
 from gpulease.simulation import state
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
-from typing import Any
 
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 from gpulease.cli.render import Terminal
 from gpulease.errors import Unavailable, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 EXAMPLES = """\
 examples:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpulease.cli.render import Terminal, fit, plain_table
 from gpulease.quantities import format_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STATE_COLOURS = {
     "free": "green",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import ArgumentParser, Namespace
 
 from gpulease.cli.choosing import add_choice, choice, named
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 from gpulease.errors import NotFound, NotGranted
 
 TYPE_CHECKING = False
