@@ -99,7 +99,7 @@ def _take_option(options: Options, word: str, rest: list[str], found: dict[str, 
 def _read(about: dict[str, Any], word: str) -> Any:
     try:
         value = about["type"](word) if "type" in about else word
-    except (ValueError, TypeError):
+    except Exception:  # argparse says what is wrong
         raise Irregular(word) from None
     if "choices" in about and value not in about["choices"]:
         raise Irregular(word)
