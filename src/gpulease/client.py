@@ -80,6 +80,11 @@ class Client:
             raise by_code(told["code"], told["what"], told["next_step"], told["fields"])
         return message
 
+    @property
+    def idle(self) -> bool:
+        """Whether the other end is there and has nothing to say."""
+        return not self._messages and not self._readable.poll(0)
+
     def silent(self) -> BrokerUnavailable:
         """The error for a broker that takes a question and gives no answer."""
         return BrokerUnavailable(

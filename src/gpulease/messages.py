@@ -7,7 +7,7 @@ or `granted`. Who asks is never in a message: the kernel tells.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from gpulease import PROTOCOL
 from gpulease.errors import GpuleaseError, ProtocolError, UsageError
@@ -196,3 +196,168 @@ def error(trouble: GpuleaseError) -> Message:
             "fields": {name: value for name, value in trouble.fields.items() if isinstance(value, (int, str, float))},
         }
     }
+
+
+# ---------------------------------------------------------------------- replies
+
+
+class GrantedDevice(TypedDict):
+    label: str
+    uuid: str
+    name: str
+    vendor: str
+
+
+class Granted(TypedDict):
+    id: str
+    devices: list[GrantedDevice]
+    memory: int | None
+    until: float | None
+
+
+class StillWaiting(TypedDict):
+    id: str
+    place: int
+    why: str
+
+
+class ShortLease(TypedDict):
+    id: str
+    devices: list[str]  # labels
+    user: str
+    until: float | None
+
+
+class Done(TypedDict):
+    """Of jobs: those that it was done to, and a sentence for each that was left as it is."""
+
+    ids: list[int]
+    skipped: list[str]
+
+
+class Added(TypedDict):
+    first: int
+    last: int
+
+
+class Ended(TypedDict):
+    id: int
+    state: str
+    exit_code: int | None
+
+
+class Waited(TypedDict):
+    ended: list[Ended]  # since the last such reply
+    left: int
+
+
+class JobRow(TypedDict):
+    """What `show --json` has of a job."""
+
+    id: int
+    command: list[str]
+    uid: int
+    user: str
+    cwd: str
+    request: dict[str, Any]
+    added: float
+    state: str
+    name: str | None
+    label: str | None
+    note: str | None
+    log: str
+    retry: int
+    time_limit: float | None
+    after: list[int]
+    after_any: bool
+    tries: int
+    started: float | None
+    ended: float | None
+    exit_code: int | None
+    signal: int | None
+    why: str | None
+    out_of_memory: bool
+    devices: list[str]
+    peak_memory: int | None
+    pid: int | None
+    why_waiting: str | None
+    environment: NotRequired[dict[str, str] | None]  # for its submitter, when asked for
+
+
+class Listing(TypedDict):
+    jobs: list[JobRow]
+    counts: dict[str, int]
+    paused: bool
+    simulated: bool
+
+
+class Parameter(TypedDict):
+    name: str
+    value: str
+    default: bool
+    meaning: str
+    gpulimit: str | None
+
+
+class Event(TypedDict):
+    """The other fields depend on `what`."""
+
+    time: float
+    what: str
+    user: str
+    id: NotRequired[str]
+    kind: NotRequired[str]
+    devices: NotRequired[list[str]]
+    pid: NotRequired[int | None]
+    why: NotRequired[str | None]
+    note: NotRequired[str | None]
+    waited: NotRequired[float]
+    until: NotRequired[float | None]
+
+
+class Verdict(TypedDict):
+    label: str
+    uuid: str
+    code: str
+    why: str
+
+
+class Explained(TypedDict):
+    id: str
+    lease: dict[str, Any] | None
+    why: str | None
+    devices: list[Verdict]
+    place: NotRequired[int]  # of what waits
+    code: NotRequired[str]
+
+
+class About(TypedDict):
+    pid: int
+    kind: str
+    user: str
+    directory: str
+    version: str
+    uptime: float
+
+
+class Stopped(TypedDict):
+    leases: int
+    jobs: int
+    line: int
+
+
+# verb -> what its `ok` is, or what each entry of its one list is
+REPLIES: dict[str, tuple[str | None, type]] = {
+    **dict.fromkeys(("kill", "rm", "pause", "resume", "move", "start", "retry", "edit", "clean"), (None, Done)),
+    "add": (None, Added),
+    "wait": (None, Waited),
+    "ls": (None, Listing),
+    "explain": (None, Explained),
+    "ping": (None, About),
+    "stop": (None, Stopped),
+    "release": ("released", ShortLease),
+    "renew": ("renewed", ShortLease),
+    "show": ("jobs", JobRow),
+    "set": ("parameters", Parameter),
+    "events": ("events", Event),
+}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
-from gpulease.errors import UsageError
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from gpulease.messages import Event
 
 EXAMPLES = """\
 examples:
@@ -27,14 +26,9 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-    from gpulease.quantities import parse_seconds
+    from gpulease.lease_verbs import events
 
-    if arguments.most is not None and arguments.most < 1:
-        raise UsageError(f"--most is {arguments.most}.", "Give 1 or more.")
-    since = None if arguments.since is None else parse_seconds(arguments.since)
-    most = arguments.most or (100 if since is None else 10_000)
-    told = Client().ask("events", since=since, most=most)["events"]
+    told = events(since=arguments.since, most=at_least(1, "--most", arguments.most))
     if arguments.json:
         import json
 
@@ -50,7 +44,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _row(event: dict[str, Any]) -> tuple[str, ...]:
+def _row(event: Event) -> tuple[str, ...]:
     import time
 
     stamp = time.strftime("%m-%d %H:%M:%S", time.localtime(event["time"]))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpulease.cli.choosing import ENDED, add_choice, ask, choice
+from gpulease.cli.choosing import add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least
+from gpulease.job_selection import ENDED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from gpulease.cli.render import Terminal
+    from gpulease.messages import JobRow, Listing
 
 EXAMPLES = """\
 Running jobs first, then the line in order with the reason why each waits, then
@@ -38,16 +38,17 @@ COLOURS = {
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_choice(parser, required=False)
+    add_choice(parser)
     parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
     parser.add_argument("--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000)")
     add_json(parser)
 
 
 def run(arguments: Namespace) -> int:
-    select = choice(arguments)
-    most = at_least(1, "--most", arguments.most) or (1000 if arguments.all or select else 50)
-    told = ask("ls", select, all=arguments.all, most=most)
+    from gpulease.queueing import ls
+
+    most = at_least(1, "--most", arguments.most)
+    told = ls(*arguments.ids, **filters(arguments), all=arguments.all, most=most)
     if arguments.json:
         import json
 
@@ -56,12 +57,13 @@ def run(arguments: Namespace) -> int:
     from gpulease.cli.render import Terminal
 
     terminal = Terminal()
-    more = [] if select else _more(told, arguments.all, terminal)
+    chosen = arguments.ids or arguments.label or arguments.state
+    more = [] if chosen else _more(told, arguments.all, terminal)
     print("\n".join([*_lines(told, terminal), *more]))
     return 0
 
 
-def _more(told: dict[str, Any], all: bool, terminal: Terminal) -> list[str]:
+def _more(told: Listing, all: bool, terminal: Terminal) -> list[str]:
     """How many there are beside those that are shown."""
     over = sum(told["counts"].get(state, 0) for state in ENDED)
     ended = over - sum(job["state"] in ENDED for job in told["jobs"])
@@ -71,7 +73,7 @@ def _more(told: dict[str, Any], all: bool, terminal: Terminal) -> list[str]:
     return [*lines, *([f"{mark} and {ended} more ended; see {'--most' if all else '--all'}"] if ended > 0 else [])]
 
 
-def _lines(told: dict[str, Any], terminal: Terminal) -> list[str]:
+def _lines(told: Listing, terminal: Terminal) -> list[str]:
     from gpulease.cli.render import plain_table
 
     mark = "SIMULATED GPUs; " if told["simulated"] else ""
@@ -96,7 +98,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return wrap(text, width)
 
 
-def _row(job: dict[str, Any]) -> tuple[str, ...]:
+def _row(job: JobRow) -> tuple[str, ...]:
     return (
         str(job["id"]),
         job["state"],
@@ -108,14 +110,14 @@ def _row(job: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _wants(job: dict[str, Any]) -> str:
+def _wants(job: JobRow) -> str:
     from gpulease.quantities import format_bytes
 
     memory = job["request"]["memory"]
     return f"({format_bytes(memory)})" if memory else f"({job['request']['gpus']})"
 
 
-def _time(job: dict[str, Any]) -> str:
+def _time(job: JobRow) -> str:
     import time
 
     if job["started"] is None or job["state"] in ("waiting", "held"):
@@ -132,9 +134,8 @@ def span(seconds: float) -> str:
     return f"{whole}s"
 
 
-def command_text(job: dict[str, Any]) -> str:
+def command_text(words: list[str]) -> str:
     """As it may be typed; what is hidden from others is not a command."""
-    words = job["command"]
     if words == ["(hidden)"] or all(word and PLAIN.issuperset(word) for word in words):
         return " ".join(words)
     from shlex import join
@@ -142,8 +143,8 @@ def command_text(job: dict[str, Any]) -> str:
     return join(words)
 
 
-def _text(job: dict[str, Any]) -> str:
-    text = job["name"] or command_text(job)
+def _text(job: JobRow) -> str:
+    text = job["name"] or command_text(job["command"])
     why = job["why_waiting"] or job["why"]
     code = job["exit_code"]
     end = f" [exit code {code}]" if job["state"] == "failed" and not why else ""

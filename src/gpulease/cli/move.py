@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_last, at_least
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_last
 
 EXAMPLES = """\
 It takes the priority of whoever stands there.
@@ -21,12 +21,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.cli.choosing import one_id
-    from gpulease.client import Client
+    from gpulease.queueing import move
 
-    index = at_least(0, "The place", arguments.index)
-    client = Client()
-    id = one_id(arguments.id, client)
-    client.ask("move", id=id, index=index)
-    print(f"moved {id}")
+    print(f"moved {move(arguments.id, arguments.index)['ids'][0]}")
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
-from gpulease.errors import UsageError
 
 EXAMPLES = """\
 examples:
@@ -22,12 +21,9 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
+    from gpulease.lease_verbs import release
 
-    what = [part for word in arguments.what for part in word.split(",") if part]
-    if what and arguments.mine:
-        raise UsageError("Leases were named, and --mine was given too.", "Leave one of the two out.")
-    done = Client().ask("release", what=what, mine=arguments.mine)["released"]
+    done = release(*arguments.what, mine=arguments.mine)
     if arguments.json:
         import json
 

@@ -21,10 +21,9 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     import time
 
-    from gpulease.client import Client
-    from gpulease.quantities import parse_seconds
+    from gpulease.lease_verbs import renew
 
-    done = Client().ask("renew", what=arguments.what, duration=parse_seconds(arguments.duration))["renewed"]
+    done = renew(*arguments.what, duration=arguments.duration)
     if arguments.json:
         import json
 

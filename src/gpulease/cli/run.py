@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
-from gpulease.cli.requests import acquire_fields, add_request
+from gpulease.cli.request_options import acquire_fields, add_request
 from gpulease.errors import UsageError
 
 EXAMPLES = """\

@@ -24,9 +24,9 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
+    from gpulease import queueing
 
-    told = Client().ask("set", name=arguments.name, value=arguments.value)["parameters"]
+    told = queueing.set(arguments.name, arguments.value)
     if arguments.json:
         import json
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpulease.cli.parsing import ArgumentParser, Namespace
-from gpulease.cli.requests import acquire_fields, add_request
+from gpulease.cli.request_options import acquire_fields, add_request
 
 EXAMPLES = """\
 examples:
