@@ -166,7 +166,7 @@ def acquire(
 
 
 # Until the pool asks by the public names.
-_kept, _connection, _put_back = thread_client._kept, thread_client.take, thread_client.put_back
+_connection, _put_back = thread_client.take, thread_client.put_back
 
 
 def _ask(directory: str | None, verb: str, **fields: Any) -> Any:

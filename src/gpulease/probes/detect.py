@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gpulease.errors import NoDevices, Unavailable, UsageError
 from gpulease.model import Device, Sample
-from gpulease.places import simulated
+from gpulease.probes import simulated
 from gpulease.probes.base import Probe, SeveralProbes
 from gpulease.probes.deadline import DEFAULT_SECONDS, WithDeadline
 
