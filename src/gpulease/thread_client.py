@@ -6,7 +6,7 @@ import os
 import time
 from _thread import _local  # threading.local, without the module around it
 
-from gpulease.client import PATIENCE, Client
+from gpulease.client import PATIENCE, Client, again
 from gpulease.errors import BrokerUnavailable
 
 TYPE_CHECKING = False
@@ -20,12 +20,15 @@ _kept = _local()
 
 
 def take() -> Client | None:
-    """This thread's idle connection, which is then the caller's; None when it has none that works."""
+    """This thread's connection, which is then the caller's; None when it has none.
+
+    Where the broker has ended it is one to the broker that comes after it, which knows what was granted.
+    """
     client: Client | None = getattr(_kept, "client", None)
     _kept.client = None
-    if client is not None and client.pid != os.getpid():
-        return None  # the parent's, from before a fork; it stays open there
-    return client if client is not None and client.idle else None
+    if client is None or client.pid != os.getpid():
+        return None  # it may be the parent's, from before a fork; it stays open there
+    return client if client.idle else again(client)
 
 
 def put_back(client: Client) -> None:
