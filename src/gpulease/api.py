@@ -9,7 +9,7 @@ from gpulease.errors import BrokerUnavailable, GpuleaseError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from gpulease.model import Device
@@ -39,16 +39,11 @@ def select(
     Returns their indices, as `"0,3"`. Raises NotEnoughDevices, or with `silent=True` returns `""`.
     A threshold of None is no threshold. Call it before anything initialises CUDA.
     """
-    from gpulease.quantities import parse_bytes
-    from gpulease.selection import Rules
+    given = {**locals(), "gpus": count}  # the arguments, by their names
     from gpulease.visible import variables
 
-    _check_types(name, devices, util, mem_util, processes, min_memory, selector)
-    named = None if devices is None else device_names(devices)
-    memory = parse_bytes(min_memory) if isinstance(min_memory, str) else min_memory
-    rules = Rules(_whole(count), name, named, util, mem_util, processes, memory, selector, order)
     try:
-        chosen = select_devices(rules, only_visible=only_visible)
+        chosen = select_devices(rules_of(given), only_visible=only_visible)
     except UsageError:
         raise
     except GpuleaseError as error:
@@ -124,28 +119,25 @@ def _leased() -> dict[str, str]:
     return {uuid: state for uuid, state in states.items() if state in ("leased", "shared", "draining", "excluded")}
 
 
-def device_names(devices: Named) -> tuple[str, ...]:
-    """`0`, `"0,2"`, `[0, "GPU-..."]` as a tuple of names."""
-    if isinstance(devices, (int, str)):
-        devices = [devices]
-    parts = (part.strip() for device in devices for part in str(device).split(","))
-    return tuple(part for part in parts if part)
+def rules_of(given: Mapping[str, Any]) -> Rules:
+    """The rules that options or arguments say; what is wrong with one is told before anything stumbles over it."""
+    from gpulease.request_fields import amount, texts
+    from gpulease.selection import Rules
 
-
-def _check_types(name: object, devices: object, *rest: object) -> None:
-    """Say what is wrong about an argument before anything inside stumbles over it."""
-    limits, memory, selector = rest[:3], rest[3], rest[4]
-    if name is not None and not isinstance(name, str):
-        raise UsageError(f"The name is {name!r}.", "Give a part of the name as text.")
-    if isinstance(devices, float) or not (devices is None or isinstance(devices, int) or hasattr(devices, "__iter__")):
-        raise UsageError(f"The devices are {devices!r}.", "Give an index, a UUID, or a list of them.")
-    for limit in limits:
+    rules = Rules(**{name: given[name] for name in Rules._fields if name in given})
+    if isinstance(rules.gpus, bool) or not isinstance(rules.gpus, int):
+        raise UsageError(f"The count is {rules.gpus!r}.", "Give a whole number of GPUs.")
+    if not isinstance(rules.name, (str, type(None))):
+        raise UsageError(f"The name is {rules.name!r}.", "Give a part of the name as text.")
+    for limit in (rules.util, rules.mem_util, rules.processes):
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
             raise UsageError(f"A limit is {limit!r}.", "Give a whole number, or None for no such rule.")
-    if not isinstance(memory, (int, str, type(None))):
-        raise UsageError(f"The memory is {memory!r}.", "Give bytes, or text as '40G'.")
-    if selector is not None and not callable(selector):
-        raise UsageError(f"The selector is {selector!r}.", "Give a function of one argument.")
+    if not isinstance(rules.min_memory, (int, str, type(None))):
+        raise UsageError(f"The memory is {rules.min_memory!r}.", "Give bytes, or text as '40G'.")
+    if rules.selector is not None and not callable(rules.selector):
+        raise UsageError(f"The selector is {rules.selector!r}.", "Give a function of one argument.")
+    devices = None if rules.devices is None else tuple(texts(rules.devices, "The list of devices"))
+    return rules._replace(devices=devices, min_memory=amount(rules.min_memory, "min_memory"))
 
 
 def _debug(message: str, *values: object) -> None:
@@ -154,12 +146,6 @@ def _debug(message: str, *values: object) -> None:
         import logging
 
         logging.getLogger("gpulease").debug(message, *values)
-
-
-def _whole(count: object) -> int:
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise UsageError(f"The count is {count!r}.", "Give a whole number of GPUs.")
-    return count
 
 
 _kept: Probe | None = None

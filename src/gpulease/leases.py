@@ -6,13 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulease import client as wire_client
 from gpulease import thread_client
 from gpulease.errors import NotFound, UsageError
 from gpulease.request_fields import amount, request_fields, seconds, texts
 from gpulease.visible import NAMES, variables
+
+if TYPE_CHECKING:
+    from gpulease.messages import Granted
 
 Placeholder = Callable[[int], object]
 
@@ -32,7 +35,7 @@ class Held:
     A child made by fork neither holds nor releases it.
     """
 
-    def __init__(self, granted: dict[str, Any], placeholder: Placeholder | None, directory: str | None = None) -> None:
+    def __init__(self, granted: Granted, placeholder: Placeholder | None, directory: str | None = None) -> None:
         self.id: str = granted["id"]
         self.devices = tuple(LeasedDevice(**device) for device in granted["devices"])
         self.memory: int | None = granted["memory"]

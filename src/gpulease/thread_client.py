@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from _thread import _local  # threading.local, without the module around it
 
-from gpulease.client import PATIENCE, Client, again
+from gpulease.client import Client, again, reconnect
 from gpulease.errors import BrokerUnavailable
 
 TYPE_CHECKING = False
@@ -43,34 +42,21 @@ def forget() -> None:
 def ask(verb: str, at: str | None = None, start: bool = True, **fields: Any) -> Any:
     """The answer of the broker that this thread is connected to, or of the one `at` a directory."""
     client = take()
-    if client is not None and at not in (None, client.directory):
-        client = None
-    until = time.monotonic() + PATIENCE
+    if client is None or at not in (None, client.directory):
+        client = Client(start) if at is None else reconnect(at)
     while True:
-        client = client or _connected(at, start, until)
-        at = client.directory
         try:
             answer = client.ask(verb, **fields)
             put_back(client)
             return answer
         except ConnectionError:
-            client = None
             if verb in ONCE:
                 raise BrokerUnavailable(
                     "The broker ended while it was asked.", "See with `gpulease ls` what came of it, and ask again."
                 ) from None
+            client = again(client)
         except BrokerUnavailable:
             raise  # it may yet answer, so the connection is not kept
         except Exception:
             put_back(client)
             raise
-
-
-def _connected(at: str | None, start: bool, until: float) -> Client:
-    while True:
-        try:
-            return Client(start, at)
-        except (BrokerUnavailable, ConnectionError):
-            if at is None or time.monotonic() > until:
-                raise
-            time.sleep(0.05)  # everybody's broker is started again by whoever runs it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,10 +30,7 @@ def run(arguments: Namespace) -> int:
 
     told = events(since=arguments.since, most=at_least(1, "--most", arguments.most))
     if arguments.json:
-        import json
-
-        print(json.dumps({"events": told}))
-        return 0
+        return print_json({"events": told})
     from gpulease.cli.render import Terminal, plain_table
 
     if not told:

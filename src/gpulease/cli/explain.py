@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, add_last
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, add_last, print_json
 
 EXAMPLES = """\
 examples:
@@ -23,10 +23,7 @@ def run(arguments: Namespace) -> int:
 
     told = explain(arguments.id)
     if arguments.json:
-        import json
-
-        print(json.dumps(told, indent=2))
-        return 0
+        return print_json(told, 2)
     from gpulease.cli.render import Terminal, plain_table
 
     terminal = Terminal()

@@ -11,7 +11,7 @@ from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from gpulease.messages import Granted
 
 EXAMPLES = """\
 Held for the shell or script that asked, and given back when that ends, or by
@@ -74,7 +74,7 @@ def _asker() -> int:
     return pid
 
 
-def _text(arguments: Namespace, granted: dict[str, Any]) -> str:
+def _text(arguments: Namespace, granted: Granted) -> str:
     if arguments.json:
         import json
 

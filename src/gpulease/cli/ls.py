@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, print_json
 from gpulease.job_selection import ENDED
 
 TYPE_CHECKING = False
@@ -50,10 +50,7 @@ def run(arguments: Namespace) -> int:
     most = at_least(1, "--most", arguments.most)
     told = ls(*arguments.ids, **filters(arguments), all=arguments.all, most=most)
     if arguments.json:
-        import json
-
-        print(json.dumps(told, indent=2))
-        return 0
+        return print_json(told, 2)
     from gpulease.cli.render import Terminal
 
     terminal = Terminal()

@@ -167,6 +167,13 @@ def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def print_json(document: object, indent: int | None = None) -> int:
+    import json
+
+    print(json.dumps(document, indent=indent))
+    return 0
+
+
 def add_last(parser: ArgumentParser, help: str) -> None:
     """The one job, or lease, that a verb is about."""
     parser.add_argument("id", metavar="ID", help=f"{help}; `last` is the newest job")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 EXAMPLES = """\
 examples:
@@ -25,9 +25,7 @@ def run(arguments: Namespace) -> int:
 
     done = release(*arguments.what, mine=arguments.mine)
     if arguments.json:
-        import json
-
-        print(json.dumps({"released": done}))
+        print_json({"released": done})
     elif not arguments.quiet:
         for lease in done:
             print(f"released {lease['id']}: GPU {','.join(lease['devices'])}")

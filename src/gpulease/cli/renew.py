@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 EXAMPLES = """\
 examples:
@@ -25,10 +25,7 @@ def run(arguments: Namespace) -> int:
 
     done = renew(*arguments.what, duration=arguments.duration)
     if arguments.json:
-        import json
-
-        print(json.dumps({"renewed": done}))
-        return 0
+        return print_json({"renewed": done})
     for lease in done:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(lease["until"]))
         print(f"renewed {lease['id']}: GPU {','.join(lease['devices'])} until {until}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 from gpulease.job_log import tail
 
 TYPE_CHECKING = False
@@ -34,10 +34,7 @@ def run(arguments: Namespace) -> int:
     told = show(*arguments.ids, **filters(arguments), environment=arguments.env)
     rows = [{**job, "output": tail(job["log"], LINES)} for job in told]
     if arguments.json:
-        import json
-
-        print(json.dumps({"jobs": rows}, indent=2))
-        return 0
+        return print_json({"jobs": rows}, 2)
     print("\n\n".join(_text(job) for job in rows))
     kept = [str(job["id"]) for job in told if arguments.env and job.get("environment") is None]
     if kept:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 from gpulease.cli.render import Terminal
 from gpulease.errors import Unavailable, UsageError
 
@@ -59,9 +59,7 @@ def _document(arguments: Namespace) -> dict[str, Any]:
 
 def _show(arguments: Namespace, document: dict[str, Any]) -> None:
     if arguments.json:
-        import json
-
-        print(json.dumps(document, indent=None if arguments.watch else 2))
+        print_json(document, None if arguments.watch else 2)
         return
     from gpulease.cli.status_table import lines
 

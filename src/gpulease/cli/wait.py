@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ def run(arguments: Namespace) -> int:
     progress = None if arguments.quiet else _Bar().show
     ended = wait(*arguments.ids, **filters(arguments), timeout=arguments.timeout, progress=progress)
     if arguments.json:
-        import json
-
-        print(json.dumps({"jobs": ended}))
+        print_json({"jobs": ended})
     return exit_code(ended)
 
 
