@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpulease.model import Device
-    from gpulease.probes.base import Probe
+    from gpulease.probes.probe import Probe
     from gpulease.selection import Candidate, Rules
 
     Named = int | str | Iterable[int | str]

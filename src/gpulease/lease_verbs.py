@@ -9,7 +9,7 @@ from gpulease.thread_client import ask
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpulease.job_selection import HasId
-    from gpulease.messages import Event, Explained, ShortLease
+    from gpulease.messages import EventRow, Explained, ShortLease
 
 
 def release(*what: int | str, mine: bool = False) -> list[ShortLease]:
@@ -40,12 +40,12 @@ def include(*devices: int | str) -> list[str]:
     return told
 
 
-def events(*, since: float | str | None = None, most: int | None = None) -> list[Event]:
+def events(*, since: float | str | None = None, most: int | None = None) -> list[EventRow]:
     """Who took and gave back what, when and why: the last hundred, or all `since` so long ago."""
     if most is not None and most < 1:
         raise UsageError(f"At most {most} events were asked for.", "Give 1 or more.")
     span = None if since is None else seconds(since, "since")
-    told: list[Event] = ask("events", since=span, most=most or (100 if span is None else 10_000))["events"]
+    told: list[EventRow] = ask("events", since=span, most=most or (100 if span is None else 10_000))["events"]
     return told
 
 

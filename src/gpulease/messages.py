@@ -240,14 +240,14 @@ class Added(TypedDict):
     last: int
 
 
-class Ended(TypedDict):
+class JobEnd(TypedDict):
     id: int
     state: str
     exit_code: int | None
 
 
 class Waited(TypedDict):
-    ended: list[Ended]  # since the last such reply
+    ended: list[JobEnd]  # since the last such reply
     left: int
 
 
@@ -291,7 +291,7 @@ class Listing(TypedDict):
     simulated: bool
 
 
-class Parameter(TypedDict):
+class ParameterRow(TypedDict):
     name: str
     value: str
     default: bool
@@ -299,7 +299,7 @@ class Parameter(TypedDict):
     gpulimit: str | None
 
 
-class Event(TypedDict):
+class EventRow(TypedDict):
     """The other fields depend on `what`."""
 
     time: float
@@ -315,7 +315,7 @@ class Event(TypedDict):
     until: NotRequired[float | None]
 
 
-class Verdict(TypedDict):
+class DeviceVerdict(TypedDict):
     label: str
     uuid: str
     code: str
@@ -326,7 +326,7 @@ class Explained(TypedDict):
     id: str
     lease: dict[str, Any] | None
     why: str | None
-    devices: list[Verdict]
+    devices: list[DeviceVerdict]
     place: NotRequired[int]  # of what waits
     code: NotRequired[str]
 
@@ -358,6 +358,6 @@ REPLIES: dict[str, tuple[str | None, type]] = {
     "release": ("released", ShortLease),
     "renew": ("renewed", ShortLease),
     "show": ("jobs", JobRow),
-    "set": ("parameters", Parameter),
-    "events": ("events", Event),
+    "set": ("parameters", ParameterRow),
+    "events": ("events", EventRow),
 }

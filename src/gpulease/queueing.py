@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpulease.job_selection import Named, Selection
-    from gpulease.messages import Added, Done, Ended, JobRow, Listing, Parameter
+    from gpulease.messages import Added, Done, JobEnd, JobRow, Listing, ParameterRow
 
 DAY = 86400.0  # seconds; the kernel does not wait for a month at once
 PART = 400_000  # characters of commands in one message
@@ -106,9 +106,9 @@ def change(select: Selection, changes: dict[str, Any]) -> Done:
     return done
 
 
-def set(name: str | None = None, value: str | None = None) -> list[Parameter]:
+def set(name: str | None = None, value: str | None = None) -> list[ParameterRow]:
     """The parameters of the queue and of the planner, or the one that is named, which gets the value."""
-    told: list[Parameter] = thread_client.ask("set", name=name, value=value)["parameters"]
+    told: list[ParameterRow] = thread_client.ask("set", name=name, value=value)["parameters"]
     return told
 
 
@@ -150,11 +150,11 @@ def wait(
     state: str | None = None,
     timeout: float | str | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Ended]:
+) -> list[JobEnd]:
     """How each job ended, through restarts of the broker. `progress` hears how many of how many have."""
     select = selection(jobs, label, state)
     until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-    ended: dict[int, Ended] = {}
+    ended: dict[int, JobEnd] = {}
     client = Client()
     while True:
         try:
@@ -169,7 +169,7 @@ def wait(
 
 
 def _left(
-    client: Client, until: float | None, ended: dict[int, Ended], progress: Callable[[int, int], None] | None
+    client: Client, until: float | None, ended: dict[int, JobEnd], progress: Callable[[int, int], None] | None
 ) -> int:
     """How many have not ended, after the next word of the broker."""
     told = None

@@ -27,7 +27,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(action.option_strings)} {value}"
 
 
-class Parser(argparse.ArgumentParser):
+class VerbParser(argparse.ArgumentParser):
     """Says in one line what is wrong, and where help is."""
 
     def __init__(self, **options: Any) -> None:
@@ -56,10 +56,10 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def make_parser(verb: str) -> Parser:
+def make_parser(verb: str) -> VerbParser:
     from gpulease.cli.main import VERBS, load
 
-    parser = Parser(
+    parser = VerbParser(
         prog=f"gpulease {verb}",
         description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.",
     )

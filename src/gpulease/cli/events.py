@@ -6,7 +6,7 @@ from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpulease.messages import Event
+    from gpulease.messages import EventRow
 
 EXAMPLES = """\
 examples:
@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _row(event: Event) -> tuple[str, ...]:
+def _row(event: EventRow) -> tuple[str, ...]:
     import time
 
     stamp = time.strftime("%m-%d %H:%M:%S", time.localtime(event["time"]))

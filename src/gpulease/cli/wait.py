@@ -9,7 +9,7 @@ from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpulease.messages import Ended
+    from gpulease.messages import JobEnd
 
 EXAMPLES = """\
 The exit code is 0 when all are complete, the job's own when one was waited for,
@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
     return exit_code(ended)
 
 
-def exit_code(ended: list[Ended]) -> int:
+def exit_code(ended: list[JobEnd]) -> int:
     if all(job["state"] == "complete" for job in ended):
         return 0
     if len(ended) == 1:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from gpulease.errors import NoDevices, Unavailable, UsageError
 from gpulease.model import Device, Sample
 from gpulease.probes import simulated
-from gpulease.probes.base import Probe, SeveralProbes
 from gpulease.probes.deadline import DEFAULT_SECONDS, WithDeadline
+from gpulease.probes.probe import Probe, SeveralProbes
 
 
 def open_probe(environ: Mapping[str, str] = os.environ) -> Probe:
