@@ -107,6 +107,7 @@ def test_a_connection_to_a_broker_that_ended_is_not_used(queue: QueueSite) -> No
 
 def test_every_reply_has_the_fields_that_it_is_typed_with(queue: QueueSite) -> None:
     queue.run("get", "--for", "1h")
+    gpulease.pause(queue=True)  # what waits is to be there still when the next verb is about it
     job, all = held(at="in 1h")[0], {"all": True}
     waiting = gpulease.submit(["true"], at="in 1h").id
     words: dict[str, dict[str, Any]] = {
@@ -128,6 +129,7 @@ def test_every_reply_has_the_fields_that_it_is_typed_with(queue: QueueSite) -> N
     order = [*words, *(verb for verb in REPLIES if verb not in words and verb != "stop"), "stop"]
     for verb in order:
         if verb == "pause":
+            gpulease.resume(queue=True)
             wait_until(lambda: gpulease.show("last")[0]["state"] == "running")
         list_name, typed = REPLIES[verb]
         told = queue.ask(verb, **words.get(verb, {}))
