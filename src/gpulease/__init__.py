@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from gpulease.leases import acquire
     from gpulease.pool.context import worker
     from gpulease.pool.executor import Pool
-    from gpulease.queueing import clean, kill, ls, move, pause, resume, retry, rm, set, show, start, wait
+    from gpulease.queueing import clean, kill, ls, move, pause, resume, retry, rm, show, start, wait
+    from gpulease.queueing import set as set
     from gpulease.submission import edit, jobs, submit
 
+# Without `set`, for `import *` must not hide Python's own.
 # fmt: off
 __all__ = [
     "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "include", "jobs", "kill", "ls",
-    "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select", "set", "show", "start",
+    "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select", "show", "start",
     "status", "submit", "wait", "worker",
 ]
 # fmt: on

@@ -92,17 +92,11 @@ def named(error: NotFound, select: Selection) -> NotFound:
     return NotFound(f"{MISSING}{label}{state}.", error.next_step)
 
 
-def pairs(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """3,4,5,9 as (3, 5), (9, 9)."""
-    parts: list[tuple[int, int]] = []
-    for id in sorted(ids):
-        if parts and parts[-1][1] == id - 1:
-            parts[-1] = (parts[-1][0], id)
-        else:
-            parts.append((id, id))
-    return parts
-
-
 def ranges(ids: Iterable[int]) -> str:
     """3,4,5,9 as 3-5,9."""
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in pairs(ids))
+    parts: list[list[int]] = []
+    for id in sorted(ids):
+        if not parts or parts[-1][-1] != id - 1:
+            parts.append([id])
+        parts[-1][1:] = [id]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpulease import client as wire_client
 from gpulease import thread_client
@@ -170,10 +170,6 @@ def acquire(
 
 # Until the pool asks by the public names.
 _connection, _put_back = thread_client.take, thread_client.put_back
-
-
-def _ask(directory: str | None, verb: str, **fields: Any) -> Any:
-    return thread_client.ask(verb, directory, **fields)
 
 
 def _bytes(value: int | str | None) -> int | None:

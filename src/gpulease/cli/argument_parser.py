@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
+from typing import Any, NoReturn
 
 
 class Help(argparse.RawDescriptionHelpFormatter):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.job_selection import STATES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def add_choice(parser: ArgumentParser, more: str = "") -> None:

@@ -6,14 +6,10 @@ import time
 
 from gpulease.cli.acting import say
 from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.job_fields import job_changes
 from gpulease.job_selection import selection
 from gpulease.request_fields import as_option
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 EXAMPLES = """\
 What is not named stays as it is.

@@ -10,9 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser as ArgumentParser
     from argparse import Namespace as Namespace
-    from typing import Any
+    from typing import Any as Any
 else:
-    ArgumentParser = Namespace = object  # for the signatures of the verbs
+    Any = ArgumentParser = Namespace = object  # for the signatures of the verbs
 
 REMAINDER = "..."  # as argparse has it, which is not loaded for a word
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError
 from gpulease.request_fields import as_option, request_fields, seconds
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> None:

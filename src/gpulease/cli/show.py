@@ -5,12 +5,8 @@ from __future__ import annotations
 import sys
 
 from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, print_json
 from gpulease.job_log import tail
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 EXAMPLES = """\
 examples:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, print_json
 from gpulease.cli.render import Terminal
 from gpulease.errors import Unavailable, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 EXAMPLES = """\
 examples:

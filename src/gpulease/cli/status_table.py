@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+from gpulease.cli.parsing import Any
 from gpulease.cli.render import Terminal, fit, plain_table
 from gpulease.quantities import format_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 STATE_COLOURS = {
     "free": "green",
