@@ -41,8 +41,8 @@ def _actions_of(parser: ArgumentParser) -> list[ArgumentParser]:
 
 def text() -> str:
     os.environ["COLUMNS"] = "80"
+    from gpulease.cli.argument_parser import make_parser
     from gpulease.cli.main import VERBS
-    from gpulease.cli.parsing import make_parser
 
     parts = [HEAD]
     for verb in VERBS:

@@ -11,35 +11,45 @@ PROTOCOL = 1  # version of the messages between client and broker
 _HOMES = {
     "Pool": "gpulease.pool.executor",
     "acquire": "gpulease.leases",
-    "jobs": "gpulease.submission",
-    "select": "gpulease.api",
-    "status": "gpulease.api",
-    "submit": "gpulease.submission",
     "worker": "gpulease.pool.context",
+    **dict.fromkeys(("select", "status"), "gpulease.api"),
+    **dict.fromkeys(("edit", "jobs", "submit"), "gpulease.submission"),
+    **dict.fromkeys(("events", "exclude", "explain", "include", "release", "renew"), "gpulease.lease_verbs"),
+    **dict.fromkeys(("clean", "kill", "ls", "move", "pause", "resume", "retry"), "gpulease.queueing"),
+    **dict.fromkeys(("rm", "set", "show", "start", "wait"), "gpulease.queueing"),
 }
 _MODULES = ("errors", "placeholders")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpulease import errors as errors
-    from gpulease import placeholders as placeholders
-    from gpulease.api import select as select
-    from gpulease.api import status as status
-    from gpulease.leases import acquire as acquire
-    from gpulease.pool.context import worker as worker
-    from gpulease.pool.executor import Pool as Pool
-    from gpulease.submission import jobs as jobs
-    from gpulease.submission import submit as submit
+    from gpulease import errors, placeholders
+    from gpulease.api import select, status
+    from gpulease.lease_verbs import events, exclude, explain, include, release, renew
+    from gpulease.leases import acquire
+    from gpulease.pool.context import worker
+    from gpulease.pool.executor import Pool
+    from gpulease.queueing import clean, kill, ls, move, pause, resume, retry, rm, show, start, wait
+    from gpulease.queueing import set as set
+    from gpulease.submission import edit, jobs, submit
+
+# Without `set`, for `import *` must not hide Python's own.
+# fmt: off
+__all__ = [
+    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "include", "jobs", "kill", "ls",
+    "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select", "show", "start",
+    "status", "submit", "wait", "worker",
+]
+# fmt: on
 
 
 def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None and name not in _MODULES:
+        raise AttributeError(f"module 'gpulease' has no attribute {name!r}")
     from importlib import import_module
 
-    if name in _MODULES:
-        return import_module(f"gpulease.{name}")
-    home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'gpulease' has no attribute {name!r}")
+        return import_module(f"gpulease.{name}")
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

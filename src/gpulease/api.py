@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
-from random import Random
-from typing import Any
 
 from gpulease.errors import BrokerUnavailable, GpuleaseError, UsageError
-from gpulease.model import Device
-from gpulease.probes.base import Probe
-from gpulease.probes.detect import open_probe
-from gpulease.quantities import parse_bytes
-from gpulease.report import document
-from gpulease.selection import Candidate, Rules, candidate, check, choose
-from gpulease.visible import check as check_visible
-from gpulease.visible import variables, visible_devices
 
-Named = int | str | Iterable[int | str]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    from gpulease.model import Device
+    from gpulease.probes.probe import Probe
+    from gpulease.selection import Candidate, Rules
+
+    Named = int | str | Iterable[int | str]
 
 
 def select(
@@ -41,12 +39,11 @@ def select(
     Returns their indices, as `"0,3"`. Raises NotEnoughDevices, or with `silent=True` returns `""`.
     A threshold of None is no threshold. Call it before anything initialises CUDA.
     """
-    _check_types(name, devices, util, mem_util, processes, min_memory, selector)
-    named = None if devices is None else device_names(devices)
-    memory = parse_bytes(min_memory) if isinstance(min_memory, str) else min_memory
-    rules = Rules(_whole(count), name, named, util, mem_util, processes, memory, selector, order)
+    given = {**locals(), "gpus": count}  # the arguments, by their names
+    from gpulease.visible import variables
+
     try:
-        chosen = select_devices(rules, only_visible=only_visible)
+        chosen = select_devices(rules_of(given), only_visible=only_visible)
     except UsageError:
         raise
     except GpuleaseError as error:
@@ -61,13 +58,22 @@ def select(
 
 def status(*, only_visible: bool = False) -> dict[str, Any]:
     """What `gpulease status --json` prints. `only_visible` keeps what CUDA_VISIBLE_DEVICES shows, in its order."""
-    shown = _broker_status() or document(_probe().snapshot(), os.uname().nodename)
+    shown = _broker_status() or _probed_status()
     if only_visible:
+        from gpulease.model import Device
+        from gpulease.visible import visible_devices
+
         devices = [Device(row["index"], row["uuid"], row["name"], instance=row["instance"]) for row in shown["devices"]]
         visible = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), devices)
         rows = {row["uuid"]: row for row in shown["devices"]}
         shown["devices"] = [rows[device.uuid] for device in visible]
     return shown
+
+
+def _probed_status() -> dict[str, Any]:
+    from gpulease.report import document
+
+    return document(_probe().snapshot(), os.uname().nodename)
 
 
 def _broker_status() -> dict[str, Any] | None:
@@ -87,12 +93,18 @@ def _broker_status() -> dict[str, Any] | None:
 
 
 def select_devices(rules: Rules, only_visible: bool = False) -> tuple[Device, ...]:
+    from random import Random
+
+    from gpulease.selection import candidate, check, choose
+
     check(rules)  # a request that makes no sense is wrong on any machine
     devices = _probe().snapshot().devices
     if only_visible:
+        from gpulease import visible
+
         value = os.environ.get("CUDA_VISIBLE_DEVICES")
-        check_visible(value, devices)
-        devices = visible_devices(value, devices)
+        visible.check(value, devices)
+        devices = visible.visible_devices(value, devices)
     for device in devices:
         _debug("saw %s", candidate(device))
     chosen = choose(devices, rules, Random(), _leased())
@@ -107,28 +119,25 @@ def _leased() -> dict[str, str]:
     return {uuid: state for uuid, state in states.items() if state in ("leased", "shared", "draining", "excluded")}
 
 
-def device_names(devices: Named) -> tuple[str, ...]:
-    """`0`, `"0,2"`, `[0, "GPU-..."]` as a tuple of names."""
-    if isinstance(devices, (int, str)):
-        devices = [devices]
-    parts = (part.strip() for device in devices for part in str(device).split(","))
-    return tuple(part for part in parts if part)
+def rules_of(given: Mapping[str, Any]) -> Rules:
+    """The rules that options or arguments say; what is wrong with one is told before anything stumbles over it."""
+    from gpulease.request_fields import amount, texts
+    from gpulease.selection import Rules
 
-
-def _check_types(name: object, devices: object, *rest: object) -> None:
-    """Say what is wrong about an argument before anything inside stumbles over it."""
-    limits, memory, selector = rest[:3], rest[3], rest[4]
-    if name is not None and not isinstance(name, str):
-        raise UsageError(f"The name is {name!r}.", "Give a part of the name as text.")
-    if isinstance(devices, float) or not isinstance(devices, (int, str, Iterable, type(None))):
-        raise UsageError(f"The devices are {devices!r}.", "Give an index, a UUID, or a list of them.")
-    for limit in limits:
+    rules = Rules(**{name: given[name] for name in Rules._fields if name in given})
+    if isinstance(rules.gpus, bool) or not isinstance(rules.gpus, int):
+        raise UsageError(f"The count is {rules.gpus!r}.", "Give a whole number of GPUs.")
+    if not isinstance(rules.name, (str, type(None))):
+        raise UsageError(f"The name is {rules.name!r}.", "Give a part of the name as text.")
+    for limit in (rules.util, rules.mem_util, rules.processes):
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
             raise UsageError(f"A limit is {limit!r}.", "Give a whole number, or None for no such rule.")
-    if not isinstance(memory, (int, str, type(None))):
-        raise UsageError(f"The memory is {memory!r}.", "Give bytes, or text as '40G'.")
-    if selector is not None and not callable(selector):
-        raise UsageError(f"The selector is {selector!r}.", "Give a function of one argument.")
+    if not isinstance(rules.min_memory, (int, str, type(None))):
+        raise UsageError(f"The memory is {rules.min_memory!r}.", "Give bytes, or text as '40G'.")
+    if rules.selector is not None and not callable(rules.selector):
+        raise UsageError(f"The selector is {rules.selector!r}.", "Give a function of one argument.")
+    devices = None if rules.devices is None else tuple(texts(rules.devices, "The list of devices"))
+    return rules._replace(devices=devices, min_memory=amount(rules.min_memory, "min_memory"))
 
 
 def _debug(message: str, *values: object) -> None:
@@ -139,12 +148,6 @@ def _debug(message: str, *values: object) -> None:
         logging.getLogger("gpulease").debug(message, *values)
 
 
-def _whole(count: object) -> int:
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise UsageError(f"The count is {count!r}.", "Give a whole number of GPUs.")
-    return count
-
-
 _kept: Probe | None = None
 
 
@@ -152,5 +155,7 @@ def _probe() -> Probe:
     """One probe for the life of the process: initialising a driver can cost seconds a GPU."""
     global _kept
     if _kept is None:
+        from gpulease.probes.detect import open_probe
+
         _kept = open_probe()
     return _kept

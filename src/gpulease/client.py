@@ -10,7 +10,6 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping
 
 from gpulease import PROTOCOL, places
 from gpulease.errors import BrokerUnavailable, NotGranted, NotPermitted, ProtocolError, StateError, by_code
@@ -18,8 +17,10 @@ from gpulease.wire import Unpacker, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+    from gpulease.messages import Granted, StillWaiting
     from gpulease.wire import Message
 
 START = 30.0  # seconds for a broker to start
@@ -79,6 +80,11 @@ class Client:
         if told is not None:
             raise by_code(told["code"], told["what"], told["next_step"], told["fields"])
         return message
+
+    @property
+    def idle(self) -> bool:
+        """Whether the other end is there and has nothing to say."""
+        return not self._messages and not self._readable.poll(0)
 
     def silent(self) -> BrokerUnavailable:
         """The error for a broker that takes a question and gives no answer."""
@@ -233,9 +239,9 @@ def _see_log(directory: str) -> str:
 
 def acquire(
     fields: dict[str, Any],
-    waiting: Callable[[Message], None] | None = None,
+    waiting: Callable[[StillWaiting], None] | None = None,
     client: Client | None = None,
-) -> tuple[Message, Client]:
+) -> tuple[Granted, Client]:
     """Ask for a lease and wait for it, through restarts of the broker, without losing the place in the line.
 
     `waiting` hears why, at first and then every two seconds. Returns what was granted, and the connection.
@@ -272,10 +278,10 @@ def acquire(
             raise
 
 
-def _checked(granted: Message) -> Message:
+def _checked(granted: Granted) -> Granted:
     """Names, and nothing else: it goes into environments and shells, and a shared broker is some user's."""
     try:
-        names = [granted["id"], *(device[key] for device in granted["devices"] for key in ("label", "uuid"))]
+        names = [granted["id"], *(name for device in granted["devices"] for name in (device["label"], device["uuid"]))]
         sound = all(isinstance(name, str) and name and NAME.issuperset(name) for name in names)
     except (KeyError, TypeError):
         sound = False
@@ -304,7 +310,7 @@ def _patience(fields: dict[str, Any], ticket: str | None, curious: bool) -> floa
     return ANSWER if wait is None else min(ANSWER, wait + SLACK)
 
 
-def take(client: Client, granted: Message) -> None:
+def take(client: Client, granted: Granted) -> None:
     """Say that whoever the lease is for has been told of it: from now on it ends with its owner only."""
     while True:
         try:
@@ -318,10 +324,15 @@ def take(client: Client, granted: Message) -> None:
 def again(ended: Client) -> Client:
     """A connection to the broker that comes after the one that ended, in the same place: it knows what was asked."""
     ended.close()
+    return reconnect(ended.directory)
+
+
+def reconnect(directory: str) -> Client:
+    """A connection to the broker at `directory`; everybody's is started again by whoever runs it."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            return Client(directory=ended.directory)
+            return Client(directory=directory)
         except (BrokerUnavailable, ConnectionError):
             if time.monotonic() > until:
                 raise

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
 from gpulease.errors import CommandNotFound, GpuleaseError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
 
 
 def become(command: Sequence[str], changes: Mapping[str, str]) -> NoReturn:

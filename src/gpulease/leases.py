@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpulease import client as wire_client
-from gpulease.client import Client
-from gpulease.errors import BrokerUnavailable, NotFound, UsageError
-from gpulease.quantities import LONGEST, parse_bytes, parse_seconds
+from gpulease import thread_client
+from gpulease.errors import NotFound, UsageError
+from gpulease.request_fields import amount, request_fields, seconds, texts
 from gpulease.visible import NAMES, variables
+
+if TYPE_CHECKING:
+    from gpulease.messages import Granted
 
 Placeholder = Callable[[int], object]
 
@@ -33,7 +35,7 @@ class Held:
     A child made by fork neither holds nor releases it.
     """
 
-    def __init__(self, granted: dict[str, Any], placeholder: Placeholder | None, directory: str | None = None) -> None:
+    def __init__(self, granted: Granted, placeholder: Placeholder | None, directory: str | None = None) -> None:
         self.id: str = granted["id"]
         self.devices = tuple(LeasedDevice(**device) for device in granted["devices"])
         self.memory: int | None = granted["memory"]
@@ -63,7 +65,7 @@ class Held:
         self._released = True
         self._occupied.clear()
         try:
-            _ask(self._directory, "release", what=[self.id])
+            thread_client.ask("release", self._directory, what=[self.id])
         except NotFound:
             pass  # it ended in the meantime, by the clock or by somebody's hand
         finally:
@@ -152,91 +154,27 @@ def acquire(
     `wait` in seconds (or `"30m"`); 0 does not wait; None waits as long as it takes. Raises NotGranted.
     With `with` it is given back at the block's end, else with `release()` or the process's end.
     """
+    given = dict(locals())  # the arguments, by their names
     if placeholder is not None and not callable(placeholder):
         raise UsageError(f"The placeholder is {placeholder!r}.", "Give a function of a device's number.")
-    request = {
-        "gpus": gpus,
-        "memory": _bytes(mem),
-        "names": _texts(name),
-        "devices": _texts(devices),
-        "exclude": _texts(exclude),
-        "min_memory": _bytes(min_memory),
-        "max_leases": max_leases,
-        "priority": priority,
-        "duration": _seconds(duration),
-    }
     fields = {
-        "request": {key: value for key, value in request.items() if value not in (None, [])},
+        "request": request_fields(given),
         "kind": kind,
-        "wait": _seconds(wait),
+        "wait": None if wait is None else seconds(wait, "wait"),
         "note": note,
     }
-    granted, connection = wire_client.acquire(fields, None, _connection())
-    _put_back(connection)
+    granted, connection = wire_client.acquire(fields, None, thread_client.take())
+    thread_client.put_back(connection)
     return Held(granted, placeholder, connection.directory)
 
 
-# One idle connection is kept for each thread: connecting costs more than asking.
-_kept = threading.local()
-
-
-def _connection() -> Client | None:
-    client: Client | None = getattr(_kept, "client", None)
-    _kept.client = None
-    if client is not None and client.pid != os.getpid():
-        return None  # the parent's, from before a fork; it stays open there
-    return client
-
-
-def _put_back(client: Client) -> None:
-    _kept.client = client
-
-
-def _ask(directory: str | None, verb: str, **fields: Any) -> Any:
-    """Ask the broker that lives there, again when it ended meanwhile: what asked twice does no harm."""
-    client = _connection()
-    if client is not None and client.directory != directory:
-        client = None
-    until = time.monotonic() + wire_client.PATIENCE
-    while True:
-        try:
-            client = client or Client(directory=directory)
-        except (BrokerUnavailable, ConnectionError):
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)  # everybody's broker is started again by whoever runs it
-            continue
-        try:
-            answer = client.ask(verb, **fields)
-            _put_back(client)
-            return answer
-        except ConnectionError:
-            client = None
-        except BrokerUnavailable:
-            raise  # a late answer must not be taken for the next one's
-        except Exception:
-            _put_back(client)
-            raise
+# Until the pool asks by the public names.
+_connection, _put_back = thread_client.take, thread_client.put_back
 
 
 def _bytes(value: int | str | None) -> int | None:
-    return parse_bytes(value) if isinstance(value, str) else value
-
-
-def _seconds(value: float | str | None) -> float | None:
-    if isinstance(value, str):
-        return parse_seconds(value)
-    wrong = isinstance(value, bool) or not isinstance(value, (int, float, type(None)))
-    if value is not None and (wrong or not 0 <= value <= LONGEST):
-        raise UsageError(f"A time is {value!r}.", "Give seconds, or text as '30m'.")
-    return value
+    return None if value is None else amount(value, "mem")
 
 
 def _texts(value: int | str | Iterable[int | str] | None) -> list[str]:
-    if value is None:
-        return []
-    if value == "":
-        raise UsageError("A name is empty.", "Leave it out, or say what is meant.")
-    if isinstance(value, (int, str)):
-        value = [value]
-    return [part.strip() for one in value for part in str(one).split(",") if part.strip()]
+    return [] if value is None else texts(value, "A name")

@@ -7,7 +7,7 @@ or `granted`. Who asks is never in a message: the kernel tells.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from gpulease import PROTOCOL
 from gpulease.errors import GpuleaseError, ProtocolError, UsageError
@@ -196,3 +196,61 @@ def error(trouble: GpuleaseError) -> Message:
             "fields": {name: value for name, value in trouble.fields.items() if isinstance(value, (int, str, float))},
         }
     }
+
+
+# ---------------------------------------------------------------------- replies: what `granted`, `waiting` or `ok` has
+
+# fmt: off
+GrantedDevice = TypedDict("GrantedDevice", {"label": str, "uuid": str, "name": str, "vendor": str})
+Granted = TypedDict("Granted", {
+    "id": str, "devices": list[GrantedDevice], "memory": int | None, "until": float | None,
+})
+StillWaiting = TypedDict("StillWaiting", {"id": str, "place": int, "why": str})
+ShortLease = TypedDict("ShortLease", {"id": str, "devices": list[str], "user": str, "until": float | None})
+DeviceVerdict = TypedDict("DeviceVerdict", {"label": str, "uuid": str, "code": str, "why": str})
+Explained = TypedDict("Explained", {
+    "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
+    "place": NotRequired[int], "code": NotRequired[str],  # of what waits
+})
+EventRow = TypedDict("EventRow", {
+    "time": float, "what": str, "user": str,  # the others depend on `what`
+    "id": NotRequired[str], "kind": NotRequired[str], "devices": NotRequired[list[str]], "pid": NotRequired[int | None],
+    "why": NotRequired[str | None], "note": NotRequired[str | None], "waited": NotRequired[float],
+    "until": NotRequired[float | None],
+})
+# Of jobs: those that it was done to, and a sentence for each that was left as it is.
+Done = TypedDict("Done", {"ids": list[int], "skipped": list[str]})
+Added = TypedDict("Added", {"first": int, "last": int})
+JobEnd = TypedDict("JobEnd", {"id": int, "state": str, "exit_code": int | None})
+# To a subscriber, as `snapshot` and then as `changed`: rows by key, None for what is gone; how many jobs are not over.
+Changed = TypedDict("Changed", {
+    "devices": NotRequired[dict[str, dict[str, Any] | None]], "leases": NotRequired[dict[str, dict[str, Any] | None]],
+    "line": NotRequired[dict[str, dict[str, Any] | None]], "jobs": NotRequired[dict[str, JobEnd | None]],
+    "open": NotRequired[int],
+})
+JobRow = TypedDict("JobRow", {
+    "id": int, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
+    "state": str, "name": str | None, "label": str | None, "note": str | None, "log": str, "retry": int,
+    "time_limit": float | None, "after": list[int], "after_any": bool, "tries": int, "started": float | None,
+    "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
+    "devices": list[str], "peak_memory": int | None, "pid": int | None, "why_waiting": str | None,
+    "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
+})
+Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool})
+ParameterRow = TypedDict("ParameterRow", {
+    "name": str, "value": str, "default": bool, "meaning": str, "gpulimit": str | None,
+})
+About = TypedDict("About", {
+    "pid": int, "kind": str, "user": str, "directory": str, "version": str, "uptime": float,
+})
+Stopped = TypedDict("Stopped", {"leases": int, "jobs": int, "line": int})
+
+# verb -> what its `ok` is, or the name of its one list and what each entry of that is
+REPLIES: dict[str, tuple[str | None, Any]] = {
+    **dict.fromkeys(("kill", "rm", "pause", "resume", "move", "start", "retry", "edit", "clean"), (None, Done)),
+    "add": (None, Added), "ls": (None, Listing), "show": ("jobs", JobRow),
+    "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),
+    "release": ("released", ShortLease), "renew": ("renewed", ShortLease), "ping": (None, About),
+    "stop": (None, Stopped),
+}
+# fmt: on

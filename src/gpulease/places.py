@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 
 from gpulease.errors import BrokerUnavailable, UsageError
+from gpulease.probes import simulated as simulated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SYSTEM = "/run/gpulease"
 SHARED = "/tmp/gpulease"
@@ -50,10 +54,6 @@ def _runtime_of_user() -> str | None:
         return folder if os.stat(folder).st_uid == os.getuid() else None
     except OSError:
         return None
-
-
-def simulated(environ: Mapping[str, str]) -> bool:
-    return bool(environ.get("GPULEASE_SIMULATION") or environ.get("GPULEASE_SIMULATE", "0") not in ("", "0"))
 
 
 def socket_path(directory: str) -> str:

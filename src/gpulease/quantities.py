@@ -38,6 +38,35 @@ def parse_seconds(text: str) -> float:
     raise UsageError(f"{text[:40]!r} is not a length of time.", "Write it as 30m, 4h, 1h30m, 2d or seconds.")
 
 
+def parse_moment(text: str, now: float) -> float:
+    """A time of day, a date and time, or `in 2h`, as Unix seconds."""
+    import time
+
+    if text.startswith("in "):
+        return now + parse_seconds(text[3:])
+    for form in ("%H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%d"):
+        try:
+            parsed = time.strptime(text, form)
+        except ValueError:
+            continue
+        if form != "%H:%M":
+            return _local(tuple(parsed[:5]), text)
+        today = time.localtime(now)
+        moment = _local((*today[:3], parsed.tm_hour, parsed.tm_min), text)
+        return moment if moment > now else _local((*today[:2], today[2] + 1, *parsed[3:5]), text)
+    raise UsageError(f"{text[:40]!r} is no time.", "Write 22:30, 2026-12-24T22:30 or 'in 2h'.")
+
+
+def _local(parts: tuple[int, ...], text: str) -> float:
+    import time
+
+    year, month, day, hour, minute = parts
+    try:
+        return time.mktime((year, month, day, hour, minute, 0, 0, 0, -1))
+    except (OverflowError, ValueError):
+        raise UsageError(f"{text[:40]!r} is no time.", "Write 22:30, 2026-12-24T22:30 or 'in 2h'.") from None
+
+
 def format_bytes(value: int | None) -> str:
     """Short, for tables: `31.2G`, `512M`, `?` when unknown."""
     if value is None:

@@ -5,12 +5,11 @@ Not for: what a message means (messages.py), nor for sockets (client.py, broker/
 
 from __future__ import annotations
 
-import json
-
 from gpulease.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     Message = dict[str, Any]
@@ -20,7 +19,47 @@ else:
 LIMIT = 1 << 20  # bytes of one message
 HEAD = 4
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+class _Plain:
+    """What the scanner of `json` asks for."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float = parse_constant = float
+    parse_int = int
+
+
+def _codec() -> tuple[Callable[[Any], str], Callable[[str], Any]]:
+    """To text and back, by the C part of `json` where it is as we know it: all of `json` loads more than a command."""
+    try:
+        from _json import encode_basestring, make_encoder, make_scanner
+
+        chunks = make_encoder(None, _refuse, encode_basestring, None, ":", ",", False, False, True)
+        scan = make_scanner(_Plain())  # type: ignore[arg-type]
+        "".join(chunks({}, 0)), scan("{}", 0)
+    except (ImportError, AttributeError, TypeError):
+        import json
+
+        return json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode, json.loads
+
+    def decode(text: str) -> Any:
+        text = text.strip(" \t\n\r")
+        try:
+            value, end = scan(text, 0)
+        except StopIteration:
+            end = -1
+        if end != len(text):
+            raise ValueError("no JSON, or more than one document")
+        return value
+
+    return lambda value: "".join(chunks(value, 0)), decode
+
+
+def _refuse(value: object) -> Any:
+    raise TypeError(f"{type(value).__name__} cannot be sent")
+
+
+_encode, _read = _codec()
 
 
 def pack(message: Message, limit: int = LIMIT) -> bytes:
@@ -73,7 +112,7 @@ class Unpacker:
 
 def _decode(body: bytes) -> Message:
     try:
-        message = json.loads(body.decode("utf-8", "surrogateescape"))
+        message = _read(body.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
         raise ProtocolError("A message is not JSON.") from None
     if not isinstance(message, dict):

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
 
 HEAVY = {"asyncio", "rich", "redis", "dataclasses", "psutil", "logging", "inspect"}
+# What would double the time of a verb that only asks the broker.
+SLOW = {
+    "argparse",
+    "json",
+    "re",
+    "typing",
+    "enum",
+    "random",
+    "pathlib",
+    "shutil",
+    "subprocess",
+    "threading",
+    "importlib",
+}
 PROGRAM = """
 import sys
 before = set(sys.modules)
@@ -32,3 +48,16 @@ def test_hot_verbs_load_nothing_heavy(words: list[str], simulated: dict[str, str
 
 def test_the_version_loads_next_to_nothing(simulated: dict[str, str]) -> None:
     assert loaded(["--version"], simulated) <= {"gpulease", "__future__"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status", "get --owner 1 --devices 0", "release 0", "ls", "explain 1", "events", "add --hold -- true", "kill 1"],
+)
+def test_verbs_that_ask_a_broker_load_only_what_asks(words: str, site: Site) -> None:
+    site.ensure_broker()
+    site.run("add", "--at", "in 1h", "--", "true")
+    site.run("get", "--devices", "0", "--for", "1h")
+    if words.startswith("get"):
+        words = words.replace("0", "1").replace("--owner 1", f"--owner {os.getpid()}")
+    assert loaded(words.split(), site.environ) & (HEAVY | SLOW) == set()

@@ -11,8 +11,8 @@ import pytest
 
 import gpulease
 from gpulease import errors
+from gpulease.cli.argument_parser import make_parser
 from gpulease.cli.main import VERBS
-from gpulease.cli.parsing import make_parser
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

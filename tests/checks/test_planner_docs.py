@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpulease.planner import Policy
-from gpulease.planner.explain import FILTERS
+from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
 from gpulease.planner.reasons import SENTENCES
-from gpulease.planner.states import DRAINING, EXCLUDED, LOST, OUTSIDE
+from gpulease.planner.verdicts import FILTERS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 VERDICTS = (

@@ -8,8 +8,8 @@ import pytest
 
 from gpulease.broker.job_verbs import INNER
 from gpulease.broker.settings import PARAMETERS, Settings, text_of
-from gpulease.cli.choosing import STATES
 from gpulease.job import Job
+from gpulease.job_selection import STATES
 from gpulease.planner import Policy
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.cli.choosing import _ranges, choice
 from gpulease.errors import UsageError
+from gpulease.job_selection import ranges as shown_ranges
+from gpulease.job_selection import selection
 
 ranges = st.tuples(st.integers(0, 10**6), st.integers(0, 1000)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
 
 def chosen(*words: str, label: str | None = None, state: str | None = None, required: bool = True) -> dict[str, object]:
-    return choice(Namespace(ids=list(words), label=label, state=state, choice_required=required))
+    return selection(words, label, state, required)
 
 
 @given(st.lists(ranges, min_size=1, max_size=8), st.booleans())
@@ -26,7 +25,7 @@ def test_what_is_typed_is_what_is_chosen(pairs: list[tuple[int, int]], apart: bo
 
 @given(st.sets(st.integers(0, 300)))
 def test_what_is_shown_can_be_typed_and_is_the_same(ids: set[int]) -> None:
-    shown = _ranges(sorted(ids))
+    shown = shown_ranges(ids)
     if not ids:
         assert shown == ""
         return

@@ -60,8 +60,8 @@ class QueueSite(Site):
     def end(self, *ids: int) -> list[Any]:
         """The jobs, once all of them are over."""
         with self.raw() as raw:
-            raw.send("wait", select=pick(*ids))
-            while raw.receive(PATIENCE)["ok"]["left"]:
+            raw.send("subscribe", topics=["jobs"], select=pick(*ids))
+            while next(iter(raw.receive(PATIENCE).values())).get("open"):
                 pass
         return [self.job(id) for id in ids]
 

@@ -18,7 +18,7 @@ from support.machine import Machine
         (["get", "--for", "1h", "--owner", "1"], 2, "both given"),
         (["get", "--export", "--json"], 2, "both given"),
         (["get", "--max-leases", "1"], 2, "--mem was not given"),
-        (["release", "0", "--mine"], 2, "--mine was given too"),
+        (["release", "0", "--mine"], 2, "mine` was given too"),
         (["get", "--name", ","], 2, "--name is empty"),
         (["get", "--devices", ""], 2, "unset variable"),
         (["get", "--name", "H100", "--no-wait"], 1, "No device here matches"),

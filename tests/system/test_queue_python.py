@@ -13,7 +13,7 @@ from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest fi
 from support.waiting import wait_until
 
 import gpulease
-from gpulease import leases
+from gpulease import thread_client
 from gpulease.errors import NotEnoughDevices, NotFound, NotGranted, UsageError
 
 
@@ -22,9 +22,9 @@ def _here(queue: QueueSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION"):
         monkeypatch.setenv(name, queue.environ[name])
     monkeypatch.chdir(queue.folder)
-    leases._kept.client = None
+    thread_client.forget()
     yield
-    leases._kept.client = None
+    thread_client.forget()
 
 
 def test_a_job_is_submitted_waited_for_and_read(queue: QueueSite) -> None:

@@ -15,9 +15,9 @@ from support.other_users import as_user, needs_root, two_users
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
+from gpulease.cli.argument_parser import make_parser
 from gpulease.cli.completion import suggestions
 from gpulease.cli.main import VERBS
-from gpulease.cli.parsing import make_parser
 
 WRONG: list[tuple[int, str, list[str]]] = [
     (2, "--after is empty", ["add", "--after", "", "--", "true"]),
@@ -199,8 +199,8 @@ def test_only_an_ordinary_file_is_shown(queue: QueueSite, make: Callable[[str], 
 
 @needs_root
 def test_a_log_that_may_not_be_read_is_told(queue: QueueSite) -> None:
-    from gpulease.cli.show import open_log
     from gpulease.errors import NotPermitted
+    from gpulease.job_log import open_log
 
     path = queue.folder / "secret"
     path.touch(0o600)
@@ -305,8 +305,8 @@ def test_texts_of_show(queue: QueueSite) -> None:
 def test_what_is_hidden_is_not_shown_as_a_command() -> None:
     from gpulease.cli.ls import command_text
 
-    assert command_text({"command": ["(hidden)"]}) == "(hidden)"
-    assert command_text({"command": ["echo", "a b"]}) == "echo 'a b'"
+    assert command_text(["(hidden)"]) == "(hidden)"
+    assert command_text(["echo", "a b"]) == "echo 'a b'"
 
 
 @needs_root

@@ -37,6 +37,13 @@ def test_messages_cut_into_any_pieces_come_out_whole_and_in_order(messages: list
     assert not unpacker.pending
 
 
+@given(message=MESSAGES)
+def test_a_message_is_what_json_makes_of_it(message: Any) -> None:
+    assert json.loads(pack(message)[HEAD:]) == message
+    spaced = json.dumps(message, indent=1).encode()
+    assert Unpacker().feed(len(spaced).to_bytes(HEAD, "big") + spaced) == [message]
+
+
 @settings(max_examples=40, deadline=None)
 @given(message=MESSAGES, missing=st.integers(1, 200))
 def test_a_message_that_is_not_complete_is_pending_and_nothing_comes_out(message: Any, missing: int) -> None:

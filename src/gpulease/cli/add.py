@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from argparse import ArgumentParser, Namespace
+import time
 
-from gpulease.cli import job_options as given
-from gpulease.cli.parsing import Once, add_command
-from gpulease.cli.requests import add_request, request_fields
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
+from gpulease.cli.request_options import add_request
 from gpulease.errors import UsageError
+from gpulease.job_fields import command_words, job_fields, log_path, wrong_with
+from gpulease.request_fields import as_option, request_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     Texts = dict[str, str]
 
 EXAMPLES = """\
@@ -33,7 +31,7 @@ examples:
 """
 # Letters that mean nothing to a shell's quoting: such a line is split twenty times as fast.
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \t-_=+./,:;@%^~!?*()[]{}<>|&$#")
-PART = 400_000  # characters of commands in one message
+OF_ALL = ("cwd", "retry", "time_limit", "after", "after_any", "hold")  # what no job of a sweep has of its own
 SHORT = 30_000  # characters of a line whose words cannot be too long
 
 
@@ -41,15 +39,15 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_request(parser, "how long it will probably run", waits=False)
     parser.add_argument("--exclusive", action="store_true", help="whole GPUs (the default; not with --mem)")
-    parser.add_argument("--name-job", metavar="NAME", help="a name, shown in `gpulease ls`")
+    parser.add_argument("--name-job", dest="job_name", metavar="NAME", help="a name, shown in `gpulease ls`")
     parser.add_argument("--label", help="a label, to choose several jobs by")
     parser.add_argument("--log", "--logpath", metavar="PATH", help="where its output goes; a folder gets ID.log")
     parser.add_argument("--cwd", metavar="PATH", help="the folder to run in (default: this one)")
     parser.add_argument("--env", action="append", default=[], metavar="K=V", help="one more variable; may be repeated")
     parser.add_argument("--retry", type=int, default=0, metavar="N", help="run again up to N times if it fails")
     parser.add_argument("--time-limit", metavar="TIME", help="kill it after so long, as 4h")
-    parser.add_argument("--after", action=Once, metavar="IDS", help="start after these are complete, as 3,4")
-    parser.add_argument("--after-any", action=Once, metavar="IDS", help="start after these have ended, however")
+    parser.add_argument("--after", action="once", metavar="IDS", help="start after these are complete, as 3,4")
+    parser.add_argument("--after-any", action="once", metavar="IDS", help="start after these have ended, however")
     parser.add_argument("--at", metavar="TIME", help="not before: 22:30, 2026-12-24T22:30, or in 2h")
     parser.add_argument("--hold", action="store_true", help="queue it but do not let it start (see `resume`)")
     parser.add_argument(
@@ -62,76 +60,17 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    from gpulease.queueing import add
+
     commands, texts, each = _commands_and_texts(arguments)
-    request = request_fields(arguments)
     if arguments.exclusive and arguments.mem:
         raise UsageError("--exclusive and --mem were both given.", "Leave one of the two out.")
-    if arguments.at is not None:
-        request["not_before"] = given.moment(arguments.at)
-    done = _send(commands, each, request, {**_options(arguments), **texts})
+    request = request_fields(vars(arguments), as_option, time.time())
+    given = {name: value for name in OF_ALL if (value := getattr(arguments, name)) is not None}
+    options = job_fields({**given, "env": _variables(arguments.env)}, as_option)
+    done = add(commands, request, {**options, **texts}, each)
     print("\n".join(map(str, range(done["first"], done["last"] + 1))))
     return 0
-
-
-def _send(commands: list[list[str]], each: list[Texts], request: dict[str, Any], options: dict[str, Any]) -> Any:
-    """In parts that fit a message; the last one queues all of them in one commit.
-
-    The token lets it be sent again when the broker ended before it answered, and be queued once.
-    """
-    from gpulease.client import Client, again, refuse_stranger
-
-    *parts, last = _parts(commands, each)
-    token = os.urandom(8).hex()
-    client = Client()
-    refuse_stranger(client)
-    while True:
-        try:
-            for part in parts:
-                client.ask("add", request={}, options={}, more=True, **part)
-            return client.ask("add", request=request, options=options, token=token, **last)
-        except ConnectionError:
-            client = again(client)
-
-
-def _parts(commands: list[list[str]], each: list[Texts]) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = []
-    room = 0
-    for number, words in enumerate(commands):
-        texts = each[number] if each else {}
-        length = sum(map(len, words)) + 8 * len(words) + sum(map(len, texts.values())) + 16 * len(texts)
-        if not parts or length > room:
-            parts.append({"commands": [], **({"each": []} if each else {})})
-            room = PART
-        parts[-1]["commands"].append(words)
-        if each:
-            parts[-1]["each"].append(texts)
-        room -= length
-    return parts
-
-
-def _options(arguments: Namespace) -> dict[str, Any]:
-    """What is the same for all of them."""
-    from gpulease.quantities import parse_seconds
-
-    if arguments.after is not None and arguments.after_any is not None:
-        raise UsageError("--after and --after-any were both given.", "Leave one of the two out.")
-    limit = None if arguments.time_limit is None else parse_seconds(arguments.time_limit)
-    options = {
-        "cwd": given.folder(arguments.cwd),
-        "environment": {**given.own_environment(), **_variables(arguments.env)},
-        "retry": arguments.retry,
-        "time_limit": given.time_limit(limit, "--time-limit"),
-        "after": _after(arguments),
-        "after_any": arguments.after_any is not None,
-        "hold": arguments.hold,
-    }
-    return {name: value for name, value in options.items() if value is not None and value != [] and value is not False}
-
-
-def _after(arguments: Namespace) -> list[int]:
-    if arguments.after_any is not None:
-        return given.ids(arguments.after_any, "--after-any")
-    return [] if arguments.after is None else given.ids(arguments.after, "--after")
 
 
 def _variables(pairs: list[str]) -> dict[str, str]:
@@ -146,7 +85,7 @@ def _variables(pairs: list[str]) -> dict[str, str]:
 
 def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], Texts, list[Texts]]:
     """The commands, the texts of all of them, and those of each, which a sweep fills in."""
-    asked = {"name": arguments.name_job, "label": arguments.label, "note": arguments.note, "log": arguments.log}
+    asked = {"name": arguments.job_name, "label": arguments.label, "note": arguments.note, "log": arguments.log}
     texts = {name: text for name, text in asked.items() if text is not None}
     if not arguments.sweep:
         return _commands(arguments), _with_log(texts), []
@@ -156,14 +95,14 @@ def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], Texts, l
 
     made = sweep_all(arguments.command, texts, arguments.sweep)
     for words, _ in made:
-        given.check_command(words)
+        command_words(words)
     if all(filled == texts for _, filled in made):
         return [words for words, _ in made], _with_log(texts), []
     return [words for words, _ in made], {}, [_with_log(filled) for _, filled in made]
 
 
 def _with_log(texts: Texts) -> Texts:
-    log = given.log_path(texts.get("log"))
+    log = log_path(texts.get("log"))
     return texts if log is None else {**texts, "log": log}
 
 
@@ -174,8 +113,7 @@ def _commands(arguments: Namespace) -> list[list[str]]:
         return _from_file(arguments.file)
     if not arguments.command:
         raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease add -- python train.py`.")
-    given.check_command(arguments.command)
-    return [arguments.command]
+    return [command_words(arguments.command)]
 
 
 def _from_file(path: str) -> list[list[str]]:
@@ -209,4 +147,4 @@ def _words(line: str) -> tuple[list[str], str | None]:
         words = shlex.split(line)
     except ValueError as error:
         return [], f"cannot be split into words ({error})"
-    return words, given.wrong_with(words)
+    return words, wrong_with(words)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from gpulease.cli.parsing import ArgumentParser, Namespace
 
 EXAMPLES = """\
 Without this, a broker of your own starts by itself at first use and ends by

@@ -45,8 +45,8 @@ def run(arguments: Namespace) -> int:
 
 def suggestions(words: list[str]) -> list[str]:
     """What the last of `words` may become: a verb, an option, or one of an option's choices."""
+    from gpulease.cli.argument_parser import make_parser
     from gpulease.cli.main import VERBS
-    from gpulease.cli.parsing import make_parser
 
     if len(words) == 1:
         return [verb for verb in VERBS if verb.startswith(words[0])]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.choosing import add_choice, ask, choice
+from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.parsing import ArgumentParser, Namespace
 
 EXAMPLES = """\
 examples:
@@ -19,11 +18,12 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     from gpulease.cli.ls import command_text
-    from gpulease.cli.show import tail
+    from gpulease.job_log import tail
+    from gpulease.queueing import show
 
-    for job in ask("show", choice(arguments), environment=True)["jobs"]:
+    for job in show(*arguments.ids, **filters(arguments), environment=True):
         print(f"job {job['id']} is {job['state']}: {job['why_waiting'] or job['why'] or 'nothing is wrong with it'}")
-        print(f"  command  {command_text(job)}")
+        print(f"  command  {command_text(job['command'])}")
         print(f"  folder   {job['cwd']}")
         print(f"  PATH     {(job.get('environment') or {}).get('PATH', '')}")
         for line in tail(job["log"], 5):

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.cli.render import Terminal
 
 EXAMPLES = """\

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpulease import __version__
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 from gpulease.cli.render import Terminal, clean
 from gpulease.errors import GpuleaseError, NoLibrary
 
@@ -39,9 +38,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     findings = list(_findings())
     if arguments.json:
-        import json
-
-        print(json.dumps({"findings": [finding._asdict() for finding in findings]}, indent=2))
+        print_json({"findings": [finding._asdict() for finding in findings]}, 2)
     else:
         print("\n".join(_lines(findings, Terminal())))
     return 69 if any(finding.level == "error" for finding in findings) else 0

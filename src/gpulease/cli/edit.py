@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, Namespace
+import time
 
-from gpulease.cli import job_options
-from gpulease.cli.choosing import add_choice, ask, choice, say
-from gpulease.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from gpulease.cli.acting import say
+from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace
+from gpulease.job_fields import job_changes
+from gpulease.job_selection import selection
+from gpulease.request_fields import as_option
 
 EXAMPLES = """\
 What is not named stays as it is.
@@ -33,7 +31,6 @@ TEXTS = (
     ("--min-memory", "SIZE", "GPUs with at least so much memory; `none` for any"),
     ("--name", "NAMES", "GPUs of these names, as A100,V100; `none` for any"),
     ("--time-limit", "TIME", "kill it after so long, as 4h; `none` for never"),
-    ("--name-job", "NAME", "another name of the job"),
     ("--new-label", "LABEL", "another label"),
     ("--note", "TEXT", "another note"),
     ("--after", "IDS", "start after these are complete, as 3,4; `none` for none"),
@@ -41,6 +38,7 @@ TEXTS = (
     ("--at", "TIME", "not before: 22:30, 2026-12-24T22:30, or in 2h; `none` for at once"),
     ("--cwd", "PATH", "another folder to run in"),
 )
+CLEARED = ("mem", "min_memory", "name", "time_limit", "after", "after_any", "at")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -48,69 +46,22 @@ def configure(parser: ArgumentParser) -> None:
     add_choice(parser)
     parser.set_defaults(command_behind=True)
     for options, value, text in NUMBERS:
-        parser.add_argument(*options, type=int, default=SUPPRESS, metavar=value, help=text)
+        parser.add_argument(*options, type=int, metavar=value, help=text)
     for option, value, text in TEXTS:
-        parser.add_argument(option, default=SUPPRESS, metavar=value, help=text)
+        parser.add_argument(option, metavar=value, help=text)
+    parser.add_argument("--name-job", dest="job_name", metavar="NAME", help="another name of the job")
 
 
 def run(arguments: Namespace) -> int:
-    changes = _changes(vars(arguments))
-    if not changes:
-        raise UsageError("Nothing to change was given.", "See `gpulease edit --help`.")
-    select = choice(arguments)
-    return say("edited", ask("edit", select, changes=changes), select)
+    from gpulease.queueing import change
+
+    select = selection(arguments.ids, **filters(arguments))
+    say("edited", change(select, job_changes(_given(arguments), as_option, time.time())), "ids" in select)
+    return 0
 
 
-def _changes(given: dict[str, Any]) -> dict[str, Any]:
-    changes: dict[str, Any] = {name: given[name] for name in ("retry", "note") if name in given}
-    for option, field in (("name_job", "name"), ("new_label", "label")):
-        if option in given:
-            changes[field] = given[option]
-    changes |= _changed_after(given)
-    if "cwd" in given:
-        changes["cwd"] = job_options.folder(given["cwd"])
-    if "time_limit" in given:
-        changes["time_limit"] = _or_none(given["time_limit"], _limit)
-    if given.get("command"):
-        job_options.check_command(given["command"])
-        changes["command"] = given["command"]
-    request = _changed_request(given)
-    return {**changes, "request": request} if request else changes
-
-
-def _changed_after(given: dict[str, Any]) -> dict[str, Any]:
-    options = [option for option in ("after", "after_any") if option in given]
-    if len(options) == 2:
-        raise UsageError("--after and --after-any were both given.", "Leave one of the two out.")
-    if not options:
-        return {}
-    option = options[0]
-    name = f"--{option.replace('_', '-')}"
-    found = _or_none(given[option], lambda text: job_options.ids(text, name))
-    return {"after": found or [], "after_any": option == "after_any"}
-
-
-def _changed_request(given: dict[str, Any]) -> dict[str, Any]:
-    from gpulease.cli.requests import listed
-    from gpulease.quantities import parse_bytes
-
-    request: dict[str, Any] = {name: given[name] for name in ("gpus", "priority") if name in given}
-    if "mem" in given:
-        request["memory"] = _or_none(given["mem"], parse_bytes)
-    if "min_memory" in given:
-        request["min_memory"] = _or_none(given["min_memory"], parse_bytes)
-    if "at" in given:
-        request["not_before"] = _or_none(given["at"], job_options.moment)
-    if "name" in given:
-        request["names"] = _or_none(given["name"], lambda text: listed("--name", text)) or []
-    return request
-
-
-def _or_none(text: str, read: Callable[[str], Any]) -> Any:
-    return None if text == "none" else read(text)
-
-
-def _limit(text: str) -> float | None:
-    from gpulease.quantities import parse_seconds
-
-    return job_options.time_limit(parse_seconds(text), "--time-limit")
+def _given(arguments: Namespace) -> dict[str, Any]:
+    """What is to change; `none` takes back what there was."""
+    names = [name for name in vars(arguments) if name not in ("ids", "label", "state", "command_behind")]
+    given = {name: value for name in names if (value := getattr(arguments, name)) not in (None, [])}
+    return {name: None if value == "none" and name in CLEARED else value for name, value in given.items()}

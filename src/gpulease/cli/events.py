@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from typing import Any
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, print_json
 
-from gpulease.cli.parsing import add_json
-from gpulease.errors import UsageError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.messages import EventRow
 
 EXAMPLES = """\
 examples:
@@ -26,19 +26,11 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
-    from gpulease.quantities import parse_seconds
+    from gpulease.lease_verbs import events
 
-    if arguments.most is not None and arguments.most < 1:
-        raise UsageError(f"--most is {arguments.most}.", "Give 1 or more.")
-    since = None if arguments.since is None else parse_seconds(arguments.since)
-    most = arguments.most or (100 if since is None else 10_000)
-    told = Client().ask("events", since=since, most=most)["events"]
+    told = events(since=arguments.since, most=at_least(1, "--most", arguments.most))
     if arguments.json:
-        import json
-
-        print(json.dumps({"events": told}))
-        return 0
+        return print_json({"events": told})
     from gpulease.cli.render import Terminal, plain_table
 
     if not told:
@@ -49,7 +41,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _row(event: dict[str, Any]) -> tuple[str, ...]:
+def _row(event: EventRow) -> tuple[str, ...]:
     import time
 
     stamp = time.strftime("%m-%d %H:%M:%S", time.localtime(event["time"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from gpulease.cli.parsing import ArgumentParser, Namespace
 
 EXAMPLES = """\
 Excluded devices stay visible and are never granted. Leases on them stay until
@@ -20,9 +20,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
+    from gpulease.lease_verbs import exclude
 
-    what = [part for word in arguments.what for part in word.split(",") if part]
-    done = Client().ask("exclude", what=what, note=arguments.note)["excluded"]
-    print(f"excluded GPU {','.join(done)}")
+    print(f"excluded GPU {','.join(exclude(*arguments.what, note=arguments.note))}")
     return 0

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import add_json, add_last
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, add_last, print_json
 
 EXAMPLES = """\
 examples:
@@ -25,14 +19,11 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
+    from gpulease.lease_verbs import explain
 
-    told = _told(Client(start=False), arguments.id)
+    told = explain(arguments.id)
     if arguments.json:
-        import json
-
-        print(json.dumps(told, indent=2))
-        return 0
+        return print_json(told, 2)
     from gpulease.cli.render import Terminal, plain_table
 
     terminal = Terminal()
@@ -43,19 +34,3 @@ def run(arguments: Namespace) -> int:
     rows = [("GPU", "WHY NOT"), *((row["label"], row["why"]) for row in told["devices"])]
     print("\n".join(plain_table(rows, terminal)))
     return 0
-
-
-def _told(client: Any, id: str) -> Any:
-    """About a lease, or a job; of a job that is in no line it is told what it is instead."""
-    from gpulease.cli.choosing import ask, one_id
-    from gpulease.errors import NotFound, WrongState
-
-    if id != "last" and not id.removeprefix("J").isdecimal():
-        return client.ask("explain", id=id)
-    number = one_id(id, client)
-    try:
-        return client.ask("explain", id=f"J{number}")
-    except NotFound:
-        job = ask("show", {"ids": [[number, number]]}, client)["jobs"][0]
-        why = f": {job['why']}" if job["why"] else ""
-        raise WrongState(f"Job {number} does not wait in the line, it is {job['state']}{why}.") from None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.parsing import add_json
-from gpulease.cli.requests import acquire_fields, add_request
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
+from gpulease.cli.request_options import acquire_fields, add_request
 from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from gpulease.messages import Granted
 
 EXAMPLES = """\
 Held for the shell or script that asked, and given back when that ends, or by
@@ -75,7 +74,7 @@ def _asker() -> int:
     return pid
 
 
-def _text(arguments: Namespace, granted: dict[str, Any]) -> str:
+def _text(arguments: Namespace, granted: Granted) -> str:
     if arguments.json:
         import json
 

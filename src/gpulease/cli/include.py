@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from gpulease.cli.parsing import ArgumentParser, Namespace
 
 EXAMPLES = """\
 examples:
@@ -16,9 +16,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
+    from gpulease.lease_verbs import include
 
-    what = [part for word in arguments.what for part in word.split(",") if part]
-    done = Client().ask("include", what=what)["included"]
-    print(f"included GPU {','.join(done)}")
+    print(f"included GPU {','.join(include(*arguments.what))}")
     return 0

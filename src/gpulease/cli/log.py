@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import ENDED, _ranges, add_choice, ask, choice
-from gpulease.cli.parsing import at_least
-from gpulease.cli.show import open_log, tail
+from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.parsing import ArgumentParser, Namespace, at_least
 from gpulease.errors import GpuleaseError, NotFound, UsageError
+from gpulease.job_log import open_log, tail
+from gpulease.job_selection import ENDED, one_job, ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+
+    from gpulease.messages import JobRow
 
 EXAMPLES = """\
 examples:
@@ -36,19 +38,17 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
+    from gpulease.queueing import show
 
     at_least(0, "--tail", arguments.tail)
     if set(arguments.ids) & set(BROKER):
         return _show_broker(arguments)
-    select = choice(arguments)
-    client = Client()
-    found = ask("show", select, client)["jobs"]
+    found = show(*arguments.ids, **filters(arguments))
     if arguments.follow and len(found) > 1:
         raise UsageError("Only one log can be followed.", "Name one job with -f.")
     if len(found) > 1:
         return _show_all(found, arguments.tail)
-    _show(client, found[0]["log"], arguments, found[0])
+    _show(found[0]["log"], arguments, found[0])
     return 0
 
 
@@ -66,7 +66,7 @@ def _show_broker(arguments: Namespace) -> int:
             f"The broker (process {about['pid']}) runs {kind}, so it keeps no log: it writes to its own stderr.",
             "Look there: at its terminal, or in the journal of the service manager that runs it.",
         )
-    _show(client, path, arguments, None)
+    _show(path, arguments, None)
     return 0
 
 
@@ -78,7 +78,7 @@ def _writes_elsewhere(pid: int, path: str) -> bool:
         return False  # it is another user's, and nobody can tell
 
 
-def _show_all(found: list[dict[str, Any]], lines: int | None) -> int:
+def _show_all(found: list[JobRow], lines: int | None) -> int:
     """One after the other; what has none is told at the end."""
     without, shown = [], 0
     for job in found:
@@ -92,11 +92,11 @@ def _show_all(found: list[dict[str, Any]], lines: int | None) -> int:
         except GpuleaseError as error:
             print(f"gpulease: job {job['id']}: {error.what}", file=sys.stderr)
     if without:
-        print(f"gpulease: no output yet, or none any more: job {_ranges(without)}", file=sys.stderr)
+        print(f"gpulease: no output yet, or none any more: job {ranges(without)}", file=sys.stderr)
     return 0 if shown else 1
 
 
-def _show(client: Any, path: str, arguments: Namespace, job: dict[str, Any] | None) -> None:
+def _show(path: str, arguments: Namespace, job: JobRow | None) -> None:
     position = 0
     try:
         position = _print(path, arguments.tail)
@@ -108,7 +108,7 @@ def _show(client: Any, path: str, arguments: Namespace, job: dict[str, Any] | No
         if not arguments.follow:
             print(f"gpulease: job {job['id']} is {job['state']} and has written nothing yet", file=sys.stderr)
     if arguments.follow:
-        _follow(client, path, position, job)
+        _follow(path, position, job)
 
 
 def _print(path: str, lines: int | None) -> int:
@@ -133,27 +133,30 @@ def _copy(path: str, position: int) -> int:
     return position
 
 
-def _follow(client: Any, path: str, position: int, job: dict[str, Any] | None) -> None:
+def _follow(path: str, position: int, job: JobRow | None) -> None:
     """As it grows, until the job is over; the broker tells when that is, or the one that comes after it."""
-    from gpulease.client import again
+    if job is None:
+        return _grow(path, position, _pause)
+    from gpulease.subscription import Subscription
 
-    _watch(client, job)
-    over = False
+    with Subscription("jobs", select=one_job(job["id"])) as told:
+        return _grow(path, position, lambda: bool(told.receive(LOOK)) and not told.open)
+
+
+def _grow(path: str, position: int, over: Callable[[], bool]) -> None:
+    ended = False
     while True:
         try:
             position = _copy(path, position)
         except FileNotFoundError:
             pass  # not yet, or not any more
-        if over:
+        if ended:
             return
-        try:
-            told = client.receive(LOOK)
-            over = told is not None and told.get("ok", {}).get("left") == 0
-        except ConnectionError:
-            client = again(client)
-            _watch(client, job)
+        ended = over()
 
 
-def _watch(client: Any, job: dict[str, Any] | None) -> None:
-    if job is not None:
-        client.send("wait", select={"ids": [[job["id"], job["id"]]]})
+def _pause() -> bool:
+    import time
+
+    time.sleep(LOOK)
+    return False

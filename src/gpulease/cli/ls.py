@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.choosing import ENDED, add_choice, ask, choice
-from gpulease.cli.parsing import add_json, at_least
+from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, print_json
+from gpulease.job_selection import ENDED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from gpulease.cli.render import Terminal
+    from gpulease.messages import JobRow, Listing
 
 EXAMPLES = """\
 Running jobs first, then the line in order with the reason why each waits, then
@@ -23,6 +21,8 @@ examples:
   gpulease ls --label sweep1 --state failed
   gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
 """
+# Letters that need no quoting in a shell.
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 COLOURS = {
     "running": "green",
     "paused": "yellow",
@@ -38,30 +38,29 @@ COLOURS = {
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_choice(parser, required=False)
+    add_choice(parser)
     parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
     parser.add_argument("--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000)")
     add_json(parser)
 
 
 def run(arguments: Namespace) -> int:
-    select = choice(arguments)
-    most = at_least(1, "--most", arguments.most) or (1000 if arguments.all or select else 50)
-    told = ask("ls", select, all=arguments.all, most=most)
-    if arguments.json:
-        import json
+    from gpulease.queueing import ls
 
-        print(json.dumps(told, indent=2))
-        return 0
+    most = at_least(1, "--most", arguments.most)
+    told = ls(*arguments.ids, **filters(arguments), all=arguments.all, most=most)
+    if arguments.json:
+        return print_json(told, 2)
     from gpulease.cli.render import Terminal
 
     terminal = Terminal()
-    more = [] if select else _more(told, arguments.all, terminal)
+    chosen = arguments.ids or arguments.label or arguments.state
+    more = [] if chosen else _more(told, arguments.all, terminal)
     print("\n".join([*_lines(told, terminal), *more]))
     return 0
 
 
-def _more(told: dict[str, Any], all: bool, terminal: Terminal) -> list[str]:
+def _more(told: Listing, all: bool, terminal: Terminal) -> list[str]:
     """How many there are beside those that are shown."""
     over = sum(told["counts"].get(state, 0) for state in ENDED)
     ended = over - sum(job["state"] in ENDED for job in told["jobs"])
@@ -71,7 +70,7 @@ def _more(told: dict[str, Any], all: bool, terminal: Terminal) -> list[str]:
     return [*lines, *([f"{mark} and {ended} more ended; see {'--most' if all else '--all'}"] if ended > 0 else [])]
 
 
-def _lines(told: dict[str, Any], terminal: Terminal) -> list[str]:
+def _lines(told: Listing, terminal: Terminal) -> list[str]:
     from gpulease.cli.render import plain_table
 
     mark = "SIMULATED GPUs; " if told["simulated"] else ""
@@ -96,7 +95,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return wrap(text, width)
 
 
-def _row(job: dict[str, Any]) -> tuple[str, ...]:
+def _row(job: JobRow) -> tuple[str, ...]:
     return (
         str(job["id"]),
         job["state"],
@@ -108,14 +107,14 @@ def _row(job: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _wants(job: dict[str, Any]) -> str:
+def _wants(job: JobRow) -> str:
     from gpulease.quantities import format_bytes
 
     memory = job["request"]["memory"]
     return f"({format_bytes(memory)})" if memory else f"({job['request']['gpus']})"
 
 
-def _time(job: dict[str, Any]) -> str:
+def _time(job: JobRow) -> str:
     import time
 
     if job["started"] is None or job["state"] in ("waiting", "held"):
@@ -132,15 +131,17 @@ def span(seconds: float) -> str:
     return f"{whole}s"
 
 
-def command_text(job: dict[str, Any]) -> str:
+def command_text(words: list[str]) -> str:
     """As it may be typed; what is hidden from others is not a command."""
+    if words == ["(hidden)"] or all(word and PLAIN.issuperset(word) for word in words):
+        return " ".join(words)
     from shlex import join
 
-    return "(hidden)" if job["command"] == ["(hidden)"] else join(job["command"])
+    return join(words)
 
 
-def _text(job: dict[str, Any]) -> str:
-    text = job["name"] or command_text(job)
+def _text(job: JobRow) -> str:
+    text = job["name"] or command_text(job["command"])
     why = job["why_waiting"] or job["why"]
     code = job["exit_code"]
     end = f" [exit code {code}]" if job["state"] == "failed" and not why else ""

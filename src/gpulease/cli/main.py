@@ -9,7 +9,7 @@ import sys
 
 from gpulease import __version__
 
-# verb -> (module, what it does, for the list in --help)
+# verb -> (module, or what in it; what it does, for the list in --help)
 VERBS = {
     "status": ("status", "devices with state, use and holder; leases; the line"),
     "run": ("run", "wait for GPUs, run a command on them, give them back"),
@@ -23,15 +23,15 @@ VERBS = {
     "show": ("show", "all about jobs, with the end of their output"),
     "log": ("log", "a job's output, also as it grows"),
     "wait": ("wait", "wait for jobs to end"),
-    "kill": ("kill", "end jobs, with all that they started"),
-    "rm": ("rm", "remove jobs from the queue; a running one is killed"),
-    "pause": ("pause", "stop jobs for a while, or the queue"),
-    "resume": ("resume", "let paused or held jobs, or the queue, go on"),
+    "kill": ("acting.kill", "end jobs, with all that they started"),
+    "rm": ("acting.rm", "remove jobs from the queue; a running one is killed"),
+    "pause": ("acting.pause", "stop jobs for a while, or the queue"),
+    "resume": ("acting.resume", "let paused or held jobs, or the queue, go on"),
     "move": ("move", "give a waiting job another place in the line"),
-    "start": ("start", "start waiting jobs now, past the policy"),
-    "retry": ("retry", "queue ended jobs again"),
+    "start": ("acting.start", "start waiting jobs now, past the policy"),
+    "retry": ("acting.retry", "queue ended jobs again"),
     "edit": ("edit", "change jobs that wait or are held"),
-    "clean": ("clean", "forget ended jobs"),
+    "clean": ("acting.clean", "forget ended jobs"),
     "set": ("set", "show or change parameters"),
     "debug": ("debug", "why a job could not start"),
     "pool": ("pool", "warm Python workers that stay between programs"),
@@ -86,10 +86,10 @@ def run_verb(verb: str, words: list[str]) -> int:
         return end.code if isinstance(end.code, int) else 1
 
 
-def load(verb: str):  # type: ignore[no-untyped-def]  # a module; its two functions are typed where they stand
-    from importlib import import_module
-
-    return import_module(f"gpulease.cli.{VERBS[verb][0]}")
+def load(verb: str):  # type: ignore[no-untyped-def]  # a module, or a part of one; its two functions are typed there
+    module, _, part = VERBS[verb][0].partition(".")
+    loaded = __import__(f"gpulease.cli.{module}", fromlist=["run"])  # importlib would load more than the verb
+    return getattr(loaded, part) if part else loaded
 
 
 def _help(words: list[str]) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import add_last, at_least
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_last
 
 EXAMPLES = """\
 It takes the priority of whoever stands there.
@@ -23,12 +21,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.cli.choosing import one_id
-    from gpulease.client import Client
+    from gpulease.queueing import move
 
-    index = at_least(0, "The place", arguments.index)
-    client = Client()
-    id = one_id(arguments.id, client)
-    client.ask("move", id=id, index=index)
-    print(f"moved {id}")
+    print(f"moved {move(arguments.id, arguments.index)['ids'][0]}")
     return 0

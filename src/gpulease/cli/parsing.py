@@ -1,85 +1,130 @@
-"""Options of the verbs: one parser each, made only for the verb that is asked for."""
+"""Options of the verbs. A verb's `configure` says them once, to `quick_parse` here or to argparse."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from argparse import ArgumentParser as ArgumentParser
+    from argparse import Namespace as Namespace
+    from typing import Any as Any
+else:
+    Any = ArgumentParser = Namespace = object  # for the signatures of the verbs
+
+REMAINDER = "..."  # as argparse has it, which is not loaded for a word
 
 
-class Help(argparse.RawDescriptionHelpFormatter):
-    """With a width: to ask the terminal for it argparse loads half the standard library, help wanted or not."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=78)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        """`-n, --gpus N`, as Python 3.13 writes it, with any Python."""
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        value = self._format_args(action, self._get_default_metavar_for_optional(action))
-        return f"{', '.join(action.option_strings)} {value}"
+class Irregular(Exception):
+    """Words, or an option, that only argparse understands; or words that are wrong."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and where help is."""
+class Options:
+    """Takes what `configure` says about a verb."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": Help, "allow_abbrev": False, **options})
+    def __init__(self) -> None:
+        self.epilog = ""
+        self.flags: dict[str, dict[str, Any]] = {}
+        self.positional: list[dict[str, Any]] = []
+        self.defaults: dict[str, Any] = {}
+        self.required: set[str] = set()
 
-    def error(self, message: str) -> NoReturn:
-        text = "".join(letter if letter.isprintable() else "?" for letter in message[:500])
-        print(f"{self.prog}: {text[:1].upper()}{text[1:]}.", file=sys.stderr)
-        print(f"See `{self.prog} --help`.", file=sys.stderr)
-        sys.exit(2)
+    def add_argument(self, *names: str, **about: Any) -> None:
+        long = next((name for name in names if name.startswith("--")), names[0])
+        about = {**about, "dest": about.get("dest") or long.lstrip("-").replace("-", "_")}
+        self.defaults[about["dest"]] = about.get("default", False if about.get("action") == "store_true" else None)
+        if not names[0].startswith("-"):
+            self.positional.append(about)
+        for name in names if names[0].startswith("-") else ():
+            self.flags[name] = about
+        if about.get("required"):
+            self.required.add(about["dest"])
 
+    def add_argument_group(self, title: str) -> Options:
+        return self
 
-class Once(argparse.Action):
-    """An option of which a second one would silently replace the first."""
+    def set_defaults(self, **values: Any) -> None:
+        self.defaults |= values
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        if getattr(namespace, self.dest, None) is not None:
-            parser.error(f"{option_string} was given twice, and takes one value")
-        setattr(namespace, self.dest, values)
-
-
-def add_last(parser: argparse.ArgumentParser, help: str) -> None:
-    """The one job, or lease, that a verb is about."""
-    parser.add_argument("id", metavar="ID", help=f"{help}; `last` is the newest job")
+    def __getattr__(self, name: str) -> Any:
+        raise Irregular(name)  # groups that exclude each other, verbs of a verb
 
 
-def at_least(least: int, option: str, number: int | None) -> int | None:
-    if number is not None and number < least:
-        raise UsageError(f"{option} is {number}.", f"Give {least} or more.")
-    return number
+def quick_parse(options: Options, words: list[str]) -> dict[str, Any]:
+    """What argparse would make of `words`; Irregular where that is not plain."""
+    found: dict[str, Any] = {}
+    loose: list[str] = []
+    rest = words[::-1]
+    ended = False  # whether an option followed the loose words: argparse takes no more of them then
+    while rest:
+        word = rest.pop()
+        if not word.startswith("-"):
+            if ended:
+                raise Irregular(word)
+            loose.append(word)
+            if options.positional and options.positional[-1].get("nargs") == REMAINDER:
+                loose += reversed(rest)
+                break
+            continue
+        ended = bool(loose)
+        _take_option(options, word, rest, found)
+    if not options.required <= set(found):
+        raise Irregular
+    _share_out(options.positional, loose, found)
+    return {**options.defaults, **found}
 
 
-def make_parser(verb: str) -> Parser:
-    from gpulease.cli.main import VERBS, load
+def _take_option(options: Options, word: str, rest: list[str], found: dict[str, Any]) -> None:
+    name, equals, value = word.partition("=")
+    about = options.flags.get(name)
+    if about is None or "nargs" in about or (equals and not name.startswith("--")):
+        raise Irregular(word)
+    action, dest = about.get("action", "store"), about["dest"]
+    if action == "store_true" and not equals:
+        found[dest] = True
+        return
+    if not equals and (not rest or rest[-1].startswith("-")):
+        raise Irregular(word)
+    value = _read(about, value if equals else rest.pop())
+    if action == "append":
+        found[dest] = [*found.get(dest, about["default"]), value]
+    elif action == "store" or (action == "once" and dest not in found):
+        found[dest] = value
+    else:
+        raise Irregular(word)
 
-    parser = Parser(
-        prog=f"gpulease {verb}",
-        description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.",
-    )
-    load(verb).configure(parser)
-    return parser
+
+def _read(about: dict[str, Any], word: str) -> Any:
+    try:
+        value = about["type"](word) if "type" in about else word
+    except Exception:  # argparse says what is wrong
+        raise Irregular(word) from None
+    if "choices" in about and value not in about["choices"]:
+        raise Irregular(word)
+    return value
 
 
-def parse(verb: str, words: list[str]) -> argparse.Namespace:
+def _share_out(positional: list[dict[str, Any]], loose: list[str], found: dict[str, Any]) -> None:
+    for about in positional:
+        many = about.get("nargs") in ("*", "+", REMAINDER)
+        taken, loose = (loose, []) if many else (loose[:1], loose[1:])
+        if not taken and about.get("nargs") not in ("*", "?", REMAINDER):
+            raise Irregular
+        values = [_read(about, word) for word in taken]
+        if many:
+            found[about["dest"]] = values
+        elif values:
+            found[about["dest"]] = values[0]
+    if loose:
+        raise Irregular
+
+
+def parse(verb: str, words: list[str]) -> Namespace:
     """Parsed options; what stands behind `--` is `arguments.command`, untouched."""
     before, separator, after = _split(words)
-    arguments = make_parser(verb).parse_args(before)
+    arguments = _parsed(verb, before)
     leading = getattr(arguments, "command", None)
     if getattr(arguments, "command_behind", False):
         leading = []  # positional words are something else; only what stands behind `--` is the command
@@ -93,6 +138,20 @@ def parse(verb: str, words: list[str]) -> argparse.Namespace:
     return arguments
 
 
+def _parsed(verb: str, words: list[str]) -> Namespace:
+    from gpulease.cli.main import load
+
+    options = Options()
+    try:
+        load(verb).configure(options)
+        namespace = type(sys.implementation)  # SimpleNamespace, of which `types` need not be loaded
+        return namespace(**quick_parse(options, words))  # type: ignore[return-value]
+    except Irregular:
+        from gpulease.cli.argument_parser import make_parser
+
+        return make_parser(verb).parse_args(words)
+
+
 def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
     if "--" not in words:
         return words, False, []
@@ -100,9 +159,27 @@ def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
     return words[:place], True, words[place + 1 :]
 
 
-def add_command(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD …", help="the command to run")
+def add_command(parser: ArgumentParser) -> None:
+    parser.add_argument("command", nargs=REMAINDER, metavar="-- CMD …", help="the command to run")
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def print_json(document: object, indent: int | None = None) -> int:
+    import json
+
+    print(json.dumps(document, indent=indent))
+    return 0
+
+
+def add_last(parser: ArgumentParser, help: str) -> None:
+    """The one job, or lease, that a verb is about."""
+    parser.add_argument("id", metavar="ID", help=f"{help}; `last` is the newest job")
+
+
+def at_least(least: int, option: str, number: int | None) -> int | None:
+    if number is not None and number < least:
+        raise UsageError(f"{option} is {number}.", f"Give {least} or more.")
+    return number

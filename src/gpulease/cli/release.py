@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import add_json
-from gpulease.errors import UsageError
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 EXAMPLES = """\
 examples:
@@ -24,16 +21,11 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
+    from gpulease.lease_verbs import release
 
-    what = [part for word in arguments.what for part in word.split(",") if part]
-    if what and arguments.mine:
-        raise UsageError("Leases were named, and --mine was given too.", "Leave one of the two out.")
-    done = Client().ask("release", what=what, mine=arguments.mine)["released"]
+    done = release(*arguments.what, mine=arguments.mine)
     if arguments.json:
-        import json
-
-        print(json.dumps({"released": done}))
+        print_json({"released": done})
     elif not arguments.quiet:
         for lease in done:
             print(f"released {lease['id']}: GPU {','.join(lease['devices'])}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
-from collections.abc import Sequence
-from typing import IO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import IO
 
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
@@ -54,6 +56,8 @@ def clean(text: str) -> str:
 def width_of(text: str) -> int:
     if text.isascii():
         return len(text)
+    import unicodedata
+
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     return len(text) + wide - sum(bool(unicodedata.combining(letter)) for letter in text)
 

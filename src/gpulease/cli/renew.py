@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 EXAMPLES = """\
 examples:
@@ -23,15 +21,11 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     import time
 
-    from gpulease.client import Client
-    from gpulease.quantities import parse_seconds
+    from gpulease.lease_verbs import renew
 
-    done = Client().ask("renew", what=arguments.what, duration=parse_seconds(arguments.duration))["renewed"]
+    done = renew(*arguments.what, duration=arguments.duration)
     if arguments.json:
-        import json
-
-        print(json.dumps({"renewed": done}))
-        return 0
+        return print_json({"renewed": done})
     for lease in done:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(lease["until"]))
         print(f"renewed {lease['id']}: GPU {','.join(lease['devices'])} until {until}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import add_command
-from gpulease.cli.requests import acquire_fields, add_request
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
+from gpulease.cli.request_options import acquire_fields, add_request
 from gpulease.errors import UsageError
 
 EXAMPLES = """\

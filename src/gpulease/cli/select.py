@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.parsing import add_command, add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_command, add_json, print_json
 from gpulease.errors import GpuleaseError, UsageError
 from gpulease.model import Device
 from gpulease.selection import ORDERS
@@ -70,21 +69,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _choose(arguments: Namespace) -> tuple[Device, ...]:
-    from gpulease.api import device_names, select_devices
-    from gpulease.quantities import parse_bytes
-    from gpulease.selection import Rules
+    from gpulease.api import rules_of, select_devices
 
-    rules = Rules(
-        gpus=arguments.gpus,
-        name=arguments.name,
-        devices=None if arguments.devices is None else device_names(arguments.devices),
-        util=arguments.util,
-        mem_util=arguments.mem_util,
-        processes=arguments.processes,
-        min_memory=None if arguments.min_memory is None else parse_bytes(arguments.min_memory),
-        order=arguments.order,
-    )
-    return select_devices(rules, only_visible=arguments.visible)
+    return select_devices(rules_of(vars(arguments)), only_visible=arguments.visible)
 
 
 def _become(arguments: Namespace, chosen: tuple[Device, ...]) -> int:
@@ -100,10 +87,8 @@ def _print(arguments: Namespace, chosen: tuple[Device, ...]) -> None:
     from gpulease.visible import variables
 
     if arguments.json:
-        import json
-
         fields = ("index", "label", "uuid", "name")
-        print(json.dumps({"devices": [{field: getattr(device, field) for field in fields} for device in chosen]}))
+        print_json({"devices": [{field: getattr(device, field) for field in fields} for device in chosen]})
     elif arguments.export:
         for name, value in variables(chosen).items():
             print(f"export {name}={value}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 EXAMPLES = """\
 They are kept. gpulimit's names (MAX_ERR_TIMES, SAFETY_KEEP_MEMORY, ...) are
@@ -26,14 +24,11 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.client import Client
+    from gpulease import queueing
 
-    told = Client().ask("set", name=arguments.name, value=arguments.value)["parameters"]
+    told = queueing.set(arguments.name, arguments.value)
     if arguments.json:
-        import json
-
-        print(json.dumps({"parameters": told}, indent=2))
-        return 0
+        return print_json({"parameters": told}, 2)
     from gpulease.cli.render import Terminal, plain_table
 
     rows = [("NAME", "VALUE", "", "MEANING")]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.requests import acquire_fields, add_request
+from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.cli.request_options import acquire_fields, add_request
 
 EXAMPLES = """\
 examples:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
-from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, ask, choice
-from gpulease.cli.parsing import add_json
-from gpulease.errors import GpuleaseError, NotFound, NotPermitted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import IO, Any
+from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, print_json
+from gpulease.job_log import tail
 
 EXAMPLES = """\
 examples:
@@ -22,8 +15,6 @@ examples:
   gpulease show last --json
 """
 LINES = 10
-SEE_SHOW = "See `gpulease show` for where the output goes."
-BLOCK = 1 << 16
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -34,15 +25,13 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    told = ask("show", choice(arguments), environment=arguments.env)["jobs"]
-    for job in told:
-        job["output"] = tail(job["log"], LINES)
-    if arguments.json:
-        import json
+    from gpulease.queueing import show
 
-        print(json.dumps({"jobs": told}, indent=2))
-        return 0
-    print("\n\n".join(_text(job) for job in told))
+    told = show(*arguments.ids, **filters(arguments), environment=arguments.env)
+    rows = [{**job, "output": tail(job["log"], LINES)} for job in told]
+    if arguments.json:
+        return print_json({"jobs": rows}, 2)
+    print("\n\n".join(_text(job) for job in rows))
     kept = [str(job["id"]) for job in told if arguments.env and job.get("environment") is None]
     if kept:
         sys.stdout.flush()
@@ -50,47 +39,16 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def open_log(path: str) -> IO[bytes]:
-    """Of ordinary files alone: whoever opens a FIFO waits for its writer."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except PermissionError:
-        raise NotPermitted(f"The log {path!r} may not be read.", "Ask whoever owns it, or root.") from None
-    except OSError as error:
-        raise NotFound(f"The log {path!r} cannot be read: {error.strerror}.", SEE_SHOW) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotFound(f"The log {path!r} is no ordinary file, so it is not shown.", SEE_SHOW)
-    return open(descriptor, "rb")
-
-
-def tail(path: str, lines: int) -> list[str]:
-    """The last lines of a file, however long they are; none where it cannot be read."""
-    found: list[bytes] = []
-    try:
-        with open_log(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            block = BLOCK
-            while lines > 0 and len(found) <= lines:
-                file.seek(max(0, size - block))
-                found = file.read(block).split(b"\n")
-                if block >= size:
-                    break
-                block *= 8
-    except (OSError, GpuleaseError):
-        return []
-    if found and not found[-1]:
-        found.pop()
-    return [line.decode(errors="replace") for line in found[-lines:]] if lines > 0 else []
-
-
 def _text(job: dict[str, Any]) -> str:
     from gpulease.cli.ls import command_text, span
     from gpulease.cli.render import clean
 
-    rows = [("job", str(job["id"])), ("state", _state(job)), ("command", command_text(job)), ("folder", job["cwd"])]
+    rows = [
+        ("job", str(job["id"])),
+        ("state", _state(job)),
+        ("command", command_text(job["command"])),
+        ("folder", job["cwd"]),
+    ]
     rows += [(name, str(job[name])) for name in ("name", "label", "note", "user") if job[name]]
     rows += [("wants", _wants(job["request"])), ("GPUs", ",".join(job["devices"])), ("log", job["log"])]
     rows += [(name, _moment(job[name])) for name in ("added", "started", "ended") if job[name]]

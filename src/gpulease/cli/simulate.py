@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from gpulease.cli.parsing import Parser, add_json
+from gpulease.cli.argument_parser import VerbParser
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 from gpulease.errors import SimulationError, UsageError
 from gpulease.simulation import state
 
@@ -140,9 +140,9 @@ def _act(action: str, words: list[str], behind: list[str]) -> int:
     return _set(words) if action == "set" else _show(words)
 
 
-def _parser(action: str) -> Parser:
+def _parser(action: str) -> VerbParser:
     description = f"{ACTIONS[action][:1].upper()}{ACTIONS[action][1:]}."
-    return Parser(prog=f"gpulease simulate {action}", description=description)
+    return VerbParser(prog=f"gpulease simulate {action}", description=description)
 
 
 def _directory() -> Path:
@@ -212,7 +212,7 @@ def _use(words: list[str], behind: list[str]) -> int:
     become(command, {})
 
 
-def _use_parser() -> Parser:
+def _use_parser() -> VerbParser:
     parser = _parser("use")
     parser.usage = "gpulease simulate use [DEVICES] [--memory SIZE] [--graphics] -- CMD …"
     parser.add_argument(

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
-from typing import Any
 
-from gpulease.cli.parsing import add_json
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, print_json
 from gpulease.cli.render import Terminal
 from gpulease.errors import Unavailable, UsageError
 
 EXAMPLES = """\
 examples:
   gpulease status
-  gpulease status --watch        redraw every 2 seconds, Ctrl-C ends it
+  gpulease status --watch        redraw as things change, Ctrl-C ends it
   gpulease status --visible      only what CUDA_VISIBLE_DEVICES shows
   gpulease status --json | jq '.devices[] | select(.state == "free") | .index'
 """
+
+
+SMOOTH = 0.05  # seconds in which nothing more changes before it is drawn
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.subscription import Subscription
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -30,7 +34,7 @@ def configure(parser: ArgumentParser) -> None:
         const=2.0,
         type=float,
         metavar="SECONDS",
-        help="redraw in place every SECONDS (default 2)",
+        help="redraw in place at each change, and every SECONDS (default 2)",
     )
     parser.add_argument("--visible", action="store_true", help="only the devices that CUDA_VISIBLE_DEVICES shows")
 
@@ -57,9 +61,7 @@ def _document(arguments: Namespace) -> dict[str, Any]:
 
 def _show(arguments: Namespace, document: dict[str, Any]) -> None:
     if arguments.json:
-        import json
-
-        print(json.dumps(document, indent=None if arguments.watch else 2))
+        print_json(document, None if arguments.watch else 2)
         return
     from gpulease.cli.status_table import lines
 
@@ -68,9 +70,8 @@ def _show(arguments: Namespace, document: dict[str, Any]) -> None:
 
 def _watch(arguments: Namespace) -> int:
     """Redraw until interrupted. Where there is no terminal the pictures follow one another."""
-    import time
-
     in_place = sys.stdout.isatty() and not arguments.json
+    changes = _Changes()
     try:
         if in_place:
             print("\x1b[2J", end="")
@@ -85,9 +86,33 @@ def _watch(arguments: Namespace) -> int:
             elif document is not None:
                 _show(arguments, document)
             sys.stdout.flush()
-            time.sleep(arguments.watch)
+            changes.wait(arguments.watch)
     except KeyboardInterrupt:
         return 0
+
+
+class _Changes:
+    """The broker tells when something changed; where there is none, only time passes."""
+
+    def __init__(self) -> None:
+        self._told: Subscription | None = None
+
+    def wait(self, seconds: float) -> None:
+        import time
+
+        from gpulease.client import Client
+        from gpulease.subscription import Subscription
+
+        try:
+            if self._told is None:
+                self._told = Subscription("leases", "line", client=Client(start=False))
+                self._told.receive(seconds)  # the snapshot, which was drawn already
+            self._told.receive(seconds)
+            while self._told.receive(SMOOTH):  # what changes together is drawn once
+                pass
+        except (Unavailable, OSError):
+            self._told = None
+            time.sleep(seconds)
 
 
 def _redraw(document: dict[str, Any]) -> None:

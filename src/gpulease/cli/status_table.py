@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from gpulease.cli.parsing import Any
 from gpulease.cli.render import Terminal, fit, plain_table
 from gpulease.quantities import format_bytes
 

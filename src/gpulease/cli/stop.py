@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from gpulease.cli.parsing import ArgumentParser, Namespace
 
 EXAMPLES = """\
 examples:

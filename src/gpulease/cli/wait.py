@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
-from argparse import ArgumentParser, Namespace
 
-from gpulease.cli.choosing import add_choice, choice, named
-from gpulease.cli.parsing import add_json
-from gpulease.errors import NotFound, NotGranted
+from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from gpulease.messages import JobEnd
 
 EXAMPLES = """\
 The exit code is 0 when all are complete, the job's own when one was waited for,
@@ -23,7 +20,6 @@ examples:
   gpulease wait all
   gpulease wait --label sweep1 --timeout 2h
 """
-DAY = 86400.0  # seconds; the kernel does not wait for a month at once
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -35,52 +31,16 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.quantities import parse_seconds
+    from gpulease.queueing import wait
 
-    until = None if arguments.timeout is None else time.monotonic() + parse_seconds(arguments.timeout)
-    ended = wait_for(choice(arguments), until, None if arguments.quiet else _Bar().show)
+    progress = None if arguments.quiet else _Bar().show
+    ended = wait(*arguments.ids, **filters(arguments), timeout=arguments.timeout, progress=progress)
     if arguments.json:
-        import json
-
-        print(json.dumps({"jobs": sorted(ended.values(), key=lambda job: int(job["id"]))}))
-    return exit_code(list(ended.values()))
+        print_json({"jobs": ended})
+    return exit_code(ended)
 
 
-def wait_for(select: dict[str, Any], until: float | None, show: Any = None) -> dict[int, Any]:
-    """The ends of all chosen jobs, through restarts of the broker."""
-    from gpulease.client import Client, again
-
-    ended: dict[int, Any] = {}
-    client = Client()
-    while True:
-        try:
-            client.send("wait", select=select)
-            while _left(client, until, ended, show):
-                pass
-            return ended
-        except ConnectionError:
-            client = again(client)
-        except NotFound as error:
-            raise named(error, select) from None
-
-
-def _left(client: Any, until: float | None, ended: dict[int, Any], show: Any) -> int:
-    """How many have not ended, after the next word of the broker."""
-    told = None
-    while told is None:
-        rest = None if until is None else until - time.monotonic()
-        told = client.receive(None if rest is None else min(DAY, max(0.0, rest)))
-        if told is None and rest is not None and rest <= DAY:
-            raise NotGranted("The jobs did not end in time.", "Wait longer; `gpulease ls` shows how far they are.")
-    for job in told["ok"]["ended"]:
-        ended[job["id"]] = job
-    left: int = told["ok"]["left"]
-    if show is not None:
-        show(len(ended), len(ended) + left)
-    return left
-
-
-def exit_code(ended: list[dict[str, Any]]) -> int:
+def exit_code(ended: list[JobEnd]) -> int:
     if all(job["state"] == "complete" for job in ended):
         return 0
     if len(ended) == 1:

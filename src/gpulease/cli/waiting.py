@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpulease.wire import Message
+    from gpulease.messages import Granted, StillWaiting
 
 
-def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Message, Client]:
+def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, Client]:
     """What was granted. Shows nothing when it is granted at once."""
     line = None if quiet else _Line()
     try:
@@ -23,7 +23,7 @@ def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Message, Clie
             line.clear()
 
 
-def environment_of(granted: Message) -> dict[str, str]:
+def environment_of(granted: Granted) -> dict[str, str]:
     """The variables with which a command sees just its devices, and knows its lease."""
     from types import SimpleNamespace
 
@@ -39,7 +39,7 @@ class _Line:
         self._terminal = sys.stderr.isatty()
         self._shown = ""
 
-    def show(self, told: Message) -> None:
+    def show(self, told: StillWaiting) -> None:
         text = f"gpulease: {told['id']} waits, number {told['place']} in the line. {told['why']}"
         # Into a file only what is news: the place; the reason's estimate changes all the time.
         news = text if self._terminal else f"{told['id']} {told['place']}"

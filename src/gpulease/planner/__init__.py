@@ -8,14 +8,14 @@ How decisions are made: docs/concepts/planner.md.
 """
 
 from gpulease.planner.decide import plan
-from gpulease.planner.explain import Verdict
+from gpulease.planner.device_states import DeviceState, DeviceView, device_state
 from gpulease.planner.fairness import Spent, Usage, decayed, forget, settle, weight_of
 from gpulease.planner.holds import Hold, remaining
 from gpulease.planner.line import Line
 from gpulease.planner.policy import Limit, Policy
 from gpulease.planner.reasons import FORCED, Reason
 from gpulease.planner.result import Grant, Plan, lease_of
-from gpulease.planner.states import DeviceState, DeviceView, device_state
+from gpulease.planner.verdicts import Verdict
 
 __all__ = [
     "FORCED",

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from gpulease.model import Device, Lease, Request
+from gpulease.planner.device_states import FREE, SHARED, DeviceState, DeviceView, device_state
 from gpulease.planner.line import Family
 from gpulease.planner.policy import Policy
-from gpulease.planner.states import FREE, SHARED, DeviceState, DeviceView, device_state
 
 NO_VIEW = DeviceView()
 

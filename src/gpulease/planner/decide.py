@@ -16,6 +16,7 @@ from operator import itemgetter
 
 from gpulease.model import Device, Lease, Waiting
 from gpulease.planner.board import Board, Slot
+from gpulease.planner.device_states import DeviceView
 from gpulease.planner.fairness import Standing, Usage
 from gpulease.planner.holds import Hold, hold, worthwhile
 from gpulease.planner.limits import UNLIMITED, Ledger
@@ -25,7 +26,6 @@ from gpulease.planner.policy import Policy
 from gpulease.planner.queue import Key, Queue
 from gpulease.planner.reasons import FORCED
 from gpulease.planner.result import Grant, Plan
-from gpulease.planner.states import DeviceView
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, str] = {}

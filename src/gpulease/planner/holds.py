@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from gpulease.model import Lease, Request, Waiting
 from gpulease.planner.board import Board, Slot
+from gpulease.planner.device_states import DRAINING, FREE, LEASED, SHARED
 from gpulease.planner.line import family_of
 from gpulease.planner.policy import Policy
-from gpulease.planner.states import DRAINING, FREE, LEASED, SHARED
 
 
 class Hold(NamedTuple):

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from gpulease.model import Lease, Owner, Waiting
 from gpulease.planner.board import Board
-from gpulease.planner.explain import Verdict, verdicts
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import Line
 from gpulease.planner.reasons import Reason
+from gpulease.planner.verdicts import Verdict, verdicts
 from gpulease.planner.why import why
 
 REVIEW = 60.0  # seconds after which holds are judged again when nothing else happens

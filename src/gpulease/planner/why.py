@@ -11,12 +11,12 @@ from math import inf
 from gpulease.model import Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, Slot
+from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
 from gpulease.planner.holds import Hold, expected_start
 from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import family_of, party_of, size_of
 from gpulease.planner.placement import fits_if_unheld
 from gpulease.planner.reasons import FORCED, Reason, Value
-from gpulease.planner.states import DRAINING, EXCLUDED, LOST, OUTSIDE
 
 OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
 

@@ -10,7 +10,7 @@ import threading
 
 from gpulease.errors import DriverHangs
 from gpulease.model import Sample
-from gpulease.probes.base import Probe
+from gpulease.probes.probe import Probe
 
 DEFAULT_SECONDS = 5.0
 

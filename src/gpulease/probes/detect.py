@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from gpulease.errors import NoDevices, NoLibrary, Unavailable, UsageError
 from gpulease.model import Device, Sample
-from gpulease.places import simulated
-from gpulease.probes.base import Probe, SeveralProbes
+from gpulease.probes import simulated
 from gpulease.probes.deadline import DEFAULT_SECONDS, WithDeadline
+from gpulease.probes.probe import Probe, SeveralProbes
 
 
 def open_probe(environ: Mapping[str, str] = os.environ) -> Probe:

@@ -11,7 +11,7 @@ NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 MOST = 1024
 
 
-class Entry(NamedTuple):
+class OldProcess(NamedTuple):
     pid: int
     usedGpuMemory: int | None  # spelled as the bindings spell it
 
@@ -20,7 +20,7 @@ class _ProcessInfo(ctypes.Structure):
     _fields_ = (("pid", ctypes.c_uint), ("usedGpuMemory", ctypes.c_ulonglong))
 
 
-def running(what: str, handle: Any) -> list[Entry]:
+def running(what: str, handle: Any) -> list[OldProcess]:
     """Processes of kind `what`, Compute or Graphics. The symbol without a suffix is version 1."""
     call = getattr(pynvml.nvmlLib, f"nvmlDeviceGet{what}RunningProcesses", None)
     if call is None:
@@ -33,6 +33,6 @@ def running(what: str, handle: Any) -> list[Entry]:
     return [_entry(entries[number]) for number in range(count.value)]
 
 
-def _entry(info: _ProcessInfo) -> Entry:
+def _entry(info: _ProcessInfo) -> OldProcess:
     memory = info.usedGpuMemory
-    return Entry(info.pid, None if memory == NOT_AVAILABLE else memory)
+    return OldProcess(info.pid, None if memory == NOT_AVAILABLE else memory)

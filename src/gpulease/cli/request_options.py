@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError
-from gpulease.quantities import parse_bytes, parse_seconds
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from gpulease.request_fields import as_option, request_fields, seconds
 
 
 def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> None:
@@ -33,31 +28,5 @@ def acquire_fields(arguments: Namespace, kind: str) -> dict[str, Any]:
     """The fields of an `acquire` message."""
     if arguments.wait is not None and arguments.no_wait:
         raise UsageError("--wait and --no-wait were both given.", "Leave one of the two out.")
-    wait = 0.0 if arguments.no_wait else None if arguments.wait is None else parse_seconds(arguments.wait)
-    return {"request": request_fields(arguments), "kind": kind, "wait": wait, "note": arguments.note}
-
-
-def request_fields(arguments: Namespace) -> dict[str, Any]:
-    if arguments.max_leases is not None and arguments.mem is None:
-        raise UsageError("--max-leases is for a shared GPU, and --mem was not given.", "Give both, or neither.")
-    fields = {
-        "gpus": arguments.gpus,
-        "memory": None if arguments.mem is None else parse_bytes(arguments.mem),
-        "names": listed("--name", arguments.name),
-        "devices": listed("--devices", arguments.devices),
-        "exclude": listed("--exclude", arguments.exclude),
-        "min_memory": None if arguments.min_memory is None else parse_bytes(arguments.min_memory),
-        "max_leases": arguments.max_leases,
-        "priority": arguments.priority,
-        "duration": None if arguments.duration is None else parse_seconds(arguments.duration),
-    }
-    return {name: value for name, value in fields.items() if value not in (None, [])}
-
-
-def listed(option: str, text: str | None) -> list[str]:
-    if text is None:
-        return []
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise UsageError(f"{option} is empty.", "Leave it out, or say what is meant: it may be an unset variable.")
-    return parts
+    wait = 0.0 if arguments.no_wait else None if arguments.wait is None else seconds(arguments.wait, "--wait")
+    return {"request": request_fields(vars(arguments), as_option), "kind": kind, "wait": wait, "note": arguments.note}

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from gpulease.model import Request, Waiting
 from gpulease.planner.board import Board, Slot, refusal
+from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import party_of
 from gpulease.planner.reasons import Value, size_text, span_text
-from gpulease.planner.states import DRAINING, EXCLUDED, LOST, OUTSIDE
 
 FILTERS = {
     "name": "Its name does not match.",

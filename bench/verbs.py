@@ -1,0 +1,65 @@
+"""How long the verbs that people wait for take from the shell, with a broker, beside an empty Python.
+
+python bench/verbs.py [ROUNDS]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "common"))
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+
+from interleaved import command, compile_everything, interleave, medians, own_command, show, to_reach
+
+from gpulease.simulation.state import create
+
+EMPTY = "python -c pass"
+# what is typed, and how many times an empty Python it may take
+LIMITS = {"get + release": 4.5, "ls": 2.2, "explain": 2.2, "events": 2.2, "status": 2.5}
+
+
+def main(rounds: int) -> None:
+    compile_everything()
+    with tempfile.TemporaryDirectory() as folder:
+        create(Path(folder) / "machine", 4, "a100")
+        environ = {**os.environ, "GPULEASE_SIMULATION": f"{folder}/machine", "GPULEASE_DIR": f"{folder}/dir"}
+        try:
+            timings = interleave(_things(environ), rounds)
+        finally:
+            subprocess.run([own_command(), "stop"], env=environ, stdout=subprocess.DEVNULL)
+    show(timings, EMPTY)
+    middle = medians(timings)
+    for name, limit in LIMITS.items():
+        to_reach(f"{name} / {EMPTY}", middle[name] / middle[EMPTY], limit)
+
+
+def _things(environ: dict[str, str]) -> dict[str, Callable[[], object]]:
+    """Two jobs wait for a GPU that is reserved, so that `ls` and `explain` have something to tell."""
+
+    def gpulease(*words: str) -> Callable[[], object]:
+        return command([own_command(), *words], environ)
+
+    gpulease("get", "--for", "1h", "--devices", "3")()
+    for _ in range(2):
+        gpulease("add", "--devices", "3", "--", "true")()
+    get, release = gpulease("get", "--owner", str(os.getpid()), "--devices", "0"), gpulease("release", "-q", "0")
+    return {
+        EMPTY: command([sys.executable, "-c", "pass"], environ),
+        "get + release": lambda: (get(), release()),
+        "ls": gpulease("ls"),
+        "explain": gpulease("explain", "1"),
+        "events": gpulease("events"),
+        "status": gpulease("status"),
+        "add": gpulease("add", "--hold", "--", "true"),
+        "run": gpulease("run", "--devices", "1", "--", "true"),
+    }
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)

@@ -1,0 +1,104 @@
+"""`gpulease kill`, `rm`, `pause`, `resume`, `start`, `retry` and `clean`: do something to jobs, and say to which."""
+
+from __future__ import annotations
+
+import sys
+
+from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.job_selection import ENDED, ranges, selection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.messages import Done
+
+TOLD = 5  # jobs that are named one by one
+
+
+class Act:
+    """One such verb, named as the library's function is."""
+
+    def __init__(self, verb: str, past: str, examples: str, queue: str | None = None) -> None:
+        self._verb, self._past, self._examples, self._queue = verb, past, examples, queue
+
+    def configure(self, parser: ArgumentParser) -> None:
+        parser.epilog = self._examples
+        add_choice(parser)
+        if self._queue is not None:
+            parser.add_argument("--queue", action="store_true", help=self._queue)
+
+    def run(self, arguments: Namespace) -> int:
+        from gpulease import queueing
+
+        act = getattr(queueing, self._verb)
+        if self._queue is not None and arguments.queue:
+            act(*arguments.ids, **filters(arguments), queue=True)
+            print(f"{self._past} the queue")
+            return 0
+        done = act(*arguments.ids, **filters(arguments))
+        say(self._past, done, "ids" in selection(arguments.ids, required=False))
+        return 0
+
+
+def say(past: str, done: Done, by_id: bool) -> None:
+    """What was done, and what could not be done and why; of `all` nobody expects it to include what has ended."""
+    print(f"{past} {ranges(done['ids'])}" if done["ids"] else "nothing to do")
+    left = done["skipped"] if by_id else [text for text in done["skipped"] if not text.endswith(ENDED)]
+    for text in left[:TOLD]:
+        print(f"gpulease: job {text}, left as it is", file=sys.stderr)
+    if len(left) > TOLD:
+        print(f"gpulease: and {len(left) - TOLD} more, left as they are", file=sys.stderr)
+
+
+kill = Act(
+    "kill",
+    "killed",
+    """\
+A device is not free before all that the job started is gone. The grace between
+TERM and KILL is the parameter `grace` (see `gpulease set`).
+
+examples:
+  gpulease kill 3
+  gpulease kill 3,5-9
+  gpulease kill all
+  gpulease kill --label sweep1
+""",
+)
+rm = Act(
+    "rm",
+    "removed",
+    """\
+The log that the queue made for a job goes too; one of --log stays.
+
+examples:
+  gpulease rm 3
+  gpulease rm --state failed
+""",
+)
+pause = Act(
+    "pause",
+    "paused",
+    """\
+A paused job keeps its GPU and its memory there. `--queue` lets running jobs end
+and starts no more.
+
+examples:
+  gpulease pause 3
+  gpulease pause --queue
+""",
+    "start no more jobs",
+)
+resume = Act("resume", "resumed", "examples:\n  gpulease resume 3\n  gpulease resume --queue\n", "start jobs again")
+start = Act("start", "next to start:", "examples:\n  gpulease start 12\n")
+retry = Act("retry", "queued again", "examples:\n  gpulease retry 12\n  gpulease retry --state failed\n")
+clean = Act(
+    "clean",
+    "forgot",
+    """\
+The log that the queue made for a job goes too; one of --log stays.
+
+examples:
+  gpulease clean                     all that ended
+  gpulease clean --state complete
+""",
+)

@@ -1,0 +1,64 @@
+"""The options of a verb in full, by argparse: its help, and what is wrong about words that are not right.
+
+It takes as long to load as the rest of a command, so `parsing` does without it for words that are right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, NoReturn
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """With a width: to ask the terminal for it argparse loads half the standard library, help wanted or not."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=78)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """`-n, --gpus N`, as Python 3.13 writes it, with any Python."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
+class VerbParser(argparse.ArgumentParser):
+    """Says in one line what is wrong, and where help is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": Help, "allow_abbrev": False, **options})
+        self.register("action", "once", Once)
+
+    def error(self, message: str) -> NoReturn:
+        text = "".join(letter if letter.isprintable() else "?" for letter in message[:500])
+        print(f"{self.prog}: {text[:1].upper()}{text[1:]}.", file=sys.stderr)
+        print(f"See `{self.prog} --help`.", file=sys.stderr)
+        sys.exit(2)
+
+
+class Once(argparse.Action):
+    """An option of which a second one would silently replace the first."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"{option_string} was given twice, and takes one value")
+        setattr(namespace, self.dest, values)
+
+
+def make_parser(verb: str) -> VerbParser:
+    from gpulease.cli.main import VERBS, load
+
+    parser = VerbParser(
+        prog=f"gpulease {verb}",
+        description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.",
+    )
+    load(verb).configure(parser)
+    return parser

@@ -1,0 +1,156 @@
+"""What is said about a job, checked before it is sent: the same for the command line and for Python."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from gpulease.errors import UsageError
+from gpulease.job_selection import ids
+from gpulease.request_fields import UNSET, as_argument, changed_fields, seconds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from gpulease.request_fields import Said
+
+LONGEST_WORD = (128 << 10) - 1  # bytes; the kernel starts no program with a longer one
+AFTER = ("after", "after_any")
+TEXTS = {"job_name": "name", "label": "label", "note": "note"}  # argument -> field
+
+
+def job_fields(given: Mapping[str, Any], said: Said = as_argument) -> dict[str, Any]:
+    """The options of new jobs in a message; what was not given is left out."""
+    options = {
+        "cwd": folder(given.get("cwd")),
+        "environment": {**own_environment(), **variables(given.get("env") or {})},
+        "log": log_path(given.get("log")),
+        "retry": given.get("retry"),
+        "time_limit": _time_limit(given.get("time_limit"), said("time_limit")),
+        "hold": given.get("hold"),
+        **_after(given, said),
+        **{field: given.get(name) for name, field in TEXTS.items()},
+    }
+    return {name: value for name, value in options.items() if value is not None and value != [] and value is not False}
+
+
+def job_changes(given: Mapping[str, Any], said: Said, now: float) -> dict[str, Any]:
+    """The changes of jobs that wait: only what is given, where None takes back what there was."""
+    changes = {name: given[name] for name in ("retry", "note") if name in given}
+    changes |= {field: given[name] for name, field in (("job_name", "name"), ("new_label", "label")) if name in given}
+    changes |= _after({name: () if given[name] is None else given[name] for name in AFTER if name in given}, said)
+    if "cwd" in given:
+        changes["cwd"] = folder(given["cwd"])
+    if "time_limit" in given:
+        changes["time_limit"] = _time_limit(given["time_limit"], said("time_limit"))
+    if "command" in given:
+        changes["command"] = command_words(given["command"])
+    request = changed_fields(given, said, now)
+    if request:
+        changes["request"] = request
+    if not changes:
+        raise UsageError("Nothing to change was given.", "See `gpulease edit --help`.")
+    return changes
+
+
+def _after(given: Mapping[str, Any], said: Said) -> dict[str, Any]:
+    """The jobs to come after, if they are complete or however they end; `after_any` may be True beside `after`."""
+    if not any(name in given for name in AFTER):
+        return {}
+    after, after_any = given.get("after", ()), given.get("after_any", ())
+    if isinstance(after_any, bool):
+        return {"after": ids(after, said("after")), "after_any": after_any}
+    first, second = ids(after, said("after")), ids(after_any, said("after_any"))
+    if first and second:
+        raise UsageError(f"{said('after')} and {said('after_any')} were both given.", "Leave one of the two out.")
+    return {"after": first or second, "after_any": bool(second)}
+
+
+def _time_limit(value: Any, said: str) -> float | None:
+    limit = None if value is None else seconds(value, said)
+    if limit is not None and limit <= 0:
+        raise UsageError(f"{said} is {limit:g}.", "Give a time above 0, as 4h.")
+    return limit
+
+
+def full_path(path: str) -> str:
+    """Not relative to this folder any more, which may be gone."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        raise UsageError("The folder that you are in was removed.", "Go to another one, or give full paths.") from None
+
+
+def folder(given: str | os.PathLike[str] | None) -> str:
+    """Where a job runs: there, or in this folder."""
+    path = None if given is None else os.fspath(given)
+    if path is not None and not path:
+        raise UsageError("The folder to run in is empty.", UNSET)
+    found = full_path("." if path is None else path)
+    if not os.path.isdir(found):
+        raise UsageError(f"The folder {found!r} does not exist.", "Name one that does.")
+    return found
+
+
+def log_path(given: str | os.PathLike[str] | None) -> str | None:
+    """Where the output goes: a file that can be written, or a folder, which then ends with `/`.
+
+    The broker does not look at it, for it never touches users' disks.
+    """
+    if given is None:
+        return None
+    path = os.fspath(given)
+    if not path:
+        raise UsageError("The path of the log is empty.", UNSET)
+    full = full_path(path) + ("/" if path.endswith("/") or os.path.isdir(path) else "")
+    if not full.endswith("/") and os.path.exists(full):
+        mode = os.stat(full).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+            raise UsageError(f"The log {path!r} is no ordinary file: nobody may read it.", "Name a file or a folder.")
+        writable = os.access(full, os.W_OK)
+    else:
+        place = os.path.dirname(full)
+        writable = os.path.isdir(place) and os.access(place, os.W_OK)
+    if not writable:
+        raise UsageError(f"The log cannot be written to {path!r}.", "Name a file in a folder that you may write in.")
+    return full
+
+
+def own_environment() -> dict[str, str]:
+    """What a job gets of its submitter: the variables, and the mode of the files that it makes."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return {**os.environ, "GPULEASE_UMASK": f"{mask:03o}"}
+
+
+def variables(given: Mapping[str, str]) -> dict[str, str]:
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise UsageError(f"The variable {name!r} is not text.", "Give names and values as text.")
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(f"{name[:40]!r} is not a variable.", "A name has no `=`, and nothing has a zero byte.")
+    return dict(given)
+
+
+def wrong_with(words: list[str]) -> str | None:
+    """Why no program can be started with these words; None when one can."""
+    if not words or not words[0]:
+        return "is empty"
+    for word in words:
+        if "\0" in word:
+            return "has a zero byte in it"
+        if len(word) * 4 > LONGEST_WORD and len(word.encode("utf-8", "replace")) > LONGEST_WORD:
+            return f"has a word of more than {LONGEST_WORD} bytes"
+    return None
+
+
+def command_words(command: Sequence[object]) -> list[str]:
+    if isinstance(command, str) or not command:
+        raise UsageError(f"The command is {command!r}.", "Give its words as a list, as ['python', 'train.py'].")
+    words = [str(word) for word in command]
+    wrong = wrong_with(words)
+    if wrong is not None:
+        raise UsageError(f"The command {wrong}.", "No program can be started so; put long text into a file.")
+    return words

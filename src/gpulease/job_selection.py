@@ -1,0 +1,102 @@
+"""PURE: which jobs a verb is about: ids, ranges, `all`, `last`, a label, a state. The same for every verb."""
+
+from __future__ import annotations
+
+from gpulease.errors import NotFound, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, Protocol
+
+    class HasId(Protocol):
+        id: int
+
+    Named = int | str | HasId | Iterable[int | str | HasId]
+    Selection = dict[str, Any]  # the `select` of a message
+
+STATES = ("waiting", "held", "running", "paused", "complete", "failed", "invalid", "killed", "lost")
+ENDED = STATES[4:]
+ALONE = ("all", "last")
+MISSING = "No such job"
+FORM = "Write 3, 5-9, 3,5-9, `all` or `last`."
+
+
+def selection(
+    jobs: Iterable[Named], label: str | None = None, state: str | None = None, required: bool = True
+) -> Selection:
+    given = list(jobs)
+    words = [word for one in given for inner in _listed(one) for word in _words(inner, "A job")]
+    if label == "" or (given and not words):  # an unset variable must not turn `some` into `all`
+        what = "label" if label == "" else "id"
+        raise UsageError(f"No job was named: the {what} is empty.", "It may be an unset variable.")
+    if state is not None and state not in STATES:
+        raise UsageError(f"The state is {state!r}.", f"Give one of {', '.join(STATES)}.")
+    if not words and label is None and state is None:
+        if required:
+            raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, a label or a state.")
+        return {}
+    select: Selection = {"label": label, "state": state}
+    if words == ["last"]:
+        select["last"] = True
+    elif words and words != ["all"]:
+        select["ids"] = [_range(word, len(words)) for word in words]
+    return {name: value for name, value in select.items() if value is not None} or {"all": True}
+
+
+def one_job(id: int) -> Selection:
+    return {"ids": [(id, id)]}
+
+
+def ids(jobs: Named, said: str) -> list[int]:
+    """Of `3`, `"3,4"`, `J3`, a job, or a list of them: jobs that are named one by one."""
+    words = [word for one in _listed(jobs) for word in _words(one, said)]
+    if not words and _listed(jobs):
+        raise UsageError(f"{said} is empty.", "Leave it out, or say what is meant: it may be an unset variable.")
+    for word in words:
+        if not (word.isascii() and word.isdecimal()) or len(word) >= 18:
+            raise UsageError(f"{word[:40]!r} is no job id.", "Write ids, as 3,4.")
+    return [int(word) for word in words]
+
+
+def _listed(jobs: Any) -> list[Any]:
+    return list(jobs) if hasattr(jobs, "__iter__") and not isinstance(jobs, str) else [jobs]
+
+
+def _words(one: Any, said: str) -> list[str]:
+    if isinstance(one, str):
+        return [part.strip().removeprefix("J") for part in one.split(",") if part.strip()]
+    number = getattr(one, "id", one)
+    if isinstance(number, int) and not isinstance(number, bool):
+        return [str(number)]
+    raise UsageError(f"{said} is {one!r}.", "Give a job, an id, or a list of them.")
+
+
+def _range(word: str, words: int = 1) -> tuple[int, int]:
+    if word in ALONE and words > 1:
+        raise UsageError(f"`{word}` was given together with other jobs.", "Give it alone, or ids and ranges.")
+    first, dash, last = word.partition("-")
+    if first.isdecimal() and (last.isdecimal() if dash else True) and word.isascii() and len(word) < 40:
+        pair = int(first), int(last) if dash else int(first)
+        if pair[0] <= pair[1]:
+            return pair
+    raise UsageError(f"{word[:40]!r} is no job id and no range.", FORM)
+
+
+def named(error: NotFound, select: Selection) -> NotFound:
+    """The same error, with the label and the state that no job has; ids are named by the broker."""
+    if error.what != f"{MISSING}.":
+        return error
+    label = f" with the label {select['label'][:40]!r}" if "label" in select else ""
+    state = f" in the state {select['state']}" if "state" in select else ""
+    return NotFound(f"{MISSING}{label}{state}.", error.next_step)
+
+
+def ranges(ids: Iterable[int]) -> str:
+    """3,4,5,9 as 3-5,9."""
+    parts: list[list[int]] = []
+    for id in sorted(ids):
+        if not parts or parts[-1][-1] != id - 1:
+            parts.append([id])
+        parts[-1][1:] = [id]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -1,0 +1,71 @@
+"""The verbs of leases and devices, for the command line and for Python alike; `acquire` is in `leases`."""
+
+from __future__ import annotations
+
+from gpulease.errors import NotFound, UsageError, WrongState
+from gpulease.request_fields import seconds, texts
+from gpulease.thread_client import ask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.job_selection import HasId
+    from gpulease.messages import EventRow, Explained, ShortLease
+
+
+def release(*what: int | str, mine: bool = False) -> list[ShortLease]:
+    """Give back leases of one's own: by lease id, by device, or all with `mine`."""
+    names = texts(what, "What is released") if what else []
+    if names and mine:
+        raise UsageError("Leases were named, and `mine` was given too.", "Leave one of the two out.")
+    told: list[ShortLease] = ask("release", what=names, mine=mine)["released"]
+    return told
+
+
+def renew(*what: int | str, duration: float | str) -> list[ShortLease]:
+    """Let timed leases, by default all of one's own, end so long from now."""
+    names = texts(what, "What is renewed") if what else []
+    told: list[ShortLease] = ask("renew", what=names, duration=seconds(duration, "duration"))["renewed"]
+    return told
+
+
+def exclude(*devices: int | str, note: str | None = None) -> list[str]:
+    """Take devices out of service, for everybody; their labels."""
+    told: list[str] = ask("exclude", what=texts(devices, "The device"), note=note)["excluded"]
+    return told
+
+
+def include(*devices: int | str) -> list[str]:
+    """Bring excluded devices back into service; their labels."""
+    told: list[str] = ask("include", what=texts(devices, "The device"))["included"]
+    return told
+
+
+def events(*, since: float | str | None = None, most: int | None = None) -> list[EventRow]:
+    """Who took and gave back what, when and why: the last hundred, or all `since` so long ago."""
+    if most is not None and most < 1:
+        raise UsageError(f"At most {most} events were asked for.", "Give 1 or more.")
+    span = None if since is None else seconds(since, "since")
+    told: list[EventRow] = ask("events", since=span, most=most or (100 if span is None else 10_000))["events"]
+    return told
+
+
+def explain(what: int | str | HasId) -> Explained:
+    """Why a request waits, device by device: a job, or a request as `status` shows it.
+
+    Of a job that is in no line it is told what it is instead.
+    """
+    told: Explained
+    text = str(getattr(what, "id", what))
+    if text != "last" and not text.removeprefix("J").isdecimal():
+        told = ask("explain", start=False, id=text)
+        return told
+    from gpulease.queueing import id_of, show
+
+    number = id_of(text)
+    try:
+        told = ask("explain", start=False, id=f"J{number}")
+        return told
+    except NotFound:
+        job = show(number)[0]
+        why = f": {job['why']}" if job["why"] else ""
+        raise WrongState(f"Job {number} does not wait in the line, it is {job['state']}{why}.") from None

@@ -1,0 +1,229 @@
+"""The verbs of the queue, for the command line and for Python alike: each asks the broker and gives its reply.
+
+Jobs are chosen in the same way by all: ids, ranges as "5-9", jobs, "all", "last", and `label` or `state`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gpulease import thread_client
+from gpulease.client import Client, again, refuse_stranger
+from gpulease.errors import NotFound, NotGranted, UsageError, WrongState
+from gpulease.job_selection import ENDED, named, selection
+from gpulease.request_fields import seconds
+from gpulease.subscription import Subscription
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from gpulease.job_selection import Named, Selection
+    from gpulease.messages import Added, Done, JobEnd, JobRow, Listing, ParameterRow
+
+DAY = 86400.0  # seconds; the kernel does not wait for a month at once
+PART = 400_000  # characters of commands in one message
+
+
+def ask(verb: str, select: Selection, **fields: Any) -> Any:
+    """The broker's answer; when `select` chooses no job, the error says what was meant."""
+    try:
+        return thread_client.ask(verb, select=select or None, **fields)
+    except NotFound as error:
+        raise named(error, select) from None
+
+
+# ---------------------------------------------------------------------- acting
+
+
+def kill(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+    """End jobs, with all that they started."""
+    return _act("kill", jobs, label, state)
+
+
+def rm(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+    """Remove jobs from the queue; a running one is killed first."""
+    return _act("rm", jobs, label, state)
+
+
+def retry(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+    """Queue ended jobs again."""
+    return _act("retry", jobs, label, state)
+
+
+def start(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+    """Start waiting jobs now, past the policy, but never on a device of another."""
+    return _act("start", jobs, label, state)
+
+
+def _act(verb: str, jobs: tuple[Named, ...], label: str | None, state: str | None) -> Done:
+    done: Done = ask(verb, selection(jobs, label, state))
+    return done
+
+
+def pause(*jobs: Named, label: str | None = None, state: str | None = None, queue: bool = False) -> Done:
+    """Stop jobs for a while; with `queue` start no more jobs."""
+    return _pause_or_resume("pause", jobs, label, state, queue)
+
+
+def resume(*jobs: Named, label: str | None = None, state: str | None = None, queue: bool = False) -> Done:
+    """Let paused or held jobs go on; with `queue` start jobs again."""
+    return _pause_or_resume("resume", jobs, label, state, queue)
+
+
+def _pause_or_resume(verb: str, jobs: tuple[Named, ...], label: str | None, state: str | None, queue: bool) -> Done:
+    if not queue:
+        return _act(verb, jobs, label, state)
+    if jobs or label is not None or state is not None:
+        raise UsageError("`queue` is about all jobs, and some were named too.", "Leave one of the two out.")
+    thread_client.ask(verb, queue=True)
+    return {"ids": [], "skipped": []}
+
+
+def clean(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+    """Forget ended jobs, by default all, and the logs that the queue made for them."""
+    select = selection(jobs, label, state, required=False)
+    try:
+        done: Done = ask("clean", select)
+        return done
+    except NotFound:
+        job = ask("show", select)["jobs"][0]  # else there is none, and that is what is told
+        raise WrongState(f"Job {job['id']} is {job['state']}, so it cannot be forgotten.") from None
+
+
+def move(job: Named, index: int = 0) -> Done:
+    """Give a waiting job another place in the line, 0 being the front."""
+    if index < 0:
+        raise UsageError(f"The place is {index}.", "Give 0 or more.")
+    done: Done = thread_client.ask("move", id=id_of(job), index=index)
+    return done
+
+
+def change(select: Selection, changes: dict[str, Any]) -> Done:
+    """Change jobs that wait or are held; see job_fields.job_changes."""
+    done: Done = ask("edit", select, changes=changes)
+    return done
+
+
+def set(name: str | None = None, value: str | None = None) -> list[ParameterRow]:
+    """The parameters of the queue and of the planner, or the one that is named, which gets the value."""
+    told: list[ParameterRow] = thread_client.ask("set", name=name, value=value)["parameters"]
+    return told
+
+
+# ---------------------------------------------------------------------- looking
+
+
+def ls(
+    *jobs: Named, label: str | None = None, state: str | None = None, all: bool = False, most: int | None = None
+) -> Listing:
+    """What runs, what waits and why, what ended, and how many there are of each."""
+    select = selection(jobs, label, state, required=False)
+    told: Listing = ask("ls", select, all=all, most=most or (1000 if all or select else 50))
+    return told
+
+
+def show(*jobs: Named, label: str | None = None, state: str | None = None, environment: bool = False) -> list[JobRow]:
+    """All about jobs."""
+    told: list[JobRow] = ask("show", selection(jobs, label, state), environment=environment)["jobs"]
+    return told
+
+
+def id_of(job: Named) -> int:
+    """Of one job: `12`, `"J12"`, `"last"` or the job itself."""
+    select = selection([job])
+    if select.get("last"):
+        return int(ask("show", select)["jobs"][0]["id"])
+    ranges = select.get("ids") or [(0, 1)]
+    if len(ranges) > 1 or ranges[0][0] != ranges[0][1]:
+        raise UsageError(f"{str(job)[:40]!r} is no job id.", "Write an id, as 12, or `last`.")
+    return int(ranges[0][0])
+
+
+# ---------------------------------------------------------------------- waiting
+
+
+def wait(
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    timeout: float | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[JobEnd]:
+    """How each job ended, through restarts of the broker. `progress` hears how many of how many have."""
+    select = selection(jobs, label, state)
+    until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+    ended: dict[int, JobEnd] = {}
+    try:
+        with Subscription("jobs", select=select) as told:
+            while not _all_over(told, until, ended, progress):
+                pass
+    except NotFound as error:
+        raise named(error, select) from None
+    return [ended[id] for id in sorted(ended)]
+
+
+def _all_over(
+    told: Subscription, until: float | None, ended: dict[int, JobEnd], progress: Callable[[int, int], None] | None
+) -> bool:
+    """Whether all have ended, after the next word of the broker."""
+    rest = None if until is None else until - time.monotonic()
+    changed = told.receive(None if rest is None else min(DAY, max(0.0, rest)))
+    if changed is None and rest is not None and rest <= DAY:
+        raise NotGranted("The jobs did not end in time.", "Wait longer; `gpulease ls` shows how far they are.")
+    if not changed:
+        return False
+    for job in changed["jobs"].values():
+        if job is not None and job["state"] in ENDED:
+            ended[job["id"]] = job
+        elif job is not None:
+            ended.pop(job["id"], None)  # it is run again
+    if progress is not None:
+        progress(len(ended), len(ended) + told.open)
+    return not told.open
+
+
+# ---------------------------------------------------------------------- adding
+
+
+def add(
+    commands: list[list[str]],
+    request: dict[str, Any],
+    options: dict[str, Any],
+    each: list[dict[str, str]] | None = None,
+) -> Added:
+    """Queue commands, in parts that fit a message; the last one queues all of them in one commit.
+
+    The token lets it be sent again when the broker ended before it answered, and be queued once.
+    """
+    *parts, last = _parts(commands, each or [])
+    token = os.urandom(8).hex()
+    client = thread_client.take() or Client()
+    while True:
+        try:
+            refuse_stranger(client)
+            for part in parts:
+                client.ask("add", request={}, options={}, more=True, **part)
+            added: Added = client.ask("add", request=request, options=options, token=token, **last)
+            thread_client.put_back(client)
+            return added
+        except ConnectionError:
+            client = again(client)
+
+
+def _parts(commands: list[list[str]], each: list[dict[str, str]]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    room = 0
+    for number, words in enumerate(commands):
+        texts = each[number] if each else {}
+        length = sum(map(len, words)) + 8 * len(words) + sum(map(len, texts.values())) + 16 * len(texts)
+        if not parts or length > room:
+            parts.append({"commands": [], **({"each": []} if each else {})})
+            room = PART
+        parts[-1]["commands"].append(words)
+        if each:
+            parts[-1]["each"].append(texts)
+        room -= length
+    return parts

@@ -1,0 +1,54 @@
+"""Being told of changes by the broker as they happen, through its restarts.
+
+    with Subscription("leases") as told:
+        told.receive(None)            what changed: {"leases": {"L3": None}}
+        told.rows["leases"]           all of them, as they are now
+"""
+
+from __future__ import annotations
+
+from gpulease.client import Client, again
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpulease.wire import Message
+
+
+class Subscription:
+    def __init__(self, *topics: str, select: dict[str, Any] | None = None, client: Client | None = None) -> None:
+        """To `devices`, `leases`, `line` or `jobs`; of jobs those that `select` chooses, or all."""
+        self._asked: dict[str, Any] = {"topics": list(topics), **({} if select is None else {"select": select})}
+        self._client = client or Client()
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.open = 0  # jobs that are not over
+        self._client.send("subscribe", **self._asked)
+
+    def receive(self, timeout: float | None) -> Message | None:
+        """What changed, by topic and key, with None for what is gone; None when nothing did in time."""
+        try:
+            told = self._client.receive(timeout)
+        except ConnectionError:
+            self._client = again(self._client)
+            self._client.send("subscribe", **self._asked)
+            return {}
+        if told is None:
+            return None
+        changed: Message = told.get("snapshot") or told.get("changed") or {}
+        if "snapshot" in told:
+            self.rows = {}
+        self.open = changed.pop("open", self.open)
+        for topic, rows in changed.items():
+            kept = {**self.rows.get(topic, {}), **rows}
+            self.rows[topic] = {key: row for key, row in kept.items() if row is not None}
+        return changed
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

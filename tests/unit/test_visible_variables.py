@@ -1,0 +1,44 @@
+"""The variables that show a program its devices are the same rule for every vendor and every kind of name."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulease.errors import UnknownDevice
+from gpulease.model import Device, Request
+from gpulease.selection import resolve
+from gpulease.visible import variables, visible_devices
+
+NVIDIA = (Device(0, "GPU-a", "A100"), Device(1, "GPU-b", "A100"))
+AMD = (Device(0, "GPU-1", "MI300", "amd"), Device(1, "GPU-2", "MI300", "amd"))
+
+
+def cuda(value: str) -> dict[str, str]:
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value}
+
+
+def test_each_vendor_has_its_own_variable() -> None:
+    assert variables(NVIDIA) == cuda("GPU-a,GPU-b")
+    assert variables(AMD) == {"ROCR_VISIBLE_DEVICES": "GPU-1,GPU-2"}
+    assert variables([*NVIDIA, AMD[0]]) == {**cuda("GPU-a,GPU-b"), "ROCR_VISIBLE_DEVICES": "GPU-1"}
+    assert variables([]) == cuda("")
+
+
+def test_an_index_stands_where_the_driver_does_not_tell_a_uuid() -> None:
+    hidden = [Device(0, "unknown-0", "A100"), NVIDIA[1]]
+    assert variables(hidden) == cuda("0,1")
+    assert visible_devices(variables(hidden)["CUDA_VISIBLE_DEVICES"], hidden) == tuple(hidden)
+    assert variables([Device(2, "AMD-0000:03:00.0", "MI300", "amd")]) == {"ROCR_VISIBLE_DEVICES": "2"}
+
+
+def test_a_mig_instance_is_named_by_its_uuid_or_else_by_its_gpu() -> None:
+    instances = [Device(0, f"MIG-{number}", "A100", instance=number) for number in (0, 1)]
+    assert variables(instances) == cuda("MIG-0,MIG-1")
+    assert variables([Device(0, f"MIG-unknown-0-{number}", "A100", instance=number) for number in (0, 1)]) == cuda("0")
+
+
+def test_devices_of_a_request_are_resolved_to_uuids() -> None:
+    request = resolve(Request(2, devices=("0", "GPU-b"), exclude=("1",)), NVIDIA)
+    assert request == Request(2, devices=("GPU-a", "GPU-b"), exclude=("GPU-b",))
+    with pytest.raises(UnknownDevice):
+        resolve(Request(devices=("7",)), NVIDIA)
