@@ -30,7 +30,7 @@ LAYERS = {
         "queueing",
         "submission",
     ),
-    "granting and reaching": ("broker", "client", "places", "thread_client"),
+    "granting and reaching": ("broker", "client", "places", "subscription", "thread_client"),
     "keeping and seeing": ("execution", "identity", "probes", "simulation", "stores", "wire"),
     "deciding": (
         "errors",

@@ -184,7 +184,7 @@ def group_names(uid: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-class Family:
+class ProcessStat:
     """Where a process stands: its state, its parent, its session, and when it began."""
 
     __slots__ = ("parent", "session", "start_time", "state")
@@ -193,6 +193,6 @@ class Family:
         self.state, self.parent, self.session, self.start_time = state, parent, session, start_time
 
 
-def family(pid: int) -> Family | None:
+def family(pid: int) -> ProcessStat | None:
     fields = _fields(pid)
-    return None if fields is None else Family(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    return None if fields is None else ProcessStat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))

@@ -1,8 +1,8 @@
 """Being told of changes by the broker as they happen, through its restarts.
 
-    with Subscription("leases") as told:
-        told.receive(None)            what changed: {"leases": {"L3": None}}
-        told.rows["leases"]           all of them, as they are now
+with Subscription("leases") as told:
+    told.receive(None)            what changed: {"leases": {"L3": None}}
+    told.rows["leases"]           all of them, as they are now
 """
 
 from __future__ import annotations

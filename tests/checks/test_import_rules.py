@@ -24,10 +24,7 @@ APART = {
     ("broker", "thread_client"),
 }
 # To be emptied. Nothing may be added.
-KNOWN = {
-    Import("pool/daemon.py", "gpulease.broker.connection"),
-    Import("pool/places.py", "gpulease.broker.connection"),
-}
+KNOWN: set[Import] = set()
 # Names of another file that begin with an underscore, with the same rule.
 KNOWN_PRIVATE = {("pool/checking.py", "gpulease.leases._bytes"), ("pool/checking.py", "gpulease.leases._texts")}
 OF_TUPLES = ("_asdict", "_fields", "_field_defaults", "_make", "_replace")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpulease.errors import StateError
 from gpulease.stores.base import TABLES as EVERY_TABLE
-from gpulease.stores.base import Document, Record, Store
+from gpulease.stores.base import Document, HistoryEvent, Store
 from gpulease.stores.memory import MemoryStore
 from gpulease.stores.sqlite import SqliteStore
 
@@ -88,7 +88,7 @@ def test_a_commit_that_fails_changes_nothing(make: Callable[[], Store], durable:
     put(store, ("leases", "L1", {"a": 1}))
     store.write("leases", "L2", {"a": 2})
     store.write("leases", "L1", None)
-    store.append(Record(1.0, "granted", {}))
+    store.append(HistoryEvent(1.0, "granted", {}))
     assert set(store.load("leases")) == {"L2"}, "what was written is seen"
     with pytest.raises((TypeError, StateError)):
         put(store, ("leases", "L3", {"a": object()}), durable=durable)
@@ -108,7 +108,7 @@ def test_removing_what_is_not_there_is_no_error(make: Callable[[], Store]) -> No
 def test_events_come_in_order_the_last_ones_first_to_stay(make: Callable[[], Store]) -> None:
     store = make()
     for number in range(10):
-        store.append(Record(float(number), "granted", {"id": f"L{number}"}))
+        store.append(HistoryEvent(float(number), "granted", {"id": f"L{number}"}))
         store.commit()
     assert [event.fields["id"] for event in store.events(0, 3)] == ["L7", "L8", "L9"]
     assert [event.time for event in store.events(6.0, 100)] == [6.0, 7.0, 8.0, 9.0]
@@ -122,12 +122,12 @@ def test_events_come_in_order_the_last_ones_first_to_stay(make: Callable[[], Sto
 def test_what_was_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
     path = str(tmp_path / "state.db")
     store = SqliteStore(path)
-    store.append(Record(1.0, "granted", {"id": "L1"}))
+    store.append(HistoryEvent(1.0, "granted", {"id": "L1"}))
     put(store, ("leases", "L1", {"a": 1}), durable=True)
     store.close()
     again = SqliteStore(path)
     assert again.load("leases") == {"L1": {"a": 1}}
-    assert again.events(0, 10) == [Record(1.0, "granted", {"id": "L1"})]
+    assert again.events(0, 10) == [HistoryEvent(1.0, "granted", {"id": "L1"})]
     again.close()
 
 

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 from support.scripted import MEMORY, Client, ScriptedWorld
 
 from gpulease.broker import requesting
+from gpulease.broker.core_state import Checking, Refused
 from gpulease.broker.granting import current_plan
-from gpulease.broker.state import Checking, Refused
 from gpulease.broker.turn import Planned, Turn
 from gpulease.job import RUNNING
 
@@ -361,9 +361,10 @@ class CoreMachine(RuleBasedStateMachine):
             stored = state.job(int(entry.id[1:])) if entry.kind == "job" else None
             assert entry.id in state.pending or (stored is not None and stored.state == "waiting")
         assert all(id in state.running for id in (*state.dying, *state.roots))
-        assert {id for ids in state.owned.values() for id in ids} == {
-            id for id, one in {**state.leases, **state.pending}.items() if one.owner.pid is not None
-        }
+        owners = [(id, one.owner) for id, one in state.leases.items()]
+        owners += [(id, one.owner) for id, one in state.pending.items()]
+        owned = {id for ids in state.owned.values() for id in ids}
+        assert owned == {id for id, owner in owners if owner.pid is not None}
 
     @invariant()
     def whoever_waits_has_a_true_reason(self) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 from gpulease.broker import events as happened
 from gpulease.broker import instructions as told
 from gpulease.broker.core import Core
+from gpulease.broker.core_state import About, State
 from gpulease.broker.events import Event, Key
 from gpulease.broker.peer import Peer
 from gpulease.broker.runs import Fate
-from gpulease.broker.state import About, State
 from gpulease.broker.turn import Planned, Turn
 from gpulease.errors import StateError
 from gpulease.job import Job
@@ -166,7 +166,7 @@ class ScriptedWorld:
         self.watched.discard(one.key)
 
     def _Alarm(self, one: told.Alarm) -> None:
-        heappush(self.alarms, tuple(one))
+        heappush(self.alarms, (one.time, one.what, one.id))
 
     def _Launch(self, one: told.Launch) -> None:
         self.launched.append(one.job)
@@ -181,7 +181,7 @@ class ScriptedWorld:
     def _Find(self, one: told.Find) -> None:
         self.finds.append(one)
 
-    def _Log(self, one: told.Log) -> None:
+    def _WriteLog(self, one: told.WriteLog) -> None:
         self.logs.append(one.text)
 
     def _nothing(self, one: object) -> None:

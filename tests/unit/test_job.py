@@ -41,7 +41,7 @@ def test_what_is_as_usual_is_not_stored_and_what_another_version_wrote_is_passed
 
 def test_steps_follow_the_table_and_are_remembered() -> None:
     job, effects = jobs.step(PLAIN, "start", 6.0, tries=1)
-    assert (job.state, job.tries, effects) == ("running", 1, ("store", "spawn"))
+    assert (job.state, job.tries, effects) == ("running", 1, ("leave-line", "write", "hold-lease", "launch"))
     assert [step.event for step in jobs.read(json.loads(json.dumps(jobs.stored(job)))).history] == ["start"]
     with pytest.raises(ImpossibleTransition):
         jobs.step(job, "let-go", 7.0)

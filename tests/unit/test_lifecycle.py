@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpulease import lifecycle
+from gpulease.broker import job_life, lease_life
 from gpulease.lifecycle import JOB, JOB_ENDS, LEASE, LEASE_ENDS, START, ImpossibleTransition, Life, advance
 
+BROKER = Path(lease_life.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "lifecycle.md"
 
 
@@ -43,14 +45,21 @@ def _reached(table: lifecycle.Table, start: str) -> set[str]:
     return reached
 
 
-def test_every_transition_is_stored_before_anything_else_happens() -> None:
-    for (_, event), (_, effects) in (*LEASE.items(), *JOB.items()):
-        assert effects[0] == "store" or event == "refuse"
+@pytest.mark.parametrize(("table", "functions"), [(LEASE, lease_life.EFFECTS), (JOB, job_life.EFFECTS)])
+def test_every_effect_is_executed_and_no_other(table: lifecycle.Table, functions: dict[str, object]) -> None:
+    assert {effect for _, effects in table.values() for effect in effects} == set(functions)
 
 
-def test_a_lease_is_not_ended_before_its_processes_are_gone() -> None:
-    ways = {event for (_, event), (to, _) in LEASE.items() if to == "ended"}
-    assert ways == {"processes-gone", "boot"}
+@pytest.mark.parametrize("table", [LEASE, JOB])
+def test_every_event_of_a_table_happens_in_the_broker(table: lifecycle.Table) -> None:
+    source = "".join(file.read_text() for file in BROKER.glob("*.py"))
+    assert [event for _, event in table if f'"{event}"' not in source] == []
+
+
+def test_every_end_of_a_run_gives_back_its_devices() -> None:
+    for (state, _), (to, effects) in JOB.items():
+        if state in ("running", "paused") and to not in ("running", "paused"):
+            assert "end-lease" in effects
 
 
 def test_an_impossible_transition_tells_its_history() -> None:
@@ -66,5 +75,5 @@ def test_an_impossible_transition_tells_its_history() -> None:
 def test_the_history_does_not_grow_for_ever() -> None:
     life, _ = advance(JOB, Life("job 1"), "add", 0.0)
     for moment in range(50):
-        life, _ = advance(JOB, life, ("hold", "let-go")[moment % 2], float(moment))
+        life, _ = advance(JOB, life, "edit", float(moment))
     assert len(life.history) == lifecycle.REMEMBERED

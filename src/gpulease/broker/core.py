@@ -14,10 +14,10 @@ from typing import Any
 
 from gpulease.broker import events as happened
 from gpulease.broker import granting, job_ends, recovery, requesting, subscribing, verbs
+from gpulease.broker.core_state import About, State
 from gpulease.broker.events import Event, Received
-from gpulease.broker.instructions import Alarm, Instruction, Log, Send
+from gpulease.broker.instructions import Alarm, Instruction, Send, WriteLog
 from gpulease.broker.lease_life import look_again
-from gpulease.broker.state import About, State
 from gpulease.broker.turn import Planned, Turn, World
 from gpulease.errors import GpuleaseError, StateError
 from gpulease.messages import error
@@ -148,20 +148,20 @@ class Core:
         """Who asked is told. What happened in the world has happened, and is written when that is possible again."""
         told = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
         if not isinstance(trouble, GpuleaseError):
-            yield Log("".join(traceback.format_exception(trouble)))
+            yield WriteLog("".join(traceback.format_exception(trouble)))
         if isinstance(event, Received):
             yield Send(event.peer, error(told))
         elif isinstance(trouble, StateError):
             self._late.append(event)
-            yield Log(f"not written, to be tried again: {trouble.what}")
+            yield WriteLog(f"not written, to be tried again: {trouble.what}")
             yield Alarm(now + RETRY_DISK, "late")
 
     def _unsettled(self, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""
         if not isinstance(trouble, StateError):
-            yield Log("".join(traceback.format_exception(trouble)))
+            yield WriteLog("".join(traceback.format_exception(trouble)))
         else:
-            yield Log(f"cannot grant: {trouble.what}")
+            yield WriteLog(f"cannot grant: {trouble.what}")
         turn = self._turn(now)
         requesting.refuse_unwritten(turn, trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble))
         granting.stop_check(turn)
@@ -201,7 +201,7 @@ def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
     turn.state.set("sampling", False)
     turn.state.set("trouble", event.trouble)
     turn.state.set("failed_at", turn.now)
-    turn.emit(Log(event.trouble.what))
+    turn.emit(WriteLog(event.trouble.what))
     granting.stop_check(turn)
     turn.planned.settled = turn.state.revision
 

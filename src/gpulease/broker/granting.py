@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import inf
 
 from gpulease.broker import job_life, lease_life
+from gpulease.broker.core_state import Checking, Idle, Refused
 from gpulease.broker.events import Checked, CheckRefused
 from gpulease.broker.instructions import Unlock
-from gpulease.broker.state import Checking, Idle, Refused
 from gpulease.broker.turn import FRESH, Turn
 from gpulease.broker.views import views
 from gpulease.planner import FORCED, Grant, Plan, lease_of, plan

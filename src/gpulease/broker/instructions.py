@@ -105,7 +105,7 @@ class Hook(NamedTuple):
     job: Message
 
 
-class Log(NamedTuple):
+class WriteLog(NamedTuple):
     text: str
 
 
@@ -128,7 +128,7 @@ Instruction = (
     | Remove
     | Tidy
     | Hook
-    | Log
+    | WriteLog
     | Stop
 )
 EARLY = (Check, TakeSample)

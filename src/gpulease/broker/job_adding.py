@@ -6,9 +6,9 @@ from gpulease import job as jobs
 from gpulease.broker import job_input as given
 from gpulease.broker import job_life
 from gpulease.broker.batch import Batch
+from gpulease.broker.core_state import Parts
 from gpulease.broker.events import Received
 from gpulease.broker.peer import Peer
-from gpulease.broker.state import Parts
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError
 from gpulease.job import Job

@@ -10,10 +10,10 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease.broker import job_life
+from gpulease.broker.core_state import Dying
 from gpulease.broker.events import EndRead, Found, Launched, LaunchFailed, ProcessEnded, TreeSeen
 from gpulease.broker.instructions import Find, ReadEnd, Tidy, Watch
 from gpulease.broker.runs import SUSPECT, UNSTARTABLE, Fate
-from gpulease.broker.state import Dying
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 

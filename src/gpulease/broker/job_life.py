@@ -15,9 +15,9 @@ from typing import Any
 from gpulease import job as jobs
 from gpulease import visible
 from gpulease.broker import lease_life
+from gpulease.broker.core_state import Dying, State
 from gpulease.broker.instructions import Hook, Launch, Remove, SignalTree
 from gpulease.broker.runs import Root
-from gpulease.broker.state import Dying, State
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 from gpulease.model import Lease, Owner, Waiting

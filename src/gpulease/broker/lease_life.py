@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gpulease.broker.core_state import Checking, Refused, State
 from gpulease.broker.instructions import Check, Unwatch, Watch
 from gpulease.broker.records import Pending
-from gpulease.broker.state import Checking, Refused, State
 from gpulease.broker.turn import Turn
 from gpulease.broker.views import Ended
 from gpulease.errors import GpuleaseError
@@ -23,7 +23,7 @@ UNCLAIMED = 10.0  # seconds for a client to come back after the broker was start
 SAVE_USAGE = 10.0  # seconds between saves of who has used how much
 
 
-class Step(NamedTuple):
+class LeaseStep(NamedTuple):
     """One event in the life of a request or a lease, with what its effects need to know."""
 
     id: str
@@ -43,7 +43,7 @@ def state_of(state: State, id: str) -> str:
     return "held" if id in state.leases else START
 
 
-def advance(turn: Turn, event: str, step: Step) -> None:
+def advance(turn: Turn, event: str, step: LeaseStep) -> None:
     _, effects = transition(LEASE, f"lease {step.id}", state_of(turn.state, step.id), event)
     for effect in effects:
         EFFECTS[effect](turn, step)
@@ -53,35 +53,35 @@ def advance(turn: Turn, event: str, step: Step) -> None:
 
 
 def ask(turn: Turn, pending: Pending) -> None:
-    advance(turn, "ask", Step(pending.id, pending))
+    advance(turn, "ask", LeaseStep(pending.id, pending))
 
 
 def leave(turn: Turn, id: str) -> None:
     """Out of the line; whoever waited there is not told."""
-    advance(turn, "leave", Step(id, turn.state.pending[id]))
+    advance(turn, "leave", LeaseStep(id, turn.state.pending[id]))
 
 
 def refuse(turn: Turn, id: str, trouble: GpuleaseError) -> None:
-    advance(turn, "refuse", Step(id, turn.state.pending[id], trouble=trouble))
+    advance(turn, "refuse", LeaseStep(id, turn.state.pending[id], trouble=trouble))
 
 
 def grant(turn: Turn, lease: Lease) -> None:
     pending = turn.state.pending[lease.id]
     to_claim = pending.claim or lease.id not in turn.state.listeners
-    advance(turn, "grant-to-claim" if to_claim else "grant", Step(lease.id, pending, lease))
+    advance(turn, "grant-to-claim" if to_claim else "grant", LeaseStep(lease.id, pending, lease))
 
 
 def end(turn: Turn, lease: Lease, why: str) -> None:
     """Give back. The devices are free once a check of them, taken later, finds nobody there."""
-    advance(turn, "end", Step(lease.id, lease=lease, why=why))
+    advance(turn, "end", LeaseStep(lease.id, lease=lease, why=why))
 
 
 def renew(turn: Turn, lease: Lease) -> None:
-    advance(turn, "renew", Step(lease.id, lease=lease))
+    advance(turn, "renew", LeaseStep(lease.id, lease=lease))
 
 
 def claim(turn: Turn, lease: Lease) -> None:
-    advance(turn, "claim", Step(lease.id, lease=lease))
+    advance(turn, "claim", LeaseStep(lease.id, lease=lease))
 
 
 def granted(state: State, lease: Lease) -> Message:
@@ -99,17 +99,17 @@ def granted(state: State, lease: Lease) -> Message:
 # -------------------------------------------------------------------- effects
 
 
-def _pending(step: Step) -> Pending:
+def _pending(step: LeaseStep) -> Pending:
     assert step.pending is not None
     return step.pending
 
 
-def _lease(step: Step) -> Lease:
+def _lease(step: LeaseStep) -> Lease:
     assert step.lease is not None
     return step.lease
 
 
-def _enter_line(turn: Turn, step: Step) -> None:
+def _enter_line(turn: Turn, step: LeaseStep) -> None:
     pending = _pending(step)
     turn.state.enter(pending, written=False)
     if pending.deadline is not None and pending.deadline > turn.now:
@@ -125,7 +125,7 @@ def look_again(turn: Turn) -> None:
         turn.alarm(state.settings.polling, "sample")
 
 
-def _watch_owner(turn: Turn, step: Step) -> None:
+def _watch_owner(turn: Turn, step: LeaseStep) -> None:
     watch(turn, _pending(step).owner)
 
 
@@ -140,11 +140,11 @@ def _unwatch(turn: Turn, owner: Owner) -> None:
         turn.emit(Unwatch(key))
 
 
-def _write_request(turn: Turn, step: Step) -> None:
+def _write_request(turn: Turn, step: LeaseStep) -> None:
     turn.state.write_pending(step.id)
 
 
-def _leave_line(turn: Turn, step: Step) -> None:
+def _leave_line(turn: Turn, step: LeaseStep) -> None:
     pending = turn.state.withdraw(step.id)
     if step.lease is None:
         _unwatch(turn, pending.owner)
@@ -152,37 +152,37 @@ def _leave_line(turn: Turn, step: Step) -> None:
         turn.state.unlisten(step.id)  # else it is told what came of it
 
 
-def _tell_waiting(turn: Turn, step: Step) -> None:
+def _tell_waiting(turn: Turn, step: LeaseStep) -> None:
     peer = turn.state.listeners.get(step.id)
     if peer is not None:
         turn.send(peer, {"waiting": {"id": step.id, "place": 1 + turn.state.line.ahead(step.id), "why": step.why}})
 
 
-def _tell_refused(turn: Turn, step: Step) -> None:
+def _tell_refused(turn: Turn, step: LeaseStep) -> None:
     peer = turn.state.listeners.get(step.id)
     turn.state.unlisten(step.id)
     if peer is not None and step.trouble is not None:
         turn.send(peer, error(step.trouble))
 
 
-def _hold(turn: Turn, step: Step) -> None:
+def _hold(turn: Turn, step: LeaseStep) -> None:
     state, lease, pending = turn.state, _lease(step), _pending(step)
     state.hold(lease, claimed=not (pending.claim or lease.id not in state.listeners))
     _set_alarm(turn, step)
 
 
-def _set_alarm(turn: Turn, step: Step) -> None:
+def _set_alarm(turn: Turn, step: LeaseStep) -> None:
     until = _lease(step).until
     if until is not None:
         turn.alarm(until - turn.now, "until", step.id)
 
 
-def _write_lease(turn: Turn, step: Step) -> None:
+def _write_lease(turn: Turn, step: LeaseStep) -> None:
     token = None if step.pending is None else step.pending.token
     turn.state.write_lease(_lease(step), claimed=step.id not in turn.state.unclaimed, token=token)
 
 
-def _tell_granted(turn: Turn, step: Step) -> None:
+def _tell_granted(turn: Turn, step: LeaseStep) -> None:
     """Who left a moment ago, or waited at a broker that is gone, may come back for it."""
     state, lease = turn.state, _lease(step)
     peer = state.listeners.get(lease.id)
@@ -193,15 +193,15 @@ def _tell_granted(turn: Turn, step: Step) -> None:
     turn.send(peer, {"granted": granted(state, lease)})
 
 
-def _claim(turn: Turn, step: Step) -> None:
+def _claim(turn: Turn, step: LeaseStep) -> None:
     turn.state.claim(step.id)
 
 
-def _change(turn: Turn, step: Step) -> None:
+def _change(turn: Turn, step: LeaseStep) -> None:
     turn.state.change_lease(_lease(step))
 
 
-def _charge_usage(turn: Turn, step: Step) -> None:
+def _charge_usage(turn: Turn, step: LeaseStep) -> None:
     state, lease, now = turn.state, _lease(step), turn.now
     spent = settle(state.usage, lease, weight_of(lease, state.devices), now, state.policy)
     state.charge(forget(spent, now, state.policy))
@@ -210,14 +210,14 @@ def _charge_usage(turn: Turn, step: Step) -> None:
         turn.alarm(SAVE_USAGE, "usage")
 
 
-def _drop_lease(turn: Turn, step: Step) -> None:
+def _drop_lease(turn: Turn, step: LeaseStep) -> None:
     lease, about = _lease(step), turn.state.about
     ticks = int((turn.now - about.boot_time) * about.ticks)
     turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks))
     _unwatch(turn, lease.owner)
 
 
-def _check_devices(turn: Turn, step: Step) -> None:
+def _check_devices(turn: Turn, step: LeaseStep) -> None:
     """When somebody waits: ask about the devices now, before the plan needs to know."""
     state, devices = turn.state, _lease(step).devices
     if state.line and state.sample is not None and not isinstance(state.check, Checking):
@@ -232,16 +232,16 @@ def check(turn: Turn, devices: frozenset[str]) -> None:
     turn.emit(Check(state.revision, tuple(sorted(devices))))
 
 
-def _record_granted(turn: Turn, step: Step) -> None:
+def _record_granted(turn: Turn, step: LeaseStep) -> None:
     lease = _lease(step)
     record(turn, "granted", lease, waited=lease.since - _pending(step).waiting.since)
 
 
-def _record_ended(turn: Turn, step: Step) -> None:
+def _record_ended(turn: Turn, step: LeaseStep) -> None:
     record(turn, "ended", _lease(step), why=step.why)
 
 
-def _record_renewed(turn: Turn, step: Step) -> None:
+def _record_renewed(turn: Turn, step: LeaseStep) -> None:
     record(turn, "renewed", _lease(step), until=_lease(step).until)
 
 
@@ -251,7 +251,7 @@ def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
     turn.state.record(turn.now, what, **fields, **more)
 
 
-EFFECTS: dict[str, Callable[[Turn, Step], None]] = {
+EFFECTS: dict[str, Callable[[Turn, LeaseStep], None]] = {
     "enter-line": _enter_line,
     "watch-owner": _watch_owner,
     "write-request": _write_request,

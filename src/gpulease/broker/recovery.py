@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpulease import job as jobs
 from gpulease.broker import job_ends, job_life, lease_life
-from gpulease.broker.instructions import Log
+from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
 from gpulease.broker.turn import Turn
@@ -36,7 +36,7 @@ def _load_facts(turn: Turn) -> None:
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     state.restore(state.texts, {name: document["text"] for name, document in store.load("settings").items()})
     for complaint in state.use_settings():
-        turn.emit(Log(complaint))
+        turn.emit(WriteLog(complaint))
 
 
 def _load_leases(turn: Turn) -> None:

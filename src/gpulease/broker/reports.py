@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpulease.broker import requesting
+from gpulease.broker.core_state import State
 from gpulease.broker.granting import current_plan
-from gpulease.broker.state import State
 from gpulease.broker.turn import Turn
 from gpulease.broker.views import views
 from gpulease.errors import NotFound
@@ -130,7 +130,9 @@ def explain(turn: Turn, id: str) -> Document:
     if id not in state.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
     code, sentence = requesting.reason(turn, id)
-    verdicts = [] if code == "checking" else current_plan(turn).explain(id)
+    decided = current_plan(turn)
+    fits = any(grant.id == id for grant in decided.grants)  # and is being checked, or the driver does not answer
+    verdicts = () if fits else decided.explain(id)
     rows = [{"label": v.label, "uuid": v.device, "code": v.code, "why": v.sentence} for v in verdicts]
     place = requesting.place(turn, id)
     return {"id": id, "lease": None, "place": place, "code": code, "why": sentence, "devices": rows}

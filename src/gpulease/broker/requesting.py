@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpulease.broker import lease_life
+from gpulease.broker.core_state import Checking, Refused
 from gpulease.broker.events import ProcessEnded, Received
 from gpulease.broker.granting import current_plan
-from gpulease.broker.lease_life import Step
+from gpulease.broker.lease_life import LeaseStep
 from gpulease.broker.peer import Peer
 from gpulease.broker.records import Pending
-from gpulease.broker.state import Checking, Refused
 from gpulease.broker.turn import Turn
 from gpulease.errors import (
     Cancelled,
@@ -172,7 +172,7 @@ def _answer(turn: Turn, id: str) -> None:
     elif deadline is not None and deadline <= turn.now:
         lease_life.refuse(turn, id, NotGranted(f"Not granted: {_lower(sentence)}", _next_step(turn, code)))
     else:
-        lease_life.advance(turn, "wait", Step(id, why=sentence))
+        lease_life.advance(turn, "wait", LeaseStep(id, why=sentence))
 
 
 def refuse_unwritten(turn: Turn, trouble: GpuleaseError) -> None:

@@ -27,6 +27,7 @@ from gpulease.broker import spawn
 from gpulease.broker.clients import Clients
 from gpulease.broker.clock import TICKS, Clock
 from gpulease.broker.core import Core
+from gpulease.broker.core_state import About
 from gpulease.broker.errands import Errands
 from gpulease.broker.events import Event, Key
 from gpulease.broker.hooks import Hooks
@@ -36,7 +37,6 @@ from gpulease.broker.reaper import Reaper
 from gpulease.broker.runner import Runner
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
-from gpulease.broker.state import About
 from gpulease.errors import GpuleaseError
 from gpulease.stores.base import Store
 
@@ -278,7 +278,7 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Remove: lambda server, one: server._runner.remove(one),
     told.Tidy: lambda server, one: server._runner.tidy(one),
     told.Hook: lambda server, one: server._hooks.add(one.command, one.job),
-    told.Log: lambda server, one: server.log(one.text),
+    told.WriteLog: lambda server, one: server.log(one.text),
     told.Stop: Server._stop,
 }
 

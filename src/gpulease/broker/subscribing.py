@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gpulease import job as jobs
 from gpulease.broker import lease_life, reports
+from gpulease.broker.core_state import Subscriber
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import Send
 from gpulease.broker.job_verbs import chosen, missing
 from gpulease.broker.peer import Peer
-from gpulease.broker.state import Subscriber
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotFound, UsageError
 from gpulease.job import Job

@@ -19,7 +19,7 @@ class Census:
     """Every process at one moment, read once for any number of jobs."""
 
     def __init__(self) -> None:
-        self._processes: dict[int, identity.Family] = {}
+        self._processes: dict[int, identity.ProcessStat] = {}
         for name in os.listdir("/proc"):
             if name.isdecimal() and (seen := identity.family(int(name))) is not None and seen.state not in "ZX":
                 self._processes[int(name)] = seen
@@ -68,7 +68,7 @@ def _may_be(pid: int, root: Root) -> bool:
     return root.uid == 0 or identity.user_of(pid) == root.uid
 
 
-def _with_children(found: set[int], born: dict[int, identity.Family]) -> set[int]:
+def _with_children(found: set[int], born: dict[int, identity.ProcessStat]) -> set[int]:
     grown = True
     while grown:
         children = {pid for pid, seen in born.items() if seen.parent in found and pid not in found}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from gpulease.broker.core_state import State
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import EARLY, Alarm, Instruction, Send, TakeSample
 from gpulease.broker.peer import Peer
-from gpulease.broker.state import State
 from gpulease.job import Job
 from gpulease.messages import Message
 from gpulease.planner import Grant, Plan

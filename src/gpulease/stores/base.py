@@ -12,7 +12,7 @@ Document = dict[str, Any]
 TABLES = ("leases", "line", "excluded", "settings", "facts", "environments", "jobs")
 
 
-class Record(NamedTuple):
+class HistoryEvent(NamedTuple):
     """Something that happened, kept for `gpulease events`."""
 
     time: float
@@ -42,7 +42,7 @@ class Store(Protocol):
     def write(self, table: str, key: str, document: Document | None) -> None:
         """Put `document` under `key`, or remove what is there when it is None. A job has `state`, `uid`, `label`."""
 
-    def append(self, record: Record) -> None: ...
+    def append(self, record: HistoryEvent) -> None: ...
 
     def forget_environments(self) -> None:
         """Remove those that no job has."""
@@ -58,6 +58,6 @@ class Store(Protocol):
     def rollback(self) -> None:
         """As it was at the last commit."""
 
-    def events(self, since: float, most: int) -> list[Record]: ...
+    def events(self, since: float, most: int) -> list[HistoryEvent]: ...
 
     def close(self) -> None: ...

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from gpulease.stores.base import TABLES, Document, Record
+from gpulease.stores.base import TABLES, Document, HistoryEvent
 
 
 class MemoryStore:
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, str]] = {table: {} for table in TABLES}
-        self._events: list[Record] = []
+        self._events: list[HistoryEvent] = []
         self._kept = 0  # how many of them are committed
         self._undo: list[tuple[str, str, str | None]] = []
 
@@ -66,7 +66,7 @@ class MemoryStore:
         else:
             self._tables[table][key] = body
 
-    def append(self, record: Record) -> None:
+    def append(self, record: HistoryEvent) -> None:
         self._events.append(record)
 
     def forget_events(self, before: float) -> None:
@@ -81,7 +81,7 @@ class MemoryStore:
             self._set(*self._undo.pop())
         del self._events[self._kept :]
 
-    def events(self, since: float, most: int) -> list[Record]:
+    def events(self, since: float, most: int) -> list[HistoryEvent]:
         return [event for event in self._events if event.time >= since][-most:]
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpulease.errors import StateError
-from gpulease.stores.base import TABLES, Document, Record
+from gpulease.stores.base import TABLES, Document, HistoryEvent
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 PUT: dict[str, str] = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
@@ -103,7 +103,7 @@ class SqliteStore:
         else:
             self._execute(PUT[table], _row(table, key, document))
 
-    def append(self, record: Record) -> None:
+    def append(self, record: HistoryEvent) -> None:
         time, what, fields = record
         self._execute("INSERT INTO events (time, what, body) VALUES (?, ?, ?)", (time, what, _encode(fields)))
 
@@ -139,10 +139,10 @@ class SqliteStore:
         if self._database.in_transaction:
             self._database.execute("ROLLBACK")
 
-    def events(self, since: float, most: int) -> list[Record]:
+    def events(self, since: float, most: int) -> list[HistoryEvent]:
         query = "SELECT time, what, body FROM events WHERE time >= ? ORDER BY number DESC LIMIT ?"
         rows = self._database.execute(query, (since, most)).fetchall()
-        return [Record(time, what, json.loads(body)) for time, what, body in reversed(rows)]
+        return [HistoryEvent(time, what, json.loads(body)) for time, what, body in reversed(rows)]
 
     def forget_events(self, before: float) -> None:
         self._execute("DELETE FROM events WHERE time < ?", (before,))

@@ -23,7 +23,7 @@ from gpulease.errors import GpuleaseError
 from gpulease.job import Job
 from gpulease.model import Device, Lease, Owner, Sample, Waiting
 from gpulease.planner import Line, Policy, Spent
-from gpulease.stores.base import Document, Record, Store
+from gpulease.stores.base import Document, HistoryEvent, Store
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 NUMBERS = 100  # ids of leases that are put on disk at a time
@@ -181,7 +181,7 @@ class State:
             table.put(key, value)
 
     def record(self, time: float, what: str, **fields: Any) -> None:
-        self.store.append(Record(time, what, fields))
+        self.store.append(HistoryEvent(time, what, fields))
 
     # ---------------------------------------------------------------- devices
 
