@@ -118,8 +118,7 @@ def grace_over(turn: Turn, id: str) -> None:
     job, dying = turn.state.running.get(int(id)), turn.state.dying.get(int(id))
     if job is not None and dying is not None and not dying.reading:
         turn.state.put_dying(job.id, dying._replace(at_once=True))
-        if job.id in turn.state.roots:
-            job_life.signal_tree(turn, job, signal.SIGKILL)
+        job_life.signal_tree(turn, job, signal.SIGKILL)
 
 
 def shell_ended(turn: Turn, event: ProcessEnded) -> bool:

@@ -217,6 +217,9 @@ def root(state: State, job: Job) -> Root:
 
 
 def signal_tree(turn: Turn, job: Job, *signals: int, every: bool = False) -> None:
+    """To a run whose shell is known. One that is just being launched is signalled once it is there."""
+    if not root(turn.state, job).pid:
+        return
     turn.emit(SignalTree(job, root(turn.state, job), signals, every))
 
 
@@ -234,8 +237,7 @@ def _end_tree(turn: Turn, before: Job, after: Job) -> None:
     if after.id not in state.dying:
         state.put_dying(after.id, Dying())
         turn.alarm(state.settings.grace, "grace", str(after.id))
-    if after.id in state.roots:
-        signal_tree(turn, after, signal.SIGTERM, signal.SIGCONT)
+    signal_tree(turn, after, signal.SIGTERM, signal.SIGCONT)
 
 
 EFFECTS: dict[str, Callable[[Turn, Job, Job], None]] = {

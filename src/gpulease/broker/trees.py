@@ -41,6 +41,8 @@ class Census:
 
     def _is_leader(self, root: Root) -> bool:
         """Whether the session is the job's: its pid is not given again while anybody of the session lives."""
+        if root.pid <= 1:
+            return False  # not known; and nearly every process of a host descends from those two sessions
         leader = self._processes.get(root.pid)
         if leader is None or leader.start_time == root.since:
             return True
