@@ -53,7 +53,8 @@ class QueueSite(Site):
         def seen() -> Any:
             job = self.job(id)
             assert job["state"] in states or job["state"] not in ENDS, job
-            return job if job["state"] in states else None
+            launching = job["state"] == "running" and job["pid"] is None
+            return job if job["state"] in states and not launching else None
 
         return wait_until(seen)
 

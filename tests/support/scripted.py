@@ -86,6 +86,9 @@ class ScriptedWorld:
         self.logs: list[str] = []
         self.sent: list[told.Send] = []  # in the last turn
         self.launched: list[Job] = []  # in the last turn
+        self.turns = 0
+        self.asked: dict[int, int] = {}  # checks by revision: the turn in which each was asked for
+        self.looked: dict[str, int] = {}  # devices, and the turn in which the last check of them was asked for
         self.locked = False
         self.memory: float | None = 0.9
         self.pids = iter(range(1000, 10_000_000))
@@ -127,6 +130,7 @@ class ScriptedWorld:
     def turn(self) -> None:
         """Everything that is ready, handled at once."""
         events, self.ready = self.ready, []
+        self.turns += 1
         self.sent.clear()
         self.launched.clear()
         self.carry_out(self.core.handle(events, self.now))
@@ -147,6 +151,7 @@ class ScriptedWorld:
 
     def _Check(self, one: told.Check) -> None:
         self.locked = True
+        self.asked[one.revision] = self.turns
         self.checks.append(one)
 
     def _Unlock(self, one: told.Unlock) -> None:
@@ -236,6 +241,7 @@ class ScriptedWorld:
 
     def answer_check(self) -> None:
         check = self.checks.pop(0)
+        self.looked |= dict.fromkeys(check.devices, self.asked[check.revision])
         seen = {one.uuid: (one.memory_used, one.processes, one.lost) for one in self.devices()}
         self.ready.append(happened.Checked(check.revision, {uuid: seen[uuid] for uuid in check.devices}))
 

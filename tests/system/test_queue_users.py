@@ -85,12 +85,13 @@ def test_a_log_and_an_environment_are_their_submitters_alone(system: QueueSite) 
         assert as_user(other, lambda path=path: os.access(path, os.R_OK)) is False  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("verb", ["kill", "rm", "pause", "resume", "start", "retry", "show", "wait"])
+@pytest.mark.parametrize("verb", ["kill", "rm", "pause", "resume", "start", "retry", "show", "subscribe"])
 def test_another_users_job_is_not_touched(system: QueueSite, verb: str) -> None:
     one, other = two_users()
     id = submit(system, one, "sleep 600")["ok"]["first"]
     system.until(id, "running")
-    trouble = told(system, other, verb, select=pick(id))["error"]
+    topics = {"topics": ["jobs"]} if verb == "subscribe" else {}
+    trouble = told(system, other, verb, select=pick(id), **topics)["error"]
     assert (trouble["code"], one.pw_name in trouble["what"]) == ("not-permitted", True)
     assert told(system, other, "edit", select=pick(id), changes={"note": "x"})["error"]["code"] == "not-permitted"
     assert told(system, other, "kill", select={"all": True})["error"]["code"] == "not-found"

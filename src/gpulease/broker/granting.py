@@ -142,8 +142,9 @@ def check_refused(turn: Turn, event: CheckRefused) -> None:
 
 
 def stop_check(turn: Turn) -> None:
-    """The check could not be taken."""
+    """The check could not be taken. It may be one that an undone turn asked for, so the lock is let go in any case."""
     state = turn.state
     if isinstance(state.check, Checking):
         state.set("check", Idle())
+    state.set("locked", True)
     unlock(turn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,8 @@ class Runner:
         self._errands, self._happened = errands, happened
         self._folders: set[int] = set()  # of users, that are there
         self._trees: dict[int, list[SignalTree | Find]] = {}  # by user: one look at all processes serves them all
+        with contextlib.suppress(OSError):  # it is told when a job is launched
+            self._prepare_folder(os.geteuid())  # beside the state, on the broker's own disk
 
     def launch(self, instruction: Launch) -> None:
         """At once where no disk of the user's need be touched: the first run of a job with the usual log."""

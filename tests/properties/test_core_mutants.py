@@ -1,0 +1,146 @@
+"""The bugs that were found in the core once, put back one at a time: the test of interleavings finds each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+from support.core_machine import CoreMachine
+
+from gpulease.broker import granting, job_life, lease_life
+from gpulease.broker.core_state import Idle, State
+from gpulease.broker.events import Checked
+from gpulease.broker.turn import Turn
+from gpulease.model import Waiting
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _keep_revision(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A change that does not say that plans are made of what it changes."""
+    original = getattr(State, name)
+
+    def silent(self: State, *arguments: object) -> object:
+        before = self.changes.revision
+        result = original(self, *arguments)
+        self.changes.revision = before
+        return result
+
+    monkeypatch.setattr(State, name, silent)
+
+
+def job_enters_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`add` in the window idled beside a free GPU."""
+    _keep_revision(monkeypatch, "enter_line")
+
+
+def job_leaves_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kill` and `rm` in the window ended in an impossible transition."""
+    _keep_revision(monkeypatch, "leave_line")
+
+
+def edited_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edited job started as it was before."""
+    job_enters_unnoticed(monkeypatch)
+    job_leaves_unnoticed(monkeypatch)
+
+
+def excluded_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An excluded device was granted."""
+    _keep_revision(monkeypatch, "exclude")
+
+
+def settings_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs started while the queue was acknowledged as paused."""
+    _keep_revision(monkeypatch, "use_settings")
+
+
+def lease_ends_during_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device was taken for looked at whose lease ended after the look had begun."""
+
+    def checked(turn: Turn, event: Checked) -> None:
+        for uuid, seen in event.seen.items():
+            turn.state.verify(uuid)
+            turn.state.see_device(uuid, seen)
+        turn.state.set("check", Idle())
+
+    monkeypatch.setattr("gpulease.broker.core.HANDLERS", {**_handlers(), Checked: checked})
+
+
+def _handlers() -> dict[type, Callable[..., None]]:
+    from gpulease.broker.core import HANDLERS
+
+    return HANDLERS
+
+
+def commit_fails_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that failed left the change in memory."""
+    monkeypatch.setattr(State, "rollback", lambda self: self.store.rollback())
+
+
+def line_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What entered the line in a turn that was undone stayed there."""
+
+    def enter_line(self: State, waiting: Waiting) -> None:
+        self.line.add(waiting)
+        self.changes.revision += 1
+
+    monkeypatch.setattr(State, "enter_line", enter_line)
+
+
+def lock_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """safe-gpu's lock stayed taken after a check that nobody wanted any more."""
+    monkeypatch.setattr(granting, "unlock", lambda turn: None)
+
+
+def lease_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's lease outlived the job."""
+    monkeypatch.setitem(job_life.EFFECTS, "end-lease", lambda turn, before, after: turn.state.forget_run(after.id))
+
+
+def nobody_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was not granted at once heard nothing."""
+    monkeypatch.setattr("gpulease.broker.requesting.answer", lambda turn: None)
+
+
+def request_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was told that it waits was forgotten by the next broker."""
+    monkeypatch.setitem(lease_life.EFFECTS, "write-request", lambda turn, step: turn.state.unwritten.drop(step.id))
+
+
+MUTANTS: list[Patch] = [
+    job_enters_unnoticed,
+    job_leaves_unnoticed,
+    edited_unnoticed,
+    excluded_unnoticed,
+    settings_unnoticed,
+    lease_ends_during_check,
+    commit_fails_half,
+    line_not_undone,
+    lock_kept,
+    lease_not_ended,
+    nobody_told,
+    request_not_written,
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_each_bug_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    machine = seed(1)(CoreMachine)
+    with pytest.raises(BaseException):  # noqa: B017  # whichever promise it breaks first
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=400,
+                stateful_step_count=100,
+                deadline=None,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+                phases=(Phase.generate,),
+                report_multiple_bugs=False,
+            ),
+        )

@@ -1,0 +1,400 @@
+"""The broker's core under every order of events: what it promised holds, whatever happens in between.
+
+One process, no sleeps: checks that take any time, processes that die, commits that fail, clients that leave, a clock
+that jumps, a broker that is killed. After every turn all invariants are checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gpulease.broker import requesting
+from gpulease.broker.core_state import Checking, Refused
+from gpulease.broker.granting import current_plan
+from gpulease.broker.turn import Planned, Turn
+from gpulease.job import RUNNING
+from gpulease.model import Lease
+from support.scripted import MEMORY, Client, ScriptedWorld
+
+REQUESTS = st.one_of(
+    st.builds(lambda gpus: {"gpus": gpus}, st.integers(1, 3)),
+    st.builds(lambda part: {"memory": MEMORY * part // 10}, st.integers(1, 6)),
+    st.builds(lambda index: {"devices": [str(index)]}, st.integers(0, 2)),
+)
+
+
+class CoreMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = ScriptedWorld()
+        self.excluded: set[str] = set()  # as acknowledged
+        self.killed: set[int] = set()  # jobs that were acknowledged as killed while they waited
+        self.wants: dict[int, dict[str, Any]] = {}  # what a job asks for, as acknowledged
+        self.paused = False
+        self.ended: dict[str, int] = {}  # devices, and the turn in which the last lease on them ended
+        self.disk_failed_at = float("-inf")
+
+    @initialize()
+    def see_the_devices(self) -> None:
+        self.world.connect()
+        self.world.say(next(iter(self.world.clients.values())), "status")
+        self._turn()
+        self.world.answer_sample()
+        self._turn()
+
+    # ---------------------------------------------------------------- turns
+
+    def _turn(self) -> None:
+        if self.world.disk.fail_writes or self.world.disk.fail_commits:
+            self.disk_failed_at = self.world.now
+        before = dict(self.world.core.state.leases)
+        self.world.turn()
+        self.world.disk.fail_writes = self.world.disk.fail_commits = 0
+        self._read_answers(before)
+
+    def _maybe(self, now: bool) -> None:
+        """Handle what is ready now, or leave it to be handled together with what comes next."""
+        if now:
+            self._turn()
+
+    def _read_answers(self, before: dict[str, Lease]) -> None:
+        """What was granted and acknowledged in this turn, in the order of sending."""
+        leases = self.world.core.state.leases
+        for lease in [one for id, one in leases.items() if id not in before]:
+            for uuid in lease.devices:
+                looked = self.world.looked.get(uuid, -1)
+                assert looked >= self.ended.get(uuid, 0), f"{uuid} was granted without a look since its last lease"
+        self.ended |= {uuid: self.world.turns for id, one in before.items() if id not in leases for uuid in one.devices}
+        for job in self.world.launched:
+            self._check_launch(job)
+        for client in self.world.clients.values():
+            for message in client.inbox:
+                self._read(client, message)
+            client.inbox.clear()
+
+    def _read(self, client: Client, message: dict[str, Any]) -> None:
+        if "granted" in message:
+            self._check_granted(message["granted"])
+        if "ok" not in message and "error" not in message:
+            return
+        asked = next((one for one in client.asked if one["do"] != "acquire"), None)
+        if asked is None or (("error" in message) and not client.asked):
+            return
+        if "error" in message and client.asked[0]["do"] == "acquire":
+            client.asked.pop(0)
+            return
+        client.asked.remove(asked)
+        if "ok" in message:
+            self._acknowledged(asked, message["ok"])
+
+    def _acknowledged(self, asked: dict[str, Any], told: dict[str, Any]) -> None:
+        verb = asked["do"]
+        if verb == "exclude":
+            self.excluded |= {f"GPU-{label}" for label in told["excluded"]}
+        elif verb == "include":
+            self.excluded -= {f"GPU-{label}" for label in told["included"]}
+        elif verb == "add":
+            self.wants |= dict.fromkeys(range(told["first"], told["last"] + 1), asked["request"])
+        elif verb == "edit":
+            self.wants |= {id: {**asked["changes"]["request"]} for id in told["ids"]}
+        elif verb == "kill":
+            stored = {id: self.world.core.state.job(id) for id in told["ids"]}
+            self.killed |= {id for id, job in stored.items() if job is not None and job.state == "killed"}
+        elif verb in ("retry", "rm"):
+            self.killed -= set(told["ids"])
+        elif verb in ("pause", "resume") and "paused" in told:
+            self.paused = told["paused"]
+
+    def _check_launch(self, job: Any) -> None:
+        assert job.id not in self.killed, f"job {job.id} was acknowledged as killed, and starts"
+        wanted = self.wants.get(job.id)
+        if wanted is not None and job.tries <= 1:
+            assert job.request.gpus == wanted.get("gpus", 1), f"job {job.id} starts as it was before it was edited"
+        lease = self.world.core.state.leases.get(f"J{job.id}")
+        if lease is not None:
+            assert not self.excluded & set(lease.devices), "an excluded device was granted to a job"
+
+    def _check_granted(self, granted: dict[str, Any]) -> None:
+        given = {device["uuid"] for device in granted["devices"]}
+        assert not self.excluded & given, "an excluded device was granted"
+        assert granted["id"] in self.world.core.state.leases
+
+    # ---------------------------------------------------------------- clients
+
+    @rule(request=REQUESTS, wait=st.sampled_from([None, 0.0, 30.0]), other=st.booleans(), now=st.booleans())
+    def acquire(self, request: dict[str, Any], wait: float | None, other: bool, now: bool) -> None:
+        client = self.world.connect()
+        owner = self.world.connect().peer.pid if other else None
+        self.world.say(client, "acquire", request=request, kind="acquire", wait=wait, owner=owner)
+        self._maybe(now)
+
+    @rule(seconds=st.sampled_from([5.0, 100.0]), now=st.booleans())
+    def reserve(self, seconds: float, now: bool) -> None:
+        self.world.say(self.world.connect(), "acquire", request={"duration": seconds}, kind="reservation")
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.core.state.leases)
+    @rule(data=st.data(), verb=st.sampled_from(["release", "taken", "cancel", "renew"]), now=st.booleans())
+    def use_lease(self, data: st.DataObject, verb: str, now: bool) -> None:
+        id = data.draw(st.sampled_from(sorted(self.world.core.state.leases)))
+        fields: dict[str, dict[str, Any]] = {
+            "release": {"what": [id]},
+            "renew": {"what": [id], "duration": 50.0},
+        }
+        self.world.say(self.world.connect(), verb, **fields.get(verb, {"id": id}))
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.core.state.pending)
+    @rule(data=st.data(), verb=st.sampled_from(["cancel", "why", "explain"]), now=st.booleans())
+    def use_request(self, data: st.DataObject, verb: str, now: bool) -> None:
+        id = data.draw(st.sampled_from(sorted(self.world.core.state.pending)))
+        self.world.say(self.world.connect(), verb, id=id)
+        self._maybe(now)
+
+    @rule(
+        request=REQUESTS,
+        count=st.integers(1, 3),
+        after=st.lists(st.integers(1, 6), max_size=2),
+        options=st.fixed_dictionaries(
+            {},
+            optional={
+                "hold": st.just(True),
+                "retry": st.just(1),
+                "time_limit": st.just(20.0),
+                "after_any": st.just(True),
+            },
+        ),
+        now=st.booleans(),
+    )
+    def add(self, request: dict[str, Any], count: int, after: list[int], options: dict[str, Any], now: bool) -> None:
+        options = {"cwd": "/", "environment": {}, "after": after, **options}
+        self.world.say(self.world.connect(0), "add", request=request, commands=[["true"]] * count, options=options)
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.core.state.job_number)
+    @rule(
+        data=st.data(),
+        verb=st.sampled_from(["kill", "rm", "pause", "resume", "start", "retry", "show", "clean"]),
+        now=st.booleans(),
+    )
+    def use_job(self, data: st.DataObject, verb: str, now: bool) -> None:
+        id = data.draw(st.integers(1, self.world.core.state.job_number))
+        self.world.say(self.world.connect(0), verb, select={"ids": [[id, id]]})
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.core.state.counts.get("waiting"))
+    @rule(data=st.data(), request=REQUESTS, move=st.booleans(), now=st.booleans())
+    def change_waiting_job(self, data: st.DataObject, request: dict[str, Any], move: bool, now: bool) -> None:
+        waiting = [entry.id for entry in self.world.core.state.line if entry.kind == "job"]
+        assume(waiting)
+        id = int(data.draw(st.sampled_from(sorted(waiting)))[1:])
+        if move:
+            self.world.say(self.world.connect(0), "move", id=id, index=data.draw(st.integers(0, 3)))
+        else:
+            changes = {"request": {"gpus": 1, "memory": None, "devices": None, **request}}
+            self.world.say(self.world.connect(0), "edit", select={"ids": [[id, id]]}, changes=changes)
+        self._maybe(now)
+
+    @rule(verb=st.sampled_from(["exclude", "include"]), index=st.integers(0, 2), now=st.booleans())
+    def manage(self, verb: str, index: int, now: bool) -> None:
+        self.world.say(self.world.connect(0), verb, what=[str(index)])
+        self._maybe(now)
+
+    @rule(verb=st.sampled_from(["pause", "resume"]), now=st.booleans())
+    def pause_queue(self, verb: str, now: bool) -> None:
+        self.world.say(self.world.connect(0), verb, queue=True)
+        self._maybe(now)
+
+    @rule(verb=st.sampled_from(["status", "ls", "events"]), now=st.booleans())
+    def look(self, verb: str, now: bool) -> None:
+        self.world.say(self.world.connect(), verb)
+        self._maybe(now)
+
+    @rule(topics=st.lists(st.sampled_from(["devices", "leases", "line", "jobs"]), min_size=1), now=st.booleans())
+    def subscribe(self, topics: list[str], now: bool) -> None:
+        self.world.say(self.world.connect(), "subscribe", topics=topics)
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.clients)
+    @rule(data=st.data(), dies=st.booleans(), now=st.booleans())
+    def leave(self, data: st.DataObject, dies: bool, now: bool) -> None:
+        peers = list(self.world.clients)
+        peer = peers[data.draw(st.integers(0, len(peers) - 1))]
+        self.world.leave(self.world.clients[peer])
+        if dies:
+            self.world.die((peer.pid, 1))
+        self._maybe(now)
+
+    # ---------------------------------------------------------------- the world
+
+    @precondition(lambda self: self.world.checks)
+    @rule(now=st.booleans(), refused=st.sampled_from([False, False, False, True]))
+    def answer_check(self, now: bool, refused: bool) -> None:
+        if refused:
+            self.world.refuse_check()
+        else:
+            self.world.answer_check()
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.samples)
+    @rule(now=st.booleans())
+    def answer_sample(self, now: bool) -> None:
+        self.world.answer_sample()
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.samples or self.world.checks)
+    @rule(now=st.booleans())
+    def fail_driver(self, now: bool) -> None:
+        self.world.fail_driver()
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.launches)
+    @rule(now=st.booleans(), fails=st.sampled_from([False, False, True]))
+    def launch(self, now: bool, fails: bool) -> None:
+        self.world.launch(fails)
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.core.state.shells)
+    @rule(data=st.data(), code=st.sampled_from([0, 0, 1, 127, -9]), now=st.booleans())
+    def end_shell(self, data: st.DataObject, code: int, now: bool) -> None:
+        alive = [run for run, key in self.world.shells.items() if key in self.world.processes]
+        assume(alive)
+        self.world.end_shell(data.draw(st.sampled_from(sorted(alive))), code)
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.ends or self.world.trees or self.world.finds)
+    @rule(now=st.booleans())
+    def finish_errands(self, now: bool) -> None:
+        while self.world.ends:
+            self.world.read_end()
+        while self.world.trees:
+            self.world.see_tree()
+        while self.world.finds:
+            self.world.find()
+        self._maybe(now)
+
+    @rule(index=st.integers(0, 2), now=st.booleans())
+    def use_outside(self, index: int, now: bool) -> None:
+        uuid = f"GPU-{index}"
+        if self.world.outside.pop(uuid, None) is None:
+            self.world.outside[uuid] = next(self.world.pids)
+        self._maybe(now)
+
+    @rule(seconds=st.sampled_from([0.0, 0.01, 1.5, 60.0, 90_000.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.world.jump(seconds)
+        self._turn()
+
+    @rule()
+    def pass_to_next_alarm(self) -> None:
+        self.world.until_next_alarm()
+        self._turn()
+
+    @rule(commits=st.integers(0, 6), writes=st.integers(0, 3))
+    def fail_disk(self, commits: int, writes: int) -> None:
+        """In the next turn."""
+        self.world.disk.fail_commits, self.world.disk.fail_writes = commits, writes
+
+    @rule(memory=st.sampled_from([0.9, 0.05, None]))
+    def use_host_memory(self, memory: float | None) -> None:
+        """The kernel tells nobody; the next look at it comes by an alarm."""
+        self.world.memory = memory
+        self.world.core.state.touch()
+        self._turn()
+
+    @rule()
+    def kill_broker(self) -> None:
+        before = dict(self.world.core.state.leases)
+        self.world.restart()
+        self._read_answers(before)
+        self._turn()
+
+    # ---------------------------------------------------------------- what always holds
+
+    @invariant()
+    def nothing_is_broken(self) -> None:
+        assert not [text for text in self.world.logs if "Traceback" in text], self.world.logs[-1]
+
+    @invariant()
+    def no_device_is_granted_twice(self) -> None:
+        taken: dict[str, list[int | None]] = {}
+        for lease in self.world.core.state.leases.values():
+            for uuid in lease.devices:
+                taken.setdefault(uuid, []).append(lease.memory)
+        for uuid, amounts in taken.items():
+            assert len(amounts) == 1 or None not in amounts, f"{uuid} was granted twice"
+            assert sum(amount or 0 for amount in amounts) <= MEMORY
+
+    @invariant()
+    def the_store_has_the_state(self) -> None:
+        state = self.world.core.state
+        assert not state.changes.count
+        found = self.world.reloaded()
+        assert dict(found.leases) == dict(state.leases)
+        written = {id: one for id, one in state.pending.items() if id not in state.unwritten}
+        assert dict(found.pending) == written
+        assert dict(found.excluded) == dict(state.excluded)
+        assert dict(found.texts) == dict(state.texts)
+        assert {name: n for name, n in found.counts.items() if n} == {name: n for name, n in state.counts.items() if n}
+        assert found.running.keys() == state.running.keys()
+        waiting = {entry.id for entry in state.line} - state.unwritten.keys()
+        assert {entry.id for entry in found.line} == waiting
+        assert {entry.id: entry for entry in found.line if entry.kind == "job"} == {
+            entry.id: entry for entry in state.line if entry.kind == "job"
+        }
+        assert set(state.unclaimed) == set(found.unclaimed)
+
+    @invariant()
+    def each_is_in_the_place_of_its_state(self) -> None:
+        state = self.world.core.state
+        for job in state.running.values():
+            assert job.state in RUNNING
+            assert job.planner_id in state.leases
+        for lease in state.leases.values():
+            assert lease.kind != "job" or int(lease.id[1:]) in state.running
+        for entry in state.line:
+            stored = state.job(int(entry.id[1:])) if entry.kind == "job" else None
+            assert entry.id in state.pending or (stored is not None and stored.state == "waiting")
+        assert all(id in state.running for id in (*state.dying, *state.roots))
+        owners = [(id, one.owner) for id, one in state.leases.items()]
+        owners += [(id, one.owner) for id, one in state.pending.items()]
+        owned = {id for ids in state.owned.values() for id in ids}
+        assert owned == {id for id, owner in owners if owner.pid is not None}
+
+    @invariant()
+    def whoever_waits_has_a_true_reason(self) -> None:
+        state, world = self.world.core.state, self.world
+        if state.sample is None:
+            return
+        cached = Turn(state, world, world.now, world.core._planned)
+        fresh = Turn(state, world, world.now, Planned())
+        for entry in state.line:
+            assert requesting.reason(cached, entry.id)[0] == requesting.reason(fresh, entry.id)[0]
+            assert requesting.place(fresh, entry.id) >= 1
+
+    @invariant()
+    def what_fits_does_not_wait(self) -> None:
+        """Unless something is under way for it."""
+        state, world = self.world.core.state, self.world
+        if world.ready or state.sample is None or state.trouble is not None:
+            return
+        if isinstance(state.check, (Checking, Refused)) or world.now - self.disk_failed_at < 10:
+            return
+        fresh = Turn(state, world, world.now, Planned())
+        assert not current_plan(fresh).grants
+
+    @invariant()
+    def nobody_is_left_without_an_answer(self) -> None:
+        state, world = self.world.core.state, self.world
+        if world.ready:
+            return
+        checking = isinstance(state.check, Checking)
+        assert checking == any(state.check.revision == one.revision for one in world.checks if checking)  # type: ignore[union-attr]
+        if state.unwritten:
+            assert world.checks or world.samples or isinstance(state.check, Refused)
+        if not world.checks:
+            assert not world.locked, "safe-gpu's lock is kept"
