@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 
 Facts = tuple[int | None, str | None, str | None]  # start time, user, command
 
 NOBODY_VISIBLE: Facts = (None, None, None)
+CREDENTIALS = struct.Struct("3i")
 
 _names: dict[int, str] = {}
 
@@ -23,6 +26,13 @@ def user_name(uid: int) -> str:
             name = str(uid)
         _names[uid] = name
     return name
+
+
+def peer(connected: socket.socket) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the other end, from the kernel."""
+    data = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, gid = CREDENTIALS.unpack(data)
+    return pid, uid, gid
 
 
 def has_account(uid: int) -> bool:

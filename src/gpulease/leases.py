@@ -39,7 +39,7 @@ class Held:
         self.memory: int | None = granted["memory"]
         self.until: float | None = granted["until"]
         self._pid = os.getpid()
-        self._directory = directory
+        self.directory = directory
         self._released = False
         self._occupied: list[object] = []
         _environment.enter(self)
@@ -66,7 +66,7 @@ class Held:
         self._released = True
         self._occupied.clear()
         try:
-            _ask(self._directory, "release", what=[self.id])
+            _ask(self.directory, "release", what=[self.id])
         except NotFound:
             pass  # it ended in the meantime, by the clock or by somebody's hand
         finally:
@@ -157,6 +157,36 @@ def acquire(
     """
     if placeholder is not None and not callable(placeholder):
         raise UsageError(f"The placeholder is {placeholder!r}.", "Give a function of a device's number.")
+    request = request_fields(
+        gpus,
+        mem=mem,
+        name=name,
+        devices=devices,
+        exclude=exclude,
+        min_memory=min_memory,
+        max_leases=max_leases,
+        priority=priority,
+        duration=duration,
+    )
+    fields = {"request": request, "kind": kind, "wait": _seconds(wait), "note": note}
+    granted, connection = wire_client.acquire(fields, None, _connection())
+    _put_back(connection)
+    return Held(granted, placeholder, connection.directory)
+
+
+def request_fields(
+    gpus: int = 1,
+    *,
+    mem: int | str | None = None,
+    name: str | Iterable[str] | None = None,
+    devices: int | str | Iterable[int | str] | None = None,
+    exclude: int | str | Iterable[int | str] | None = None,
+    min_memory: int | str | None = None,
+    max_leases: int | None = None,
+    priority: int | None = 5,
+    duration: float | str | None = None,
+) -> dict[str, Any]:
+    """What `acquire` was asked for, as a request goes to the broker: only what was given."""
     request = {
         "gpus": gpus,
         "memory": _bytes(mem),
@@ -168,15 +198,7 @@ def acquire(
         "priority": priority,
         "duration": _seconds(duration),
     }
-    fields = {
-        "request": {key: value for key, value in request.items() if value not in (None, [])},
-        "kind": kind,
-        "wait": _seconds(wait),
-        "note": note,
-    }
-    granted, connection = wire_client.acquire(fields, None, _connection())
-    _put_back(connection)
-    return Held(granted, placeholder, connection.directory)
+    return {key: value for key, value in request.items() if value not in (None, [])}
 
 
 # One idle connection is kept for each thread: connecting costs more than asking.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import socket
-import struct
 
 from gpulease import identity
 from gpulease.wire import Message, Unpacker
 
-CREDENTIALS = struct.Struct("3i")
 MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
 
 
@@ -32,7 +30,7 @@ class Connection:
     def __init__(self, accepted: socket.socket) -> None:
         self.socket = accepted
         self.descriptor = accepted.fileno()
-        self.pid, self.uid, _ = peer(accepted)
+        self.pid, self.uid, _ = identity.peer(accepted)
         self.start_time = identity.start_time(self.pid)
         self.unpacker = Unpacker()
         self.outgoing = bytearray()
@@ -52,10 +50,3 @@ class Connection:
         if self._groups is None:
             self._groups = identity.group_names(self.uid)
         return self._groups
-
-
-def peer(connected: socket.socket) -> tuple[int, int, int]:
-    """(pid, uid, gid) of the other end, from the kernel."""
-    data = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    pid, uid, gid = CREDENTIALS.unpack(data)
-    return pid, uid, gid

@@ -16,23 +16,15 @@ if TYPE_CHECKING:
 def read_request(options: Mapping[str, Any]) -> Request:
     """The lease that each worker will ask for. Raises UsageError for what makes no sense."""
     from gpulease import messages
-    from gpulease.leases import _bytes, _texts
+    from gpulease.leases import request_fields
 
     if not isinstance(options.get("note"), (str, type(None))):
         raise UsageError(f"note is {options['note']!r}.", "Give a text.")
     try:
-        fields = {
-            "gpus": options.get("gpus"),
-            "memory": _bytes(options.get("mem")),
-            "names": _texts(options.get("name")),
-            "devices": _texts(options.get("devices")),
-            "exclude": _texts(options.get("exclude")),
-            "min_memory": _bytes(options.get("min_memory")),
-            "priority": options.get("priority"),
-        }
+        fields = request_fields(**{name: value for name, value in options.items() if name != "note"})
     except TypeError as error:
         raise UsageError(f"An option of the workers' leases makes no sense: {error}.", "See `acquire`.") from None
-    return messages.read_request({name: value for name, value in fields.items() if value not in (None, [])})
+    return messages.read_request(fields)
 
 
 def check_devices(plan: Plan) -> None:
@@ -68,7 +60,7 @@ def _devices() -> list[Device]:
 
 
 def _check_fits(plan: Plan, request: Request, devices: Sequence[Device]) -> None:
-    from gpulease.planner.board import refusal
+    from gpulease.planner import refusal
     from gpulease.selection import find
 
     request = request._replace(

@@ -17,8 +17,8 @@ from array import array
 from typing import Any
 
 from gpulease import __version__
-from gpulease.broker.connection import peer
 from gpulease.errors import GpuleaseError, ProtocolError
+from gpulease.identity import peer
 from gpulease.pool import places
 from gpulease.pool.crew import Crew
 from gpulease.pool.elastic import AlwaysBusy, Elastic

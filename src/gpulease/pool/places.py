@@ -10,6 +10,7 @@ import time
 
 from gpulease import places
 from gpulease.errors import NotFound, NotPermitted, UsageError
+from gpulease.identity import peer
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
 ENDING = 5.0  # seconds for a pool that was stopped to be gone
@@ -99,8 +100,6 @@ def names() -> list[str]:
 
 def connect(name: str) -> socket.socket:
     """A connection with the pool's process, which is this user's for certain: pickles will come from it."""
-    from gpulease.broker.connection import peer
-
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.connect(socket_path(name))

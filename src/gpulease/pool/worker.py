@@ -124,7 +124,7 @@ class Worker:
         else:
             lease = self._acquire(setup["request"])
             self._lease = lease
-            held, broker = lease.id, lease._directory
+            held, broker = lease.id, lease.directory
             gpus, uuids = lease.indices, tuple(device.uuid for device in lease.devices)
         context.enter(context.Worker(setup["name"], gpus, uuids, held))
         self._tell(leased=held, broker=broker, gpus=gpus)
