@@ -29,7 +29,7 @@ from interleaved import compile_everything, interleave, medians, own_command, sh
 import gpulease
 from gpulease.pool.local import make_setup
 from gpulease.pool.pickling import from_body
-from gpulease.pool.plans import make_plan
+from gpulease.pool.plan import make_plan
 
 CALLS = 10_000
 ITEMS = 200

@@ -24,6 +24,9 @@ GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 class Owner(Protocol):
     def worker_ready(self, slot: Slot) -> None: ...
 
+    def worker_waits(self, slot: Slot) -> None:
+        """It stands in the line."""
+
     def worker_retires(self, slot: Slot) -> None:
         """It gets nothing new, and will be gone."""
 
@@ -64,6 +67,10 @@ class Crew:
             for slot in self.slots
             if slot not in self._given_up
         )
+
+    def starting(self) -> int:
+        """How many workers will be ready soon, as far as is known: they do not wait in the line."""
+        return sum(slot.state == STARTING and not slot.waits for slot in self.slots if slot not in self._given_up)
 
     def renew(self, slot: Slot, lease: str) -> None:
         """The worker's lease is over: it ends after what it runs, and the next one stands in the line again."""
@@ -110,10 +117,12 @@ class Crew:
     def _told(self, slot: Slot, told: dict[str, Any]) -> None:
         if "leased" in told:
             slot.lease, slot.broker, slot.gpus = told["leased"], told["broker"], told["gpus"]
+            slot.waits = False
             self._log.note(f"{slot.name} has GPU {slot.gpus}")
         elif "waiting" in told:
             slot.waits = True
             self._log.note(f"{slot.name} waits in the line. {told['waiting']}")
+            self._owner.worker_waits(slot)
         elif "ready" in told:
             if slot.state == STARTING:
                 slot.state = READY

@@ -27,7 +27,7 @@ from gpulease.pool.files import load_files
 from gpulease.pool.frames import BY_DESCRIPTOR
 from gpulease.pool.local import make_setup
 from gpulease.pool.log import Log
-from gpulease.pool.plans import named_plan
+from gpulease.pool.plan import named_plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, STARTING, Slot
 from gpulease.pool.watching import LeaseWatch
@@ -153,11 +153,10 @@ class Daemon:
             program.send({"error": {"what": text, "next_step": "Use the Python that started the pool."}})
 
     def _introduce(self, program: Program, slot: Slot) -> None:
-        connected, tokens, page = slot.open_session()
-        program.send({"joined": {"name": slot.name, "gpus": slot.gpus}}, [connected.fileno(), tokens, page])
+        connected, tokens = slot.open_session()
+        program.send({"joined": {"name": slot.name, "gpus": slot.gpus}}, [connected.fileno(), tokens])
         connected.close()
         os.close(tokens)
-        os.close(page)
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -170,7 +169,7 @@ class Daemon:
             "workers": [
                 {
                     "name": slot.name,
-                    "state": "waiting" if slot.state == STARTING and slot.waits and not slot.gpus else slot.state,
+                    "state": "waiting" if slot.state == STARTING and slot.waits else slot.state,
                     "gpus": slot.gpus,
                     "lease": slot.lease,
                     "pid": slot.process.pid if slot.process else None,
@@ -187,6 +186,9 @@ class Daemon:
                 self._introduce(program, slot)
         if self._elastic is not None:
             self._elastic.grow()
+
+    def worker_waits(self, slot: Slot) -> None:
+        pass  # `status` tells
 
     def worker_retires(self, slot: Slot) -> None:
         pass  # programs take back what it has not begun, once it is gone

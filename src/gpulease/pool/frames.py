@@ -18,7 +18,7 @@ HEAD = struct.Struct("<IBBIQd")
 
 FUNCTION = 1  # to a worker: a function, under a key
 WORK = 2  # to a worker: the arguments of one item
-FORGET = 3  # to a worker: drop all functions
+FORGET = 3  # to a worker: drop the function of that key
 RESULT = 4  # from a worker: what the item returned
 ERROR = 5  # from a worker: what the item raised
 SKIPPED = 6  # from a worker: the item was taken back before it began
@@ -73,22 +73,15 @@ class Receiver:
         for level, kind, data in ancillary:
             if (level, kind) == BY_DESCRIPTOR:
                 self._descriptors.extend(array("i", data[: len(data) - len(data) % 4]))
-        return self._frames(self._rest + self._block[:count].tobytes() if self._rest else self._block[:count].tobytes())
+        data = self._rest + self._block[:count].tobytes()
+        whole, end = _split(data, self._descriptors)
+        self._rest = data[end:]
+        return whole
 
     def close(self) -> None:
         """Descriptors whose frame never came whole."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
-
-    def _frames(self, data: bytes) -> list[Frame]:
-        frames, place = _split(data, self._descriptors)
-        self._rest = data[place:]
-        return frames
-
-
-def whole_frames(data: bytes) -> list[Frame]:
-    """Those without descriptors that lie one behind the other in `data`."""
-    return _split(data, deque())[0]
 
 
 def _split(data: bytes, waiting: deque[int]) -> tuple[list[Frame], int]:

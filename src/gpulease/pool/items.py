@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from gpulease.pool.pickling import Packed, name_of
+from gpulease.pool.pickling import Packed
 
 
 class Function:
-    """A function as workers get it: once for each worker, under a key."""
+    """A function as workers get it: once for each worker, under a key.
 
-    __slots__ = ("key", "name", "payload", "seconds")
+    Items hold it, and not the function itself: what it refers to is let go with the last of them.
+    """
 
-    def __init__(self, key: int, function: Callable[..., object], payload: bytes) -> None:
+    __slots__ = ("__weakref__", "key", "name", "payload", "seconds")
+
+    def __init__(self, key: int, name: str, payload: bytes) -> None:
         self.key = key
-        self.name = name_of(function)
+        self.name = name
         self.payload = payload
         self.seconds: float | None = None  # that one call takes, as measured so far
 

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulease.errors import GpuleaseError
 from gpulease.pool import context
-from gpulease.pool.checking import check_devices
 from gpulease.pool.crew import Crew
 from gpulease.pool.elastic import Elastic
 from gpulease.pool.engine import Engine
 from gpulease.pool.failures import Ending
-from gpulease.pool.link import Link
+from gpulease.pool.link import SocketLink
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import Packed, to_body
+from gpulease.pool.pickling import to_body
+from gpulease.pool.plan import Plan, check_devices
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import Slot
 from gpulease.pool.watching import LeaseWatch
 
 
-class Plan(NamedTuple):
-    """What workers to start."""
-
-    workers: int
-    request: Mapping[str, Any]  # of each worker's lease
-    init: Packed | None  # (function, arguments)
-    shared: Packed | None
-    shared_files: Sequence[str] = ()
-    elastic: bool = False  # as many as there are idle devices; `workers` is the most
+def start_here(plan: Plan, log: Log, retries: int) -> Engine:
+    """Raises NotEnoughDevices where the plan can never be had."""
+    check_devices(plan)
+    return Local(plan, log, retries).engine
 
 
 class Local:
@@ -41,7 +34,7 @@ class Local:
         self.reactor = Reactor("gpulease-pool")
         self.engine = Engine(self.reactor, log, retries)
         self._log = log
-        self._links: dict[Slot, Link] = {}
+        self._links: dict[Slot, SocketLink] = {}
         setup, memory = make_setup(plan)
         self.crew = Crew(self.reactor, log, self, setup, memory)
         self._memory = memory
@@ -64,18 +57,16 @@ class Local:
         for number in range(self._plan.workers):
             self.crew.add(nested[number] if nested else None)
 
-    def join(self) -> None:
-        self.reactor.join()
-        if self.reactor.thread is not threading.current_thread():
-            self._watch.join()
-
     # ---------------------------------------------------------------- what the crew tells
 
     def worker_ready(self, slot: Slot) -> None:
-        link = self._links[slot] = Link(slot.name, slot.gpus, *slot.open_session())
+        link = self._links[slot] = SocketLink(slot.name, slot.gpus, *slot.open_session(), self.reactor)
         self.engine.joined(link)
         if self._elastic is not None:
             self._elastic.grow()
+
+    def worker_waits(self, slot: Slot) -> None:
+        self.engine.check_finished()
 
     def worker_retires(self, slot: Slot) -> None:
         self.engine.retire(slot.name)
@@ -130,23 +121,3 @@ def nested_devices(plan: Plan) -> list[dict[str, Any]]:
         }
         for number in range(plan.workers)
     ]
-
-
-class LocalBackend:
-    """The pool's view of its workers."""
-
-    def __init__(self, plan: Plan, log: Log, retries: int) -> None:
-        check_devices(plan)
-        self._local = Local(plan, log, retries)
-        self.submit = self._local.engine.submit
-        self.close = self._local.engine.close
-        self.terminate = self._local.engine.terminate
-
-    def join(self) -> None:
-        self._local.join()
-
-    def ended(self) -> bool:
-        return not self._local.reactor.thread.is_alive()
-
-    def gpus(self) -> list[str]:
-        return [link.gpus for link in self._local.engine.links]

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from gpulease.errors import UsageError
-from gpulease.pool.feed import Feed
+from gpulease.pool.feed import Feed, Wanted
 
 
 class Mapped:
@@ -26,12 +26,13 @@ class Mapped:
         return self
 
     def __next__(self) -> Any:
-        if self._feed.dropped:
+        if self._feed.wanted is Wanted.NOTHING:
             raise StopIteration
-        self._feed.begun = True
+        self._feed.wanted = Wanted.NOW
         item = self._feed.take(self._until)
         if item.error is None:
-            return item.value
+            value, item.value = item.value, None  # the thread that completed it may still hold the item
+            return value
         if self._return_errors:
             return item.error
         try:
@@ -41,15 +42,16 @@ class Mapped:
 
     def close(self) -> None:
         """Nothing more is wanted: what no worker has begun is dropped."""
-        self._feed.drop()
+        self._feed.leave(Wanted.NOTHING)
 
     def __del__(self) -> None:
-        if not hasattr(self, "_feed"):
+        if not hasattr(self, "_feed") or self._feed.wanted is Wanted.NOTHING:
             return
-        if self._feed.begun:
-            self._feed.drop()  # a loop that was left
-        else:
-            self._feed.abandon()
+        # A loop that was left drops the rest. The collector may call this in a thread that holds any lock: the
+        # reactor's thread does what needs one.
+        feed, wanted = self._feed, Wanted.NOTHING if self._feed.wanted is Wanted.NOW else Wanted.RUN
+        feed.wanted = wanted
+        feed.engine.reactor.call(lambda: feed.leave(wanted))
 
 
 def check_timeout(timeout: object) -> None:

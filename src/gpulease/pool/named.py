@@ -7,7 +7,6 @@ import socket
 import sys
 from array import array
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from gpulease.errors import PoolBroken, PoolClosed
@@ -15,8 +14,7 @@ from gpulease.pool import places
 from gpulease.pool.engine import Engine
 from gpulease.pool.failures import Ending
 from gpulease.pool.frames import ANCILLARY, BY_DESCRIPTOR
-from gpulease.pool.items import Item
-from gpulease.pool.link import Link
+from gpulease.pool.link import SocketLink
 from gpulease.pool.log import Log
 from gpulease.pool.reactor import Reactor
 from gpulease.wire import Unpacker, pack
@@ -50,13 +48,16 @@ class Named:
         self._socket.setblocking(False)
         self._unpacker = Unpacker()
         self._descriptors: deque[int] = deque()
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, SocketLink] = {}
         self._stopping = False  # somebody has told it to end
         self.reactor.watch(self._socket.fileno(), self._read)
         self.reactor.start()
 
     def expecting(self) -> bool:
         return False
+
+    def starting(self) -> int:
+        return 0
 
     def stop(self) -> None:
         for name in list(self._links):
@@ -96,8 +97,10 @@ class Named:
             self.engine.broken(PoolBroken(told["what"], told["next_step"]))
 
     def _joined(self, name: str, gpus: str) -> None:
-        connected, tokens, page = (self._descriptors.popleft() for _ in range(3))
-        link = self._links[name] = Link(name, gpus, socket.socket(fileno=connected), tokens, page, exclusive=False)
+        connected, tokens = self._descriptors.popleft(), self._descriptors.popleft()
+        link = SocketLink(name, gpus, socket.socket(fileno=connected), tokens, self.reactor)
+        link.exclusive = False
+        self._links[name] = link
         self.engine.joined(link)
 
     def _left(self, name: str, ending: Ending) -> None:
@@ -114,28 +117,3 @@ class Named:
         self.engine.broken(PoolClosed(f"The pool {self.name!r} {how}.", again))
         for name in list(self._links):
             self._left(name, Ending(told="ended with its pool"))
-
-
-class NamedBackend:
-    """The pool's view of it."""
-
-    def __init__(self, name: str, retries: int) -> None:
-        self._named = Named(name, retries)
-
-    def submit(self, items: Sequence[Item], more: bool = False) -> None:
-        self._named.engine.submit(items, more)
-
-    def close(self, cancel: bool = False) -> None:
-        self._named.engine.close(cancel)
-
-    def terminate(self) -> None:
-        self._named.engine.terminate()
-
-    def join(self) -> None:
-        self._named.reactor.join()
-
-    def ended(self) -> bool:
-        return not self._named.reactor.thread.is_alive()
-
-    def gpus(self) -> list[str]:
-        return [link.gpus for link in self._named.engine.links]

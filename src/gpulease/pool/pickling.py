@@ -6,16 +6,20 @@ another module. So the fast way is taken first, and left when it fails or has wr
 
 from __future__ import annotations
 
+import inspect
 import pickle
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 from gpulease.errors import CannotPickle
 from gpulease.pool import memory
-from gpulease.pool.culprit import culprit
 
 PROTOCOL = 5
 MAIN = b"__main__"
+DEEPEST, MOST_PARTS = 6, 200  # how far to look for what cannot be pickled
 
 
 class Packed(NamedTuple):
@@ -80,28 +84,71 @@ def _by_value(value: object, what: str, keep_inside: Callable[[pickle.PickleBuff
 
 
 def explained(value: object, what: str, error: Exception) -> CannotPickle:
-    """What to tell of a value that pickle gave up on."""
+    """What to tell of a value that pickle gave up on: the path to the innermost object that fails, and why."""
     if isinstance(error, RecursionError):
         return CannotPickle(f"{what} cannot be pickled: it is nested too deeply.")
     if isinstance(error, RuntimeError) and "changed size" in str(error):
         return CannotPickle(f"{what} changed while it was copied: {error}.", "Do not change it until the pool has it.")
-    where, reason = culprit(value, what, error)
-    return CannotPickle(f"{where} cannot be pickled: {reason}.", object=where)
+    for _ in range(DEEPEST):
+        try:
+            found = next(_failing_parts(value), None)
+        except Exception:  # it refuses to be looked into
+            break
+        if found is None:
+            break
+        part, value, error = found
+        what = f"{what}, {part}"
+    reason = str(error).strip().rstrip(".") or type(error).__name__
+    return CannotPickle(f"{what} cannot be pickled: {reason}.", object=what)
+
+
+def _failing_parts(value: object) -> Iterator[tuple[str, object, Exception]]:
+    import cloudpickle
+
+    for name, part in islice(_parts(value), MOST_PARTS):
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:
+            yield name, part, error
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        yield from ((f"key {key!r}", part) for key, part in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"element {number}", part) for number, part in enumerate(value))
+    elif inspect.isfunction(value):
+        inside = inspect.getclosurevars(value)
+        yield from ((f"its variable {name!r}", part) for name, part in {**inside.nonlocals, **inside.globals}.items())
+    elif inspect.ismethod(value):
+        yield "its object", value.__self__
+    else:
+        value.__reduce_ex__(PROTOCOL)  # raises where it is the object itself that will not be pickled
+        yield from ((f"its attribute {name!r}", part) for name, part in getattr(value, "__dict__", {}).items())
 
 
 def unpack(payload: bytes, buffers: Sequence[memoryview] = ()) -> Any:
     return pickle.loads(payload, buffers=buffers)
 
 
-def pack_function(function: Callable[..., object]) -> tuple[bytes, bool]:
-    """The function's pickle, and whether it only names a function that can be imported and so never changes."""
+def pack_function(function: Callable[..., object]) -> bytes:
     try:
         data = pickle.dumps(function, PROTOCOL)
         if MAIN not in data:
-            return data, True
+            return data
     except Exception:
         pass
-    return _by_value(function, f"The function {name_of(function)}"), False
+    return _by_value(function, f"The function {name_of(function)}")
+
+
+def is_found_by_name(function: object) -> bool:
+    """Whether it is a function that its module has under its name, and so is the same one in every process."""
+    if not isinstance(function, (FunctionType, BuiltinFunctionType)) or function.__module__ in (None, "__main__"):
+        return False
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
 
 
 def name_of(function: object) -> str:

@@ -44,6 +44,8 @@ class Reactor:
         with self._ending:  # whoever wakes it later must not write to a descriptor that is somebody else's by then
             os.close(self._awake)
             self._awake = -1
+            self._calls.clear()
+            self._timers.clear()
 
     def join(self) -> None:
         """Wait until it has returned; nobody can wait for himself."""
@@ -59,20 +61,18 @@ class Reactor:
         self._poll.register(descriptor, events)
 
     def change(self, descriptor: int, events: int) -> None:
-        self._poll.modify(descriptor, events)
+        if descriptor in self._actions:
+            self._poll.modify(descriptor, events)
 
     def unwatch(self, descriptor: int) -> None:
         if self._actions.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
 
     def call(self, action: Action) -> None:
-        """From any thread."""
-        self._calls.append(action)
-        self.wake()
-
-    def wake(self) -> None:
+        """From any thread, even from the collector's midst. Once it has returned, nothing is kept or run."""
         with self._ending:
             if self._awake >= 0:
+                self._calls.append(action)
                 os.eventfd_write(self._awake, 1)
 
     @property
@@ -103,5 +103,5 @@ def _guarded(action: Action) -> None:
     """A mistake in one action must not leave everybody else waiting for ever."""
     try:
         action()
-    except Exception:
+    except BaseException:  # a callback of the user's may even exit
         logging.getLogger("gpulease.pool").exception("the pool failed at one thing and goes on")

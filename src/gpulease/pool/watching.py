@@ -27,10 +27,8 @@ class LeaseWatch:
         self._thread.start()
 
     def end(self) -> None:
+        """Its thread is gone then, unless the broker hangs: for that nobody waits."""
         self._ended.set()
-
-    def join(self) -> None:
-        """For a broker that hangs nobody waits."""
         if self._thread is not None:
             self._thread.join(LOOK)
 

@@ -197,9 +197,8 @@ class Worker:
         if told["do"] == "stop":
             self._running = False
         else:
-            connected, tokens, page = frame.descriptors
-            session = Session(socket.socket(fileno=connected), tokens, page)
-            self._sessions[connected] = session
+            connected, tokens = frame.descriptors
+            self._sessions[connected] = Session(socket.socket(fileno=connected), tokens)
             self._poll.register(connected, select.POLLIN)
 
     # ---------------------------------------------------------------- telling
