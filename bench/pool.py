@@ -299,7 +299,7 @@ def _give(array: Any) -> None:
     setup, memory = make_setup(plan)
     assert memory is not None
     for _ in range(WORKERS):
-        assert from_body(setup["shared"], (os.dup(memory),), writable=False)["array"][-1] == array[-1]
+        assert from_body(setup["shared"], (os.dup(memory),))["array"][-1] == array[-1]
     os.close(memory)
 
 

@@ -111,7 +111,7 @@ def _start(arguments: Namespace) -> int:
 
 
 def _options(arguments: Namespace) -> dict[str, Any]:
-    from gpulease.pool.files import check_function_name
+    from gpulease.pool.plan import check_function_name
 
     if arguments.init is not None:
         check_function_name(arguments.init)

@@ -23,11 +23,10 @@ from gpulease.pool import places
 from gpulease.pool.crew import Crew
 from gpulease.pool.elastic import AlwaysBusy, Elastic
 from gpulease.pool.failures import Ending
-from gpulease.pool.files import load_files
 from gpulease.pool.frames import BY_DESCRIPTOR
 from gpulease.pool.local import make_setup
 from gpulease.pool.log import Log
-from gpulease.pool.plan import named_plan
+from gpulease.pool.plan import load_files, named_plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, STARTING, Slot
 from gpulease.pool.watching import LeaseWatch

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from gpulease.errors import PoolClosed, UsageError
 from gpulease.pool.items import Function, FutureItem
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import is_found_by_name, name_of, pack_call, pack_function
+from gpulease.pool.pickling import is_importable, name_of, pack_call, pack_whole
 from gpulease.pool.record import make_folder
 
 if TYPE_CHECKING:
@@ -214,11 +214,11 @@ class Pool(Executor):
         """
         if not callable(fn):
             raise UsageError(f"{name_of(fn)} is not a function.", "Give something that can be called.")
-        named = is_found_by_name(fn)
+        named = is_importable(fn)
         known = self._by_name.get(fn) if named else None
         if known is not None:
             return known
-        payload = pack_function(fn)
+        payload = pack_whole(fn, f"The function {name_of(fn)}")
         function = self._by_payload.get(payload) or Function(next(self._keys), name_of(fn), payload)
         if named:
             self._by_name[fn] = function

@@ -98,9 +98,8 @@ def make_setup(plan: Plan) -> tuple[dict[str, Any], int | None]:
         "uuids": (),
         "environ": {},
         "path": list(sys.path),
-        "init": None if plan.init is None else plan.init.payload,
+        "init": plan.init,
         "shared": shared,
-        "shared_files": list(plan.shared_files),
     }
     return setup, memory
 

@@ -131,24 +131,30 @@ def unpack(payload: bytes, buffers: Sequence[memoryview] = ()) -> Any:
     return pickle.loads(payload, buffers=buffers)
 
 
-def pack_function(function: Callable[..., object]) -> bytes:
+def pack_whole(value: object, what: str) -> bytes:
+    """With no buffers beside it."""
     try:
-        data = pickle.dumps(function, PROTOCOL)
+        data = pickle.dumps(value, PROTOCOL)
         if MAIN not in data:
             return data
     except Exception:
         pass
-    return _by_value(function, f"The function {name_of(function)}")
+    return _by_value(value, what)
 
 
-def is_found_by_name(function: object) -> bool:
-    """Whether it is a function that its module has under its name, and so is the same one in every process."""
-    if not isinstance(function, (FunctionType, BuiltinFunctionType)) or function.__module__ in (None, "__main__"):
-        return False
-    found: Any = sys.modules.get(function.__module__)
+def has_its_name(function: FunctionType | BuiltinFunctionType) -> bool:
+    """Whether its module has it under its name: there it is the same one in every run."""
+    found: Any = sys.modules.get(function.__module__ or "")
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)
     return found is function
+
+
+def is_importable(function: object) -> bool:
+    """Whether it is a function that workers find by its name too."""
+    if not isinstance(function, (FunctionType, BuiltinFunctionType)):
+        return False
+    return function.__module__ != "__main__" and has_its_name(function)
 
 
 def name_of(function: object) -> str:
@@ -173,12 +179,12 @@ def to_body(packed: Packed) -> tuple[bytes, int | None]:
     return pickle.dumps((sizes, payload if inside else None), PROTOCOL), memory.write(parts)
 
 
-def from_body(body: bytes, descriptors: tuple[int, ...], writable: bool = True) -> Any:
-    """The value. What is large is mapped; writes to it stay private, or are refused."""
+def from_body(body: bytes, descriptors: tuple[int, ...]) -> Any:
+    """The value. What is large is mapped; writes to it stay private, and the pickle says what is read-only."""
     if not descriptors:
         return pickle.loads(body)
     sizes, payload = pickle.loads(body)
-    parts: list[Any] = memory.read(descriptors[0], sizes, writable)
+    parts: list[Any] = memory.read(descriptors[0], sizes)
     if payload is None:
         payload = parts.pop(0)
     return pickle.loads(payload, buffers=parts)

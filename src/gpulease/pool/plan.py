@@ -5,12 +5,14 @@ Said when the pool is made, not by a worker later.
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulease.errors import NotEnoughDevices, UsageError
 from gpulease.pool import context
-from gpulease.pool.pickling import Packed, name_of, pack
+from gpulease.pool.pickling import Packed, name_of, pack_whole
 from gpulease.pool.sharing import pack_shared
 
 if TYPE_CHECKING:
@@ -26,9 +28,8 @@ class Plan(NamedTuple):
 
     workers: int
     request: Mapping[str, Any]  # of each worker's lease
-    init: Packed | None  # (function, arguments)
+    init: bytes | None  # the pickle of (function, arguments)
     shared: Packed | None
-    shared_files: Sequence[str] = ()
     elastic: bool = False  # as many as there are idle devices; `workers` is the most
 
 
@@ -58,7 +59,7 @@ def make_plan(
     wanted = {name: value for name, value in request.items() if value is not None}
     wanted.setdefault("priority", POLITE if elastic else 5)
     read_request({**wanted, "gpus": each})
-    return Plan(workers, {**wanted, "gpus": each}, _init(init, initargs), _shared(shared), (), elastic)
+    return Plan(workers, {**wanted, "gpus": each}, _init(init, initargs), _shared(shared), elastic)
 
 
 def _workers(gpus: int | str, each: int) -> int:
@@ -76,23 +77,14 @@ def _whole(value: object, name: str) -> int:
     return value
 
 
-def _init(init: Callable[..., Any] | str | None, initargs: tuple[Any, ...]) -> Packed | None:
+def _init(init: Callable[..., Any] | str | None, initargs: tuple[Any, ...]) -> bytes | None:
     if init is None:
         return None
     if not callable(init) and not isinstance(init, str):
         raise UsageError(f"init is {init!r}.", "Give a function.")
     if not isinstance(initargs, Iterable) or isinstance(initargs, (str, bytes)):
         raise UsageError(f"initargs is {initargs!r}.", "Give a tuple, as (3,) for one argument.")
-    packed = pack((init, tuple(initargs)), f"init, {name_of(init)}")
-    # A pool starts few workers: their arguments need no way beside the pickle.
-    return Packed(_whole_pickle((init, tuple(initargs)))) if packed.buffers else packed
-
-
-def _whole_pickle(value: object) -> bytes:
-    import cloudpickle
-
-    data: bytes = cloudpickle.dumps(value, 5)
-    return data
+    return pack_whole((init, tuple(initargs)), f"init, {name_of(init)}")
 
 
 def _shared(shared: Mapping[str, Any] | None) -> Packed | None:
@@ -197,3 +189,53 @@ def _too_few(request: Request, wanted: int, fitting: int, there: int, most: int)
         f"{asked}, and of the {there} here {fitting} fit{'s' if fitting == 1 else ''} what it says of them.",
         "Ask for fewer, or check name=, devices=, exclude= and min_memory=.",
     )
+
+
+# -------------------------------------------------------------------- what `gpulease pool start` names in words
+
+
+def find_function(text: str) -> Callable[..., Any]:
+    """The function that `module:function` names."""
+    module, name = check_function_name(text)
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UsageError(f"The module {module!r} has no function {name!r}.", "Write it as module:function.")
+    return found  # type: ignore[no-any-return]
+
+
+def check_function_name(text: str) -> tuple[str, str]:
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise UsageError(f"{text[:80]!r} names no function.", "Write it as module:function.")
+    return module, name
+
+
+def load_files(paths: Iterable[str]) -> dict[str, Any]:
+    """Arrays by name. A `.npz` gives its own names; a `.npy` and any other file are named after the file."""
+    shared: dict[str, Any] = {}
+    for path in paths:
+        for name, value in _load(path).items():
+            if name in shared:
+                raise UsageError(f"Two shared files have an entry {name!r}.", "Rename one of them.")
+            shared[name] = value
+    return shared
+
+
+def _load(path: str) -> dict[str, Any]:
+    stem, ending = os.path.splitext(os.path.basename(path))
+    try:
+        if ending not in (".npz", ".npy"):
+            with open(path, "rb") as file:
+                return {stem: file.read()}
+        import numpy
+
+        loaded = numpy.load(path, allow_pickle=False)
+        return {name: loaded[name] for name in loaded.files} if ending == ".npz" else {stem: loaded}
+    except ImportError:
+        raise UsageError(f"To share {path!r}, NumPy is needed.", "Install it: pip install numpy.") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"The shared file {path!r} cannot be read: {error}.", "Give a .npz, .npy or plain file."
+        ) from None

@@ -112,7 +112,7 @@ class Cluster:
         self._started_ray = _connect(self._ray, address)
         self._gpus_each = plan.request["gpus"]
         self._workers = _count_workers(self._ray, plan)
-        self._init = None if plan.init is None else plan.init.payload
+        self._init = plan.init
         self._shared = None
         if plan.shared is not None:
             self._shared = self._ray.put((plan.shared.payload, sendable(plan.shared)))

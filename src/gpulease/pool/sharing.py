@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import pickle
 import sys
-import warnings
 from io import BytesIO
 from typing import Any
 
-from gpulease.pool import memory
 from gpulease.pool.pickling import MAIN, PROTOCOL, Beside, Packed, explained
 
 Reduced = tuple[Any, ...]
@@ -91,7 +89,7 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Reduced | None:
         return None
     # By its bytes: NumPy has no bfloat16.
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return _tensor, (pickle.PickleBuffer(memoryview(flat).toreadonly()), tensor.dtype, tuple(tensor.shape))
+    return _tensor, (pickle.PickleBuffer(flat), tensor.dtype, tuple(tensor.shape))
 
 
 def _has_numpy() -> bool:
@@ -113,8 +111,6 @@ def _tensor(buffer: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     """PyTorch knows no read-only tensor: a write to this one changes a page of this worker's own, and nobody else's."""
     import torch
 
-    if not memory.let_write(memoryview(buffer)):
-        buffer = bytearray(buffer)  # small, or in Ray's store
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it can be written to
-        return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(shape)
+    if memoryview(buffer).readonly:
+        buffer = bytearray(buffer)  # in Ray's store
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(shape)

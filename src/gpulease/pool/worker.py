@@ -141,11 +141,7 @@ class Worker:
 
     def _load(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         sys.path[:] = setup["path"]
-        shared = from_body(setup["shared"], descriptors, writable=False) if setup["shared"] else {}
-        if setup["shared_files"]:
-            from gpulease.pool.files import load_files
-
-            shared.update(load_files(setup["shared_files"]))
+        shared = from_body(setup["shared"], descriptors) if setup["shared"] else {}
         current = context.worker()._replace(shared=MappingProxyType(shared))
         context.enter(current)
         if setup["init"] is not None:
@@ -221,7 +217,7 @@ def _callable(function: Any) -> Any:
     """A function, or the one that `module:function` names."""
     if not isinstance(function, str):
         return function
-    from gpulease.pool.files import find_function
+    from gpulease.pool.plan import find_function
 
     return find_function(function)
 
