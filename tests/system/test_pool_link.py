@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpulease.pool.items import Function, Item
-from gpulease.pool.link import SocketLink, Told
+from gpulease.pool.link import SocketLink
 from gpulease.pool.pickling import pack
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.session import Session
@@ -28,11 +28,14 @@ def ends() -> Iterator[tuple[SocketLink, Session]]:
     """The pool's end and the worker's end, over a real socket and a real eventfd."""
     ours, theirs = socket.socketpair()
     tokens = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    link = SocketLink("worker 1", "0", ours, tokens, Reactor("unused"))
+    reactor = Reactor("by hand")
+    link = SocketLink("worker 1", "0", ours, tokens, reactor)
     session = Session(theirs, os.dup(tokens))
     yield link, session
     session.close()
     link.close()
+    reactor.call(reactor.stop)
+    reactor.run()
 
 
 def items(count: int, size: int) -> list[Item]:
@@ -56,7 +59,7 @@ def work_off(session: Session, count: int) -> None:
 
 def hear(link: SocketLink, count: int) -> list[Any]:
     """What the worker told of so many items."""
-    told: list[Told] = []
+    told: list[Any] = []
     while len(told) < count:
         told += link.rest()
         link.flush()

@@ -80,8 +80,7 @@ class Daemon:
             for _ in range(self._plan.workers):
                 self._crew.add()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: self._reactor.call(self._stop))
-        signal.set_wakeup_fd(self._reactor.waker)
+            self._reactor.on_signal(number, self._stop)
         self._reactor.later(LOOK, self._look)
         self._watch.begin()
         self._reactor.run()

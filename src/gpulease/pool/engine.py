@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from gpulease.errors import GpuleaseError, PoolClosed, TaskFailed
 from gpulease.pool import frames, window
 from gpulease.pool.failures import Ending, died, unpack_failure
 from gpulease.pool.items import Item
-from gpulease.pool.link import Link, Told
+from gpulease.pool.link import Link
 from gpulease.pool.log import Log
 from gpulease.pool.reactor import Reactor
 
@@ -163,14 +164,14 @@ class Engine:
 
     # ---------------------------------------------------------------- hearing (in the reactor's thread)
 
-    def received(self, link: Link, received: Sequence[Told]) -> None:
+    def _received(self, link: Link, received: Sequence[Any]) -> None:
         done = self._finished_items(link, received)
         while done:
             _complete(link, *done.popleft())  # nothing here keeps a result that somebody has taken
         self.check_finished()
 
-    def _finished_items(self, link: Link, received: Sequence[Told]) -> deque[tuple[Item, Told]]:
-        done: deque[tuple[Item, Told]] = deque()
+    def _finished_items(self, link: Link, received: Sequence[Any]) -> deque[tuple[Item, Any]]:
+        done: deque[tuple[Item, Any]] = deque()
         with self._lock:
             link.flush()
             for told in received:
@@ -185,7 +186,8 @@ class Engine:
     # ---------------------------------------------------------------- workers that come and go
 
     def joined(self, link: Link) -> None:
-        link.begin(lambda received: self.received(link, received))
+        link.hear = partial(self._received, link)
+        link.begin()
         with self._lock:
             self.links.append(link)
             self._dispatch()
@@ -193,7 +195,7 @@ class Engine:
 
     def left(self, link: Link, ending: Ending) -> bool:
         """The worker is gone; results that it sent before count. Whether it had been of use."""
-        self.received(link, link.rest())
+        self._received(link, link.rest())
         with self._lock:
             self.links.remove(link)
             begun, unbegun = link.lost()
@@ -280,7 +282,7 @@ class Engine:
                 link.forget(key)
 
 
-def _complete(link: Link, item: Item, told: Told) -> None:
+def _complete(link: Link, item: Item, told: Any) -> None:
     try:
         value: Any = link.value(told)
         if told.kind == frames.ERROR:

@@ -8,13 +8,12 @@ worker need not answer, so that a worker deep in a long call can be taken from.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from gpulease.errors import CannotPickle
 from gpulease.pool import frames
@@ -25,21 +24,11 @@ from gpulease.pool.reactor import Reactor
 from gpulease.pool.window import Window
 
 
-class Told(Protocol):
-    """What a worker says of one item."""
-
-    @property
-    def kind(self) -> int: ...
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def seconds(self) -> float: ...
-
-
 class Link:
-    """What the engine knows of a worker, however it is reached."""
+    """What the engine knows of a worker, however it is reached.
+
+    What a worker tells of an item has `kind`, `number` and `seconds`, as a Frame has.
+    """
 
     def __init__(self, name: str, gpus: str, window: Window) -> None:
         self.name = name
@@ -51,6 +40,7 @@ class Link:
         self.exclusive = True  # else it serves other programs too, and may not have begun the first item
         self.retiring = False
         self.settled = True  # whether nothing is left to take back from it
+        self.hear: Callable[[Sequence[Any]], None] | None = None  # in the reactor's thread: what the worker tells
 
     def room(self, item: Item) -> int:
         """How many items like this one it may be given now."""
@@ -72,7 +62,7 @@ class Link:
         items.reverse()
         return items
 
-    def finished(self, told: Told) -> Item | None:
+    def finished(self, told: Any) -> Item | None:
         """The item that was told of; None for one that was skipped."""
         if told.kind == frames.SKIPPED:
             self.window = self.window.skipped()
@@ -90,9 +80,8 @@ class Link:
 
     # ---------------------------------------------------------------- how it is reached
 
-    def begin(self, received: Callable[[Sequence[Told]], None]) -> None:
-        """From now on, in the reactor's thread, `received` hears what the worker tells."""
-        raise NotImplementedError
+    def begin(self) -> None:
+        """From now on `hear` is called."""
 
     def send(self, items: Sequence[Item]) -> list[Item]:
         """Those that are on their way; the others have failed."""
@@ -127,7 +116,6 @@ class SocketLink(Link):
         self._tokens = tokens
         self._reactor = reactor
         self._receiver = Receiver(connected)
-        self._received: Callable[[Sequence[Told]], None] | None = None
         self._known: set[int] = set()
         self._outgoing: deque[tuple[bytes, int | None]] = deque()
         connected.setblocking(False)
@@ -202,27 +190,28 @@ class SocketLink(Link):
 
     # ---------------------------------------------------------------- receiving (in the reactor's thread)
 
-    def begin(self, received: Callable[[Sequence[Told]], None]) -> None:
-        self._received = received
+    def begin(self) -> None:
         self._reactor.watch(self.socket.fileno(), self._readable)
 
     def _readable(self) -> None:
         try:
-            told = self._receiver.receive()
+            self._tell(self._receiver.receive())
         except BlockingIOError:
-            told = []
+            pass
         except EOFError:
-            return self._reactor.unwatch(self.socket.fileno())  # the process's end tells the rest
-        assert self._received is not None
-        self._received(told)
+            self._reactor.unwatch(self.socket.fileno())  # the process's end tells the rest
+
+    def _tell(self, told: Sequence[Frame]) -> None:
+        if self.hear is not None:
+            self.hear(told)
 
     def flush(self) -> None:
         if self._outgoing and self._flush():
-            self._reactor.change(self.socket.fileno(), select.EPOLLIN)
+            self._reactor.unwatch_writing(self.socket.fileno())
 
     def _watch_writing(self) -> None:
         if self._outgoing:
-            self._reactor.change(self.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            self._reactor.watch_writing(self.socket.fileno(), lambda: self._tell([]))
 
     def value(self, told: Frame) -> Any:
         return from_body(told.body, told.descriptors)

@@ -31,11 +31,11 @@ class Local:
     """A crew whose workers serve one engine, in one thread."""
 
     def __init__(self, plan: Plan, log: Log, retries: int) -> None:
+        setup, memory = make_setup(plan)
         self.reactor = Reactor("gpulease-pool")
         self.engine = Engine(self.reactor, log, retries)
         self._log = log
         self._links: dict[Slot, SocketLink] = {}
-        setup, memory = make_setup(plan)
         self.crew = Crew(self.reactor, log, self, setup, memory)
         self._memory = memory
         self.engine.source = self.crew

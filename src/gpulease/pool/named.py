@@ -40,10 +40,10 @@ class Named:
 
     def __init__(self, name: str, retries: int) -> None:
         self.name = name
+        self._socket = places.connect(name)
         self.reactor = Reactor("gpulease-pool")
         self.engine = Engine(self.reactor, Log(), retries)
         self.engine.source = self
-        self._socket = places.connect(name)
         self._socket.sendall(pack({"do": "connect", "python": list(sys.version_info[:2])}))
         self._socket.setblocking(False)
         self._unpacker = Unpacker()

@@ -23,7 +23,7 @@ from gpulease.pool import context, frames
 from gpulease.pool.engine import Engine
 from gpulease.pool.failures import Ending, RemoteTraceback, pack_failure
 from gpulease.pool.items import Item
-from gpulease.pool.link import Link, Told
+from gpulease.pool.link import Link
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import Packed, pack, unpack
 from gpulease.pool.plan import Plan
@@ -53,10 +53,6 @@ class RayLink(Link):
         super().__init__(name, place, Window(deepest=DEEPEST))
         self._handle, self._cluster = handle, cluster
         self._known: set[int] = set()
-        self._received: Callable[[Sequence[Told]], None] | None = None
-
-    def begin(self, received: Callable[[Sequence[Told]], None]) -> None:
-        self._received = received
 
     def send(self, items: Sequence[Item]) -> list[Item]:
         for item in items:
@@ -69,15 +65,15 @@ class RayLink(Link):
         return list(items)
 
     def _worked(self, number: int, future: Any) -> None:
-        if self._received is None:
+        if self.hear is None:
             return  # it was lost before
         if future.exception() is not None:
             return self._cluster.lost(self, future.exception())
         worked, payload, buffers, seconds = future.result()
         kind = frames.RESULT if worked else frames.ERROR
-        self._received([Answered(kind, number, seconds, payload, buffers)])
+        self.hear([Answered(kind, number, seconds, payload, buffers)])
 
-    def finished(self, told: Told) -> Item | None:
+    def finished(self, told: Any) -> Item | None:
         """Ray's threads may tell of two results in another order than they came."""
         item = next(item for item in self.in_flight if item.number == told.number)
         self.in_flight.remove(item)
@@ -100,7 +96,7 @@ class RayLink(Link):
         return unpack(told.payload, told.buffers)
 
     def close(self) -> None:
-        self._received = None
+        self.hear = None
 
 
 class Cluster:
