@@ -17,12 +17,6 @@ from gpulease.pool.reactor import Reactor
 from gpulease.pool.session import Session
 
 
-class Kept(Item):
-    """One whose result is looked at by hand."""
-
-    __slots__ = ()
-
-
 @pytest.fixture
 def ends() -> Iterator[tuple[SocketLink, Session]]:
     """The pool's end and the worker's end, over a real socket and a real eventfd."""
@@ -41,7 +35,7 @@ def ends() -> Iterator[tuple[SocketLink, Session]]:
 def items(count: int, size: int) -> list[Item]:
     function = Function(1, "len", pack(len, "len").payload)
     function.seconds = 1e-6  # so that many go at once
-    made: list[Item] = [Kept(function, pack(((b"x" * size,), {}), "it")) for _ in range(count)]
+    made = [Item(function, pack(((b"x" * size,), {}), "it")) for _ in range(count)]
     for number, item in enumerate(made, 1):
         item.number = number
     return made

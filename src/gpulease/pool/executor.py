@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpulease.errors import PoolClosed, UsageError
-from gpulease.pool.items import Function, FutureItem
+from gpulease.pool.items import Function, Item
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import is_importable, name_of, pack_call, pack_whole
 from gpulease.pool.record import make_folder
@@ -102,7 +102,7 @@ class Pool(Executor):
         self._by_payload: WeakValueDictionary[bytes, Function] = WeakValueDictionary()
         # A pool that nobody holds any more finishes what it has, as the standard library's do.
         weakref.finalize(self, _finish, self._intake, self._pid).atexit = False
-        _open.difference_update([other for other in _open if other.ended()])
+        _open.difference_update([other for other in _open if other.engine.ended()])
         _open.add(self._intake)
 
     # ---------------------------------------------------------------- the interface
@@ -111,7 +111,7 @@ class Pool(Executor):
         self._check_process()
         self._intake.check_open()
         function = self._function(fn)
-        item = FutureItem(function, pack_call(args, kwargs, function.name))
+        item = Item(function, pack_call(args, kwargs, function.name))
         self._engine.submit([item])
         return item.future
 
@@ -191,8 +191,7 @@ class Pool(Executor):
         key: Callable[..., str] | None,
         return_errors: bool,
     ) -> Any:
-        from gpulease.pool.feed import Feed
-        from gpulease.pool.mapping import Mapped, check_timeout
+        from gpulease.pool.feed import Feed, Mapped, check_timeout
 
         self._check_process()
         self._intake.check_open()

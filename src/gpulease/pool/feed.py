@@ -1,7 +1,8 @@
-"""The items of one `map` on their way in, and their results until somebody takes them.
+"""`map`: its items on their way in, and their results until somebody takes them.
 
 Input is read a bounded way ahead, so that an endless generator is no trouble, and by a thread, so that results come out
-while it is slow. One lock guards all of it; nothing of the user's is called while it is held.
+while it is slow. Nobody may ever take the results: then the items run all the same, as the standard library's do;
+whoever leaves a loop over them drops what no worker has begun.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 
-from gpulease.errors import GpuleaseError, PoolClosed
+from gpulease.errors import GpuleaseError, PoolClosed, UsageError
 from gpulease.pool.items import Function, Item
-from gpulease.pool.pickling import Packed, pack_call
+from gpulease.pool.pickling import pack_call
 
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine
+    from gpulease.pool.record import Record
 
 AHEAD = 1024  # items that are on their way at once
 AHEAD_BYTES = 64 << 20
@@ -41,42 +44,8 @@ class Wanted(enum.Enum):
     NOTHING = enum.auto()  # nor is anything to run that no worker has begun
 
 
-class MapItem(Item):
-    __slots__ = ("error", "feed", "ready", "record_name", "size", "value")
-
-    def __init__(self, function: Function, feed: Feed) -> None:
-        super().__init__(function, Packed(b""))
-        self.feed = feed
-        self.size = 0  # of its arguments, which are let go once it is done
-        self.ready = False
-        self.record_name: str | None = None
-        self.value: Any = None
-        self.error: BaseException | None = None
-
-    def begin(self) -> bool:
-        return self.feed.wanted is not Wanted.NOTHING
-
-    def succeed(self, value: Any) -> None:
-        if self.record_name is not None:
-            try:
-                self.feed.record.write(self.record_name, value)
-            except GpuleaseError as error:
-                return self.fail(error)
-        self.value = value
-        self.feed.arrived(self)
-
-    def fail(self, error: BaseException) -> None:
-        self.error = error
-        self.feed.arrived(self)
-
-    def cancel(self) -> None:
-        from concurrent.futures import CancelledError
-
-        self.fail(CancelledError())
-
-
 class Feed:
-    """Puts the items of one `map` in, and keeps their results for whoever takes them."""
+    """Puts the items of one `map` in, and keeps their results for whoever takes them. One lock guards all of it."""
 
     def __init__(
         self,
@@ -84,20 +53,19 @@ class Feed:
         function: Function,
         iterables: tuple[Iterable[Any], ...],
         ordered: bool,
-        record: Any,
+        record: Record | None,
         bar: Any,
     ) -> None:
-        self.engine, self.record = engine, record
+        self.engine = engine
         self.wanted = Wanted.LATER
-        self._function = function
+        self._function, self._record, self._bar, self._ordered = function, record, bar, ordered
         self._input: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
         self._prompt = all(type(each) in PROMPT for each in iterables)
         self._reading = Reading.AHEAD
         self._error: BaseException | None = None  # what to raise in place of the rest
-        self._ordered = ordered
-        self._results: deque[MapItem] = deque()  # in order: all that were put in; else those that are done
-        self._fed = self._taken = self._bytes = 0  # bytes: of what was put in and not taken
-        self._bar = bar
+        self._untaken: dict[Future[Any], int] = {}  # in the order of items; the bytes of their arguments
+        self._arrived: deque[Future[Any]] = deque()  # in the order of results
+        self._fed = self._bytes = 0  # items that were put in; bytes of those that were not taken
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -131,10 +99,14 @@ class Feed:
         """Nobody takes results any more: run the items all the same, or drop what no worker has begun."""
         with self._changed:
             self.wanted = wanted
-            self._results.clear()
+            left = list(self._untaken)
+            self._untaken.clear()
+            self._arrived.clear()
         if wanted is Wanted.RUN:
             return self.run_all()
         self.stop()
+        for future in left:
+            future.cancel()
         self._close_bar()
 
     def join(self) -> None:
@@ -143,31 +115,29 @@ class Feed:
 
     # ---------------------------------------------------------------- taking results
 
-    def take(self, until: float | None) -> MapItem:
-        """The next one. Raises what the input raised, or StopIteration, once there is none."""
+    def take(self, until: float | None) -> Future[Any]:
+        """The next one, done. Raises what the input raised, or StopIteration, once there is none."""
         with self._changed:
-            while not self._next_is_ready():
+            while (future := self._next()) is None:
                 if self._is_exhausted():
                     self._finish()
-                self._wait(until)
-            item = self._results.popleft()
-            self._taken += 1
-            self._bytes -= item.size
-            if (self._fed - self._taken) * 2 <= AHEAD:
+                if not self._changed.wait(None if until is None else max(0.0, until - time.monotonic())):
+                    raise TimeoutError("The results did not come in time; take them with a longer timeout.")
+            self._bytes -= self._untaken.pop(future)
+            if len(self._untaken) * 2 <= AHEAD:
                 self._changed.notify_all()
-        return item
+        return future
 
-    def _next_is_ready(self) -> bool:
-        return bool(self._results) and (not self._ordered or self._results[0].ready)
+    def _next(self) -> Future[Any] | None:
+        if not self._ordered:
+            return self._arrived.popleft() if self._arrived else None
+        first = next(iter(self._untaken), None)
+        return first if first is not None and first.done() else None
 
     def _is_exhausted(self) -> bool:
         # Nobody waits for a generator that is not wanted.
         ended = self._reading is Reading.ENDED or (self._reading is Reading.STOPPED and not self._prompt)
-        return ended and self._fed == self._taken
-
-    def _wait(self, until: float | None) -> None:
-        if not self._changed.wait(None if until is None else max(0.0, until - time.monotonic())):
-            raise TimeoutError("The results did not come in time; take them with a longer timeout.")
+        return ended and not self._untaken
 
     def _finish(self) -> None:
         self._close_bar()
@@ -176,21 +146,15 @@ class Feed:
             raise error
         raise StopIteration
 
-    def arrived(self, item: MapItem) -> None:
-        """From the thread that reads results, or that feeds."""
+    def _done(self, future: Future[Any]) -> None:
+        """In the thread that reads results, or that feeds."""
         with self._changed:
-            item.ready = True
-            item.packed = Packed(b"")
             if self._bar is not None:
-                self._bar.advance(item.error is not None)
+                self._bar.advance(future.cancelled() or future.exception() is not None)
                 self._check_bar()
-            if self.wanted in (Wanted.RUN, Wanted.NOTHING):
-                item.value = None
-                return
-            if not self._ordered:
-                self._results.append(item)
-            if self._next_is_ready():
-                self._changed.notify_all()
+            if future in self._untaken and not self._ordered:
+                self._arrived.append(future)
+            self._changed.notify_all()
 
     def _check_bar(self) -> None:
         """The bar ends with the last result, whoever takes it and when."""
@@ -215,18 +179,56 @@ class Feed:
     def _has_room(self) -> bool:
         if self._reading is not Reading.AHEAD:
             return True
-        ahead = self._fed - self._taken
+        ahead = len(self._untaken)
         return ahead < AHEAD and (self._bytes < AHEAD_BYTES or ahead < AT_LEAST)
 
     def _step(self) -> None:
         """Some items at once where the input is there; else one."""
-        items = self._read(CHUNK if self._prompt else 1)
+        items: list[Item] = []
+        most = min(CHUNK, max(1, AHEAD - len(self._untaken))) if self._prompt else 1
+        size = self._bytes
         try:
-            if items:
-                return self._put_in(items)
-        except GpuleaseError as error:  # the pool was ended, or is broken
+            while self._reading is not Reading.STOPPED and len(items) < most and (size < AHEAD_BYTES or not items):
+                items.append(self._item(next(self._input)))
+                size += items[-1].packed.size
+        except StopIteration:
+            pass
+        except BaseException as error:  # of the generator
+            self._input, self._error = iter(()), error
+        if not items or not self._put_in(items):
+            self._end()
+
+    def _item(self, arguments: tuple[Any, ...]) -> Item:
+        """One that cannot be sent, named or read back fails in its place."""
+        item = Item(self._function)
+        try:
+            item.packed = pack_call(arguments, {}, self._function.name)
+            if self._record is not None:
+                self._record.look_up(item, arguments)
+        except Exception as error:
+            item.fail(error)
+        return item
+
+    def _put_in(self, items: list[Item]) -> bool:
+        """Whether more can be put in: else the pool was ended, or is broken."""
+        with self._changed:
+            self._fed += len(items)
+            for item in items:
+                if self.wanted in (Wanted.LATER, Wanted.NOW):
+                    self._untaken[item.future] = item.packed.size
+                    self._bytes += item.packed.size
+        for item in items:
+            item.future.add_done_callback(self._done)
+        waiting = [item for item in items if not item.future.done()]
+        try:
+            if waiting:
+                self.engine.submit(waiting)
+            return True
+        except GpuleaseError as error:
             self._error = error
-        self._end()
+            for item in waiting:
+                item.fail(error)
+            return False
 
     def _end(self) -> None:
         with self._changed:
@@ -238,74 +240,18 @@ class Feed:
             self._check_bar()
             self._changed.notify_all()
 
-    def _read(self, most: int) -> list[MapItem]:
-        items: list[MapItem] = []
-        read = 0
-        if self._reading is Reading.AHEAD:
-            most = min(most, max(1, AHEAD - self._fed + self._taken))
-        try:
-            while self._reading is not Reading.STOPPED:
-                item = self._item(next(self._input))
-                items.append(item)
-                read += item.size
-                if len(items) >= most or self._bytes + read >= AHEAD_BYTES:
-                    break
-        except StopIteration:
-            pass
-        except BaseException as error:  # of the generator
-            self._input, self._error = iter(()), error
-        return items
-
-    def _item(self, arguments: tuple[Any, ...]) -> MapItem:
-        """One that cannot be sent, named or read back fails in its place."""
-        item = MapItem(self._function, self)
-        try:
-            item.packed = pack_call(arguments, {}, self._function.name)
-            item.size = item.packed.size
-            self._name(item, arguments)
-        except Exception as error:
-            item.error, item.ready = error, True
-        return item
-
-    def _name(self, item: MapItem, arguments: tuple[Any, ...]) -> None:
-        if self.record is None:
-            return
-        name = self.record.name(arguments, item.packed)
-        if self.record.has(name):
-            item.value, item.ready = self.record.read(name), True
-        else:
-            item.record_name = name
-
-    def _put_in(self, items: list[MapItem]) -> None:
-        with self._changed:
-            self._fed += len(items)
-            self._bytes += sum(item.size for item in items)
-            if self._ordered and self.wanted in (Wanted.LATER, Wanted.NOW):
-                self._results.extend(items)
-        for item in items:
-            if item.ready:
-                self.arrived(item)
-        waiting = [item for item in items if not item.ready]
-        try:
-            if waiting:
-                self.engine.submit(waiting)
-        except GpuleaseError as error:
-            for item in waiting:
-                item.fail(error)
-            raise
-
 
 class Intake:
     """What still reads its input, for one pool: to close the pool is to wait for that first."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._feeds: set[Feed] = set()
         self._lock = threading.RLock()
         self._closing = False
 
     def check_open(self) -> None:
-        self._engine.check_open()  # raises what broke it, where that is why
+        self.engine.check_open()  # raises what broke it, where that is why
         if self._closing:
             raise PoolClosed("The pool was shut down and takes no more items.")
 
@@ -322,37 +268,77 @@ class Intake:
             self._feeds -= stopped  # nobody waits for an input that may never come
             rest = list(self._feeds)
         for feed in stopped:
-            feed.stop(_no_rest(cancel))
+            feed.stop(CancelledError() if cancel else _not_read())
         for feed in rest:
             feed.run_all()
         if not rest:
-            self._engine.close(cancel)
+            self.engine.close(cancel)
 
     def terminate(self) -> None:
         with self._lock:
             self._closing = True
             feeds, self._feeds = self._feeds, set()
         for feed in feeds:
-            feed.stop(_no_rest(False))
-        self._engine.terminate()
+            feed.stop(_not_read())
+        self.engine.terminate()
 
     def join(self) -> None:
         for feed in list(self._feeds):
             feed.join()
-        self._engine.join()
-
-    def ended(self) -> bool:
-        return self._engine.ended()
+        self.engine.join()
 
     def _fed(self, feed: Feed) -> None:
         with self._lock:
             self._feeds.discard(feed)
             last = self._closing and not self._feeds
         if last:
-            self._engine.close()
+            self.engine.close()
 
 
-def _no_rest(cancelled: bool) -> BaseException:
-    from concurrent.futures import CancelledError
+def _not_read() -> PoolClosed:
+    return PoolClosed("The pool was shut down before all of the input was read.")
 
-    return CancelledError() if cancelled else PoolClosed("The pool was shut down before all of the input was read.")
+
+class Mapped:
+    """What `map` returns. An item that failed raises in its place, and the ones behind it can still be taken."""
+
+    def __init__(self, feed: Feed, timeout: float | None, return_errors: bool, pool: object) -> None:
+        self._feed = feed
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._return_errors = return_errors
+        self._pool = pool  # kept while somebody iterates
+
+    def __iter__(self) -> Mapped:
+        return self
+
+    def __next__(self) -> Any:
+        if self._feed.wanted is Wanted.NOTHING:
+            raise StopIteration
+        self._feed.wanted = Wanted.NOW
+        future = self._feed.take(self._until)
+        try:
+            return future.result(0)
+        except BaseException as error:
+            if not self._return_errors:
+                raise
+            return error
+        finally:
+            del future  # else the error's traceback would hold it
+
+    def close(self) -> None:
+        """Nothing more is wanted: what no worker has begun is dropped."""
+        self._feed.leave(Wanted.NOTHING)
+
+    def __del__(self) -> None:
+        if not hasattr(self, "_feed") or self._feed.wanted is Wanted.NOTHING:
+            return
+        # A loop that was left drops the rest. The collector may call this in a thread that holds any lock: the
+        # reactor's thread does what needs one.
+        feed, wanted = self._feed, Wanted.NOTHING if self._feed.wanted is Wanted.NOW else Wanted.RUN
+        feed.wanted = wanted
+        feed.engine.reactor.call(lambda: feed.leave(wanted))
+
+
+def check_timeout(timeout: object) -> None:
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+        raise UsageError(f"timeout is {timeout!r}.", "Give seconds, or None to wait as long as it takes.")

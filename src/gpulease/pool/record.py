@@ -20,11 +20,13 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 from gpulease.errors import StateError, UsageError
+from gpulease.pool.items import Item
 from gpulease.pool.pickling import Packed, has_its_name, pack
 
 ENDING = ".pickle"
@@ -51,8 +53,14 @@ class Record:
         repeated = self._seen[stem] - 1
         return f"{stem}-{repeated}{ENDING}" if repeated else f"{stem}{ENDING}"
 
-    def has(self, name: str) -> bool:
-        return name in self._there
+    def look_up(self, item: Item, arguments: tuple[Any, ...]) -> None:
+        """The item's result where it is there; else it will be written before anybody sees it."""
+        name = self.name(arguments, item.packed)
+        if name in self._there:
+            item.begin()
+            item.succeed(self.read(name))
+        else:
+            item.keep = partial(self.write, name)
 
     def read(self, name: str) -> Any:
         try:
