@@ -291,7 +291,7 @@ def _copy(array: Any) -> None:
 
 def _give(array: Any) -> None:
     """What a pool does with shared data at its start: pickle, copy, and what each worker does to have it."""
-    from gpulease.pool.local import make_setup
+    from gpulease.pool.crew import make_setup
     from gpulease.pool.pickling import from_body
     from gpulease.pool.plan import make_plan
 

@@ -21,15 +21,12 @@ from gpulease.errors import GpuleaseError, ProtocolError
 from gpulease.identity import peer
 from gpulease.pool import places
 from gpulease.pool.crew import Crew
-from gpulease.pool.elastic import AlwaysBusy, Elastic
 from gpulease.pool.failures import Ending
 from gpulease.pool.frames import BY_DESCRIPTOR
-from gpulease.pool.local import make_setup
 from gpulease.pool.log import Log
 from gpulease.pool.plan import load_files, named_plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, STARTING, Slot
-from gpulease.pool.watching import LeaseWatch
 from gpulease.wire import Unpacker, pack
 
 LOOK = 5.0  # seconds between looks at its own socket
@@ -62,33 +59,19 @@ class Daemon:
         self._since = time.time()
         self._trouble: GpuleaseError | None = None
         plan = named_plan(options, load_files(options["shared"]))
-        self._plan = plan._replace(shared=None)
-        setup, memory = make_setup(plan)
-        self._crew = Crew(self._reactor, self._log, self, setup, memory)
-        self._watch = LeaseWatch(self._crew, self._reactor)
-        request = plan.request
-        always = AlwaysBusy(self._reactor)
-        self._elastic = Elastic(self._crew, always, request["priority"], request["gpus"]) if plan.elastic else None
+        workers = f"{plan.workers} worker{'' if plan.workers == 1 else 's'}"
+        self._how_many = "as many workers as there are idle GPUs" if plan.elastic else workers
+        self._crew = Crew(self._reactor, self._log, self, plan)
 
     def run(self) -> None:
-        self._log.note(f"pool {self.name} starts with {self._how_many()} (pid {os.getpid()})")
+        self._log.note(f"pool {self.name} starts with {self._how_many} (pid {os.getpid()})")
         self._listener.setblocking(False)
         self._reactor.watch(self._listener.fileno(), self._accept)
-        if self._elastic is not None:
-            self._elastic.begin()
-        else:
-            for _ in range(self._plan.workers):
-                self._crew.add()
+        self._crew.begin()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._reactor.on_signal(number, self._stop)
         self._reactor.later(LOOK, self._look)
-        self._watch.begin()
         self._reactor.run()
-
-    def _how_many(self) -> str:
-        if self._elastic is not None:
-            return "as many workers as there are idle GPUs"
-        return f"{self._plan.workers} worker{'' if self._plan.workers == 1 else 's'}"
 
     def _look(self) -> None:
         """Without its socket nobody can find it, nor stop it."""
@@ -182,8 +165,6 @@ class Daemon:
         for program in self._programs.values():
             if program.uses_workers:
                 self._introduce(program, slot)
-        if self._elastic is not None:
-            self._elastic.grow()
 
     def worker_waits(self, slot: Slot) -> None:
         pass  # `status` tells
@@ -191,11 +172,10 @@ class Daemon:
     def worker_retires(self, slot: Slot) -> None:
         pass  # programs take back what it has not begun, once it is gone
 
-    def worker_gone(self, slot: Slot, ending: Ending) -> bool:
+    def worker_gone(self, slot: Slot, ending: Ending) -> None:
         for program in self._programs.values():
             if program.uses_workers:
                 program.send({"left": {"name": slot.name, "ending": list(ending)}})
-        return slot.was_ready
 
     def crew_broken(self, error: GpuleaseError) -> None:
         self._trouble = error
@@ -206,8 +186,6 @@ class Daemon:
 
     def crew_gone(self) -> None:
         self._log.note(f"pool {self.name} ended")
-        if self._elastic is not None:
-            self._elastic.end()
         self._reactor.stop()
 
     def _stop(self) -> None:

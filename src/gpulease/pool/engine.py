@@ -193,8 +193,8 @@ class Engine:
             self._dispatch()
         self.check_finished()
 
-    def left(self, link: Link, ending: Ending) -> bool:
-        """The worker is gone; results that it sent before count. Whether it had been of use."""
+    def left(self, link: Link, ending: Ending) -> None:
+        """The worker is gone; results that it sent before count."""
         self._received(link, link.rest())
         with self._lock:
             self.links.remove(link)
@@ -206,7 +206,6 @@ class Engine:
         for item in failed:
             item.fail(self._trouble or died(ending, item.deaths, item.function.name))
         self.check_finished()
-        return bool(link.done or begun)
 
     def _again(self, item: Item, ending: Ending) -> bool:
         item.deaths += 1

@@ -30,7 +30,6 @@ from gpulease.pool.plan import Plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.window import Window
 
-DEEPEST = 8  # items ahead: they cannot be taken back from an actor
 MOST_FAILURES = 3
 
 
@@ -47,10 +46,10 @@ class Answered(NamedTuple):
 
 
 class RayLink(Link):
-    """One actor. Its items run in order; nobody can take them back, nor say more of its end than that it came."""
+    """One actor. It has one item at a time, since nobody can take items back from it."""
 
     def __init__(self, name: str, place: str, handle: Any, cluster: Cluster) -> None:
-        super().__init__(name, place, Window(deepest=DEEPEST))
+        super().__init__(name, place, Window(deepest=1))
         self._handle, self._cluster = handle, cluster
         self._known: set[int] = set()
 
@@ -73,19 +72,8 @@ class RayLink(Link):
         kind = frames.RESULT if worked else frames.ERROR
         self.hear([Answered(kind, number, seconds, payload, buffers)])
 
-    def finished(self, told: Any) -> Item | None:
-        """Ray's threads may tell of two results in another order than they came."""
-        item = next(item for item in self.in_flight if item.number == told.number)
-        self.in_flight.remove(item)
-        self.in_flight.appendleft(item)
-        return super().finished(told)
-
     def take_tokens(self, most: int) -> int:
         return 0
-
-    def lost(self) -> tuple[list[Item], list[Item]]:
-        items = list(self.in_flight)
-        return items[:1], items[1:]
 
     def forget(self, key: int) -> None:
         if key in self._known:
@@ -157,7 +145,7 @@ class Cluster:
 
     def _prepared(self, name: str, future: Any) -> None:
         if future.exception() is not None:
-            return self._replace(name, False, _ending("its machine", future.exception()))
+            return self._cannot_begin(name, _ending("its machine", future.exception()))
         worked, payload, buffers, seconds = future.result()
         told = unpack(payload, buffers)
         if not worked:
@@ -176,17 +164,20 @@ class Cluster:
             self.engine.broken(trouble)
 
     def lost(self, link: RayLink, error: BaseException) -> None:
-        """The actor died: its first item was begun, since items run in order; the others were not."""
         ending = _ending(link.gpus, error)
-        self._replace(link.name, self.engine.left(link, ending), ending)
+        self.engine.left(link, ending)
+        self._replace(link.name, ending)
 
-    def _replace(self, name: str, useful: bool, ending: Ending) -> None:
+    def _cannot_begin(self, name: str, ending: Ending) -> None:
+        self._failures += 1
+        if self._failures < MOST_FAILURES * self._workers:
+            return self._replace(name, ending)
+        self.engine.broken(PoolBroken(f"Workers end before they have done anything; the last one {ending}."))
+
+    def _replace(self, name: str, ending: Ending) -> None:
         self._log.note(f"{name} {ending}", logging.WARNING)
         self._handles.pop(name, None)
-        self._failures = 0 if useful else self._failures + 1
-        if self._failures >= MOST_FAILURES * self._workers:
-            self.engine.broken(PoolBroken(f"Workers end before they have done anything; the last one {ending}."))
-        elif not self._ended:
+        if not self._ended:
             self._add()
 
 
