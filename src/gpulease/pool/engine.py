@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from gpulease.errors import GpuleaseError, PoolClosed, TaskFailed
 from gpulease.pool import frames, window
 from gpulease.pool.failures import Ending, died, unpack_failure
+from gpulease.pool.feed import Feed, Wanted
 from gpulease.pool.items import Item
 from gpulease.pool.link import Link
 from gpulease.pool.log import Log
@@ -49,6 +51,7 @@ class Engine:
         self._lock = threading.RLock()
         self._most_tries = window.most_tries(retries)
         self._alone: deque[Item] = deque()  # on their last try, for a worker that has done nothing yet
+        self._feeds: set[Feed] = set()  # maps whose input is still read
         self._numbers = count(1)
         self._closing = False
         self._cancelling = False  # closing, and what no worker is there for is dropped
@@ -58,9 +61,9 @@ class Engine:
 
     # ---------------------------------------------------------------- from any thread
 
-    def submit(self, items: Sequence[Item]) -> None:
+    def submit(self, items: Sequence[Item], feed: Feed | None = None) -> None:
         with self._lock:
-            self.check_open()
+            self.check_open(feed)
             for item in items:
                 item.number = next(self._numbers)
             self.queue.extend(items)
@@ -69,18 +72,39 @@ class Engine:
         if waiting is not None:
             self.reactor.call(waiting)
 
-    def check_open(self) -> None:
-        """Raises what submit() would raise."""
+    def check_open(self, feed: Feed | None = None) -> None:
+        """Raises what submit() would raise. A map that was there before the end is still read to its own."""
         if self._trouble is not None:
             raise type(self._trouble)(self._trouble.what, self._trouble.next_step) from self._trouble.__cause__
-        if self._closing:
+        if self._closing and feed not in self._feeds:
             raise PoolClosed("The pool was shut down and takes no more items.")
 
-    def close(self, cancel: bool = False) -> None:
-        """No more items; the workers end when the last one is done. `cancel`: what nobody has begun is cancelled."""
+    def add(self, feed: Feed) -> None:
+        """A map, whose input the pool waits for when it is closed."""
+        with self._lock:
+            self._feeds.add(feed)
+        feed.start(self._fed)
+
+    def _fed(self, feed: Feed) -> None:
+        with self._lock:
+            self._feeds.discard(feed)
+        self.reactor.call(self.check_finished)
+
+    def close(self, cancel: bool = False, only_unbegun: bool = False) -> None:
+        """No more items; the workers end when the last one is done. `cancel`: what nobody has begun is cancelled.
+
+        All input of maps still goes in; with `only_unbegun`, only where nobody has taken a result.
+        """
         with self._lock:
             self._closing = True
             self._cancelling = self._cancelling or cancel
+            stopped = {feed for feed in self._feeds if cancel or (only_unbegun and feed.wanted is Wanted.NOW)}
+            self._feeds -= stopped  # nobody waits for an input that may never come
+            rest = list(self._feeds)
+        for feed in stopped:
+            feed.stop(CancelledError() if cancel else _not_read())
+        for feed in rest:
+            feed.run_all()
         self.reactor.call(self.check_finished)
 
     def terminate(self) -> None:
@@ -88,9 +112,14 @@ class Engine:
         with self._lock:
             self._closing = True
             self._trouble = self._trouble or PoolClosed("The pool was ended while items were under way.")
+            feeds, self._feeds = self._feeds, set()
+        for feed in feeds:
+            feed.stop(_not_read())
         self.reactor.call(self._end_now)
 
     def join(self) -> None:
+        for feed in list(self._feeds):
+            feed.join()
         self.reactor.join()
 
     def ended(self) -> bool:
@@ -243,7 +272,7 @@ class Engine:
             starting = self.source.starting() if self.source is not None else 0
             dropped = self._drop_unbegun(starting) if self._cancelling else []
             self._dispatch()  # drops what nobody wants any more
-            busy = self.pending() or any(link.in_flight for link in self.links)
+            busy = self._feeds or self.pending() or any(link.in_flight for link in self.links)
         for item in dropped:
             item.cancel()
         if not busy:
@@ -279,6 +308,10 @@ class Engine:
         with self._lock:
             for link in self.links:
                 link.forget(key)
+
+
+def _not_read() -> PoolClosed:
+    return PoolClosed("The pool was shut down before all of the input was read.")
 
 
 def _complete(link: Link, item: Item, told: Any) -> None:

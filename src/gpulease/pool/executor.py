@@ -9,20 +9,28 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpulease.errors import PoolClosed, UsageError
 from gpulease.pool.items import Function, Item
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import is_importable, name_of, pack_call, pack_whole
-from gpulease.pool.record import make_folder
+from gpulease.pool.record import Record, make_folder
 
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine
-    from gpulease.pool.feed import Intake
 
 Names = int | str | Iterable[int | str]
+Folder = str | os.PathLike[str]
+
+
+class MapOptions(TypedDict, total=False):
+    timeout: float | None
+    progress: bool | str
+    results: Folder | None
+    key: Callable[..., str] | None
+    return_errors: bool
 
 
 class Pool(Executor):
@@ -38,8 +46,8 @@ class Pool(Executor):
         initargs: tuple[Any, ...] = (),
         shared: Mapping[str, Any] | None = None,
         retries: int = 1,
-        results: str | os.PathLike[str] | None = None,
-        log: str | os.PathLike[str] | None = None,
+        results: Folder | None = None,
+        log: Folder | None = None,
         name: str | Iterable[str] | None = None,
         devices: Names | None = None,
         exclude: Names | None = None,
@@ -76,13 +84,7 @@ class Pool(Executor):
             self._begin(start_here(plan, Log(log), retries), results)
 
     @classmethod
-    def connect(
-        cls,
-        name: str,
-        *,
-        retries: int = 1,
-        results: str | os.PathLike[str] | None = None,
-    ) -> Pool:
+    def connect(cls, name: str, *, retries: int = 1, results: Folder | None = None) -> Pool:
         """Use the workers that `gpulease pool start NAME` keeps warm. Shutting it down leaves them running."""
         from gpulease.pool.named import Named
 
@@ -91,68 +93,48 @@ class Pool(Executor):
         pool._begin(Named(name, retries).engine, results)
         return pool
 
-    def _begin(self, engine: Engine, results: str | os.PathLike[str] | None) -> None:
-        from gpulease.pool.feed import Intake
-
-        self._engine, self._intake = engine, Intake(engine)
-        self._results = results
+    def _begin(self, engine: Engine, results: Folder | None) -> None:
+        self._engine, self._results = engine, results
         self._pid = os.getpid()
         self._keys = count(1)
         self._by_name: WeakKeyDictionary[Callable[..., Any], Function] = WeakKeyDictionary()
         self._by_payload: WeakValueDictionary[bytes, Function] = WeakValueDictionary()
         # A pool that nobody holds any more finishes what it has, as the standard library's do.
-        weakref.finalize(self, _finish, self._intake, self._pid).atexit = False
-        _open.difference_update([other for other in _open if other.engine.ended()])
-        _open.add(self._intake)
+        weakref.finalize(self, _finish, engine, self._pid).atexit = False
+        _open.difference_update([other for other in _open if other.ended()])
+        _open.add(engine)
 
     # ---------------------------------------------------------------- the interface
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         self._check_process()
-        self._intake.check_open()
+        self._engine.check_open()
         function = self._function(fn)
         item = Item(function, pack_call(args, kwargs, function.name))
         self._engine.submit([item])
         return item.future
 
     def map(
-        self,
-        fn: Callable[..., Any],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        progress: bool | str = False,
-        results: str | os.PathLike[str] | None = None,
-        key: Callable[..., str] | None = None,
-        return_errors: bool = False,
+        self, fn: Callable[..., Any], *iterables: Iterable[Any], chunksize: int = 1, **options: Unpack[MapOptions]
     ) -> Any:
         """Results in the order of the items. `chunksize` is accepted and not needed."""
-        return self._map(True, fn, iterables, timeout, progress, results, key, return_errors)
+        return self._map(True, fn, iterables, **options)
 
-    def map_unordered(
-        self,
-        fn: Callable[..., Any],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        progress: bool | str = False,
-        results: str | os.PathLike[str] | None = None,
-        key: Callable[..., str] | None = None,
-        return_errors: bool = False,
-    ) -> Any:
+    def map_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Unpack[MapOptions]) -> Any:
         """Results as they come."""
-        return self._map(False, fn, iterables, timeout, progress, results, key, return_errors)
+        return self._map(False, fn, iterables, **options)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         if os.getpid() != self._pid:
             return  # a forked child has no part in it
-        self._intake.close(cancel_futures)
+        self._engine.close(cancel_futures)
         if wait:
             self._join()
 
     def terminate(self) -> None:
         """End the workers now; what is not done fails with PoolClosed."""
         if os.getpid() == self._pid:
-            self._intake.terminate()
+            self._engine.terminate()
             self._join()
 
     @property
@@ -170,41 +152,43 @@ class Pool(Executor):
             self.terminate()
         else:
             # After an error nobody goes on with a loop that had begun: its input, maybe endless, is read no further.
-            self._intake.close(only_unbegun=kind is not None)
+            self._engine.close(only_unbegun=kind is not None)
             self._join()
         return None
 
     # ---------------------------------------------------------------- inside
 
     def _join(self) -> None:
-        self._intake.join()
-        _open.discard(self._intake)
+        self._engine.join()
+        _open.discard(self._engine)
 
     def _map(
         self,
         ordered: bool,
         fn: Callable[..., Any],
         iterables: tuple[Iterable[Any], ...],
-        timeout: float | None,
-        progress: bool | str,
-        results: str | os.PathLike[str] | None,
-        key: Callable[..., str] | None,
-        return_errors: bool,
+        timeout: float | None = None,
+        progress: bool | str = False,
+        results: Folder | None = None,
+        key: Callable[..., str] | None = None,
+        return_errors: bool = False,
     ) -> Any:
-        from gpulease.pool.feed import Feed, Mapped, check_timeout
+        from gpulease.pool.feed import Feed, Mapped
+        from gpulease.pool.progress import Bar
 
         self._check_process()
-        self._intake.check_open()
-        check_timeout(timeout)
+        self._engine.check_open()
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+            raise UsageError(f"timeout is {timeout!r}.", "Give seconds, or None to wait as long as it takes.")
         if not iterables:
             raise UsageError("map() needs something to go through.", "Give at least one iterable.")
         folder = self._results if results is None else results
-        record = None if folder is None else _record(folder, fn, key)
+        record = None if folder is None else Record(folder, fn, key)
         function = self._function(fn)
-        bar = _bar(progress, iterables, self._engine) if progress else None
+        bar = Bar(progress, iterables, self._engine.gpus) if progress else None
         feed = Feed(self._engine, function, iterables, ordered, record, bar)
         mapped = Mapped(feed, timeout, return_errors, self)
-        self._intake.add(feed)
+        self._engine.add(feed)
         return mapped
 
     def _function(self, fn: Callable[..., Any]) -> Function:
@@ -232,30 +216,18 @@ class Pool(Executor):
 
 
 # Open pools finish when the program ends, before the interpreter takes their threads away.
-_open: set[Intake] = set()
+_open: set[Engine] = set()
 _pid = os.getpid()
 
 
 @atexit.register
 def _finish_all() -> None:
     if os.getpid() == _pid:
-        for intake in list(_open):
-            intake.close(only_unbegun=True)
-            intake.join()
+        for engine in list(_open):
+            engine.close(only_unbegun=True)
+            engine.join()
 
 
-def _finish(intake: Intake, pid: int) -> None:
+def _finish(engine: Engine, pid: int) -> None:
     if os.getpid() == pid:
-        intake.close()
-
-
-def _record(folder: str | os.PathLike[str], fn: Callable[..., Any], key: Callable[..., str] | None) -> Any:
-    from gpulease.pool.record import Record
-
-    return Record(folder, fn, key)
-
-
-def _bar(progress: bool | str, iterables: tuple[Iterable[Any], ...], engine: Engine) -> Any:
-    from gpulease.pool.progress import Bar, total_of
-
-    return Bar(progress if isinstance(progress, str) else "", total_of(iterables), engine.gpus)
+        engine.close()

@@ -12,10 +12,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from gpulease.errors import GpuleaseError, PoolClosed, UsageError
+from gpulease.errors import GpuleaseError
 from gpulease.pool.items import Function, Item
 from gpulease.pool.pickling import pack_call
 
@@ -222,7 +222,7 @@ class Feed:
         waiting = [item for item in items if not item.future.done()]
         try:
             if waiting:
-                self.engine.submit(waiting)
+                self.engine.submit(waiting, self)
             return True
         except GpuleaseError as error:
             self._error = error
@@ -239,64 +239,6 @@ class Feed:
             del self._function
             self._check_bar()
             self._changed.notify_all()
-
-
-class Intake:
-    """What still reads its input, for one pool: to close the pool is to wait for that first."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self._feeds: set[Feed] = set()
-        self._lock = threading.RLock()
-        self._closing = False
-
-    def check_open(self) -> None:
-        self.engine.check_open()  # raises what broke it, where that is why
-        if self._closing:
-            raise PoolClosed("The pool was shut down and takes no more items.")
-
-    def add(self, feed: Feed) -> None:
-        with self._lock:
-            self._feeds.add(feed)
-        feed.start(self._fed)
-
-    def close(self, cancel: bool = False, only_unbegun: bool = False) -> None:
-        """All of the input that is here still goes in; with `only_unbegun`, only where nobody has taken a result."""
-        with self._lock:
-            self._closing = True
-            stopped = {feed for feed in self._feeds if cancel or (only_unbegun and feed.wanted is Wanted.NOW)}
-            self._feeds -= stopped  # nobody waits for an input that may never come
-            rest = list(self._feeds)
-        for feed in stopped:
-            feed.stop(CancelledError() if cancel else _not_read())
-        for feed in rest:
-            feed.run_all()
-        if not rest:
-            self.engine.close(cancel)
-
-    def terminate(self) -> None:
-        with self._lock:
-            self._closing = True
-            feeds, self._feeds = self._feeds, set()
-        for feed in feeds:
-            feed.stop(_not_read())
-        self.engine.terminate()
-
-    def join(self) -> None:
-        for feed in list(self._feeds):
-            feed.join()
-        self.engine.join()
-
-    def _fed(self, feed: Feed) -> None:
-        with self._lock:
-            self._feeds.discard(feed)
-            last = self._closing and not self._feeds
-        if last:
-            self.engine.close()
-
-
-def _not_read() -> PoolClosed:
-    return PoolClosed("The pool was shut down before all of the input was read.")
 
 
 class Mapped:
@@ -337,8 +279,3 @@ class Mapped:
         feed, wanted = self._feed, Wanted.NOTHING if self._feed.wanted is Wanted.NOW else Wanted.RUN
         feed.wanted = wanted
         feed.engine.reactor.call(lambda: feed.leave(wanted))
-
-
-def check_timeout(timeout: object) -> None:
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
-        raise UsageError(f"timeout is {timeout!r}.", "Give seconds, or None to wait as long as it takes.")

@@ -41,7 +41,7 @@ def pack(value: object, what: str) -> Packed:
     except Exception:
         pass
     beside = Beside()
-    return Packed(_by_value(value, what, beside.keep_inside), tuple(beside.buffers))
+    return Packed(pack_whole(value, what, beside.keep_inside), tuple(beside.buffers))
 
 
 def pack_call(arguments: tuple[Any, ...], keywords: dict[str, Any], function: str) -> Packed:
@@ -73,7 +73,8 @@ class Beside:
         return False
 
 
-def _by_value(value: object, what: str, keep_inside: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
+def pack_whole(value: object, what: str, keep_inside: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
+    """By value where it must be, and with no buffers beside it unless they are asked for."""
     import cloudpickle
 
     try:
@@ -129,17 +130,6 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
 
 def unpack(payload: bytes, buffers: Sequence[memoryview] = ()) -> Any:
     return pickle.loads(payload, buffers=buffers)
-
-
-def pack_whole(value: object, what: str) -> bytes:
-    """With no buffers beside it."""
-    try:
-        data = pickle.dumps(value, PROTOCOL)
-        if MAIN not in data:
-            return data
-    except Exception:
-        pass
-    return _by_value(value, what)
 
 
 def has_its_name(function: FunctionType | BuiltinFunctionType) -> bool:

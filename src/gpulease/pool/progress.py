@@ -10,24 +10,20 @@ REFRESH = 0.1  # seconds
 SAY = 10.0  # seconds between lines where there is no terminal to draw on
 
 
-def total_of(iterables: tuple[Iterable[Any], ...]) -> int | None:
-    """How many items there are, where that can be known."""
-    lengths = [len(each) for each in iterables if hasattr(each, "__len__")]  # type: ignore[arg-type]
-    return min(lengths) if lengths else None
-
-
 class Bar:
-    def __init__(self, title: str, total: int | None, gpus: Callable[[], list[str]]) -> None:
+    def __init__(self, title: str | bool, iterables: tuple[Iterable[Any], ...], gpus: Callable[[], list[str]]) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.done, self._failed, self._gpus, self._total = 0, 0, gpus, total
-        self._title = title
+        lengths = [len(each) for each in iterables if hasattr(each, "__len__")]  # type: ignore[arg-type]
+        self._total = min(lengths) if lengths else None  # where that can be known
+        self._title = title if isinstance(title, str) else ""
+        self.done, self._failed, self._gpus = 0, 0, gpus
         self._began = self._shown = self._said = time.monotonic()
         told = TextColumn("{task.fields[told]}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), told, TimeRemainingColumn())
         self._progress = Progress(*columns, console=Console(stderr=True))
-        self._task = self._progress.add_task(title, total=total, told="waiting for a GPU")
+        self._task = self._progress.add_task(self._title, total=self._total, told="waiting for a GPU")
         self._progress.start()
 
     def advance(self, failed: bool) -> None:

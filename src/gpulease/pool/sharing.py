@@ -10,40 +10,25 @@ import sys
 from io import BytesIO
 from typing import Any
 
-from gpulease.pool.pickling import MAIN, PROTOCOL, Beside, Packed, explained
+from gpulease.pool.pickling import PROTOCOL, Beside, Packed, explained
 
 Reduced = tuple[Any, ...]
 
 
 def pack_shared(value: dict[str, Any]) -> Packed:
-    """Plain pickle where that serves, else cloudpickle, as for items."""
-    # Pickle asks nobody about a bytearray.
-    value = {name: memoryview(part) if type(part) is bytearray else part for name, part in value.items()}
-    try:
-        packed = _dump(value, pickle.Pickler)
-        if MAIN not in packed.payload:
-            return packed
-    except Exception:
-        pass
     import cloudpickle
 
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, part: Any) -> Any:
+            return _reduced(part) or super().reducer_override(part)
+
+    # Pickle asks nobody about a bytearray.
+    value = {name: memoryview(part) if type(part) is bytearray else part for name, part in value.items()}
+    beside, file = Beside(), BytesIO()
     try:
-        return _dump(value, cloudpickle.Pickler)
+        Pickler(file, protocol=PROTOCOL, buffer_callback=beside.keep_inside).dump(value)
     except Exception as error:
         raise explained(value, "shared", error) from None
-
-
-def _dump(value: object, base: Any) -> Packed:
-    class Pickler(base):  # type: ignore[misc]
-        def reducer_override(self, part: Any) -> Any:
-            reduced = _reduced(part)
-            if reduced is not None:
-                return reduced
-            above = getattr(super(), "reducer_override", None)
-            return NotImplemented if above is None else above(part)
-
-    beside, file = Beside(), BytesIO()
-    Pickler(file, protocol=PROTOCOL, buffer_callback=beside.keep_inside).dump(value)
     return Packed(file.getvalue(), tuple(beside.buffers))
 
 

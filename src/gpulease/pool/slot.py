@@ -16,6 +16,13 @@ from gpulease.pool import frames
 from gpulease.pool.log import Lines
 
 SOURCES = str(Path(__file__).parents[2])
+# Not `-m`: `__main__` is the user's word. Nor PYTHONPATH, which is the environment of what a worker starts.
+START = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from gpulease.pool.worker import main
+main(int(sys.argv[2]))
+"""
 
 STARTING, READY, STOPPING, EMPTY = "starting", "ready", "stopping", "empty"
 
@@ -47,10 +54,8 @@ class Slot:
         """Called in the thread that lives as long as the crew: the worker ends with it."""
         ours, theirs = socket.socketpair()
         output, printing = os.pipe()
-        inherited = os.environ.get("PYTHONPATH")
-        environ = {**os.environ, "PYTHONPATH": f"{SOURCES}:{inherited}" if inherited else SOURCES}
-        words = [sys.executable, "-P", "-m", "gpulease.pool.worker", str(os.getpid())]
-        self.process = Process(words, environ, printing, theirs.fileno())
+        words = [sys.executable, "-P", "-c", START, SOURCES, str(os.getpid())]
+        self.process = Process(words, os.environ, printing, theirs.fileno())
         theirs.close()
         os.close(printing)
         self.pidfd, self.output = self.process.pidfd, output
@@ -58,16 +63,7 @@ class Slot:
         self._control, self._receiver = ours, frames.Receiver(ours)
         self.was_ready = self.waits = False
         self.state, self.gpus, self.lease, self.since = STARTING, "", None, time.time()
-        restored = {"PYTHONPATH": inherited} if inherited else {}
-        body = pickle.dumps(
-            {
-                **setup,
-                "name": self.name,
-                "environ": {**setup["environ"], **restored},
-                "unset": [] if inherited else ["PYTHONPATH"],
-            }
-        )
-        self._tell(body, () if memory is None else (memory,))
+        self._tell(pickle.dumps({**setup, "name": self.name}), () if memory is None else (memory,))
 
     @property
     def control(self) -> int:
