@@ -104,6 +104,15 @@ def test_an_item_that_kills_three_workers_fails_alone(pool: gpulease.Pool, tmp_p
     assert [future.result(60) for future in others] == [2 * value for value in range(200)]
 
 
+def test_the_last_try_is_in_a_worker_that_has_done_nothing(pool: gpulease.Pool, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.touch()
+    while len(pool.gpus) < 2:
+        pool.submit(tasks.count_in_process, 1).result(30)
+    list(pool.map(tasks.count_in_process, range(200)))
+    assert pool.submit(tasks.die_twice, str(marks)).result(30) == 0
+
+
 @pytest.mark.parametrize(("retries", "tries"), [(0, 1), (1, 3)])
 def test_a_death_costs_a_try_of_the_one_item_that_ran(
     in_machine: Machine, tmp_path: Path, retries: int, tries: int

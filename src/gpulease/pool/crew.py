@@ -79,11 +79,7 @@ class Crew:
 
     def expecting(self) -> bool:
         """Whether a worker is on its way."""
-        return any(
-            slot.state == STARTING or slot.renewing or slot.failures
-            for slot in self.slots
-            if slot not in self._given_up
-        )
+        return any(slot.state == STARTING or slot.renewing for slot in self.slots if slot not in self._given_up)
 
     def starting(self) -> int:
         """How many workers will be ready soon, as far as is known: they do not wait in the line."""
@@ -169,19 +165,22 @@ class Crew:
         self._trouble = trouble
         self._given_up.add(slot)
 
-    def _print(self, slot: Slot) -> None:
-        """What it has printed by now; a child of its own may hold the pipe open after its end."""
+    def _print(self, slot: Slot) -> bool:
+        """Whether there may be more; a child of its own may hold the pipe open after its end."""
         try:
-            while data := os.read(slot.output, 1 << 16):
-                for line in slot.lines.feed(data):
-                    self._log.printed(slot.label, line)
-            self._reactor.unwatch(slot.output)
+            data = os.read(slot.output, 1 << 16)
         except BlockingIOError:
-            pass
+            return False
+        if not data:
+            self._reactor.unwatch(slot.output)
+        for line in slot.lines.feed(data) if data else slot.lines.end():
+            self._log.printed(slot.label, line)
+        return bool(data)
 
     def _ended(self, slot: Slot) -> None:
         self._hear(slot)
-        self._print(slot)
+        while self._print(slot):
+            pass
         for line in slot.lines.end():
             self._log.printed(slot.label, line)
         label, stopping = slot.label, slot.state == STOPPING or self._stopping
@@ -190,14 +189,14 @@ class Crew:
         ending = ending_of(slot.ended())
         if not stopping and slot not in self._given_up:
             self._log.note(f"{label} {ending}", logging.WARNING)
+        # Said before its items are given to others: an item's last try is for the worker that follows.
+        slot.renewing = (slot.renewing or not stopping) and not self._stopping
         self._owner.worker_gone(slot, ending)
-        if self._stopping:
-            return self._check_gone()
         if slot.renewing:
             slot.renewing = False
-            self.fill(slot)
-        elif not stopping:
             self._replace(slot, ending)
+        elif self._stopping:
+            self._check_gone()
 
     def _replace(self, slot: Slot, ending: Ending) -> None:
         slot.failures = 0 if slot.was_ready else slot.failures + 1

@@ -44,7 +44,7 @@ class Elastic:
         """After a worker became ready, or new work came: one more into the line, if there is work for it."""
         if any(slot.state == STARTING for slot in self._crew.slots) or not self._is_pending():
             return
-        empty = next((slot for slot in self._crew.slots if slot.state == EMPTY and not slot.failures), None)
+        empty = next((slot for slot in self._crew.slots if slot.state == EMPTY and not slot.renewing), None)
         if empty is not None:
             self._crew.fill(empty)
         else:

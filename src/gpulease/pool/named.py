@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import json
 import socket
 import sys
-from array import array
-from collections import deque
 from typing import Any
 
 from gpulease.errors import PoolBroken, PoolClosed
-from gpulease.pool import places
+from gpulease.pool import frames, places
 from gpulease.pool.engine import Engine
 from gpulease.pool.failures import Ending
-from gpulease.pool.frames import ANCILLARY, BY_DESCRIPTOR
+from gpulease.pool.frames import Receiver
 from gpulease.pool.link import SocketLink
 from gpulease.pool.log import Log
 from gpulease.pool.reactor import Reactor
-from gpulease.wire import Unpacker, pack
 
 ANSWER = 30.0  # seconds
 
@@ -26,13 +23,15 @@ def ask(name: str, verb: str) -> dict[str, Any]:
     """One question to a named pool, one answer."""
     with places.connect(name) as connected:
         connected.settimeout(ANSWER)
-        connected.sendall(pack({"do": verb}))
-        unpacker = Unpacker()
-        while data := connected.recv(1 << 16):
-            for message in unpacker.feed(data):
-                answer: dict[str, Any] = message["ok"]
-                return answer
-    raise PoolClosed(f"The pool {name!r} ended while it was asked.")
+        connected.sendall(frames.pack_json({"do": verb}))
+        receiver = Receiver(connected)
+        try:
+            while not (received := receiver.receive()):
+                pass
+        except EOFError:
+            raise PoolClosed(f"The pool {name!r} ended while it was asked.") from None
+    answer: dict[str, Any] = json.loads(received[0].body)["ok"]
+    return answer
 
 
 class Named:
@@ -44,10 +43,9 @@ class Named:
         self.reactor = Reactor("gpulease-pool")
         self.engine = Engine(self.reactor, Log(), retries)
         self.engine.source = self
-        self._socket.sendall(pack({"do": "connect", "python": list(sys.version_info[:2])}))
+        self._socket.sendall(frames.pack_json({"do": "connect", "python": list(sys.version_info[:2])}))
         self._socket.setblocking(False)
-        self._unpacker = Unpacker()
-        self._descriptors: deque[int] = deque()
+        self._receiver = Receiver(self._socket)
         self._links: dict[str, SocketLink] = {}
         self._stopping = False  # somebody has told it to end
         self.reactor.watch(self._socket.fileno(), self._read)
@@ -64,30 +62,28 @@ class Named:
             self._left(name, Ending())
         self.reactor.unwatch(self._socket.fileno())
         self._socket.close()
-        while self._descriptors:
-            os.close(self._descriptors.popleft())
+        self._receiver.close()
         self.reactor.stop()
 
     kill = stop
 
     def _read(self) -> None:
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(1 << 16, ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+            for frame in self._receiver.receive():
+                self._told(json.loads(frame.body), frame.descriptors)
         except BlockingIOError:
-            return
-        except OSError:
-            data, ancillary = b"", []
-        for level, kind, sent in ancillary:
-            if (level, kind) == BY_DESCRIPTOR:
-                self._descriptors.extend(array("i", sent[: len(sent) - len(sent) % 4]))
-        if not data:
-            return self._ended()
-        for message in self._unpacker.feed(data):
-            self._told(message)
+            pass
+        except EOFError:
+            self._ended()
 
-    def _told(self, message: dict[str, Any]) -> None:
+    def _told(self, message: dict[str, Any], descriptors: tuple[int, ...]) -> None:
         if "joined" in message:
-            self._joined(**message["joined"])
+            connected, tokens = descriptors
+            name = message["joined"]["name"]
+            link = SocketLink(name, message["joined"]["gpus"], socket.socket(fileno=connected), tokens, self.reactor)
+            link.exclusive = False
+            self._links[name] = link
+            self.engine.joined(link)
         elif "left" in message:
             self._left(message["left"]["name"], Ending(*message["left"]["ending"]))
         elif "stopping" in message:
@@ -95,13 +91,6 @@ class Named:
         elif "broken" in message or "error" in message:
             told = message.get("broken") or message["error"]
             self.engine.broken(PoolBroken(told["what"], told["next_step"]))
-
-    def _joined(self, name: str, gpus: str) -> None:
-        connected, tokens = self._descriptors.popleft(), self._descriptors.popleft()
-        link = SocketLink(name, gpus, socket.socket(fileno=connected), tokens, self.reactor)
-        link.exclusive = False
-        self._links[name] = link
-        self.engine.joined(link)
 
     def _left(self, name: str, ending: Ending) -> None:
         link = self._links.pop(name, None)

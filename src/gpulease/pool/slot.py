@@ -7,7 +7,6 @@ import pickle
 import signal
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,7 @@ class Slot:
         self.gpus = ""
         self.lease: str | None = None
         self.broker: str | None = None  # where the lease is known
-        self.renewing = False  # its lease was ended: the next worker asks for another
-        self.since = 0.0
+        self.renewing = False  # another worker follows this one
         self.was_ready = self.waits = False
         self.failures = 0  # starts in a row of which nothing came
         self.process: Process | None = None
@@ -62,7 +60,7 @@ class Slot:
         os.set_blocking(output, False)
         self._control, self._receiver = ours, frames.Receiver(ours)
         self.was_ready = self.waits = False
-        self.state, self.gpus, self.lease, self.since = STARTING, "", None, time.time()
+        self.state, self.gpus, self.lease = STARTING, "", None
         self._tell(pickle.dumps({**setup, "name": self.name}), () if memory is None else (memory,))
 
     @property
