@@ -73,8 +73,9 @@ def small_calls(rounds: int) -> None:
             to_reach("gpulease map / loky", middle["gpulease map"] / middle["loky map"], 1.0)
         print("\none call at a time")
         singles = {
-            "ProcessPoolExecutor": _times(lambda: standard.submit(trivial, 1).result()),
-            "gpulease": _times(lambda: pool.submit(trivial, 1).result()),
+            "ProcessPoolExecutor": _times(lambda: standard.submit(abs, 1).result()),
+            "gpulease": _times(lambda: pool.submit(abs, 1).result()),
+            "gpulease, a function of __main__": _times(lambda: pool.submit(trivial, 1).result()),
         }
         single: dict[str, list[float]] = {name: [] for name in singles}
         for _ in range(max(3, rounds) * 5):  # in turn, a hundred each
