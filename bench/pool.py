@@ -1,6 +1,7 @@
 """The pool beside its peers: many small calls, one call, and a large array for all workers.
 
 python bench/pool.py [ROUNDS]    with loky, ray and numpy where they are installed
+python bench/pool.py ROUNDS --items [SOURCES]    items of 5 ms and more alone; beside another version, by its `src`
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "common"))
 
+import json
 import multiprocessing
 import os
 import subprocess
@@ -27,9 +29,6 @@ from typing import Any
 from interleaved import compile_everything, interleave, medians, own_command, show, to_reach
 
 import gpulease
-from gpulease.pool.local import make_setup
-from gpulease.pool.pickling import from_body
-from gpulease.pool.plans import make_plan
 
 CALLS = 10_000
 ITEMS = 200
@@ -74,8 +73,9 @@ def small_calls(rounds: int) -> None:
             to_reach("gpulease map / loky", middle["gpulease map"] / middle["loky map"], 1.0)
         print("\none call at a time")
         singles = {
-            "ProcessPoolExecutor": _times(lambda: standard.submit(trivial, 1).result()),
-            "gpulease": _times(lambda: pool.submit(trivial, 1).result()),
+            "ProcessPoolExecutor": _times(lambda: standard.submit(abs, 1).result()),
+            "gpulease": _times(lambda: pool.submit(abs, 1).result()),
+            "gpulease, a function of __main__": _times(lambda: pool.submit(trivial, 1).result()),
         }
         single: dict[str, list[float]] = {name: [] for name in singles}
         for _ in range(max(3, rounds) * 5):  # in turn, a hundred each
@@ -140,6 +140,73 @@ def _ray() -> Any:
         os.environ["RAY_AUTH_MODE"] = "disabled"
         ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, object_store_memory=BYTES * 2)
     return ray
+
+
+# -------------------------------------------------------------------- items as GPUs have them
+
+
+def waits(seconds: float, *more: object) -> float:
+    """As a call that waits for its GPU: it needs no core of this machine."""
+    time.sleep(seconds)
+    return seconds
+
+
+def items_of_5_ms_and_more() -> dict[str, float]:
+    """Seconds of each way, divided by what the items take by themselves."""
+    array = bytes(1 << 20)
+    with gpulease.Pool(gpus=WORKERS) as pool:
+        while len(pool.gpus) < WORKERS:
+            pool.submit(trivial, 1).result()
+        ways: dict[str, tuple[int, float, Callable[[int, float], object]]] = {
+            "map, 5 ms": (200, 0.005, lambda count, each: list(pool.map(waits, [each] * count))),
+            "map of a generator, 5 ms": (200, 0.005, lambda count, each: list(pool.map(waits, iter([each] * count)))),
+            "submit, 5 ms": (200, 0.005, lambda count, each: _all([pool.submit(waits, each) for _ in range(count)])),
+            "submit of a lambda, 5 ms": (
+                200,
+                0.005,
+                lambda count, each: _all([pool.submit(lambda: waits(each)) for _ in range(count)]),
+            ),
+            "map with 1 MB each, 5 ms": (
+                200,
+                0.005,
+                lambda count, each: list(pool.map(waits, [each] * count, [array] * count)),
+            ),
+            "map, 20 ms": (50, 0.02, lambda count, each: list(pool.map(waits, [each] * count))),
+        }
+        return {name: _overhead(*way) for name, way in ways.items()}
+
+
+def _all(futures: list[Any]) -> list[Any]:
+    return [future.result() for future in futures]
+
+
+def _overhead(count: int, each: float, run: Callable[[int, float], object]) -> float:
+    begin = time.perf_counter()
+    run(count, each)
+    return (time.perf_counter() - begin) / (count * each / WORKERS)
+
+
+def compare_items(rounds: int, others: list[str]) -> None:
+    """Each version in a process of its own, in turn."""
+    versions = {"this version": str(Path(__file__).parents[1] / "src"), **{path: path for path in others}}
+    figures: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
+    for _ in range(rounds):
+        for name, path in versions.items():
+            figures[name].append(_run_version(path))
+    for way in figures["this version"][0]:
+        middle = {name: median(each[way] for each in told) for name, told in figures.items()}
+        print(f"{way:<26}", *(f"{name}: {value:.3f} x the items" for name, value in middle.items()), sep="  ")
+
+
+def _run_version(path: str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {**os.environ, "PYTHONPATH": path, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": str(WORKERS)}
+        done = subprocess.run(
+            [sys.executable, __file__, "--once"], env=environ, stdout=subprocess.PIPE, text=True, check=True
+        )
+        subprocess.run([own_command(), "stop"], env=environ, stdout=subprocess.DEVNULL, check=True)
+    told: dict[str, float] = json.loads(done.stdout)
+    return told
 
 
 # -------------------------------------------------------------------- a large array for all
@@ -225,11 +292,15 @@ def _copy(array: Any) -> None:
 
 def _give(array: Any) -> None:
     """What a pool does with shared data at its start: pickle, copy, and what each worker does to have it."""
+    from gpulease.pool.crew import make_setup
+    from gpulease.pool.pickling import from_body
+    from gpulease.pool.plan import make_plan
+
     plan = make_plan(WORKERS, 1, {}, None, (), {"array": array}, 1)
     setup, memory = make_setup(plan)
     assert memory is not None
     for _ in range(WORKERS):
-        assert from_body(setup["shared"], (os.dup(memory),), writable=False)["array"][-1] == array[-1]
+        assert from_body(setup["shared"], (os.dup(memory),))["array"][-1] == array[-1]
     os.close(memory)
 
 
@@ -285,10 +356,18 @@ def main(rounds: int) -> None:
         os.environ.update(GPULEASE_DIR=str(Path(folder) / "broker"), GPULEASE_SIMULATE=str(WORKERS))
         print(f"{CALLS} trivial calls on {WORKERS} warm workers")
         small_calls(rounds)
+        print(f"\nitems that take longer, on {WORKERS} warm workers")
+        compare_items(rounds, [])
         print(f"\n{BYTES >> 20} MB for {WORKERS} workers, read by {ITEMS} items")
         broadcast(rounds)
         subprocess.run([own_command(), "stop"], stdout=subprocess.DEVNULL, check=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    words = sys.argv[1:]
+    if "--once" in words:
+        print(json.dumps(items_of_5_ms_and_more()))
+    elif "--items" in words:
+        compare_items(int(words[0]), words[2:])
+    else:
+        main(int(words[0]) if words else 5)

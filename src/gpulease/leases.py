@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpulease import client as wire_client
 from gpulease import thread_client
 from gpulease.errors import NotFound, UsageError
-from gpulease.request_fields import amount, request_fields, seconds, texts
+from gpulease.request_fields import request_fields, seconds
 from gpulease.visible import NAMES, variables
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Held:
         self.memory: int | None = granted["memory"]
         self.until: float | None = granted["until"]
         self._pid = os.getpid()
-        self._directory = directory
+        self.directory = directory
         self._released = False
         self._occupied: list[object] = []
         _environment.enter(self)
@@ -65,7 +65,7 @@ class Held:
         self._released = True
         self._occupied.clear()
         try:
-            thread_client.ask("release", self._directory, what=[self.id])
+            thread_client.ask("release", self.directory, what=[self.id])
         except NotFound:
             pass  # it ended in the meantime, by the clock or by somebody's hand
         finally:
@@ -166,15 +166,3 @@ def acquire(
     granted, connection = wire_client.acquire(fields, None, thread_client.take())
     thread_client.put_back(connection)
     return Held(granted, placeholder, connection.directory)
-
-
-# Until the pool asks by the public names.
-_connection, _put_back = thread_client.take, thread_client.put_back
-
-
-def _bytes(value: int | str | None) -> int | None:
-    return None if value is None else amount(value, "mem")
-
-
-def _texts(value: int | str | Iterable[int | str] | None) -> list[str]:
-    return [] if value is None else texts(value, "A name")

@@ -26,7 +26,7 @@ APART = {
 # To be emptied. Nothing may be added.
 KNOWN: set[Import] = set()
 # Names of another file that begin with an underscore, with the same rule.
-KNOWN_PRIVATE = {("pool/checking.py", "gpulease.leases._bytes"), ("pool/checking.py", "gpulease.leases._texts")}
+KNOWN_PRIVATE: set[tuple[str, str]] = set()
 OF_TUPLES = ("_asdict", "_fields", "_field_defaults", "_make", "_replace")
 # What computes and nothing more; `sys` serves the command that draws the lifecycle.
 COMPUTES = {

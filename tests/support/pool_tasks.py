@@ -130,6 +130,29 @@ def raise_unloadable() -> None:
     raise Unloadable(1, 2)
 
 
+def raise_it(kind: type[BaseException]) -> None:
+    raise kind("while it was read")
+
+
+class RaisesWhenRead:
+    """A result that pickles in the worker; to unpickle it raises."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> Any:
+        return raise_it, (self.kind,)
+
+
+class ErrorThatExits(Exception):
+    def __reduce__(self) -> Any:
+        return raise_it, (SystemExit,)
+
+
+def raise_error_that_exits() -> None:
+    raise ErrorThatExits("no")
+
+
 def nested(gpus: int) -> list[int]:
     with gpulease.Pool(gpus=gpus) as pool:
         return list(pool.map(double, range(5)))
@@ -184,3 +207,20 @@ def mapping_at(address: int) -> tuple[int, int]:
 
 def host_out_of_memory() -> None:
     raise MemoryError
+
+
+items_run = 0  # in this process
+
+
+def count_in_process(value: int) -> int:
+    global items_run
+    items_run += 1
+    return value
+
+
+def die_twice(path: str) -> int:
+    """Ends its worker on its first two tries; then how many items that worker ran before."""
+    if len(Path(path).read_text()) < 2:
+        count_run(path)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return items_run

@@ -49,6 +49,25 @@ def test_an_error_that_cannot_be_rebuilt_here_is_told_in_words(pool: gpulease.Po
         pool.submit(tasks.raise_unloadable).result(30)
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError])
+def test_a_result_that_raises_when_it_is_read_here_fails_alone(pool: gpulease.Pool, kind: type[BaseException]) -> None:
+    with pytest.raises(TaskFailed, match=rf"cannot be read here: {kind.__name__}"):
+        pool.submit(tasks.RaisesWhenRead, kind).result(30)
+    kept = list(pool.map(tasks.RaisesWhenRead, [kind] * 2, return_errors=True))
+    assert [type(error) for error in kept] == [TaskFailed] * 2
+    assert pool.submit(tasks.double, 2).result(30) == 4
+
+
+def test_an_error_that_raises_when_it_is_read_here_is_told_in_words(pool: gpulease.Pool) -> None:
+    with pytest.raises(TaskFailed, match="ErrorThatExits"):
+        pool.submit(tasks.raise_error_that_exits).result(30)
+
+
+def test_a_callback_that_exits_does_not_stop_the_pool(pool: gpulease.Pool) -> None:
+    pool.submit(tasks.double, 1).add_done_callback(lambda future: sys.exit(3))
+    assert [pool.submit(tasks.double, value).result(30) for value in range(5)] == [0, 2, 4, 6, 8]
+
+
 def test_out_of_memory_on_the_device_is_told_apart(pool: gpulease.Pool) -> None:
     with pytest.raises(OutOfMemory, match="CUDA out of memory") as caught:
         pool.submit(tasks.out_of_memory).result(30)
@@ -83,6 +102,15 @@ def test_an_item_that_kills_three_workers_fails_alone(pool: gpulease.Pool, tmp_p
     assert marks.read_text() == "xxx"
     assert caught.value.fields["signal"] == signal.SIGKILL
     assert [future.result(60) for future in others] == [2 * value for value in range(200)]
+
+
+def test_the_last_try_is_in_a_worker_that_has_done_nothing(pool: gpulease.Pool, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.touch()
+    while len(pool.gpus) < 2:
+        pool.submit(tasks.count_in_process, 1).result(30)
+    list(pool.map(tasks.count_in_process, range(200)))
+    assert pool.submit(tasks.die_twice, str(marks)).result(30) == 0
 
 
 @pytest.mark.parametrize(("retries", "tries"), [(0, 1), (1, 3)])
@@ -127,7 +155,7 @@ def _kill_workers(pool: gpulease.Pool, stop: threading.Event) -> None:
 
     chance, kills = random.Random(6), 0
     while kills < 20 and not stop.wait(chance.uniform(0.01, 0.1)):
-        slots = pool._backend._local.crew.slots  # type: ignore[attr-defined]
+        slots = pool._engine.source.slots  # type: ignore[union-attr]
         slot = chance.choice(slots)
         if slot.state == "ready" and slot.process is not None:
             slot.process.kill()
@@ -142,7 +170,7 @@ def test_a_worker_whose_lease_was_released_by_hand_asks_anew(in_machine: Machine
         tasks.wait_for(mark)
         assert in_machine.run("release", lease).returncode == 0
         until = time.monotonic() + 20
-        while pool._backend._local.crew.slots[0].state == "ready":  # type: ignore[attr-defined]
+        while pool._engine.source.slots[0].state == "ready":  # type: ignore[union-attr]
             assert time.monotonic() < until
             time.sleep(0.01)
         Path(go).touch()
@@ -228,8 +256,8 @@ pool = gpulease.Pool(gpus=2)
 pids = [pool.submit(tasks.pid).result(30)]
 busy = pool.submit(tasks.mark_and_wait, sys.argv[1], sys.argv[1] + ".never")
 tasks.wait_for(sys.argv[1])
-while not all(slot.process for slot in pool._backend._local.crew.slots): time.sleep(0.01)
-print(*[slot.process.pid for slot in pool._backend._local.crew.slots], flush=True)
+while not all(slot.process for slot in pool._engine.source.slots): time.sleep(0.01)
+print(*[slot.process.pid for slot in pool._engine.source.slots], flush=True)
 sys.stdin.read()
 """
 

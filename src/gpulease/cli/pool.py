@@ -103,8 +103,7 @@ def _start(arguments: Namespace) -> int:
     if os.path.exists(path) and places.listens(arguments.name):
         raise places.already_running(arguments.name)
     options = _options(arguments)
-    from gpulease.pool.checking import check_devices
-    from gpulease.pool.plans import named_plan
+    from gpulease.pool.plan import check_devices, named_plan
 
     check_devices(named_plan({**options, "init": None}, {}))
     _launch(options)
@@ -112,7 +111,7 @@ def _start(arguments: Namespace) -> int:
 
 
 def _options(arguments: Namespace) -> dict[str, Any]:
-    from gpulease.pool.files import check_function_name
+    from gpulease.pool.plan import check_function_name
 
     if arguments.init is not None:
         check_function_name(arguments.init)

@@ -7,6 +7,7 @@ The caller keeps a `Line`, gives one `DeviceView` for each device, applies `Plan
 How decisions are made: docs/concepts/planner.md.
 """
 
+from gpulease.planner.board import refusal
 from gpulease.planner.decide import plan
 from gpulease.planner.device_states import DeviceState, DeviceView, device_state
 from gpulease.planner.fairness import Spent, Usage, decayed, forget, settle, weight_of
@@ -36,6 +37,7 @@ __all__ = [
     "forget",
     "lease_of",
     "plan",
+    "refusal",
     "remaining",
     "settle",
     "weight_of",

@@ -7,28 +7,37 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Protocol
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpulease.errors import GpuleaseError, PoolBroken, by_code
+from gpulease.pool import context
+from gpulease.pool.elastic import Elastic
 from gpulease.pool.failures import Ending, RemoteTraceback, ending_of
 from gpulease.pool.log import Log
+from gpulease.pool.pickling import to_body
+from gpulease.pool.plan import Plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, Slot
+from gpulease.pool.watching import LeaseWatch
 
-MOST_FAILURES = 3  # starts of a worker in a row that end before it is of use
-MOST_LATER_FAILURES = 20  # the same, once the crew has had a worker that was ready
-PAUSE = 0.1  # seconds before another start, for each of these beyond the first ones
+if TYPE_CHECKING:
+    from gpulease.pool.engine import Engine
+
+MOST_FAILURES = 3  # starts of a worker in a row that end before it is ready
 GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 
 
 class Owner(Protocol):
     def worker_ready(self, slot: Slot) -> None: ...
 
+    def worker_waits(self, slot: Slot) -> None:
+        """It stands in the line."""
+
     def worker_retires(self, slot: Slot) -> None:
         """It gets nothing new, and will be gone."""
 
-    def worker_gone(self, slot: Slot, ending: Ending) -> bool:
-        """Whether it had been of any use."""
+    def worker_gone(self, slot: Slot, ending: Ending) -> None: ...
 
     def crew_broken(self, error: GpuleaseError) -> None: ...
 
@@ -36,21 +45,32 @@ class Owner(Protocol):
 
 
 class Crew:
-    def __init__(self, reactor: Reactor, log: Log, owner: Owner, setup: dict[str, Any], memory: int | None) -> None:
+    def __init__(self, reactor: Reactor, log: Log, owner: Owner, plan: Plan, engine: Engine | None = None) -> None:
+        """`engine`: where the work is seen that the workers do, so that an elastic crew can follow it."""
         self.slots: list[Slot] = []
         self._reactor, self._log, self._owner = reactor, log, owner
-        self._setup, self._memory = setup, memory
-        self._stopping = False
-        self._ever_ready = False
+        self._setup, self._memory = make_setup(plan)
+        self._plan = plan._replace(shared=None)  # the copy in shared memory is the one that is kept
+        self._elastic = Elastic(self, reactor, plan, engine) if plan.elastic else None
+        self._watch = LeaseWatch(reactor, self)
+        self._stopping = self._gone = False
         self._given_up: set[Slot] = set()
         self._trouble: GpuleaseError | None = None
 
-    def add(self, changes: dict[str, Any] | None = None) -> Slot:
+    def begin(self) -> None:
+        nested = nested_devices(self._plan)
+        if not nested:
+            self._watch.begin()
+        if self._elastic is not None:
+            return self._elastic.begin()
+        for number in range(self._plan.workers):
+            self.add(nested[number] if nested else None)
+
+    def add(self, changes: dict[str, Any] | None = None) -> None:
         """One worker more; `changes` to the setup are for it alone."""
-        slot = Slot(len(self.slots) + 1)
-        self.slots.append(slot)
-        self._start(slot, changes)
-        return slot
+        if not self._stopping:
+            self.slots.append(Slot(len(self.slots) + 1))
+            self._start(self.slots[-1], changes)
 
     def fill(self, slot: Slot) -> None:
         """A worker for a place that was emptied on purpose."""
@@ -59,11 +79,11 @@ class Crew:
 
     def expecting(self) -> bool:
         """Whether a worker is on its way."""
-        return any(
-            slot.state == STARTING or slot.renewing or slot.failures
-            for slot in self.slots
-            if slot not in self._given_up
-        )
+        return any(slot.state == STARTING or slot.renewing for slot in self.slots if slot not in self._given_up)
+
+    def starting(self) -> int:
+        """How many workers will be ready soon, as far as is known: they do not wait in the line."""
+        return sum(slot.state == STARTING and not slot.waits for slot in self.slots if slot not in self._given_up)
 
     def renew(self, slot: Slot, lease: str) -> None:
         """The worker's lease is over: it ends after what it runs, and the next one stands in the line again."""
@@ -71,6 +91,10 @@ class Crew:
             return
         self._log.note(f"{slot.label}: its lease {lease} was ended from outside; another is asked for", logging.WARNING)
         slot.renewing = True
+        self.retire(slot)
+
+    def retire(self, slot: Slot) -> None:
+        """It ends after what it runs."""
         self._owner.worker_retires(slot)
         slot.stop()
 
@@ -110,16 +134,20 @@ class Crew:
     def _told(self, slot: Slot, told: dict[str, Any]) -> None:
         if "leased" in told:
             slot.lease, slot.broker, slot.gpus = told["leased"], told["broker"], told["gpus"]
+            slot.waits = False
             self._log.note(f"{slot.name} has GPU {slot.gpus}")
         elif "waiting" in told:
             slot.waits = True
             self._log.note(f"{slot.name} waits in the line. {told['waiting']}")
+            self._owner.worker_waits(slot)
         elif "ready" in told:
             if slot.state == STARTING:
                 slot.state = READY
-                self._ever_ready = slot.was_ready = True
+                slot.was_ready = True
                 self._log.note(f"{slot.label} is ready after {told['ready']:.2f} s")
                 self._owner.worker_ready(slot)
+                if self._elastic is not None:
+                    self._elastic.grow()
         else:
             self._failed(slot, told)
 
@@ -137,60 +165,92 @@ class Crew:
         self._trouble = trouble
         self._given_up.add(slot)
 
-    def _print(self, slot: Slot) -> None:
+    def _print(self, slot: Slot) -> bool:
+        """Whether there may be more; a child of its own may hold the pipe open after its end."""
         try:
             data = os.read(slot.output, 1 << 16)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._reactor.unwatch(slot.output)
         for line in slot.lines.feed(data) if data else slot.lines.end():
             self._log.printed(slot.label, line)
+        return bool(data)
 
     def _ended(self, slot: Slot) -> None:
-        self._hear_the_last(slot)
+        self._hear(slot)
+        while self._print(slot):
+            pass
+        for line in slot.lines.end():
+            self._log.printed(slot.label, line)
         label, stopping = slot.label, slot.state == STOPPING or self._stopping
         for descriptor in (slot.control, slot.output, slot.pidfd):
             self._reactor.unwatch(descriptor)
         ending = ending_of(slot.ended())
         if not stopping and slot not in self._given_up:
             self._log.note(f"{label} {ending}", logging.WARNING)
-        useful = self._owner.worker_gone(slot, ending)
-        if self._stopping:
-            return self._check_gone()
+        # Said before its items are given to others: an item's last try is for the worker that follows.
+        slot.renewing = (slot.renewing or not stopping) and not self._stopping
+        self._owner.worker_gone(slot, ending)
         if slot.renewing:
             slot.renewing = False
-            self.fill(slot)
-        elif not stopping:
-            self._replace(slot, useful, ending)
+            self._replace(slot, ending)
+        elif self._stopping:
+            self._check_gone()
 
-    def _hear_the_last(self, slot: Slot) -> None:
-        """What it said and printed before it ended; a child of its own may still hold the pipe open."""
-        self._hear(slot)
-        try:
-            while data := os.read(slot.output, 1 << 16):
-                for line in slot.lines.feed(data):
-                    self._log.printed(slot.label, line)
-        except BlockingIOError:
-            pass
-        for line in slot.lines.end():
-            self._log.printed(slot.label, line)
-
-    def _replace(self, slot: Slot, useful: bool, ending: Ending) -> None:
-        slot.failures = 0 if useful else slot.failures + 1
-        most = MOST_LATER_FAILURES if self._ever_ready else MOST_FAILURES
-        if slot.failures >= most and slot not in self._given_up:
+    def _replace(self, slot: Slot, ending: Ending) -> None:
+        slot.failures = 0 if slot.was_ready else slot.failures + 1
+        if slot.failures >= MOST_FAILURES and slot not in self._given_up:
             self._given_up.add(slot)
             self._trouble = PoolBroken(
                 f"Workers end before they have done anything, {slot.failures} times in a row; the last one {ending}."
             )
         if slot not in self._given_up:
-            pause = max(0, slot.failures - MOST_FAILURES) * PAUSE
-            self._reactor.later(pause, lambda: self.fill(slot))
+            self.fill(slot)
         elif all(slot in self._given_up for slot in self.slots):
             assert self._trouble is not None
             self._owner.crew_broken(self._trouble)
 
     def _check_gone(self) -> None:
-        if all(slot.state == EMPTY for slot in self.slots):
-            self._owner.crew_gone()
+        if any(slot.state != EMPTY for slot in self.slots) or self._gone:
+            return
+        self._gone = True
+        if self._memory is not None:
+            os.close(self._memory)
+        if self._elastic is not None:
+            self._elastic.end()
+        self._watch.end()
+        self._owner.crew_gone()
+
+
+def make_setup(plan: Plan) -> tuple[dict[str, Any], int | None]:
+    """What each worker is told at its start, and the memory with what all of them share."""
+    shared, memory = (b"", None) if plan.shared is None else to_body(plan.shared)
+    setup = {
+        "request": dict(plan.request),
+        "gpus": "",
+        "uuids": (),
+        "environ": {},
+        "path": list(sys.path),
+        "init": plan.init,
+        "shared": shared,
+    }
+    return setup, memory
+
+
+def nested_devices(plan: Plan) -> list[dict[str, Any]]:
+    """In a worker of another pool: its own devices, divided. A lease of their own would wait for what it holds."""
+    above = context.inside()
+    if above is None:
+        return []
+    each = plan.request.get("gpus", 1)
+    labels = above.gpus.split(",")
+    return [
+        {
+            "request": None,
+            "gpus": ",".join(labels[number * each : (number + 1) * each]),
+            "uuids": above.uuids[number * each : (number + 1) * each],
+            "environ": {"CUDA_VISIBLE_DEVICES": ",".join(above.uuids[number * each : (number + 1) * each])},
+        }
+        for number in range(plan.workers)
+    ]

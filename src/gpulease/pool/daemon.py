@@ -13,27 +13,20 @@ import signal
 import socket
 import sys
 import time
-from array import array
 from typing import Any
 
 from gpulease import __version__
-from gpulease.errors import GpuleaseError, ProtocolError
+from gpulease.errors import GpuleaseError
 from gpulease.identity import peer
-from gpulease.pool import places
+from gpulease.pool import frames, places
 from gpulease.pool.crew import Crew
-from gpulease.pool.elastic import AlwaysBusy, Elastic
 from gpulease.pool.failures import Ending
-from gpulease.pool.files import load_files
-from gpulease.pool.frames import BY_DESCRIPTOR
-from gpulease.pool.local import make_setup
+from gpulease.pool.frames import Receiver
 from gpulease.pool.log import Log
-from gpulease.pool.plans import named_plan
+from gpulease.pool.plan import load_files, named_plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, STARTING, Slot
-from gpulease.pool.watching import LeaseWatch
-from gpulease.wire import Unpacker, pack
 
-LOOK = 5.0  # seconds between looks at its own socket
 PYTHON = list(sys.version_info[:2])
 
 
@@ -42,13 +35,12 @@ class Program:
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
-        self.unpacker = Unpacker()
+        self.receiver = Receiver(connected)
         self.uses_workers = False
 
-    def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
-        ancillary = [(*BY_DESCRIPTOR, array("i", descriptors))] if descriptors else []
+    def send(self, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
         try:
-            self.socket.sendmsg([pack(message)], ancillary)
+            frames.send_all(self.socket, frames.pack_json(message, len(descriptors)), descriptors)
         except OSError:
             pass  # gone, or it reads nothing: its end is noticed by itself
 
@@ -59,44 +51,22 @@ class Daemon:
         self._reactor = Reactor("gpulease-pool")
         self._log = Log(places.log_path(self.name))
         self._listener = listener
-        self._programs: dict[int, Program] = {}
+        self._programs: list[Program] = []
         self._since = time.time()
         self._trouble: GpuleaseError | None = None
         plan = named_plan(options, load_files(options["shared"]))
-        self._plan = plan._replace(shared=None)
-        setup, memory = make_setup(plan)
-        self._crew = Crew(self._reactor, self._log, self, setup, memory)
-        self._watch = LeaseWatch(self._crew, self._reactor)
-        request = plan.request
-        always = AlwaysBusy(self._reactor)
-        self._elastic = Elastic(self._crew, always, request["priority"], request["gpus"]) if plan.elastic else None
+        workers = f"{plan.workers} worker{'' if plan.workers == 1 else 's'}"
+        self._how_many = "as many workers as there are idle GPUs" if plan.elastic else workers
+        self._crew = Crew(self._reactor, self._log, self, plan)
 
     def run(self) -> None:
-        self._log.note(f"pool {self.name} starts with {self._how_many()} (pid {os.getpid()})")
+        self._log.note(f"pool {self.name} starts with {self._how_many} (pid {os.getpid()})")
         self._listener.setblocking(False)
         self._reactor.watch(self._listener.fileno(), self._accept)
-        if self._elastic is not None:
-            self._elastic.begin()
-        else:
-            for _ in range(self._plan.workers):
-                self._crew.add()
+        self._crew.begin()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: self._reactor.call(self._stop))
-        signal.set_wakeup_fd(self._reactor.waker)
-        self._reactor.later(LOOK, self._look)
-        self._watch.begin()
+            self._reactor.on_signal(number, self._stop)
         self._reactor.run()
-
-    def _how_many(self) -> str:
-        if self._elastic is not None:
-            return "as many workers as there are idle GPUs"
-        return f"{self._plan.workers} worker{'' if self._plan.workers == 1 else 's'}"
-
-    def _look(self) -> None:
-        """Without its socket nobody can find it, nor stop it."""
-        if not os.path.exists(places.socket_path(self.name)):
-            return self._stop()
-        self._reactor.later(LOOK, self._look)
 
     # ---------------------------------------------------------------- programs
 
@@ -109,27 +79,21 @@ class Daemon:
             connected.close()
             return
         connected.setblocking(False)
-        program = self._programs[connected.fileno()] = Program(connected)
+        program = Program(connected)
+        self._programs.append(program)
         self._reactor.watch(connected.fileno(), lambda: self._read(program))
 
     def _read(self, program: Program) -> None:
         try:
-            data = program.socket.recv(1 << 16)
-            messages = program.unpacker.feed(data)
+            for frame in program.receiver.receive():
+                self._asked(program, json.loads(frame.body))
         except BlockingIOError:
-            return
-        except (OSError, ProtocolError):
-            data = b""
-        if not data:
-            return self._drop(program)
-        for message in messages:
-            self._asked(program, message)
-
-    def _drop(self, program: Program) -> None:
-        descriptor = program.socket.fileno()
-        self._reactor.unwatch(descriptor)
-        del self._programs[descriptor]
-        program.socket.close()
+            pass
+        except (EOFError, ValueError):
+            self._reactor.unwatch(program.socket.fileno())
+            self._programs.remove(program)
+            program.receiver.close()
+            program.socket.close()
 
     def _asked(self, program: Program, message: dict[str, Any]) -> None:
         asked = message.get("do")
@@ -153,11 +117,10 @@ class Daemon:
             program.send({"error": {"what": text, "next_step": "Use the Python that started the pool."}})
 
     def _introduce(self, program: Program, slot: Slot) -> None:
-        connected, tokens, page = slot.open_session()
-        program.send({"joined": {"name": slot.name, "gpus": slot.gpus}}, [connected.fileno(), tokens, page])
+        connected, tokens = slot.open_session()
+        program.send({"joined": {"name": slot.name, "gpus": slot.gpus}}, (connected.fileno(), tokens))
         connected.close()
         os.close(tokens)
-        os.close(page)
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -165,12 +128,12 @@ class Daemon:
             "pid": os.getpid(),
             "version": __version__,
             "since": self._since,
-            "programs": sum(program.uses_workers for program in self._programs.values()),
+            "programs": sum(program.uses_workers for program in self._programs),
             "trouble": None if self._trouble is None else str(self._trouble),
             "workers": [
                 {
                     "name": slot.name,
-                    "state": "waiting" if slot.state == STARTING and slot.waits and not slot.gpus else slot.state,
+                    "state": "waiting" if slot.state == STARTING and slot.waits else slot.state,
                     "gpus": slot.gpus,
                     "lease": slot.lease,
                     "pid": slot.process.pid if slot.process else None,
@@ -182,32 +145,30 @@ class Daemon:
     # ---------------------------------------------------------------- what the crew tells
 
     def worker_ready(self, slot: Slot) -> None:
-        for program in self._programs.values():
+        for program in self._programs:
             if program.uses_workers:
                 self._introduce(program, slot)
-        if self._elastic is not None:
-            self._elastic.grow()
+
+    def worker_waits(self, slot: Slot) -> None:
+        pass  # `status` tells
 
     def worker_retires(self, slot: Slot) -> None:
         pass  # programs take back what it has not begun, once it is gone
 
-    def worker_gone(self, slot: Slot, ending: Ending) -> bool:
-        for program in self._programs.values():
+    def worker_gone(self, slot: Slot, ending: Ending) -> None:
+        for program in self._programs:
             if program.uses_workers:
                 program.send({"left": {"name": slot.name, "ending": list(ending)}})
-        return slot.was_ready
 
     def crew_broken(self, error: GpuleaseError) -> None:
         self._trouble = error
         self._log.note(f"pool {self.name} ends: {error}")
-        for program in self._programs.values():
+        for program in self._programs:
             program.send({"broken": {"what": error.what, "next_step": error.next_step}})
         self._stop()
 
     def crew_gone(self) -> None:
         self._log.note(f"pool {self.name} ended")
-        if self._elastic is not None:
-            self._elastic.end()
         self._reactor.stop()
 
     def _stop(self) -> None:
@@ -216,7 +177,7 @@ class Daemon:
         self._crew.stop(grace=None)
 
     def _tell_of_end(self) -> None:
-        for program in self._programs.values():
+        for program in self._programs:
             if program.uses_workers:
                 program.send({"stopping": {}})
 

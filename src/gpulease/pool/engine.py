@@ -1,37 +1,40 @@
 """Gives items to workers: the queue, who gets how much, what is taken back, and what becomes of a dead worker's items.
 
 State is guarded by one lock, so that a call goes out from the caller's own thread when a worker is idle; results are
-read in the reactor's thread.
+read in the reactor's thread. Where workers come from (this machine, a named pool, Ray) is the source's affair.
 """
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from functools import partial
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpulease.errors import GpuleaseError, PoolClosed, TaskFailed
-from gpulease.pool import frames, windows
+from gpulease.pool import frames, window
 from gpulease.pool.failures import Ending, died, unpack_failure
-from gpulease.pool.frames import Frame
+from gpulease.pool.feed import Feed, Wanted
 from gpulease.pool.items import Item
 from gpulease.pool.link import Link
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import from_body
 from gpulease.pool.reactor import Reactor
 
-MOMENT = 0.001  # seconds that items wait for those that follow them
 TICK = 0.005  # seconds between looks at workers that have items ahead
 
 
 class Source(Protocol):
-    """Where workers come from: a crew of this process, or a named pool."""
+    """Where workers come from, and what ends them."""
 
-    def expecting(self) -> bool: ...
+    def expecting(self) -> bool:
+        """Whether a worker is on its way."""
+
+    def starting(self) -> int:
+        """How many workers will be ready soon, as far as is known: they do not wait in the line."""
 
     def stop(self) -> None: ...
 
@@ -44,93 +47,108 @@ class Engine:
         self.links: list[Link] = []
         self.source: Source | None = None
         self.queue: deque[Item] = deque()
+        self.on_waiting: Callable[[], None] | None = None  # in the reactor's thread: items wait for a worker
         self._lock = threading.RLock()
-        self._most_tries = windows.most_tries(retries)
+        self._most_tries = window.most_tries(retries)
         self._alone: deque[Item] = deque()  # on their last try, for a worker that has done nothing yet
+        self._feeds: set[Feed] = set()  # maps whose input is still read
         self._numbers = count(1)
         self._closing = False
+        self._cancelling = False  # closing, and what no worker is there for is dropped
+        self._stopped = False  # the source was told to end
         self._trouble: GpuleaseError | None = None
         self._ticking = False
-        self._dispatching_soon = False
-        self._submitted = 0.0  # when the last of items came that are followed by others
-        self.on_waiting: Callable[[], None] | None = None  # in the reactor's thread: items wait for a worker
 
     # ---------------------------------------------------------------- from any thread
 
-    def submit(self, items: Sequence[Item], more: bool = False) -> None:
-        """`more`: others follow, maybe at once. Then they go out together, if that takes no longer than a moment."""
+    def submit(self, items: Sequence[Item], feed: Feed | None = None) -> None:
         with self._lock:
-            self._check_open()
+            self.check_open(feed)
             for item in items:
                 item.number = next(self._numbers)
-            # Only to the idle: whoever is at work looks into the queue with its next result, and takes more at once.
-            idle = not self.queue
             self.queue.extend(items)
-            if idle and (not more or self._moment_passed()):
-                self._dispatch(only_idle=True)
-            elif idle and not self._dispatching_soon:
-                self._dispatching_soon = True
-                self.reactor.call(lambda: self.reactor.later(MOMENT, self._dispatch_at_last))
+            self._dispatch()
             waiting = self.on_waiting if self.queue else None
         if waiting is not None:
             self.reactor.call(waiting)
 
-    def _moment_passed(self) -> bool:
-        before, self._submitted = self._submitted, time.monotonic()
-        return self._submitted - before > MOMENT
+    def check_open(self, feed: Feed | None = None) -> None:
+        """Raises what submit() would raise. A map that was there before the end is still read to its own."""
+        if self._trouble is not None:
+            raise type(self._trouble)(self._trouble.what, self._trouble.next_step) from self._trouble.__cause__
+        if self._closing and feed not in self._feeds:
+            raise PoolClosed("The pool was shut down and takes no more items.")
 
-    def _dispatch_at_last(self) -> None:
+    def add(self, feed: Feed) -> None:
+        """A map, whose input the pool waits for when it is closed."""
         with self._lock:
-            self._dispatching_soon = False
-            self._dispatch(only_idle=True)
+            self._feeds.add(feed)
+        feed.start(self._fed)
 
-    def close(self, cancel: bool = False) -> None:
-        """No more items; the workers end when the last one is done."""
+    def _fed(self, feed: Feed) -> None:
+        with self._lock:
+            self._feeds.discard(feed)
+        self.reactor.call(self.check_finished)
+
+    def close(self, cancel: bool = False, only_unbegun: bool = False) -> None:
+        """No more items; the workers end when the last one is done. `cancel`: what nobody has begun is cancelled.
+
+        All input of maps still goes in; with `only_unbegun`, only where nobody has taken a result.
+        """
         with self._lock:
             self._closing = True
-            dropped = self._drop_waiting() if cancel else []
-        for item in dropped:
-            item.cancel()
-        self.reactor.call(self._check_finished)
+            self._cancelling = self._cancelling or cancel
+            stopped = {feed for feed in self._feeds if cancel or (only_unbegun and feed.wanted is Wanted.NOW)}
+            self._feeds -= stopped  # nobody waits for an input that may never come
+            rest = list(self._feeds)
+        for feed in stopped:
+            feed.stop(CancelledError() if cancel else _not_read())
+        for feed in rest:
+            feed.run_all()
+        self.reactor.call(self.check_finished)
 
     def terminate(self) -> None:
         """End the workers now. What is not done fails."""
         with self._lock:
             self._closing = True
             self._trouble = self._trouble or PoolClosed("The pool was ended while items were under way.")
+            feeds, self._feeds = self._feeds, set()
+        for feed in feeds:
+            feed.stop(_not_read())
         self.reactor.call(self._end_now)
+
+    def join(self) -> None:
+        for feed in list(self._feeds):
+            feed.join()
+        self.reactor.join()
+
+    def ended(self) -> bool:
+        return not self.reactor.thread.is_alive()
+
+    def gpus(self) -> list[str]:
+        """The devices of the workers that are ready."""
+        return [link.gpus for link in self.links]
 
     def pending(self) -> int:
         """Items that nobody is at work on."""
         return len(self.queue) + len(self._alone)
 
-    def _check_open(self) -> None:
-        if self._trouble is not None:
-            raise type(self._trouble)(self._trouble.what, self._trouble.next_step) from self._trouble.__cause__
-        if self._closing:
-            raise PoolClosed("The pool was shut down and takes no more items.")
-
-    def _drop_waiting(self) -> list[Item]:
-        dropped = [*self._alone, *self.queue]
-        self.queue.clear()
-        self._alone.clear()
-        return dropped
+    def forget(self, key: int) -> None:
+        """No item of that function is left: workers need not keep it."""
+        self.reactor.call(lambda: self._forget(key))
 
     # ---------------------------------------------------------------- giving (under the lock)
 
-    def _dispatch(self, only_idle: bool = False) -> None:
+    def _dispatch(self) -> None:
         while self._alone and (link := self._for_a_last_try()) is not None:
             self._give(link, [self._alone.popleft()])
         if self.queue:
-            for link in sorted(self.links, key=_in_flight):
-                if not self.queue or (only_idle and link.in_flight):
-                    break
-                self._fill(link)
-        elif len(self.links) > 1:
-            self._share_out()
+            for link in sorted(self.links, key=lambda link: len(link.in_flight)):
+                if self.queue:
+                    self._fill(link)
 
     def _fill(self, link: Link) -> None:
-        most = min(link.room(self.queue[0]), windows.share(len(self.queue), len(self.links)))
+        most = min(link.room(self.queue[0]), window.share(len(self.queue), len(self.links)))
         if most > 0:
             queue, function = self.queue, self.queue[0].function
             items: list[Item] = []
@@ -138,14 +156,11 @@ class Engine:
                 item = queue.popleft()
                 if item.begin():  # else nobody wants it any more
                     items.append(item)
-            self._give(link, items)
+            if items:
+                self._give(link, items)
 
     def _give(self, link: Link, items: list[Item]) -> None:
-        if not items:
-            return
         link.give(items)
-        if link.blocked:
-            self.reactor.call(lambda: self._watch_writing(link))
         if not self._ticking and _watched(link):
             self._ticking = True
             self.reactor.call(self._tick)
@@ -158,80 +173,58 @@ class Engine:
         expecting = self.source is not None and self.source.expecting()
         return idle[0] if idle and not expecting else None
 
-    def _share_out(self) -> None:
-        """An idle worker takes half of what the most loaded one has ahead."""
-        idle = [link for link in self.links if not link.in_flight and not link.taken_back and not link.retiring]
-        for link in idle:
-            loaded = max(self.links, key=_ahead)
-            if _ahead(loaded) < windows.STALLED_AND_IDLE:
-                return
-            items = loaded.take_back(len(loaded.in_flight) // 2)
-            if items:
-                self._give(link, items)
-
     def _tick(self) -> None:
         """Take back what stands behind an item that takes longer than was thought."""
         with self._lock:
             self._ticking = False
-            now = time.monotonic()
+            late = time.monotonic() - window.PATIENCE
             idle = not self.queue and any(not link.in_flight for link in self.links)
-            patience = windows.STALLED_AND_IDLE if idle else windows.STALLED
             for link in self.links:
-                if _watched(link) and now - link.heard > patience and (idle or len(link.in_flight) > 1):
-                    self.queue.extendleft(reversed(link.take_back(windows.DEEPEST)))
+                if _watched(link) and link.heard < late:
+                    self._take_back(link, keep=1 if link.exclusive or not idle else 0)
                     link.settled = True  # what is left is begun
             self._dispatch()
             if not self._ticking and any(map(_watched, self.links)):
                 self._ticking = True
                 self.reactor.later(TICK, self._tick)
 
+    def _take_back(self, link: Link, keep: int = 0) -> None:
+        self.queue.extendleft(reversed(link.take_back(len(link.in_flight) - keep)))
+
     # ---------------------------------------------------------------- hearing (in the reactor's thread)
 
-    def _readable(self, link: Link) -> None:
-        if link.blocked:
-            with self._lock:
-                if link.flush():
-                    self.reactor.change(link.socket.fileno(), select.EPOLLIN)
-        try:
-            received = link.receive()
-        except BlockingIOError:
-            return
-        except EOFError:
-            self.reactor.unwatch(link.socket.fileno())  # the process's end tells the rest
-            return
-        self._received(link, received)
+    def _received(self, link: Link, received: Sequence[Any]) -> None:
+        done = self._finished_items(link, received)
+        while done:
+            _complete(link, *done.popleft())  # nothing here keeps a result that somebody has taken
+        self.check_finished()
 
-    def _received(self, link: Link, received: list[Frame]) -> None:
-        done: list[tuple[Item, Frame]] = []
+    def _finished_items(self, link: Link, received: Sequence[Any]) -> deque[tuple[Item, Any]]:
+        done: deque[tuple[Item, Any]] = deque()
         with self._lock:
-            for frame in received:
-                item = link.finished(frame)
+            link.flush()
+            for told in received:
+                item = link.finished(told)
                 if item is not None:
-                    item.function.seconds = windows.learn(item.function.seconds, frame.seconds)
-                    done.append((item, frame))
+                    item.function.seconds = window.learn(item.function.seconds, told.seconds)
+                    done.append((item, told))
             link.heard = time.monotonic()
             self._dispatch()
-        for item, frame in done:
-            _complete(link, item, frame)
-        self._check_finished()
-
-    def _watch_writing(self, link: Link) -> None:
-        if link in self.links and link.blocked:
-            self.reactor.change(link.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+        return done
 
     # ---------------------------------------------------------------- workers that come and go
 
     def joined(self, link: Link) -> None:
-        self.reactor.watch(link.socket.fileno(), lambda: self._readable(link))
+        link.hear = partial(self._received, link)
+        link.begin()
         with self._lock:
             self.links.append(link)
             self._dispatch()
-        self._check_finished()
+        self.check_finished()
 
-    def left(self, link: Link, ending: Ending) -> bool:
-        """The worker is gone. Whether it had been of use."""
-        self._read_the_rest(link)
-        self.reactor.unwatch(link.socket.fileno())
+    def left(self, link: Link, ending: Ending) -> None:
+        """The worker is gone; results that it sent before count."""
+        self._received(link, link.rest())
         with self._lock:
             self.links.remove(link)
             begun, unbegun = link.lost()
@@ -241,17 +234,7 @@ class Engine:
         link.close()
         for item in failed:
             item.fail(self._trouble or died(ending, item.deaths, item.function.name))
-        self._check_finished()
-        return bool(link.done or begun)
-
-    def _read_the_rest(self, link: Link) -> None:
-        """Results that it sent before it ended count, and so do those that it was about to send."""
-        try:
-            while True:
-                self._received(link, link.receive())
-        except (EOFError, BlockingIOError):
-            pass
-        self._received(link, link.unsent())
+        self.check_finished()
 
     def _again(self, item: Item, ending: Ending) -> bool:
         item.deaths += 1
@@ -268,63 +251,86 @@ class Engine:
             for link in self.links:
                 if link.name == name:
                     link.retiring = True
-                    self.queue.extendleft(reversed(link.take_back(windows.DEEPEST)))
+                    self._take_back(link)
             self._dispatch()
 
     def broken(self, error: GpuleaseError) -> None:
         """No worker will come any more."""
         with self._lock:
             self._trouble = self._trouble or error
+            self._closing = True
             dropped = self._drop_waiting()
         for item in dropped:
             item.fail(error)
-        self._closing = True
-        self._check_finished()
+        self.check_finished()
 
-    def _check_finished(self) -> None:
+    def check_finished(self) -> None:
+        """After anything that may have been the last thing to wait for."""
         if not self._closing:
             return
         with self._lock:
+            starting = self.source.starting() if self.source is not None else 0
+            dropped = self._drop_unbegun(starting) if self._cancelling else []
             self._dispatch()  # drops what nobody wants any more
-            busy = self.queue or self._alone or any(link.in_flight for link in self.links)
-            finished = not busy and self.source is not None
-        if finished and self.source is not None:
-            source, self.source = self.source, None
-            source.stop()
+            busy = self._feeds or self.pending() or any(link.in_flight for link in self.links)
+        for item in dropped:
+            item.cancel()
+        if not busy:
+            self._end_source(gently=True)
+
+    def _drop_unbegun(self, starting: int) -> list[Item]:
+        """All but one for each worker that will be ready soon, which count as begun."""
+        return [self.queue.pop() for _ in range(len(self.queue) - starting)]
+
+    def _drop_waiting(self) -> list[Item]:
+        dropped = [*self._alone, *self.queue]
+        self._alone.clear()
+        self.queue.clear()
+        return dropped
 
     def _end_now(self) -> None:
         with self._lock:
             dropped = self._drop_waiting()
         for item in dropped:
             item.fail(self._trouble or PoolClosed("The pool was ended."))
-        source, self.source = self.source, None
-        if source is not None:
-            source.kill()
+        self._end_source(gently=False)
+
+    def _end_source(self, gently: bool) -> None:
+        if self.source is None or (gently and self._stopped):
+            return
+        self._stopped = True
+        if gently:
+            self.source.stop()
+        else:
+            self.source.kill()
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            for link in self.links:
+                link.forget(key)
 
 
-def _complete(link: Link, item: Item, frame: Frame) -> None:
+def _not_read() -> PoolClosed:
+    return PoolClosed("The pool was shut down before all of the input was read.")
+
+
+def _complete(link: Link, item: Item, told: Any) -> None:
     try:
-        value = from_body(frame.body, frame.descriptors)
-        if frame.kind == frames.RESULT:
-            return item.succeed(value)
-        error = unpack_failure(value, f"{link.name} (GPU {link.gpus})")
-    except Exception as trouble:
-        error = TaskFailed(
-            f"The result of {item.function.name} cannot be read here: {type(trouble).__name__}: {trouble}.",
-            "Return what this program can import.",
+        value: Any = link.value(told)
+        if told.kind == frames.ERROR:
+            value = unpack_failure(value, f"{link.name} (GPU {link.gpus})")
+    except BaseException as trouble:  # what a result does when it is unpickled is the user's affair
+        item.fail(
+            TaskFailed(
+                f"The result of {item.function.name} cannot be read here: {type(trouble).__name__}: {trouble}.",
+                "Return what this program can import.",
+            )
         )
-    item.fail(error)
-
-
-def _in_flight(link: Link) -> int:
-    return len(link.in_flight)
-
-
-def _ahead(link: Link) -> float:
-    """Seconds of work that it has and has not begun, by what is known."""
-    if len(link.in_flight) < 2:
-        return 0.0
-    return (len(link.in_flight) - 1) * (link.in_flight[-1].function.seconds or 0.0)
+        return
+    if told.kind == frames.ERROR:
+        item.fail(value)
+    else:
+        item.succeed(value)
 
 
 def _watched(link: Link) -> bool:

@@ -5,41 +5,32 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpulease.errors import PoolClosed, UsageError
-from gpulease.pool.freshness import references, same
-from gpulease.pool.items import Function, FutureItem, Item
+from gpulease.pool.items import Function, Item
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import name_of, pack_call, pack_function
-from gpulease.pool.record import make_folder
+from gpulease.pool.pickling import is_importable, name_of, pack_call, pack_whole
+from gpulease.pool.record import Record, make_folder
 
 if TYPE_CHECKING:
-    from gpulease.pool.intake import Intake
+    from gpulease.pool.engine import Engine
 
 Names = int | str | Iterable[int | str]
+Folder = str | os.PathLike[str]
 
 
-class Backend(Protocol):
-    """What runs items: workers of this process, of a named pool, or of Ray."""
-
-    def submit(self, items: Sequence[Item], more: bool = False) -> None:
-        """`more`: others follow, maybe at once; it may wait a moment for them."""
-
-    def close(self, cancel: bool = False) -> None: ...
-
-    def terminate(self) -> None: ...
-
-    def join(self) -> None: ...
-
-    def ended(self) -> bool: ...
-
-    def gpus(self) -> list[str]:
-        """The devices of the workers that are ready."""
+class MapOptions(TypedDict, total=False):
+    timeout: float | None
+    progress: bool | str
+    results: Folder | None
+    key: Callable[..., str] | None
+    return_errors: bool
 
 
 class Pool(Executor):
@@ -55,8 +46,8 @@ class Pool(Executor):
         initargs: tuple[Any, ...] = (),
         shared: Mapping[str, Any] | None = None,
         retries: int = 1,
-        results: str | os.PathLike[str] | None = None,
-        log: str | os.PathLike[str] | None = None,
+        results: Folder | None = None,
+        log: Folder | None = None,
         name: str | Iterable[str] | None = None,
         devices: Names | None = None,
         exclude: Names | None = None,
@@ -67,7 +58,7 @@ class Pool(Executor):
         address: str | None = None,
         max_workers: None = None,
     ) -> None:
-        from gpulease.pool.plans import check_engine, make_plan
+        from gpulease.pool.plan import check_engine, make_plan
 
         if max_workers is not None:  # the standard library's word
             raise UsageError("A pool has as many workers as GPUs.", "Say gpus= instead of max_workers=.")
@@ -84,98 +75,72 @@ class Pool(Executor):
         plan = make_plan(gpus, gpus_per_worker, request, init, initargs, shared, retries)
         results = None if results is None else make_folder(results)
         if engine == "ray":
-            from gpulease.pool.ray_engine import RayBackend
+            from gpulease.pool.ray_engine import start_on_ray
 
-            self._begin(RayBackend(plan, Log(log), retries, address), results)
+            self._begin(start_on_ray(plan, Log(log), retries, address), results)
         else:
-            from gpulease.pool.local import LocalBackend
+            from gpulease.pool.local import start_here
 
-            self._begin(LocalBackend(plan, Log(log), retries), results)
+            self._begin(start_here(plan, Log(log), retries), results)
 
     @classmethod
-    def connect(
-        cls,
-        name: str,
-        *,
-        retries: int = 1,
-        results: str | os.PathLike[str] | None = None,
-    ) -> Pool:
+    def connect(cls, name: str, *, retries: int = 1, results: Folder | None = None) -> Pool:
         """Use the workers that `gpulease pool start NAME` keeps warm. Shutting it down leaves them running."""
-        from gpulease.pool.named import NamedBackend
+        from gpulease.pool.named import Named
 
         results = None if results is None else make_folder(results)
         pool = cls.__new__(cls)
-        pool._begin(NamedBackend(name, retries), results)
+        pool._begin(Named(name, retries).engine, results)
         return pool
 
-    def _begin(self, backend: Backend, results: str | os.PathLike[str] | None) -> None:
-        from gpulease.pool.intake import Intake
-
-        self._backend, self._intake = backend, Intake(backend)
-        self._results = results
+    def _begin(self, engine: Engine, results: Folder | None) -> None:
+        self._engine, self._results = engine, results
         self._pid = os.getpid()
         self._keys = count(1)
-        self._known: dict[int, tuple[object, Function, tuple[object, ...] | None]] = {}
-        self._by_payload: dict[bytes, Function] = {}
+        self._by_name: WeakKeyDictionary[Callable[..., Any], Function] = WeakKeyDictionary()
+        self._by_payload: WeakValueDictionary[bytes, Function] = WeakValueDictionary()
         # A pool that nobody holds any more finishes what it has, as the standard library's do.
-        weakref.finalize(self, _finish, self._intake, self._pid).atexit = False
+        weakref.finalize(self, _finish, engine, self._pid).atexit = False
         _open.difference_update([other for other in _open if other.ended()])
-        _open.add(self._intake)
+        _open.add(engine)
 
     # ---------------------------------------------------------------- the interface
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         self._check_process()
-        self._intake.check_open()
+        self._engine.check_open()
         function = self._function(fn)
-        item = FutureItem(function, pack_call(args, kwargs, function.name))
-        self._backend.submit([item])
+        item = Item(function, pack_call(args, kwargs, function.name))
+        self._engine.submit([item])
         return item.future
 
     def map(
-        self,
-        fn: Callable[..., Any],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        progress: bool | str = False,
-        results: str | os.PathLike[str] | None = None,
-        key: Callable[..., str] | None = None,
-        return_errors: bool = False,
+        self, fn: Callable[..., Any], *iterables: Iterable[Any], chunksize: int = 1, **options: Unpack[MapOptions]
     ) -> Any:
         """Results in the order of the items. `chunksize` is accepted and not needed."""
-        return self._map(True, fn, iterables, timeout, progress, results, key, return_errors)
+        return self._map(True, fn, iterables, **options)
 
-    def map_unordered(
-        self,
-        fn: Callable[..., Any],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        progress: bool | str = False,
-        results: str | os.PathLike[str] | None = None,
-        key: Callable[..., str] | None = None,
-        return_errors: bool = False,
-    ) -> Any:
+    def map_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Unpack[MapOptions]) -> Any:
         """Results as they come."""
-        return self._map(False, fn, iterables, timeout, progress, results, key, return_errors)
+        return self._map(False, fn, iterables, **options)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         if os.getpid() != self._pid:
             return  # a forked child has no part in it
-        self._intake.close(cancel_futures)
+        self._engine.close(cancel_futures)
         if wait:
             self._join()
 
     def terminate(self) -> None:
         """End the workers now; what is not done fails with PoolClosed."""
         if os.getpid() == self._pid:
-            self._intake.terminate()
+            self._engine.terminate()
             self._join()
 
     @property
     def gpus(self) -> list[str]:
         """The devices of the workers that are ready, one entry for each worker."""
-        return self._backend.gpus()
+        return self._engine.gpus()
 
     def __reduce__(self) -> Any:
         raise TypeError("a pool cannot be sent to its own workers")
@@ -187,60 +152,62 @@ class Pool(Executor):
             self.terminate()
         else:
             # After an error nobody goes on with a loop that had begun: its input, maybe endless, is read no further.
-            self._intake.close(only_unbegun=kind is not None)
+            self._engine.close(only_unbegun=kind is not None)
             self._join()
         return None
 
     # ---------------------------------------------------------------- inside
 
     def _join(self) -> None:
-        self._intake.join()
-        _open.discard(self._intake)
+        self._engine.join()
+        _open.discard(self._engine)
 
     def _map(
         self,
         ordered: bool,
         fn: Callable[..., Any],
         iterables: tuple[Iterable[Any], ...],
-        timeout: float | None,
-        progress: bool | str,
-        results: str | os.PathLike[str] | None,
-        key: Callable[..., str] | None,
-        return_errors: bool,
+        timeout: float | None = None,
+        progress: bool | str = False,
+        results: Folder | None = None,
+        key: Callable[..., str] | None = None,
+        return_errors: bool = False,
     ) -> Any:
-        from gpulease.pool.feed import Feed
-        from gpulease.pool.mapping import Mapped, check_timeout
+        from gpulease.pool.feed import Feed, Mapped
+        from gpulease.pool.progress import Bar
 
         self._check_process()
-        self._intake.check_open()
-        check_timeout(timeout)
+        self._engine.check_open()
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+            raise UsageError(f"timeout is {timeout!r}.", "Give seconds, or None to wait as long as it takes.")
         if not iterables:
             raise UsageError("map() needs something to go through.", "Give at least one iterable.")
         folder = self._results if results is None else results
-        record = None if folder is None else _record(folder, fn, key)
+        record = None if folder is None else Record(folder, fn, key)
         function = self._function(fn)
-        bar = _bar(progress, iterables, self._backend) if progress else None
-        feed = Feed(self._backend, function, iterables, ordered, record, bar)
+        bar = Bar(progress, iterables, self._engine.gpus) if progress else None
+        feed = Feed(self._engine, function, iterables, ordered, record, bar)
         mapped = Mapped(feed, timeout, return_errors, self)
-        self._intake.add(feed)
+        self._engine.add(feed)
         return mapped
 
     def _function(self, fn: Callable[..., Any]) -> Function:
-        """Pickled once, and again when what it refers to may have changed."""
-        known = self._known.get(id(fn))
-        if known is not None and known[0] is fn and (known[2] is None or same(known[2], references(fn))):
-            return known[1]
+        """What is found by its name stays known. All else is pickled at each call, as it is now, and is kept here and
+        in workers only as long as items of it are under way.
+        """
         if not callable(fn):
             raise UsageError(f"{name_of(fn)} is not a function.", "Give something that can be called.")
-        payload, importable = pack_function(fn)
-        function = self._by_payload.get(payload) or Function(next(self._keys), fn, payload)
-        if len(self._by_payload) >= MOST_FUNCTIONS:
-            self._by_payload.clear()
-            self._known.clear()
-        self._by_payload[payload] = function
-        refers_to = None if importable else references(fn)
-        if importable or refers_to is not None:
-            self._known[id(fn)] = (fn, function, refers_to)
+        named = is_importable(fn)
+        known = self._by_name.get(fn) if named else None
+        if known is not None:
+            return known
+        payload = pack_whole(fn, f"The function {name_of(fn)}")
+        function = self._by_payload.get(payload) or Function(next(self._keys), name_of(fn), payload)
+        if named:
+            self._by_name[fn] = function
+        elif payload not in self._by_payload:
+            self._by_payload[payload] = function
+            weakref.finalize(function, self._engine.forget, function.key).atexit = False
         return function
 
     def _check_process(self) -> None:
@@ -248,34 +215,19 @@ class Pool(Executor):
             raise PoolClosed("This pool belongs to the process that this one was forked from.", "Make a new pool.")
 
 
-MOST_FUNCTIONS = 256
-
-
 # Open pools finish when the program ends, before the interpreter takes their threads away.
-_open: set[Intake] = set()
+_open: set[Engine] = set()
 _pid = os.getpid()
 
 
 @atexit.register
 def _finish_all() -> None:
     if os.getpid() == _pid:
-        for intake in list(_open):
-            intake.close(only_unbegun=True)
-            intake.join()
+        for engine in list(_open):
+            engine.close(only_unbegun=True)
+            engine.join()
 
 
-def _finish(intake: Intake, pid: int) -> None:
+def _finish(engine: Engine, pid: int) -> None:
     if os.getpid() == pid:
-        intake.close()
-
-
-def _record(folder: str | os.PathLike[str], fn: Callable[..., Any], key: Callable[..., str] | None) -> Any:
-    from gpulease.pool.record import Record
-
-    return Record(folder, fn, key)
-
-
-def _bar(progress: bool | str, iterables: tuple[Iterable[Any], ...], backend: Backend) -> Any:
-    from gpulease.pool.progress import Bar, total_of
-
-    return Bar(progress if isinstance(progress, str) else "", total_of(iterables), backend.gpus)
+        engine.close()

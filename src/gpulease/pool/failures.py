@@ -93,7 +93,7 @@ def unpack_failure(told: tuple[bytes, list[bytes], str, str, bool], where: str) 
         error = pickle.loads(payload, buffers=buffers)
         if not isinstance(error, BaseException):
             raise TypeError
-    except Exception:
+    except BaseException:  # it may even exit
         error = TaskFailed(f"The task raised {short[:500]}.")
     error.__cause__ = RemoteTraceback(text)
     if exhausted and not isinstance(error, OutOfMemory):

@@ -5,24 +5,25 @@ Not for: what a body means. Several frames are sent in one system call, and read
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # length of the body, kind, descriptors, key of the function, number of the item, seconds that it ran
 HEAD = struct.Struct("<IBBIQd")
 
 FUNCTION = 1  # to a worker: a function, under a key
 WORK = 2  # to a worker: the arguments of one item
-FORGET = 3  # to a worker: drop all functions
+FORGET = 3  # to a worker: drop the function of that key
 RESULT = 4  # from a worker: what the item returned
 ERROR = 5  # from a worker: what the item raised
 SKIPPED = 6  # from a worker: the item was taken back before it began
-CONTROL = 7  # between a worker and whoever started it: a dictionary
+CONTROL = 7  # between a worker and whoever started it, or a program and a named pool: a dictionary
 
 READ = 1 << 18
 ANCILLARY = socket.CMSG_SPACE(253 * 4)  # SCM_MAX_FD descriptors
@@ -42,6 +43,11 @@ def pack(
     kind: int, body: bytes = b"", key: int = 0, number: int = 0, seconds: float = 0.0, descriptors: int = 0
 ) -> bytes:
     return HEAD.pack(len(body), kind, descriptors, key, number, seconds) + body
+
+
+def pack_json(told: dict[str, Any], descriptors: int = 0) -> bytes:
+    """For what comes from another program: nobody unpickles it."""
+    return pack(CONTROL, json.dumps(told).encode(), descriptors=descriptors)
 
 
 def send_all(connected: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -73,22 +79,15 @@ class Receiver:
         for level, kind, data in ancillary:
             if (level, kind) == BY_DESCRIPTOR:
                 self._descriptors.extend(array("i", data[: len(data) - len(data) % 4]))
-        return self._frames(self._rest + self._block[:count].tobytes() if self._rest else self._block[:count].tobytes())
+        data = self._rest + self._block[:count].tobytes()
+        whole, end = _split(data, self._descriptors)
+        self._rest = data[end:]
+        return whole
 
     def close(self) -> None:
         """Descriptors whose frame never came whole."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
-
-    def _frames(self, data: bytes) -> list[Frame]:
-        frames, place = _split(data, self._descriptors)
-        self._rest = data[place:]
-        return frames
-
-
-def whole_frames(data: bytes) -> list[Frame]:
-    """Those without descriptors that lie one behind the other in `data`."""
-    return _split(data, deque())[0]
 
 
 def _split(data: bytes, waiting: deque[int]) -> tuple[list[Frame], int]:

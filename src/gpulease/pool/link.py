@@ -12,86 +12,151 @@ import socket
 import time
 from array import array
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from gpulease.errors import CannotPickle
 from gpulease.pool import frames
 from gpulease.pool.frames import BY_DESCRIPTOR, Frame, Receiver
 from gpulease.pool.items import Item
-from gpulease.pool.outbox import left_in
-from gpulease.pool.pickling import to_body
-from gpulease.pool.windows import DEEPEST, MOST_BYTES, depth, room
-
-MOST_FUNCTIONS = 1000  # that a worker keeps
+from gpulease.pool.pickling import from_body, to_body
+from gpulease.pool.reactor import Reactor
+from gpulease.pool.window import Window
 
 
 class Link:
-    def __init__(
-        self, name: str, gpus: str, connected: socket.socket, tokens: int, page: int, exclusive: bool = True
-    ) -> None:
+    """What the engine knows of a worker, however it is reached.
+
+    What a worker tells of an item has `kind`, `number` and `seconds`, as a Frame has.
+    """
+
+    def __init__(self, name: str, gpus: str, window: Window) -> None:
         self.name = name
         self.gpus = gpus  # labels, as 0,3
-        self.socket = connected
-        self.exclusive = exclusive  # else the worker serves other programs too, and may not have begun the first item
         self.in_flight: deque[Item] = deque()
-        self.taken_back: set[int] = set()  # that the worker will skip; until then it gets nothing new
+        self.window = window
         self.heard = 0.0  # when it last sent a result, or began to have work
         self.done = 0
+        self.exclusive = True  # else it serves other programs too, and may not have begun the first item
         self.retiring = False
-        self.settled = False  # whether nothing is left to take back from it
-        self._tokens, self._page = tokens, page
-        self._receiver = Receiver(connected)
-        self._known: set[int] = set()
-        self._bytes = 0  # of the items in flight
-        self._outgoing: deque[tuple[bytes, int | None]] = deque()
-        connected.setblocking(False)
-
-    # ---------------------------------------------------------------- giving
+        self.settled = True  # whether nothing is left to take back from it
+        self.hear: Callable[[Sequence[Any]], None] | None = None  # in the reactor's thread: what the worker tells
 
     def room(self, item: Item) -> int:
         """How many items like this one it may be given now."""
-        if self.taken_back or self.retiring or self._outgoing or self._bytes >= MOST_BYTES:
-            return 0
-        return room(len(self.in_flight), depth(item.function.seconds))
+        return 0 if self.retiring else self.window.room(item.function.seconds)
 
-    def give(self, items: list[Item]) -> None:
-        """Tokens first: the worker takes an item without one for an item that was taken back."""
-        bodies = [(item, *made) for item in items if (made := _body(item)) is not None]
-        if not bodies:
-            return
-        os.eventfd_write(self._tokens, len(bodies))
+    def give(self, items: Sequence[Item]) -> None:
         if not self.in_flight:
             self.heard = time.monotonic()
-        self.in_flight.extend(item for item, _, _ in bodies)
+        sent = self.send(items)
+        self.in_flight.extend(sent)
+        self.window = self.window.given(len(sent))
         self.settled = False
+
+    def take_back(self, most: int) -> list[Item]:
+        """Up to `most` of the items that it has not begun, those that were given last."""
+        taken = self.take_tokens(most)
+        self.window = self.window.taken_back(taken)
+        items = [self.in_flight.pop() for _ in range(taken)]
+        items.reverse()
+        return items
+
+    def finished(self, told: Any) -> Item | None:
+        """The item that was told of; None for one that was skipped."""
+        if told.kind == frames.SKIPPED:
+            self.window = self.window.skipped()
+            return None
+        item = self.in_flight.popleft()
+        assert item.number == told.number, (item.number, told.number)
+        self.window = self.window.finished()
+        self.done += 1
+        return item
+
+    def lost(self) -> tuple[list[Item], list[Item]]:
+        """Once the worker is gone: (the item that it had begun, if any; those that it had not)."""
+        unbegun = self.take_back(len(self.in_flight))
+        return list(self.in_flight), unbegun
+
+    # ---------------------------------------------------------------- how it is reached
+
+    def begin(self) -> None:
+        """From now on `hear` is called."""
+
+    def send(self, items: Sequence[Item]) -> list[Item]:
+        """Those that are on their way; the others have failed."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Send what could not be sent before."""
+
+    def take_tokens(self, most: int) -> int:
+        """How many of up to `most` items it will not begin any more."""
+        raise NotImplementedError
+
+    def forget(self, key: int) -> None:
+        """No item of that function is left."""
+        raise NotImplementedError
+
+    def value(self, told: Any) -> Any:
+        """What was told, unpickled."""
+        raise NotImplementedError
+
+    def rest(self) -> list[Frame]:
+        """Once the worker is gone: what it sent and nobody has read."""
+        return []
+
+    def close(self) -> None: ...
+
+
+class SocketLink(Link):
+    def __init__(self, name: str, gpus: str, connected: socket.socket, tokens: int, reactor: Reactor) -> None:
+        super().__init__(name, gpus, Window())
+        self.socket = connected
+        self._tokens = tokens
+        self._reactor = reactor
+        self._receiver = Receiver(connected)
+        self._known: set[int] = set()
+        self._outgoing: deque[tuple[bytes, int | None]] = deque()
+        connected.setblocking(False)
+
+    def room(self, item: Item) -> int:
+        return 0 if self._outgoing else super().room(item)
+
+    # ---------------------------------------------------------------- sending (under the engine's lock)
+
+    def send(self, items: Sequence[Item]) -> list[Item]:
+        """Tokens first: the worker takes an item without one for an item that was taken back."""
+        bodies = [(item, *made) for item in items if (made := _body(item)) is not None]
+        if bodies:
+            os.eventfd_write(self._tokens, len(bodies))
         parts: list[bytes] = []
         for item, body, descriptor in bodies:
-            self._add(item, body, descriptor, parts)
+            function = item.function
+            if function.key not in self._known:
+                self._known.add(function.key)
+                parts.append(frames.pack(frames.FUNCTION, function.payload, function.key))
+            parts.append(frames.HEAD.pack(len(body), frames.WORK, descriptor is not None, function.key, item.number, 0))
+            parts.append(body)
+            if descriptor is not None:
+                # Descriptors arrive with the first byte of their send: what came before goes before.
+                self._post(b"".join(parts), descriptor)
+                parts = []
         if parts:
-            self._send(b"".join(parts), None)
+            self._post(b"".join(parts), None)
+        return [item for item, _, _ in bodies]
 
-    def _add(self, item: Item, body: bytes, descriptor: int | None, parts: list[bytes]) -> None:
-        function = item.function
-        if function.key not in self._known:
-            if len(self._known) >= MOST_FUNCTIONS:
-                self._known.clear()
-                parts.append(frames.pack(frames.FORGET))
-            self._known.add(function.key)
-            parts.append(frames.pack(frames.FUNCTION, function.payload, function.key))
-        self._bytes += len(body)
-        head = frames.HEAD.pack(len(body), frames.WORK, descriptor is not None, function.key, item.number, 0.0)
-        parts.append(head)
-        parts.append(body)
-        if descriptor is not None:
-            # Descriptors arrive with the first byte of their send: what came before goes before.
-            data = b"".join(parts)
-            parts.clear()
-            self._send(data, descriptor)
+    def forget(self, key: int) -> None:
+        if key in self._known:
+            self._known.remove(key)
+            self._post(frames.pack(frames.FORGET, key=key), None)
 
-    def _send(self, data: bytes, descriptor: int | None) -> None:
+    def _post(self, data: bytes, descriptor: int | None) -> None:
         self._outgoing.append((data, descriptor))
-        self.flush()
+        if not self._flush():
+            self._reactor.call(self._watch_writing)
 
-    def flush(self) -> bool:
+    def _flush(self) -> bool:
         """Send what can be sent now; whether nothing is left."""
         while self._outgoing:
             data, descriptor = self._outgoing.popleft()
@@ -113,14 +178,7 @@ class Link:
             return self.socket.send(data)
         return self.socket.sendmsg([data], [(*BY_DESCRIPTOR, array("i", [descriptor]))])
 
-    @property
-    def blocked(self) -> bool:
-        return bool(self._outgoing)
-
-    # ---------------------------------------------------------------- taking back
-
-    def take_back(self, most: int) -> list[Item]:
-        """Up to `most` of the items that it has not begun, the last ones first given away."""
+    def take_tokens(self, most: int) -> int:
         taken = 0
         try:
             while taken < most:
@@ -128,37 +186,44 @@ class Link:
                 taken += 1
         except BlockingIOError:
             pass
-        items = [self.in_flight.pop() for _ in range(taken)]
-        self.taken_back.update(item.number for item in items)
-        items.reverse()
-        return items
+        return taken
 
-    # ---------------------------------------------------------------- hearing
+    # ---------------------------------------------------------------- receiving (in the reactor's thread)
 
-    def receive(self) -> list[Frame]:
-        """What it sent. Raises EOFError once it has ended and all was read."""
-        return self._receiver.receive()
+    def begin(self) -> None:
+        self._reactor.watch(self.socket.fileno(), self._readable)
 
-    def finished(self, frame: Frame) -> Item | None:
-        """The item that a frame is about; None for one that was skipped."""
-        if frame.kind == frames.SKIPPED:
-            self.taken_back.discard(frame.number)
-            return None
-        item = self.in_flight.popleft()
-        assert item.number == frame.number, (item.number, frame.number)
-        self._bytes = max(0, self._bytes - len(item.packed.payload)) if self.in_flight else 0
-        self.done += 1
-        return item
+    def _readable(self) -> None:
+        try:
+            self._tell(self._receiver.receive())
+        except BlockingIOError:
+            pass
+        except EOFError:
+            self._reactor.unwatch(self.socket.fileno())  # the process's end tells the rest
 
-    def unsent(self) -> list[Frame]:
-        """Once the worker is gone and all that it sent was read: what it had done and not sent."""
-        numbers = {item.number for item in self.in_flight}
-        return [frame for frame in frames.whole_frames(left_in(self._page)) if frame.number in numbers]
+    def _tell(self, told: Sequence[Frame]) -> None:
+        if self.hear is not None:
+            self.hear(told)
 
-    def lost(self) -> tuple[list[Item], list[Item]]:
-        """Once the worker is gone: (the item that it had begun, if any; those that it had not)."""
-        unbegun = self.take_back(DEEPEST * 2)
-        return list(self.in_flight), unbegun
+    def flush(self) -> None:
+        if self._outgoing and self._flush():
+            self._reactor.unwatch_writing(self.socket.fileno())
+
+    def _watch_writing(self) -> None:
+        if self._outgoing:
+            self._reactor.watch_writing(self.socket.fileno(), lambda: self._tell([]))
+
+    def value(self, told: Frame) -> Any:
+        return from_body(told.body, told.descriptors)
+
+    def rest(self) -> list[Frame]:
+        self._reactor.unwatch(self.socket.fileno())
+        rest: list[Frame] = []
+        try:
+            while True:
+                rest += self._receiver.receive()
+        except (EOFError, BlockingIOError):
+            return rest
 
     def close(self) -> None:
         for _, descriptor in self._outgoing:
@@ -168,7 +233,6 @@ class Link:
         self._receiver.close()
         self.socket.close()
         os.close(self._tokens)
-        os.close(self._page)
 
 
 def _body(item: Item) -> tuple[bytes, int | None] | None:

@@ -27,26 +27,22 @@ class Log:
 
     def printed(self, worker: str, text: str) -> None:
         """A line that a worker printed."""
-        self._write(f"[{worker}] {text}", sys.stderr)
+        self._write(f"[{worker}] {text}")
 
     def note(self, text: str, level: int = logging.INFO, detail: str = "") -> None:
         """What the pool has to say itself; `detail`, as a traceback, is for the file alone."""
-        if self._file is not None:
-            self._write(f"[pool] {text}" + (f"\n{detail}" if detail else ""), None)
-        else:
-            logging.getLogger("gpulease.pool").log(level, text)
+        if self._file is None:
+            return logging.getLogger("gpulease.pool").log(level, text)
+        self._write(f"[pool] {text}" + (f"\n{detail}" if detail else ""))
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
-    def _write(self, text: str, otherwise: IO[str] | None) -> None:
-        stream = self._file or otherwise
-        if stream is None:
-            return
+    def _write(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S ") if self._file else ""
         try:
-            print(f"{stamp}{text}", file=stream, flush=True)
+            print(f"{stamp}{text}", file=self._file or sys.stderr, flush=True)
         except (OSError, ValueError):
             pass  # a full disk or a closed stream must not end the pool
 

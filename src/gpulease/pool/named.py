@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import json
 import socket
 import sys
-from array import array
-from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from gpulease.errors import PoolBroken, PoolClosed
-from gpulease.pool import places
+from gpulease.pool import frames, places
 from gpulease.pool.engine import Engine
 from gpulease.pool.failures import Ending
-from gpulease.pool.frames import ANCILLARY, BY_DESCRIPTOR
-from gpulease.pool.items import Item
-from gpulease.pool.link import Link
+from gpulease.pool.frames import Receiver
+from gpulease.pool.link import SocketLink
 from gpulease.pool.log import Log
 from gpulease.pool.reactor import Reactor
-from gpulease.wire import Unpacker, pack
 
 ANSWER = 30.0  # seconds
 
@@ -28,13 +23,15 @@ def ask(name: str, verb: str) -> dict[str, Any]:
     """One question to a named pool, one answer."""
     with places.connect(name) as connected:
         connected.settimeout(ANSWER)
-        connected.sendall(pack({"do": verb}))
-        unpacker = Unpacker()
-        while data := connected.recv(1 << 16):
-            for message in unpacker.feed(data):
-                answer: dict[str, Any] = message["ok"]
-                return answer
-    raise PoolClosed(f"The pool {name!r} ended while it was asked.")
+        connected.sendall(frames.pack_json({"do": verb}))
+        receiver = Receiver(connected)
+        try:
+            while not (received := receiver.receive()):
+                pass
+        except EOFError:
+            raise PoolClosed(f"The pool {name!r} ended while it was asked.") from None
+    answer: dict[str, Any] = json.loads(received[0].body)["ok"]
+    return answer
 
 
 class Named:
@@ -42,15 +39,14 @@ class Named:
 
     def __init__(self, name: str, retries: int) -> None:
         self.name = name
+        self._socket = places.connect(name)
         self.reactor = Reactor("gpulease-pool")
         self.engine = Engine(self.reactor, Log(), retries)
         self.engine.source = self
-        self._socket = places.connect(name)
-        self._socket.sendall(pack({"do": "connect", "python": list(sys.version_info[:2])}))
+        self._socket.sendall(frames.pack_json({"do": "connect", "python": list(sys.version_info[:2])}))
         self._socket.setblocking(False)
-        self._unpacker = Unpacker()
-        self._descriptors: deque[int] = deque()
-        self._links: dict[str, Link] = {}
+        self._receiver = Receiver(self._socket)
+        self._links: dict[str, SocketLink] = {}
         self._stopping = False  # somebody has told it to end
         self.reactor.watch(self._socket.fileno(), self._read)
         self.reactor.start()
@@ -58,35 +54,36 @@ class Named:
     def expecting(self) -> bool:
         return False
 
+    def starting(self) -> int:
+        return 0
+
     def stop(self) -> None:
         for name in list(self._links):
             self._left(name, Ending())
         self.reactor.unwatch(self._socket.fileno())
         self._socket.close()
-        while self._descriptors:
-            os.close(self._descriptors.popleft())
+        self._receiver.close()
         self.reactor.stop()
 
     kill = stop
 
     def _read(self) -> None:
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(1 << 16, ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+            for frame in self._receiver.receive():
+                self._told(json.loads(frame.body), frame.descriptors)
         except BlockingIOError:
-            return
-        except OSError:
-            data, ancillary = b"", []
-        for level, kind, sent in ancillary:
-            if (level, kind) == BY_DESCRIPTOR:
-                self._descriptors.extend(array("i", sent[: len(sent) - len(sent) % 4]))
-        if not data:
-            return self._ended()
-        for message in self._unpacker.feed(data):
-            self._told(message)
+            pass
+        except EOFError:
+            self._ended()
 
-    def _told(self, message: dict[str, Any]) -> None:
+    def _told(self, message: dict[str, Any], descriptors: tuple[int, ...]) -> None:
         if "joined" in message:
-            self._joined(**message["joined"])
+            connected, tokens = descriptors
+            name = message["joined"]["name"]
+            link = SocketLink(name, message["joined"]["gpus"], socket.socket(fileno=connected), tokens, self.reactor)
+            link.exclusive = False
+            self._links[name] = link
+            self.engine.joined(link)
         elif "left" in message:
             self._left(message["left"]["name"], Ending(*message["left"]["ending"]))
         elif "stopping" in message:
@@ -94,11 +91,6 @@ class Named:
         elif "broken" in message or "error" in message:
             told = message.get("broken") or message["error"]
             self.engine.broken(PoolBroken(told["what"], told["next_step"]))
-
-    def _joined(self, name: str, gpus: str) -> None:
-        connected, tokens, page = (self._descriptors.popleft() for _ in range(3))
-        link = self._links[name] = Link(name, gpus, socket.socket(fileno=connected), tokens, page, exclusive=False)
-        self.engine.joined(link)
 
     def _left(self, name: str, ending: Ending) -> None:
         link = self._links.pop(name, None)
@@ -114,28 +106,3 @@ class Named:
         self.engine.broken(PoolClosed(f"The pool {self.name!r} {how}.", again))
         for name in list(self._links):
             self._left(name, Ending(told="ended with its pool"))
-
-
-class NamedBackend:
-    """The pool's view of it."""
-
-    def __init__(self, name: str, retries: int) -> None:
-        self._named = Named(name, retries)
-
-    def submit(self, items: Sequence[Item], more: bool = False) -> None:
-        self._named.engine.submit(items, more)
-
-    def close(self, cancel: bool = False) -> None:
-        self._named.engine.close(cancel)
-
-    def terminate(self) -> None:
-        self._named.engine.terminate()
-
-    def join(self) -> None:
-        self._named.reactor.join()
-
-    def ended(self) -> bool:
-        return not self._named.reactor.thread.is_alive()
-
-    def gpus(self) -> list[str]:
-        return [link.gpus for link in self._named.engine.links]

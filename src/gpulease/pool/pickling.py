@@ -6,16 +6,20 @@ another module. So the fast way is taken first, and left when it fails or has wr
 
 from __future__ import annotations
 
+import inspect
 import pickle
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 from gpulease.errors import CannotPickle
 from gpulease.pool import memory
-from gpulease.pool.culprit import culprit
 
 PROTOCOL = 5
 MAIN = b"__main__"
+DEEPEST, MOST_PARTS = 6, 200  # how far to look for what cannot be pickled
 
 
 class Packed(NamedTuple):
@@ -37,7 +41,7 @@ def pack(value: object, what: str) -> Packed:
     except Exception:
         pass
     beside = Beside()
-    return Packed(_by_value(value, what, beside.keep_inside), tuple(beside.buffers))
+    return Packed(pack_whole(value, what, beside.keep_inside), tuple(beside.buffers))
 
 
 def pack_call(arguments: tuple[Any, ...], keywords: dict[str, Any], function: str) -> Packed:
@@ -69,7 +73,8 @@ class Beside:
         return False
 
 
-def _by_value(value: object, what: str, keep_inside: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
+def pack_whole(value: object, what: str, keep_inside: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
+    """By value where it must be, and with no buffers beside it unless they are asked for."""
     import cloudpickle
 
     try:
@@ -80,28 +85,66 @@ def _by_value(value: object, what: str, keep_inside: Callable[[pickle.PickleBuff
 
 
 def explained(value: object, what: str, error: Exception) -> CannotPickle:
-    """What to tell of a value that pickle gave up on."""
+    """What to tell of a value that pickle gave up on: the path to the innermost object that fails, and why."""
     if isinstance(error, RecursionError):
         return CannotPickle(f"{what} cannot be pickled: it is nested too deeply.")
     if isinstance(error, RuntimeError) and "changed size" in str(error):
         return CannotPickle(f"{what} changed while it was copied: {error}.", "Do not change it until the pool has it.")
-    where, reason = culprit(value, what, error)
-    return CannotPickle(f"{where} cannot be pickled: {reason}.", object=where)
+    for _ in range(DEEPEST):
+        try:
+            found = next(_failing_parts(value), None)
+        except Exception:  # it refuses to be looked into
+            break
+        if found is None:
+            break
+        part, value, error = found
+        what = f"{what}, {part}"
+    reason = str(error).strip().rstrip(".") or type(error).__name__
+    return CannotPickle(f"{what} cannot be pickled: {reason}.", object=what)
+
+
+def _failing_parts(value: object) -> Iterator[tuple[str, object, Exception]]:
+    import cloudpickle
+
+    for name, part in islice(_parts(value), MOST_PARTS):
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:
+            yield name, part, error
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        yield from ((f"key {key!r}", part) for key, part in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"element {number}", part) for number, part in enumerate(value))
+    elif inspect.isfunction(value):
+        inside = inspect.getclosurevars(value)
+        yield from ((f"its variable {name!r}", part) for name, part in {**inside.nonlocals, **inside.globals}.items())
+    elif inspect.ismethod(value):
+        yield "its object", value.__self__
+    else:
+        value.__reduce_ex__(PROTOCOL)  # raises where it is the object itself that will not be pickled
+        yield from ((f"its attribute {name!r}", part) for name, part in getattr(value, "__dict__", {}).items())
 
 
 def unpack(payload: bytes, buffers: Sequence[memoryview] = ()) -> Any:
     return pickle.loads(payload, buffers=buffers)
 
 
-def pack_function(function: Callable[..., object]) -> tuple[bytes, bool]:
-    """The function's pickle, and whether it only names a function that can be imported and so never changes."""
-    try:
-        data = pickle.dumps(function, PROTOCOL)
-        if MAIN not in data:
-            return data, True
-    except Exception:
-        pass
-    return _by_value(function, f"The function {name_of(function)}"), False
+def has_its_name(function: FunctionType | BuiltinFunctionType) -> bool:
+    """Whether its module has it under its name: there it is the same one in every run."""
+    found: Any = sys.modules.get(function.__module__ or "")
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
+
+
+def is_importable(function: object) -> bool:
+    """Whether it is a function that workers find by its name too."""
+    if not isinstance(function, (FunctionType, BuiltinFunctionType)):
+        return False
+    return function.__module__ != "__main__" and has_its_name(function)
 
 
 def name_of(function: object) -> str:
@@ -126,12 +169,12 @@ def to_body(packed: Packed) -> tuple[bytes, int | None]:
     return pickle.dumps((sizes, payload if inside else None), PROTOCOL), memory.write(parts)
 
 
-def from_body(body: bytes, descriptors: tuple[int, ...], writable: bool = True) -> Any:
-    """The value. What is large is mapped; writes to it stay private, or are refused."""
+def from_body(body: bytes, descriptors: tuple[int, ...]) -> Any:
+    """The value. What is large is mapped; writes to it stay private, and the pickle says what is read-only."""
     if not descriptors:
         return pickle.loads(body)
     sizes, payload = pickle.loads(body)
-    parts: list[Any] = memory.read(descriptors[0], sizes, writable)
+    parts: list[Any] = memory.read(descriptors[0], sizes)
     if payload is None:
         payload = parts.pop(0)
     return pickle.loads(payload, buffers=parts)

@@ -10,6 +10,7 @@ import time
 
 from gpulease import places
 from gpulease.errors import NotFound, NotPermitted, UsageError
+from gpulease.identity import peer
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
 ENDING = 5.0  # seconds for a pool that was stopped to be gone
@@ -35,15 +36,19 @@ def prepare_folder() -> str:
     return made
 
 
+def path_of(name: str, ending: str) -> str:
+    return os.path.join(folder(), f"{check_name(name)}.{ending}")
+
+
 def socket_path(name: str) -> str:
-    path = os.path.join(folder(), f"{check_name(name)}.socket")
+    path = path_of(name, "socket")
     if len(os.fsencode(path)) > LONGEST_SOCKET:
         raise UsageError(f"The path {path!r} is too long for a socket.", "Set GPULEASE_DIR to a shorter one.")
     return path
 
 
-def lock_path(name: str) -> str:
-    return os.path.join(folder(), f"{check_name(name)}.lock")
+def log_path(name: str) -> str:
+    return path_of(name, "log")
 
 
 def listens(name: str) -> bool:
@@ -60,7 +65,7 @@ def claim(name: str) -> int:
 
     The file stays. To remove it would let two processes each lock one of their own.
     """
-    lock = os.open(lock_path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(path_of(name, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + ENDING
     while True:
         try:
@@ -76,10 +81,6 @@ def claim(name: str) -> int:
 
 def already_running(name: str) -> UsageError:
     return UsageError(f"The pool {name!r} is already running.", f"gpulease pool stop {name}")
-
-
-def log_path(name: str) -> str:
-    return os.path.join(folder(), f"{check_name(name)}.log")
 
 
 def make_log(name: str) -> None:
@@ -99,8 +100,6 @@ def names() -> list[str]:
 
 def connect(name: str) -> socket.socket:
     """A connection with the pool's process, which is this user's for certain: pickles will come from it."""
-    from gpulease.identity import peer
-
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.connect(socket_path(name))

@@ -1,244 +1,188 @@
 """`Pool(engine="ray")`: the same pool on a Ray cluster, one warm actor for each worker.
 
-Ray grants the GPUs here, on whichever machines it has; leases are for one machine. Ray's threads only put what happened
-into a queue; one thread of ours works it off.
+Ray grants the GPUs here, on whichever machines it has; leases are for one machine. Items go the same way as on one
+machine: this is another source of workers for the engine, and another kind of link. An actor stays warm, where Ray
+starts a process anew for each task that has a GPU.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import pickle
 import sys
-import threading
-from collections import deque
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
-from queue import SimpleQueue
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from gpulease.errors import GpuleaseError, NotEnoughDevices, PoolBroken, PoolClosed, TaskFailed, UsageError
-from gpulease.pool import windows
-from gpulease.pool.failures import Ending, RemoteTraceback, died, unpack_failure
+from gpulease.errors import NotEnoughDevices, PoolBroken, UsageError
+from gpulease.pool import context, frames
+from gpulease.pool.engine import Engine
+from gpulease.pool.failures import Ending, RemoteTraceback, pack_failure
 from gpulease.pool.items import Item
-from gpulease.pool.local import Plan
+from gpulease.pool.link import Link
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import unpack
-from gpulease.pool.ray_actor import RayWorker, sendable
+from gpulease.pool.pickling import Packed, pack, unpack
+from gpulease.pool.plan import Plan
+from gpulease.pool.reactor import Reactor
+from gpulease.pool.window import Window
 
-DEEPEST = 8  # items ahead: they cannot be taken back from an actor
 MOST_FAILURES = 3
 
 
-class Actor:
-    def __init__(self, name: str, handle: Any) -> None:
-        self.name, self.handle = name, handle
-        self.place = ""
-        self.ready = False
-        self.in_flight: deque[Item] = deque()
-        self.known: set[int] = set()
-        self.done = 0
-
-    def room(self, item: Item) -> int:
-        depth = min(DEEPEST, windows.depth(item.function.seconds))
-        return windows.room(len(self.in_flight), depth) if self.ready else 0
+def start_on_ray(plan: Plan, log: Log, retries: int, address: str | None) -> Engine:
+    return Cluster(plan, log, retries, address).engine
 
 
-class RayBackend:
+class Answered(NamedTuple):
+    kind: int
+    number: int
+    seconds: float
+    payload: bytes
+    buffers: list[Any]
+
+
+class RayLink(Link):
+    """One actor. It has one item at a time, since nobody can take items back from it."""
+
+    def __init__(self, name: str, place: str, handle: Any, cluster: Cluster) -> None:
+        super().__init__(name, place, Window(deepest=1))
+        self._handle, self._cluster = handle, cluster
+        self._known: set[int] = set()
+
+    def send(self, items: Sequence[Item]) -> list[Item]:
+        for item in items:
+            function, number = item.function, item.number
+            if function.key not in self._known:
+                self._known.add(function.key)
+                self._handle.learn.remote(function.key, function.payload)
+            reference = self._handle.work.remote(function.key, item.packed.payload, sendable(item.packed))
+            self._cluster.when(reference, partial(self._worked, number))
+        return list(items)
+
+    def _worked(self, number: int, future: Any) -> None:
+        if self.hear is None:
+            return  # it was lost before
+        if future.exception() is not None:
+            return self._cluster.lost(self, future.exception())
+        worked, payload, buffers, seconds = future.result()
+        kind = frames.RESULT if worked else frames.ERROR
+        self.hear([Answered(kind, number, seconds, payload, buffers)])
+
+    def take_tokens(self, most: int) -> int:
+        return 0
+
+    def forget(self, key: int) -> None:
+        if key in self._known:
+            self._known.remove(key)
+            self._handle.forget.remote(key)
+
+    def value(self, told: Answered) -> Any:
+        return unpack(told.payload, told.buffers)
+
+    def close(self) -> None:
+        self.hear = None
+
+
+class Cluster:
+    """The actors, as a source of workers."""
+
     def __init__(self, plan: Plan, log: Log, retries: int, address: str | None) -> None:
         self._ray = _load_ray()
         self._log = log
-        self._most_tries = windows.most_tries(retries)
         self._started_ray = _connect(self._ray, address)
         self._gpus_each = plan.request["gpus"]
         self._workers = _count_workers(self._ray, plan)
-        self._init = None if plan.init is None else plan.init.payload
+        self._init = plan.init
         self._shared = None
         if plan.shared is not None:
             self._shared = self._ray.put((plan.shared.payload, sendable(plan.shared)))
-        self._lock = threading.RLock()
-        self._queue: deque[Item] = deque()
-        self._actors: list[Actor] = []
-        self._numbers, self._names = count(1), count(1)
-        self._failures = 0
-        self._closing = False
-        self._trouble: GpuleaseError | None = None
-        self._happened: SimpleQueue[Any] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="gpulease-pool-ray", daemon=True)
+        self.reactor = Reactor("gpulease-pool-ray")
+        self.engine = Engine(self.reactor, log, retries)
+        self.engine.source = self
+        self._handles: dict[str, Any] = {}  # by the worker's name
+        self._numbers = count(1)
+        self._failures = 0  # ends in a row of actors of which nothing came
+        self._ended = False
         for _ in range(self._workers):
             self._add()
-        self._thread.start()
+        self.reactor.start()
 
-    # ---------------------------------------------------------------- from any thread
+    def expecting(self) -> bool:
+        return len(self._handles) > len(self.engine.links)
 
-    def submit(self, items: Sequence[Item], more: bool = False) -> None:
-        with self._lock:
-            if self._trouble is not None:
-                raise type(self._trouble)(self._trouble.what, self._trouble.next_step) from self._trouble.__cause__
-            if self._closing:
-                raise PoolClosed("The pool was shut down and takes no more items.")
-            for item in items:
-                item.number = next(self._numbers)
-            self._queue.extend(items)
-            self._dispatch()
+    def starting(self) -> int:
+        return 0  # Ray does not tell whether an actor waits for a GPU
 
-    def close(self, cancel: bool = False) -> None:
-        with self._lock:
-            self._closing = True
-            dropped = list(self._queue) if cancel else []
-            if cancel:
-                self._queue.clear()
-        for item in dropped:
-            item.cancel()
-        self._happened.put(lambda: None)
-
-    def terminate(self) -> None:
-        with self._lock:
-            self._trouble = self._trouble or PoolClosed("The pool was ended while items were under way.")
-        self.close()
-        self._happened.put(lambda: self._fail_all(self._trouble))
-
-    def join(self) -> None:
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-
-    def ended(self) -> bool:
-        return not self._thread.is_alive()
-
-    def gpus(self) -> list[str]:
-        return [actor.place for actor in self._actors if actor.ready]
-
-    # ---------------------------------------------------------------- our thread
-
-    def _run(self) -> None:
-        while not self._finished():
-            try:
-                self._happened.get()()
-            except Exception:
-                logging.getLogger("gpulease.pool").exception("the pool failed at one thing and goes on")
-        for actor in self._actors:
-            self._ray.kill(actor.handle)
+    def stop(self) -> None:
+        self._ended = True
+        for link in list(self.engine.links):
+            self.engine.left(link, Ending())
+        for handle in self._handles.values():
+            self._ray.kill(handle)
         self._log.close()
         if self._started_ray:
             self._ray.shutdown()
+        self.reactor.stop()
 
-    def _finished(self) -> bool:
-        with self._lock:
-            self._dispatch()
-            return self._closing and not self._queue and not any(actor.in_flight for actor in self._actors)
+    kill = stop
 
-    def _when(self, reference: Any, action: Any) -> None:
-        """`action(future)` in our thread, once Ray has the result."""
-        reference.future().add_done_callback(lambda future: self._happened.put(lambda: action(future)))
+    def when(self, reference: Any, action: Callable[[Any], None]) -> None:
+        """`action(future)` in the reactor's thread, once Ray has the result."""
+        reference.future().add_done_callback(lambda future: self.reactor.call(lambda: action(future)))
 
-    # ---------------------------------------------------------------- workers
+    # ---------------------------------------------------------------- one actor's life
 
     def _add(self) -> None:
-        name = f"worker {next(self._names)}"
+        name = f"worker {next(self._numbers)}"
         options = {"num_gpus": self._gpus_each, "num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
-        actor = Actor(name, self._ray.remote(RayWorker).options(**options).remote(name))
-        self._actors.append(actor)
-        reference = actor.handle.prepare.remote(self._init, self._shared, list(sys.path))
-        self._when(reference, lambda future: self._prepared(actor, future))
+        handle = self._handles[name] = self._ray.remote(RayWorker).options(**options).remote(name)
+        reference = handle.prepare.remote(self._init, self._shared, list(sys.path))
+        self.when(reference, lambda future: self._prepared(name, future))
 
-    def _prepared(self, actor: Actor, future: Any) -> None:
+    def _prepared(self, name: str, future: Any) -> None:
         if future.exception() is not None:
-            return self._lost(actor, future.exception())
+            return self._cannot_begin(name, _ending("its machine", future.exception()))
         worked, payload, buffers, seconds = future.result()
+        told = unpack(payload, buffers)
         if not worked:
-            return self._cannot_start(actor, unpack(payload, buffers))
-        actor.place = unpack(payload, buffers)
-        self._log.note(f"{actor.name} is ready on {actor.place} after {seconds:.2f} s")
-        with self._lock:
-            actor.ready = True
-            self._failures = 0
-            self._dispatch()
+            return self._cannot_start(name, told)
+        self._log.note(f"{name} is ready on {told} after {seconds:.2f} s")
+        self._failures = 0
+        self.engine.joined(RayLink(name, told, self._handles[name], self))
 
-    def _cannot_start(self, actor: Actor, told: tuple[Any, ...]) -> None:
+    def _cannot_start(self, name: str, told: tuple[Any, ...]) -> None:
         _, _, text, short, _ = told
-        self._log.note(f"{actor.name} failed in `init`: {short}", logging.WARNING, text)
-        self._actors.remove(actor)
-        self._ray.kill(actor.handle)
-        if not self._actors:
-            trouble = PoolBroken(f"Every worker failed in `init`; {actor.name}: {short[:500]}.")
+        self._log.note(f"{name} failed in `init`: {short}", logging.WARNING, text)
+        self._ray.kill(self._handles.pop(name))
+        if not self._handles:
+            trouble = PoolBroken(f"Every worker failed in `init`; {name}: {short[:500]}.")
             trouble.__cause__ = RemoteTraceback(text)
-            self._fail_all(trouble)
+            self.engine.broken(trouble)
 
-    def _lost(self, actor: Actor, error: BaseException) -> None:
-        """The actor died: its first item was begun, since items run in order; the others were not."""
-        if actor not in self._actors:
-            return
-        ending = Ending(told=f"died on {actor.place or 'its machine'} ({_short(error)})")
-        self._log.note(f"{actor.name} {ending}", logging.WARNING)
-        with self._lock:
-            self._actors.remove(actor)
-            items = list(actor.in_flight)
-            actor.in_flight.clear()
-            self._queue.extendleft(reversed(items[1:]))
-            self._failures = 0 if actor.done or items else self._failures + 1
-        if items:
-            self._once_more(items[0], ending)
-        if self._failures >= MOST_FAILURES * self._workers:
-            return self._fail_all(PoolBroken(f"Workers end before they have done anything; the last one {ending}."))
-        if not self._closing or self._queue:
+    def lost(self, link: RayLink, error: BaseException) -> None:
+        ending = _ending(link.gpus, error)
+        self.engine.left(link, ending)
+        self._replace(link.name, ending)
+
+    def _cannot_begin(self, name: str, ending: Ending) -> None:
+        self._failures += 1
+        if self._failures < MOST_FAILURES * self._workers:
+            return self._replace(name, ending)
+        self.engine.broken(PoolBroken(f"Workers end before they have done anything; the last one {ending}."))
+
+    def _replace(self, name: str, ending: Ending) -> None:
+        self._log.note(f"{name} {ending}", logging.WARNING)
+        self._handles.pop(name, None)
+        if not self._ended:
             self._add()
 
-    def _once_more(self, item: Item, ending: Ending) -> None:
-        item.deaths += 1
-        if item.deaths >= self._most_tries:
-            return item.fail(died(ending, item.deaths, item.function.name))
-        with self._lock:
-            self._queue.appendleft(item)
 
-    def _fail_all(self, error: GpuleaseError | None) -> None:
-        trouble = error or PoolClosed("The pool was ended.")
-        with self._lock:
-            self._trouble = self._trouble or trouble
-            items = [*self._queue, *(item for actor in self._actors for item in actor.in_flight)]
-            self._queue.clear()
-            for actor in self._actors:
-                actor.in_flight.clear()
-            self._closing = True
-        for item in items:
-            item.fail(trouble)
-
-    # ---------------------------------------------------------------- items
-
-    def _dispatch(self) -> None:
-        for actor in sorted(self._actors, key=lambda actor: len(actor.in_flight)):
-            room = actor.room(self._queue[0]) if self._queue else 0
-            for _ in range(min(room, windows.share(len(self._queue), len(self._actors)))):
-                if self._queue:
-                    self._give(actor, self._queue.popleft())
-
-    def _give(self, actor: Actor, item: Item) -> None:
-        if not item.begin():
-            return
-        function = item.function
-        if function.key not in actor.known:
-            actor.known.add(function.key)
-            actor.handle.learn.remote(function.key, function.payload)
-        actor.in_flight.append(item)
-        reference = actor.handle.work.remote(function.key, item.packed.payload, sendable(item.packed))
-        self._when(reference, lambda future: self._worked(actor, item, future))
-
-    def _worked(self, actor: Actor, item: Item, future: Any) -> None:
-        if future.exception() is not None:
-            return self._lost(actor, future.exception())
-        worked, payload, buffers, seconds = future.result()
-        with self._lock:
-            if item not in actor.in_flight:
-                return  # the pool was ended
-            actor.in_flight.remove(item)
-            actor.done += 1
-            item.function.seconds = windows.learn(item.function.seconds, seconds)
-            self._dispatch()
-        try:
-            value = unpack(payload, buffers)
-            if worked:
-                return item.succeed(value)
-            error: BaseException = unpack_failure(value, f"{actor.name} ({actor.place})")
-        except Exception as trouble:
-            error = TaskFailed(f"The result cannot be read here: {type(trouble).__name__}: {trouble}.")
-        item.fail(error)
+def _ending(place: str, error: BaseException) -> Ending:
+    return Ending(told=f"died on {place} ({_short(error)})")
 
 
 def _load_ray() -> Any:
@@ -279,3 +223,62 @@ def _short(error: BaseException) -> str:
     _, found, detail = text.partition("Worker exit type: ")
     line = (detail if found else text).strip().splitlines()[0] if text.strip() else type(error).__name__
     return line.split(" Some common causes")[0].rstrip(". ")[:200]
+
+
+# -------------------------------------------------------------------- on the cluster
+
+# (whether it worked, payload, buffers, seconds)
+Answer = tuple[bool, bytes, list[Any], float]
+
+
+class RayWorker:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._functions: dict[int, Any] = {}
+
+    def prepare(self, init: bytes | None, shared: tuple[bytes, Sequence[Any]] | None, path: list[str]) -> Answer:
+        """Once, before any item. The value is where it runs."""
+        began = time.perf_counter()
+        try:
+            sys.path.extend(place for place in path if place not in sys.path)
+            gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+            values = pickle.loads(shared[0], buffers=list(shared[1])) if shared else {}
+            current = context.Worker(self._name, gpus, tuple(gpus.split(",")), None, MappingProxyType(values))
+            context.enter(current)
+            if init is not None:
+                function, arguments = pickle.loads(init)
+                context.enter(current._replace(state=function(*arguments)))
+            return _answer(True, pack(f"{os.uname().nodename}:{gpus}", "The place"), began)
+        except BaseException as error:
+            return _answer(False, pack_failure(error), began)
+
+    def learn(self, key: int, function: bytes) -> None:
+        self._functions[key] = function
+
+    def forget(self, key: int) -> None:
+        self._functions.pop(key, None)
+
+    def work(self, key: int, payload: bytes, buffers: Sequence[Any]) -> Answer:
+        began = time.perf_counter()
+        try:
+            function = self._functions[key]
+            if isinstance(function, bytes):
+                function = self._functions[key] = pickle.loads(function)
+            arguments, keywords = pickle.loads(payload, buffers=[_own(buffer) for buffer in buffers])
+            return _answer(True, pack(function(*arguments, **keywords), "The result"), began)
+        except BaseException as error:
+            return _answer(False, pack_failure(error), began)
+
+
+def _own(buffer: Any) -> bytearray:
+    """A copy that the task may write to: what lies in Ray's store is for all."""
+    return bytearray(memoryview(buffer))
+
+
+def _answer(worked: bool, packed: Packed, began: float) -> Answer:
+    return worked, packed.payload, sendable(packed), time.perf_counter() - began
+
+
+def sendable(packed: Packed) -> list[Any]:
+    """Buffers that Ray puts beside its own pickle, uncopied."""
+    return [pickle.PickleBuffer(buffer) for buffer in packed.buffers]

@@ -2,25 +2,37 @@
 
 A result's name is made of the function and of the arguments, or by `key`. That a function which can be imported was
 changed is not seen: empty the folder then.
+
+A plain pickle of the arguments will not do as a name: equal values pickle differently by which of their parts are the
+same object, a set by the run's hash seed, and cloudpickle writes a class of `__main__` with its code. So they are
+pickled into a hash, as joblib's `hash` does, by a pickler that has no memo and orders what has no order; there a class
+is its name, and a function that its module does not have is its code and what it keeps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pickle
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 from gpulease.errors import StateError, UsageError
-from gpulease.pool.naming import Unnameable, digest, pickled_digest
-from gpulease.pool.pickling import Packed, pack
+from gpulease.pool.items import Item
+from gpulease.pool.pickling import Packed, has_its_name, pack
 
 ENDING = ".pickle"
+PLAIN = frozenset({int, float, complex, bool, str, bytes, NoneType})
+MANY = 16  # plain parts, from which they are hashed at once
+PROTOCOL = 4  # without buffers beside the pickle
 
 
 class Record:
@@ -41,14 +53,20 @@ class Record:
         repeated = self._seen[stem] - 1
         return f"{stem}-{repeated}{ENDING}" if repeated else f"{stem}{ENDING}"
 
-    def has(self, name: str) -> bool:
-        return name in self._there
+    def look_up(self, item: Item, arguments: tuple[Any, ...]) -> None:
+        """The item's result where it is there; else it will be written before anybody sees it."""
+        name = self.name(arguments, item.packed)
+        if name in self._there:
+            item.begin()
+            item.succeed(self.read(name))
+        else:
+            item.keep = partial(self.write, name)
 
     def read(self, name: str) -> Any:
         try:
             with open(self.folder / name, "rb") as file:
                 return pickle.load(file)
-        except (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError) as error:
+        except (Exception, SystemExit) as error:
             raise StateError(
                 f"The result {name!r} cannot be read: {type(error).__name__}: {error}.",
                 "Remove that file and run again.",
@@ -79,7 +97,7 @@ class Record:
             named = digest(arguments)
         except Unnameable as error:
             self._warn(error)
-            named = pickled_digest(packed.payload, packed.buffers)
+            named = hashlib.sha256(b"".join([packed.payload, *packed.buffers])).digest()  # the second best
         return hashlib.sha256(self._function + named).hexdigest()[:24]
 
     def _warn(self, error: Unnameable) -> None:
@@ -113,3 +131,85 @@ def _function_digest(function: Callable[..., Any]) -> bytes:
             f"Results of this function would not be found again: it holds {error}.",
             "Name the items yourself with key=, as in key=lambda item: item.name.",
         ) from None
+
+
+# -------------------------------------------------------------------- a name for what a value holds
+
+
+class Unnameable(Exception):
+    """Says which kind of object has no name that stays."""
+
+
+def digest(value: object) -> bytes:
+    """The same in every run for what holds the same. Raises Unnameable."""
+    try:
+        return _Hasher().digest(value)
+    except Exception as error:  # of an object's own methods; or it holds itself
+        raise Unnameable(f"a {type(value).__name__}: {type(error).__name__}: {error}") from None
+
+
+class _Hasher(pickle._Pickler):  # the one in C cannot be told about plain dictionaries and sets
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        super().__init__(self, PROTOCOL)
+        self.fast = True  # no memo
+
+    def write(self, data: Any) -> None:
+        self._hash.update(data)
+
+    def digest(self, value: object) -> bytes:
+        self.dump(value)
+        return self._hash.digest()
+
+    def reducer_override(self, value: Any) -> Any:
+        """What a value is hashed as, where that is not what pickle does."""
+        kind = type(value)
+        if kind in PLAIN:
+            return NotImplemented
+        if kind is dict:
+            return _part, ("dict", *sorted(digest(key) + digest(part) for key, part in value.items()))
+        if kind in (set, frozenset):
+            return _part, (kind.__name__, *sorted(map(digest, value)))
+        if kind in (list, tuple) and len(value) > MANY and set(map(type, value)) <= PLAIN:
+            with contextlib.suppress(ValueError):  # a number of thousands of digits
+                return _part, (kind.__name__, repr(list(value)))  # much faster
+        if isinstance(value, type):
+            return _part, ("class", value.__module__, value.__qualname__)
+        if isinstance(value, ModuleType):
+            return _part, ("module", value.__name__)
+        return _function_parts(value) or _array_parts(value) or NotImplemented
+
+    def _batch_setitems(self, items: Any, *more: Any) -> None:
+        self.save(dict(items))  # type: ignore[attr-defined]  # of a kind of dictionary: in no order either
+
+
+def _part(*parts: object) -> None:
+    """Stands for parts in a hash, and is never called."""
+
+
+def _function_parts(value: Any) -> Any:
+    if isinstance(value, MethodType):
+        return _part, ("method", value.__func__, value.__self__)
+    if isinstance(value, FunctionType) and not has_its_name(value):
+        kept = [cell.cell_contents for cell in value.__closure__ or ()]
+        given = (value.__defaults__, value.__kwdefaults__, value.__dict__)
+        return _part, ("function", value.__module__, value.__code__, given, kept)
+    if isinstance(value, CodeType):
+        names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+        shape = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
+        return _part, ("code", value.co_code, names, shape, value.co_consts)
+    return None
+
+
+def _array_parts(value: Any) -> Any:
+    """Of NumPy and PyTorch, by their bytes; those modules are there if such a value is."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        flat = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        return _part, ("tensor", str(value.dtype), tuple(value.shape), hashlib.sha256(flat).digest())
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or type(value) is not numpy.ndarray or value.dtype.hasobject:
+        return None
+    described = str(value.dtype.descr if value.dtype.names else value.dtype.str)
+    flat = numpy.ascontiguousarray(value).reshape(-1).view("u1")
+    return _part, ("array", described, value.shape, hashlib.sha256(flat).digest())

@@ -13,18 +13,15 @@ from gpulease.errors import CannotPickle
 from gpulease.pool import frames
 from gpulease.pool.failures import pack_failure
 from gpulease.pool.frames import Frame, Receiver
-from gpulease.pool.outbox import Outbox
 from gpulease.pool.pickling import Packed, from_body, pack, to_body, unpack
 
 
 class Session:
-    def __init__(self, connected: socket.socket, tokens: int, page: int) -> None:
+    def __init__(self, connected: socket.socket, tokens: int) -> None:
         self.socket = connected
         self.waiting: deque[Frame] = deque()
         self._tokens = tokens
         self._receiver = Receiver(connected)
-        self._outbox = Outbox(connected, page)
-        os.close(page)
         self._functions: dict[int, Callable[..., Any] | bytes] = {}
 
     def receive(self) -> None:
@@ -38,14 +35,13 @@ class Session:
         elif frame.kind == frames.FUNCTION:
             self._functions[frame.key] = frame.body
         elif frame.kind == frames.FORGET:
-            self._functions.clear()
+            self._functions.pop(frame.key, None)
 
     def close(self) -> None:
         for frame in self.waiting:
             for descriptor in frame.descriptors:
                 os.close(descriptor)
         self.waiting.clear()
-        self._outbox.close()
         self.socket.close()
         os.close(self._tokens)
 
@@ -80,6 +76,9 @@ class Session:
             trouble = CannotPickle(f"The result has no room in shared memory: {error}.", "Return less at once.")
             return self._send(frames.ERROR, number, pack_failure(trouble), seconds)
         data = frames.HEAD.pack(len(body), kind, descriptor is not None, 0, number, seconds) + body
-        self._outbox.send(data, seconds, bool(self.waiting), descriptor)
+        try:
+            frames.send_all(self.socket, data, () if descriptor is None else (descriptor,))
+        except OSError:
+            pass  # nobody waits for it any more; the next read says so
         if descriptor is not None:
             os.close(descriptor)

@@ -7,45 +7,28 @@ from __future__ import annotations
 
 import pickle
 import sys
-import warnings
 from io import BytesIO
 from typing import Any
 
-from gpulease.pool import memory
-from gpulease.pool.pickling import MAIN, PROTOCOL, Beside, Packed, explained
+from gpulease.pool.pickling import PROTOCOL, Beside, Packed, explained
 
 Reduced = tuple[Any, ...]
 
 
 def pack_shared(value: dict[str, Any]) -> Packed:
-    """Plain pickle where that serves, else cloudpickle, as for items."""
-    # Pickle asks nobody about a bytearray.
-    value = {name: memoryview(part) if type(part) is bytearray else part for name, part in value.items()}
-    try:
-        packed = _dump(value, pickle.Pickler)
-        if MAIN not in packed.payload:
-            return packed
-    except Exception:
-        pass
     import cloudpickle
 
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, part: Any) -> Any:
+            return _reduced(part) or super().reducer_override(part)
+
+    # Pickle asks nobody about a bytearray.
+    value = {name: memoryview(part) if type(part) is bytearray else part for name, part in value.items()}
+    beside, file = Beside(), BytesIO()
     try:
-        return _dump(value, cloudpickle.Pickler)
+        Pickler(file, protocol=PROTOCOL, buffer_callback=beside.keep_inside).dump(value)
     except Exception as error:
         raise explained(value, "shared", error) from None
-
-
-def _dump(value: object, base: Any) -> Packed:
-    class Pickler(base):  # type: ignore[misc]
-        def reducer_override(self, part: Any) -> Any:
-            reduced = _reduced(part)
-            if reduced is not None:
-                return reduced
-            above = getattr(super(), "reducer_override", None)
-            return NotImplemented if above is None else above(part)
-
-    beside, file = Beside(), BytesIO()
-    Pickler(file, protocol=PROTOCOL, buffer_callback=beside.keep_inside).dump(value)
     return Packed(file.getvalue(), tuple(beside.buffers))
 
 
@@ -91,7 +74,7 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Reduced | None:
         return None
     # By its bytes: NumPy has no bfloat16.
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return _tensor, (pickle.PickleBuffer(memoryview(flat).toreadonly()), tensor.dtype, tuple(tensor.shape))
+    return _tensor, (pickle.PickleBuffer(flat), tensor.dtype, tuple(tensor.shape))
 
 
 def _has_numpy() -> bool:
@@ -113,8 +96,6 @@ def _tensor(buffer: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     """PyTorch knows no read-only tensor: a write to this one changes a page of this worker's own, and nobody else's."""
     import torch
 
-    if not memory.let_write(memoryview(buffer)):
-        buffer = bytearray(buffer)  # small, or in Ray's store
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it can be written to
-        return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(shape)
+    if memoryview(buffer).readonly:
+        buffer = bytearray(buffer)  # in Ray's store
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(shape)

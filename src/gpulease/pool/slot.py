@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpulease.pool import frames
 from gpulease.pool.log import Lines
-from gpulease.pool.outbox import make_page
-from gpulease.pool.process import Process
 
 SOURCES = str(Path(__file__).parents[2])
+# Not `-m`: `__main__` is the user's word. Nor PYTHONPATH, which is the environment of what a worker starts.
+START = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from gpulease.pool.worker import main
+main(int(sys.argv[2]))
+"""
 
 STARTING, READY, STOPPING, EMPTY = "starting", "ready", "stopping", "empty"
 
@@ -29,8 +34,7 @@ class Slot:
         self.gpus = ""
         self.lease: str | None = None
         self.broker: str | None = None  # where the lease is known
-        self.renewing = False  # its lease was ended: the next worker asks for another
-        self.since = 0.0
+        self.renewing = False  # another worker follows this one
         self.was_ready = self.waits = False
         self.failures = 0  # starts in a row of which nothing came
         self.process: Process | None = None
@@ -48,27 +52,16 @@ class Slot:
         """Called in the thread that lives as long as the crew: the worker ends with it."""
         ours, theirs = socket.socketpair()
         output, printing = os.pipe()
-        inherited = os.environ.get("PYTHONPATH")
-        environ = {**os.environ, "PYTHONPATH": f"{SOURCES}:{inherited}" if inherited else SOURCES}
-        words = [sys.executable, "-P", "-m", "gpulease.pool.worker", str(os.getpid())]
-        self.process = Process(words, environ, printing, theirs.fileno())
+        words = [sys.executable, "-P", "-c", START, SOURCES, str(os.getpid())]
+        self.process = Process(words, os.environ, printing, theirs.fileno())
         theirs.close()
         os.close(printing)
         self.pidfd, self.output = self.process.pidfd, output
         os.set_blocking(output, False)
         self._control, self._receiver = ours, frames.Receiver(ours)
         self.was_ready = self.waits = False
-        self.state, self.gpus, self.lease, self.since = STARTING, "", None, time.time()
-        restored = {"PYTHONPATH": inherited} if inherited else {}
-        body = pickle.dumps(
-            {
-                **setup,
-                "name": self.name,
-                "environ": {**setup["environ"], **restored},
-                "unset": [] if inherited else ["PYTHONPATH"],
-            }
-        )
-        self._tell(body, () if memory is None else (memory,))
+        self.state, self.gpus, self.lease = STARTING, "", None
+        self._tell(pickle.dumps({**setup, "name": self.name}), () if memory is None else (memory,))
 
     @property
     def control(self) -> int:
@@ -79,14 +72,13 @@ class Slot:
         assert self._receiver is not None
         return [pickle.loads(frame.body) for frame in self._receiver.receive()]
 
-    def open_session(self) -> tuple[socket.socket, int, int]:
-        """A new connection with the worker for one program: our end of it, the tokens, the page of results."""
+    def open_session(self) -> tuple[socket.socket, int]:
+        """A new connection with the worker for one program: our end of it, and the tokens."""
         ours, theirs = socket.socketpair()
         tokens = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        page = make_page()
         with theirs:
-            self._tell(pickle.dumps({"do": "session"}), (theirs.fileno(), tokens, page))
-        return ours, tokens, page
+            self._tell(pickle.dumps({"do": "session"}), (theirs.fileno(), tokens))
+        return ours, tokens
 
     def stop(self) -> None:
         """A ready worker ends after what it runs now; one that still waits or loads ends at once."""
@@ -119,3 +111,45 @@ class Slot:
             frames.send_all(self._control, data, descriptors)
         except OSError:
             pass  # it ended; its end is noticed by itself
+
+
+class Process:
+    """A child process, started without `subprocess`.
+
+    `Popen` learns that the program has started from the end of a pipe. A program that forks in another thread at that
+    moment, as `multiprocessing` does, gives a copy of the pipe to its own child, and `Popen` waits for that child's
+    end. `posix_spawn` has no pipe.
+    """
+
+    def __init__(self, words: list[str], environ: Mapping[str, str], output: int, passed: int) -> None:
+        """In a session of its own. `output` becomes stdout and stderr, `passed` descriptor 3."""
+        actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, output, 1),
+            (os.POSIX_SPAWN_DUP2, output, 2),
+            (os.POSIX_SPAWN_DUP2, passed, 3),
+        ]
+        # Python ignores these two for itself; a program expects the system's way.
+        usual = [signal.SIGPIPE, signal.SIGXFSZ]
+        self.pid = os.posix_spawn(
+            words[0], words, environ, file_actions=actions, setsid=True, setsigmask=[], setsigdef=usual
+        )
+        self.pidfd = os.pidfd_open(self.pid)
+        self._code: int | None = None
+
+    def kill(self) -> None:
+        if self._code is None:
+            try:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def wait(self) -> int:
+        """Its exit code, or the negative number of the signal that ended it."""
+        if self._code is None:
+            try:
+                self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:  # somebody else in this program waits for every child
+                self._code = 255
+            os.close(self.pidfd)
+        return self._code

@@ -1,60 +1,124 @@
-"""Notices that a worker's lease was ended from outside, as by `gpulease release`: then its GPU may be somebody else's.
+"""What the pool has to know of its broker's state: leases that ended, and who else waits.
 
-The broker tells nobody. So a small thread asks it now and then: the reactor's must not wait for anybody.
+A small thread listens to the broker, since the reactor's must not wait for anybody. Whoever is told hears it in the
+reactor's thread.
 """
 
 from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpulease.errors import GpuleaseError
-from gpulease.pool.crew import Crew
-from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, STARTING
 
-LOOK = 1.0  # seconds between looks
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpulease.pool.reactor import Reactor
+    from gpulease.pool.slot import Slot
+
+AGAIN = 1.0  # seconds before a broker that is not there is looked for again
+LISTEN = 0.2  # seconds after which the thread sees whether it is still wanted
 
 
-class LeaseWatch:
-    def __init__(self, crew: Crew, reactor: Reactor) -> None:
-        self._crew, self._reactor = crew, reactor
+class _Watch:
+    """Subscribed to one topic, at the broker that `_broker` names once it can."""
+
+    topic: str
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="gpulease-pool-watch", daemon=True)
 
     def begin(self) -> None:
-        self._thread = threading.Thread(target=self._look, name="gpulease-pool-leases", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
+        """Its thread is gone then, unless the broker hangs: for that nobody waits."""
         self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(AGAIN)
 
-    def join(self) -> None:
-        """For a broker that hangs nobody waits."""
-        if self._thread is not None:
-            self._thread.join(LOOK)
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._listen()
+            except (GpuleaseError, OSError):
+                self._ended.wait(AGAIN)  # no broker now: it will know what it knew when it is back
 
-    def _look(self) -> None:
-        while not self._ended.wait(LOOK):
-            held = {
-                slot.lease: (slot, slot.broker)
-                for slot in list(self._crew.slots)
-                if slot.lease is not None and slot.state in (READY, STARTING)
-            }
-            for lease, (slot, broker) in held.items():
-                if _is_over(lease, broker):
-                    self._reactor.call(partial(self._crew.renew, slot, lease))
+    def _listen(self) -> None:
+        from gpulease.client import Client
+        from gpulease.subscription import Subscription
+
+        known, broker = self._broker()
+        if not known:
+            self._ended.wait(LISTEN)
+            return
+        with Subscription(self.topic, client=Client(start=False, directory=broker)) as told:
+            while not self._ended.is_set():
+                if told.receive(LISTEN):
+                    self._heard(told.rows.get(self.topic, {}))
+
+    def _broker(self) -> tuple[bool, str | None]:
+        """Whether it is known, and where it is; None for the one that commands would use."""
+        return True, None
+
+    def _heard(self, rows: dict[str, Any]) -> None:
+        raise NotImplementedError
 
 
-def _is_over(lease: str, broker: str | None) -> bool:
-    """Only where its own broker says so: one that cannot be asked now will know the lease when it is back."""
+class Holders(Protocol):
+    """Workers that hold leases."""
+
+    slots: list[Slot]
+
+    def renew(self, slot: Slot, lease: str) -> None: ...
+
+
+class LeaseWatch(_Watch):
+    """Tells that a worker's lease was ended from outside: then its GPU may be somebody else's."""
+
+    topic = "leases"
+
+    def __init__(self, reactor: Reactor, holders: Holders) -> None:
+        super().__init__(reactor)
+        self._holders = holders
+
+    def _broker(self) -> tuple[bool, str | None]:
+        held = [slot for slot in list(self._holders.slots) if slot.lease is not None]
+        return (True, held[0].broker) if held else (False, None)
+
+    def _heard(self, rows: dict[str, Any]) -> None:
+        for slot in list(self._holders.slots):
+            lease = slot.lease
+            if lease is None or lease in rows or slot.state not in (READY, STARTING):
+                continue
+            if not _is_held(slot.broker, lease):  # else it is so new that the broker has not told of it yet
+                self._reactor.call(partial(self._holders.renew, slot, lease))
+
+
+class LineWatch(_Watch):
+    """Tells which requests stand ahead of ours in the line, and how many GPUs each wants."""
+
+    topic = "line"
+
+    def __init__(self, reactor: Reactor, priority: int, told: Callable[[dict[str, int]], None]) -> None:
+        super().__init__(reactor)
+        self._priority, self._told = priority, told
+
+    def _heard(self, rows: dict[str, Any]) -> None:
+        waiting = {id: row["gpus"] for id, row in rows.items() if row["priority"] < self._priority}
+        self._reactor.call(partial(self._told, waiting))
+
+
+def _is_held(directory: str | None, lease: str) -> bool:
     from gpulease.client import Client
 
+    client = Client(start=False, directory=directory)
     try:
-        client = Client(start=False, directory=broker)
-        try:
-            return not client.ask("taken", id=lease)["taken"]
-        finally:
-            client.close()
-    except (GpuleaseError, OSError):
-        return False
+        return bool(client.ask("taken", id=lease)["taken"])
+    finally:
+        client.close()

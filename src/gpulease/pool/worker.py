@@ -1,6 +1,6 @@
 """A worker process: takes its lease, runs `init`, then works off items until whoever started it is gone.
 
-Started as `python -m gpulease.pool.worker PARENT`, with its connection as descriptor 3. Nothing of the user's is
+Started by `slot`, with its connection as descriptor 3. Nothing of the user's is
 imported before the lease is held and CUDA_VISIBLE_DEVICES is set.
 """
 
@@ -117,14 +117,12 @@ class Worker:
 
     def _take_lease(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         os.environ.update(setup["environ"])
-        for name in setup["unset"]:
-            os.environ.pop(name, None)
         if setup["request"] is None:  # under a lease that somebody above it holds
             held, broker, gpus, uuids = None, None, setup["gpus"], tuple(setup["uuids"])
         else:
             lease = self._acquire(setup["request"])
             self._lease = lease
-            held, broker = lease.id, lease._directory
+            held, broker = lease.id, lease.directory
             gpus, uuids = lease.indices, tuple(device.uuid for device in lease.devices)
         context.enter(context.Worker(setup["name"], gpus, uuids, held))
         self._tell(leased=held, broker=broker, gpus=gpus)
@@ -141,16 +139,16 @@ class Worker:
 
     def _load(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         sys.path[:] = setup["path"]
-        shared = from_body(setup["shared"], descriptors, writable=False) if setup["shared"] else {}
-        if setup["shared_files"]:
-            from gpulease.pool.files import load_files
-
-            shared.update(load_files(setup["shared_files"]))
+        shared = from_body(setup["shared"], descriptors) if setup["shared"] else {}
         current = context.worker()._replace(shared=MappingProxyType(shared))
         context.enter(current)
         if setup["init"] is not None:
             function, arguments = unpack(setup["init"])
-            context.enter(current._replace(state=_callable(function)(*arguments)))
+            if isinstance(function, str):  # as `module:function`
+                from gpulease.pool.plan import find_function
+
+                function = find_function(function)
+            context.enter(current._replace(state=function(*arguments)))
 
     # ---------------------------------------------------------------- working
 
@@ -165,14 +163,8 @@ class Worker:
             self._work()
 
     def _work(self) -> None:
-        """All that one program sent; or, for several programs, one item of each in turn."""
-        sessions = list(self._sessions.values())
-        if len(sessions) == 1:
-            waiting, run_next = sessions[0].waiting, sessions[0].run_next
-            while waiting:
-                run_next()
-            return
-        for session in sessions:
+        """One item of each program in turn."""
+        for session in self._sessions.values():
             if session.waiting:
                 session.run_next()
 
@@ -197,9 +189,8 @@ class Worker:
         if told["do"] == "stop":
             self._running = False
         else:
-            connected, tokens, page = frame.descriptors
-            session = Session(socket.socket(fileno=connected), tokens, page)
-            self._sessions[connected] = session
+            connected, tokens = frame.descriptors
+            self._sessions[connected] = Session(socket.socket(fileno=connected), tokens)
             self._poll.register(connected, select.POLLIN)
 
     # ---------------------------------------------------------------- telling
@@ -216,18 +207,3 @@ class Worker:
             known = None
         text = "".join(traceback.format_exception(error))
         self._tell(failed=doing, known=known, short=short_of(error), text=text)
-
-
-def _callable(function: Any) -> Any:
-    """A function, or the one that `module:function` names."""
-    if not isinstance(function, str):
-        return function
-    from gpulease.pool.files import find_function
-
-    return find_function(function)
-
-
-if __name__ == "__main__":
-    from gpulease.pool.worker import main as imported_main  # not as `__main__`, which is the user's word
-
-    imported_main(int(sys.argv[1]))

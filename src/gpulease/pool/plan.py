@@ -1,0 +1,241 @@
+"""What a pool was asked for, checked, as a plan of workers; and whether this machine could ever serve it.
+
+Said when the pool is made, not by a worker later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpulease.errors import NotEnoughDevices, UsageError
+from gpulease.pool import context
+from gpulease.pool.pickling import Packed, name_of, pack_whole
+from gpulease.pool.sharing import pack_shared
+
+if TYPE_CHECKING:
+    from gpulease.model import Device, Request
+
+ALL_IDLE = "all-idle"
+POLITE = 100  # the priority of a pool that takes only what is idle: everybody else is sooner
+MOST_WORKERS = 1024
+
+
+class Plan(NamedTuple):
+    """What workers to start."""
+
+    workers: int
+    request: Mapping[str, Any]  # of each worker's lease
+    init: bytes | None  # the pickle of (function, arguments)
+    shared: Packed | None
+    elastic: bool = False  # as many as there are idle devices; `workers` is the most
+
+
+def check_engine(engine: str, address: str | None) -> None:
+    if engine not in ("local", "ray"):
+        raise UsageError(f"There is no engine {engine!r}.", "Use 'local' or 'ray'.")
+    if address is not None and engine != "ray":
+        raise UsageError("An address is for Ray.", "Add engine='ray', or leave out address=.")
+
+
+def make_plan(
+    gpus: int | str,
+    gpus_per_worker: int,
+    request: Mapping[str, Any],
+    init: Callable[..., Any] | str | None,
+    initargs: tuple[Any, ...],
+    shared: Mapping[str, Any] | None,
+    retries: int,
+) -> Plan:
+    each = _whole(gpus_per_worker, "gpus_per_worker")
+    if request.get("mem") is not None and each != 1:
+        raise UsageError("A share by memory is of one GPU.", "Leave out mem= or gpus_per_worker=.")
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise UsageError(f"retries is {retries!r}.", "Give 0 or more.")
+    elastic = gpus == ALL_IDLE
+    workers = MOST_WORKERS if elastic else _workers(gpus, each)
+    wanted = {name: value for name, value in request.items() if value is not None}
+    wanted.setdefault("priority", POLITE if elastic else 5)
+    read_request({**wanted, "gpus": each})
+    return Plan(workers, {**wanted, "gpus": each}, _init(init, initargs), _shared(shared), elastic)
+
+
+def _workers(gpus: int | str, each: int) -> int:
+    if isinstance(gpus, str):
+        raise UsageError(f"gpus is {gpus!r}.", f"Give a number, or {ALL_IDLE!r}.")
+    total = _whole(gpus, "gpus")
+    if total % each:
+        raise UsageError(f"{total} GPUs cannot be divided among workers of {each}.", "Ask for a multiple.")
+    return total // each
+
+
+def _whole(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_WORKERS:
+        raise UsageError(f"{name} is {value!r}.", f"Give a whole number from 1 to {MOST_WORKERS}.")
+    return value
+
+
+def _init(init: Callable[..., Any] | str | None, initargs: tuple[Any, ...]) -> bytes | None:
+    if init is None:
+        return None
+    if not callable(init) and not isinstance(init, str):
+        raise UsageError(f"init is {init!r}.", "Give a function.")
+    if not isinstance(initargs, Iterable) or isinstance(initargs, (str, bytes)):
+        raise UsageError(f"initargs is {initargs!r}.", "Give a tuple, as (3,) for one argument.")
+    return pack_whole((init, tuple(initargs)), f"init, {name_of(init)}")
+
+
+def _shared(shared: Mapping[str, Any] | None) -> Packed | None:
+    if shared is None:
+        return None
+    if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):
+        raise UsageError("shared is not a dictionary with names as keys.", "Write it as shared={'name': value}.")
+    return pack_shared(dict(shared)) if shared else None
+
+
+def named_plan(options: Mapping[str, Any], shared: Mapping[str, Any]) -> Plan:
+    """The plan of a named pool, from the options of `gpulease pool start`."""
+    init = options["init"]
+    return make_plan(options["gpus"], options["gpus_per_worker"], options["request"], init, (), shared, 1)
+
+
+# -------------------------------------------------------------------- whether it can be had here
+
+
+def read_request(options: Mapping[str, Any]) -> Request:
+    """The lease that each worker will ask for. Raises UsageError for what makes no sense."""
+    from gpulease import messages
+    from gpulease.request_fields import request_fields
+
+    if not isinstance(options.get("note"), (str, type(None))):
+        raise UsageError(f"note is {options['note']!r}.", "Give a text.")
+    try:
+        fields = request_fields(options)
+    except TypeError as error:
+        raise UsageError(f"An option of the workers' leases makes no sense: {error}.", "See `acquire`.") from None
+    return messages.read_request(fields)
+
+
+def check_devices(plan: Plan) -> None:
+    """Raises NotEnoughDevices when the plan can never be had here."""
+    each = plan.request.get("gpus", 1)
+    above = context.inside()
+    if above is not None:
+        return _check_nested(plan.workers * each, len(above.uuids))
+    devices = _devices()
+    if devices:  # else a worker says why there are none
+        _check_fits(plan, read_request(plan.request), devices)
+
+
+def _check_nested(wanted: int, there: int) -> None:
+    if wanted > there:
+        raise NotEnoughDevices(
+            f"A pool in a worker asks for {wanted} GPUs, and the worker has {there}.",
+            "A nested pool divides its worker's own GPUs: ask for fewer, or give the outer workers more.",
+        )
+
+
+def _devices() -> list[Device]:
+    from gpulease.client import Client
+    from gpulease.model import Device
+
+    client = Client()
+    try:
+        rows = client.ask("status")["devices"]
+    finally:
+        client.close()
+    known = set(Device._fields) - {"processes"}
+    return [Device(**{name: value for name, value in row.items() if name in known}) for row in rows]
+
+
+def _check_fits(plan: Plan, request: Request, devices: Sequence[Device]) -> None:
+    from gpulease.planner import refusal
+    from gpulease.selection import find
+
+    request = request._replace(
+        devices=tuple(find(name, devices).uuid for name in request.devices),
+        exclude=tuple(find(name, devices).uuid for name in request.exclude),
+    )
+    fitting = [device for device in devices if refusal(request, device) is None]
+    wanted = 1 if plan.elastic else plan.workers
+    if wanted > _most_workers(request, fitting):
+        raise _too_few(request, wanted, len(fitting), len(devices), _most_workers(request, fitting))
+
+
+def _most_workers(request: Request, devices: Sequence[Device]) -> int:
+    if request.memory is None:
+        return len(devices) // request.gpus
+    # Where the driver does not tell the memory, one share is as good a guess as any.
+    share = request.memory
+    return sum(1 if device.memory_total is None else device.memory_total // share for device in devices)
+
+
+def _too_few(request: Request, wanted: int, fitting: int, there: int, most: int) -> NotEnoughDevices:
+    if request.memory is not None:
+        from gpulease.quantities import format_bytes
+
+        asked = f"{wanted} share{'' if wanted == 1 else 's'} of {format_bytes(request.memory)}"
+        text = f"The pool asks for {asked}, and {most or 'none'} fit on this machine."
+        return NotEnoughDevices(text, f"Ask for at most {most}, or for smaller ones." if most else "Ask for less.")
+    gpus = wanted * request.gpus
+    asked = f"The pool asks for {gpus} GPU{'' if gpus == 1 else 's'}"
+    if fitting == there:
+        return NotEnoughDevices(
+            f"{asked}, and this machine has {there}.", "Ask for fewer, or share them by memory with mem=."
+        )
+    return NotEnoughDevices(
+        f"{asked}, and of the {there} here {fitting} fit{'s' if fitting == 1 else ''} what it says of them.",
+        "Ask for fewer, or check name=, devices=, exclude= and min_memory=.",
+    )
+
+
+# -------------------------------------------------------------------- what `gpulease pool start` names in words
+
+
+def find_function(text: str) -> Callable[..., Any]:
+    """The function that `module:function` names."""
+    module, name = check_function_name(text)
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UsageError(f"The module {module!r} has no function {name!r}.", "Write it as module:function.")
+    return found  # type: ignore[no-any-return]
+
+
+def check_function_name(text: str) -> tuple[str, str]:
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise UsageError(f"{text[:80]!r} names no function.", "Write it as module:function.")
+    return module, name
+
+
+def load_files(paths: Iterable[str]) -> dict[str, Any]:
+    """Arrays by name. A `.npz` gives its own names; a `.npy` and any other file are named after the file."""
+    shared: dict[str, Any] = {}
+    for path in paths:
+        for name, value in _load(path).items():
+            if name in shared:
+                raise UsageError(f"Two shared files have an entry {name!r}.", "Rename one of them.")
+            shared[name] = value
+    return shared
+
+
+def _load(path: str) -> dict[str, Any]:
+    stem, ending = os.path.splitext(os.path.basename(path))
+    try:
+        if ending not in (".npz", ".npy"):
+            with open(path, "rb") as file:
+                return {stem: file.read()}
+        import numpy
+
+        loaded = numpy.load(path, allow_pickle=False)
+        return {name: loaded[name] for name in loaded.files} if ending == ".npz" else {stem: loaded}
+    except ImportError:
+        raise UsageError(f"To share {path!r}, NumPy is needed.", "Install it: pip install numpy.") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"The shared file {path!r} cannot be read: {error}.", "Give a .npz, .npy or plain file."
+        ) from None
