@@ -96,7 +96,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _start(arguments: Namespace) -> int:
-    from gpulease.pool import places
+    from gpulease.pool import pool_places as places
 
     path = places.socket_path(arguments.name)
     places.prepare_folder()
@@ -180,7 +180,7 @@ def _report(name: str) -> int:
 
 
 def _last_trouble(name: str) -> str:
-    from gpulease.pool.places import log_path
+    from gpulease.pool.pool_places import log_path
 
     with open(log_path(name), errors="replace") as file:
         ends = [line for line in file if f"pool {name} ends: " in line]
@@ -208,7 +208,7 @@ def _list(arguments: Namespace) -> int:
 
 
 def _names() -> list[str]:
-    from gpulease.pool.places import names
+    from gpulease.pool.pool_places import names
 
     return names()
 
@@ -233,7 +233,7 @@ def _row(told: dict[str, Any]) -> tuple[str, ...]:
 def _log(arguments: Namespace) -> int:
     from collections import deque
 
-    from gpulease.pool.places import listens, log_path
+    from gpulease.pool.pool_places import listens, log_path
 
     path = log_path(arguments.name)
     if not os.path.exists(path):
@@ -266,6 +266,6 @@ def _stop(arguments: Namespace) -> int:
 
 
 def _exists(name: str) -> bool:
-    from gpulease.pool.places import listens, socket_path
+    from gpulease.pool.pool_places import listens, socket_path
 
     return os.path.exists(socket_path(name)) and listens(name)

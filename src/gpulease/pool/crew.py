@@ -16,9 +16,9 @@ from gpulease.pool.elastic import Elastic
 from gpulease.pool.failures import Ending, RemoteTraceback, ending_of
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import to_body
-from gpulease.pool.plan import Plan
+from gpulease.pool.plan import PoolPlan
 from gpulease.pool.reactor import Reactor
-from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, Slot
+from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, WorkerSlot
 from gpulease.pool.watching import LeaseWatch
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ MOST_FAILURES = 3  # starts of a worker in a row that end before it is ready
 GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 
 
-class Owner(Protocol):
-    def worker_ready(self, slot: Slot) -> None: ...
+class CrewOwner(Protocol):
+    def worker_ready(self, slot: WorkerSlot) -> None: ...
 
-    def worker_waits(self, slot: Slot) -> None:
+    def worker_waits(self, slot: WorkerSlot) -> None:
         """It stands in the line."""
 
-    def worker_retires(self, slot: Slot) -> None:
+    def worker_retires(self, slot: WorkerSlot) -> None:
         """It gets nothing new, and will be gone."""
 
-    def worker_gone(self, slot: Slot, ending: Ending) -> None: ...
+    def worker_gone(self, slot: WorkerSlot, ending: Ending) -> None: ...
 
     def crew_broken(self, error: GpuleaseError) -> None: ...
 
@@ -45,16 +45,18 @@ class Owner(Protocol):
 
 
 class Crew:
-    def __init__(self, reactor: Reactor, log: Log, owner: Owner, plan: Plan, engine: Engine | None = None) -> None:
+    def __init__(
+        self, reactor: Reactor, log: Log, owner: CrewOwner, plan: PoolPlan, engine: Engine | None = None
+    ) -> None:
         """`engine`: where the work is seen that the workers do, so that an elastic crew can follow it."""
-        self.slots: list[Slot] = []
+        self.slots: list[WorkerSlot] = []
         self._reactor, self._log, self._owner = reactor, log, owner
         self._setup, self._memory = make_setup(plan)
         self._plan = plan._replace(shared=None)  # the copy in shared memory is the one that is kept
         self._elastic = Elastic(self, reactor, plan, engine) if plan.elastic else None
         self._watch = LeaseWatch(reactor, self)
         self._stopping = self._gone = False
-        self._given_up: set[Slot] = set()
+        self._given_up: set[WorkerSlot] = set()
         self._trouble: GpuleaseError | None = None
 
     def begin(self) -> None:
@@ -69,10 +71,10 @@ class Crew:
     def add(self, changes: dict[str, Any] | None = None) -> None:
         """One worker more; `changes` to the setup are for it alone."""
         if not self._stopping:
-            self.slots.append(Slot(len(self.slots) + 1))
+            self.slots.append(WorkerSlot(len(self.slots) + 1))
             self._start(self.slots[-1], changes)
 
-    def fill(self, slot: Slot) -> None:
+    def fill(self, slot: WorkerSlot) -> None:
         """A worker for a place that was emptied on purpose."""
         if slot.state == EMPTY and not self._stopping:
             self._start(slot)
@@ -85,7 +87,7 @@ class Crew:
         """How many workers will be ready soon, as far as is known: they do not wait in the line."""
         return sum(slot.state == STARTING and not slot.waits for slot in self.slots if slot not in self._given_up)
 
-    def renew(self, slot: Slot, lease: str) -> None:
+    def renew(self, slot: WorkerSlot, lease: str) -> None:
         """The worker's lease is over: it ends after what it runs, and the next one stands in the line again."""
         if slot.lease != lease or slot.state not in (READY, STARTING) or self._stopping:
             return
@@ -93,7 +95,7 @@ class Crew:
         slot.renewing = True
         self.retire(slot)
 
-    def retire(self, slot: Slot) -> None:
+    def retire(self, slot: WorkerSlot) -> None:
         """It ends after what it runs."""
         self._owner.worker_retires(slot)
         slot.stop()
@@ -115,14 +117,14 @@ class Crew:
 
     # ---------------------------------------------------------------- one worker's life
 
-    def _start(self, slot: Slot, changes: dict[str, Any] | None = None) -> None:
+    def _start(self, slot: WorkerSlot, changes: dict[str, Any] | None = None) -> None:
         slot.start({**self._setup, **(changes or {})}, self._memory)
         self._reactor.watch(slot.control, lambda: self._hear(slot))
         self._reactor.watch(slot.output, lambda: self._print(slot))
         self._reactor.watch(slot.pidfd, lambda: self._ended(slot))
         self._log.note(f"{slot.name} starts (pid {slot.process.pid if slot.process else 0})")
 
-    def _hear(self, slot: Slot) -> None:
+    def _hear(self, slot: WorkerSlot) -> None:
         try:
             for told in slot.hear():
                 self._told(slot, told)
@@ -131,7 +133,7 @@ class Crew:
         except EOFError:
             self._reactor.unwatch(slot.control)
 
-    def _told(self, slot: Slot, told: dict[str, Any]) -> None:
+    def _told(self, slot: WorkerSlot, told: dict[str, Any]) -> None:
         if "leased" in told:
             slot.lease, slot.broker, slot.gpus = told["leased"], told["broker"], told["gpus"]
             slot.waits = False
@@ -151,7 +153,7 @@ class Crew:
         else:
             self._failed(slot, told)
 
-    def _failed(self, slot: Slot, told: dict[str, Any]) -> None:
+    def _failed(self, slot: WorkerSlot, told: dict[str, Any]) -> None:
         """It said itself that it cannot work. To try again would raise the same again."""
         doing = "could not get its lease" if told["failed"] == "lease" else "failed in `init`"
         detail = "" if told["known"] else told["text"].rstrip()
@@ -165,7 +167,7 @@ class Crew:
         self._trouble = trouble
         self._given_up.add(slot)
 
-    def _print(self, slot: Slot) -> bool:
+    def _print(self, slot: WorkerSlot) -> bool:
         """Whether there may be more; a child of its own may hold the pipe open after its end."""
         try:
             data = os.read(slot.output, 1 << 16)
@@ -177,7 +179,7 @@ class Crew:
             self._log.printed(slot.label, line)
         return bool(data)
 
-    def _ended(self, slot: Slot) -> None:
+    def _ended(self, slot: WorkerSlot) -> None:
         self._hear(slot)
         while self._print(slot):
             pass
@@ -198,7 +200,7 @@ class Crew:
         elif self._stopping:
             self._check_gone()
 
-    def _replace(self, slot: Slot, ending: Ending) -> None:
+    def _replace(self, slot: WorkerSlot, ending: Ending) -> None:
         slot.failures = 0 if slot.was_ready else slot.failures + 1
         if slot.failures >= MOST_FAILURES and slot not in self._given_up:
             self._given_up.add(slot)
@@ -223,7 +225,7 @@ class Crew:
         self._owner.crew_gone()
 
 
-def make_setup(plan: Plan) -> tuple[dict[str, Any], int | None]:
+def make_setup(plan: PoolPlan) -> tuple[dict[str, Any], int | None]:
     """What each worker is told at its start, and the memory with what all of them share."""
     shared, memory = (b"", None) if plan.shared is None else to_body(plan.shared)
     setup = {
@@ -238,7 +240,7 @@ def make_setup(plan: Plan) -> tuple[dict[str, Any], int | None]:
     return setup, memory
 
 
-def nested_devices(plan: Plan) -> list[dict[str, Any]]:
+def nested_devices(plan: PoolPlan) -> list[dict[str, Any]]:
     """In a worker of another pool: its own devices, divided. A lease of their own would wait for what it holds."""
     above = context.inside()
     if above is None:

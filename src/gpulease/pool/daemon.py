@@ -18,14 +18,15 @@ from typing import Any
 from gpulease import __version__
 from gpulease.errors import GpuleaseError
 from gpulease.identity import peer
-from gpulease.pool import frames, places
+from gpulease.pool import frames
+from gpulease.pool import pool_places as places
 from gpulease.pool.crew import Crew
 from gpulease.pool.failures import Ending
 from gpulease.pool.frames import Receiver
 from gpulease.pool.log import Log
 from gpulease.pool.plan import load_files, named_plan
 from gpulease.pool.reactor import Reactor
-from gpulease.pool.slot import READY, STARTING, Slot
+from gpulease.pool.slot import READY, STARTING, WorkerSlot
 
 PYTHON = list(sys.version_info[:2])
 
@@ -116,7 +117,7 @@ class Daemon:
             text = f"The pool runs Python {PYTHON[0]}.{PYTHON[1]}." if asked == "connect" else "Not understood."
             program.send({"error": {"what": text, "next_step": "Use the Python that started the pool."}})
 
-    def _introduce(self, program: Program, slot: Slot) -> None:
+    def _introduce(self, program: Program, slot: WorkerSlot) -> None:
         connected, tokens = slot.open_session()
         program.send({"joined": {"name": slot.name, "gpus": slot.gpus}}, (connected.fileno(), tokens))
         connected.close()
@@ -144,18 +145,18 @@ class Daemon:
 
     # ---------------------------------------------------------------- what the crew tells
 
-    def worker_ready(self, slot: Slot) -> None:
+    def worker_ready(self, slot: WorkerSlot) -> None:
         for program in self._programs:
             if program.uses_workers:
                 self._introduce(program, slot)
 
-    def worker_waits(self, slot: Slot) -> None:
+    def worker_waits(self, slot: WorkerSlot) -> None:
         pass  # `status` tells
 
-    def worker_retires(self, slot: Slot) -> None:
+    def worker_retires(self, slot: WorkerSlot) -> None:
         pass  # programs take back what it has not begun, once it is gone
 
-    def worker_gone(self, slot: Slot, ending: Ending) -> None:
+    def worker_gone(self, slot: WorkerSlot, ending: Ending) -> None:
         for program in self._programs:
             if program.uses_workers:
                 program.send({"left": {"name": slot.name, "ending": list(ending)}})

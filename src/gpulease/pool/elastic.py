@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpulease.pool.slot import EMPTY, READY, STARTING, Slot
+from gpulease.pool.slot import EMPTY, READY, STARTING, WorkerSlot
 from gpulease.pool.watching import LineWatch
 
 if TYPE_CHECKING:
     from gpulease.pool.crew import Crew
     from gpulease.pool.engine import Engine
     from gpulease.pool.link import Link
-    from gpulease.pool.plan import Plan
+    from gpulease.pool.plan import PoolPlan
     from gpulease.pool.reactor import Reactor
 
 LOOK = 1.0  # seconds between looks at whether there is work
@@ -25,7 +25,7 @@ IDLE = 5.0  # seconds without work after which a worker is let go, down to one
 class Elastic:
     """`engine` is None for a named pool, which does not see what programs do: it keeps warm whatever is idle."""
 
-    def __init__(self, crew: Crew, reactor: Reactor, plan: Plan, engine: Engine | None) -> None:
+    def __init__(self, crew: Crew, reactor: Reactor, plan: PoolPlan, engine: Engine | None) -> None:
         self._crew, self._engine, self._reactor = crew, engine, reactor
         self._each: int = plan.request["gpus"]
         self._idle_looks = 0
@@ -90,5 +90,5 @@ class Elastic:
         for slot in ready[: min(count, len(ready) - 1)]:
             self._crew.retire(slot)
 
-    def _load(self, slot: Slot) -> int:
+    def _load(self, slot: WorkerSlot) -> int:
         return next((len(link.in_flight) for link in self._links() if link.name == slot.name), 0)

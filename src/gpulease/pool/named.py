@@ -8,7 +8,8 @@ import sys
 from typing import Any
 
 from gpulease.errors import PoolBroken, PoolClosed
-from gpulease.pool import frames, places
+from gpulease.pool import frames
+from gpulease.pool import pool_places as places
 from gpulease.pool.engine import Engine
 from gpulease.pool.failures import Ending
 from gpulease.pool.frames import Receiver

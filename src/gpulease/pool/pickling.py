@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 from gpulease.errors import CannotPickle
-from gpulease.pool import memory
+from gpulease.pool import memory_files as memory
 
 PROTOCOL = 5
 MAIN = b"__main__"

@@ -23,7 +23,7 @@ POLITE = 100  # the priority of a pool that takes only what is idle: everybody e
 MOST_WORKERS = 1024
 
 
-class Plan(NamedTuple):
+class PoolPlan(NamedTuple):
     """What workers to start."""
 
     workers: int
@@ -48,7 +48,7 @@ def make_plan(
     initargs: tuple[Any, ...],
     shared: Mapping[str, Any] | None,
     retries: int,
-) -> Plan:
+) -> PoolPlan:
     each = _whole(gpus_per_worker, "gpus_per_worker")
     if request.get("mem") is not None and each != 1:
         raise UsageError("A share by memory is of one GPU.", "Leave out mem= or gpus_per_worker=.")
@@ -59,7 +59,7 @@ def make_plan(
     wanted = {name: value for name, value in request.items() if value is not None}
     wanted.setdefault("priority", POLITE if elastic else 5)
     read_request({**wanted, "gpus": each})
-    return Plan(workers, {**wanted, "gpus": each}, _init(init, initargs), _shared(shared), elastic)
+    return PoolPlan(workers, {**wanted, "gpus": each}, _init(init, initargs), _shared(shared), elastic)
 
 
 def _workers(gpus: int | str, each: int) -> int:
@@ -95,7 +95,7 @@ def _shared(shared: Mapping[str, Any] | None) -> Packed | None:
     return pack_shared(dict(shared)) if shared else None
 
 
-def named_plan(options: Mapping[str, Any], shared: Mapping[str, Any]) -> Plan:
+def named_plan(options: Mapping[str, Any], shared: Mapping[str, Any]) -> PoolPlan:
     """The plan of a named pool, from the options of `gpulease pool start`."""
     init = options["init"]
     return make_plan(options["gpus"], options["gpus_per_worker"], options["request"], init, (), shared, 1)
@@ -118,7 +118,7 @@ def read_request(options: Mapping[str, Any]) -> Request:
     return messages.read_request(fields)
 
 
-def check_devices(plan: Plan) -> None:
+def check_devices(plan: PoolPlan) -> None:
     """Raises NotEnoughDevices when the plan can never be had here."""
     each = plan.request.get("gpus", 1)
     above = context.inside()
@@ -150,7 +150,7 @@ def _devices() -> list[Device]:
     return [Device(**{name: value for name, value in row.items() if name in known}) for row in rows]
 
 
-def _check_fits(plan: Plan, request: Request, devices: Sequence[Device]) -> None:
+def _check_fits(plan: PoolPlan, request: Request, devices: Sequence[Device]) -> None:
     from gpulease.planner import refusal
     from gpulease.selection import find
 

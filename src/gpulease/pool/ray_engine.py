@@ -26,14 +26,14 @@ from gpulease.pool.items import Item
 from gpulease.pool.link import Link
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import Packed, pack, unpack
-from gpulease.pool.plan import Plan
+from gpulease.pool.plan import PoolPlan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.window import Window
 
 MOST_FAILURES = 3
 
 
-def start_on_ray(plan: Plan, log: Log, retries: int, address: str | None) -> Engine:
+def start_on_ray(plan: PoolPlan, log: Log, retries: int, address: str | None) -> Engine:
     return Cluster(plan, log, retries, address).engine
 
 
@@ -90,7 +90,7 @@ class RayLink(Link):
 class Cluster:
     """The actors, as a source of workers."""
 
-    def __init__(self, plan: Plan, log: Log, retries: int, address: str | None) -> None:
+    def __init__(self, plan: PoolPlan, log: Log, retries: int, address: str | None) -> None:
         self._ray = _load_ray()
         self._log = log
         self._started_ray = _connect(self._ray, address)
@@ -204,7 +204,7 @@ def _connect(ray: Any, address: str | None) -> bool:
     return True
 
 
-def _count_workers(ray: Any, plan: Plan) -> int:
+def _count_workers(ray: Any, plan: PoolPlan) -> int:
     if plan.request.get("mem") is not None:
         raise UsageError("Ray knows no shares by memory.", "Leave out mem=.")
     each: int = plan.request["gpus"]

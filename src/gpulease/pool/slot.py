@@ -26,7 +26,7 @@ main(int(sys.argv[2]))
 STARTING, READY, STOPPING, EMPTY = "starting", "ready", "stopping", "empty"
 
 
-class Slot:
+class WorkerSlot:
     def __init__(self, number: int) -> None:
         self.number = number
         self.name = f"worker {number}"
@@ -37,7 +37,7 @@ class Slot:
         self.renewing = False  # another worker follows this one
         self.was_ready = self.waits = False
         self.failures = 0  # starts in a row of which nothing came
-        self.process: Process | None = None
+        self.process: WorkerProcess | None = None
         self.pidfd = -1
         self.output = -1
         self.lines = Lines()
@@ -53,7 +53,7 @@ class Slot:
         ours, theirs = socket.socketpair()
         output, printing = os.pipe()
         words = [sys.executable, "-P", "-c", START, SOURCES, str(os.getpid())]
-        self.process = Process(words, os.environ, printing, theirs.fileno())
+        self.process = WorkerProcess(words, os.environ, printing, theirs.fileno())
         theirs.close()
         os.close(printing)
         self.pidfd, self.output = self.process.pidfd, output
@@ -113,7 +113,7 @@ class Slot:
             pass  # it ended; its end is noticed by itself
 
 
-class Process:
+class WorkerProcess:
     """A child process, started without `subprocess`.
 
     `Popen` learns that the program has started from the end of a pipe. A program that forks in another thread at that

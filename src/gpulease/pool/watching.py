@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpulease.pool.reactor import Reactor
-    from gpulease.pool.slot import Slot
+    from gpulease.pool.slot import WorkerSlot
 
 AGAIN = 1.0  # seconds before a broker that is not there is looked for again
 LISTEN = 0.2  # seconds after which the thread sees whether it is still wanted
@@ -73,9 +73,9 @@ class _Watch:
 class Holders(Protocol):
     """Workers that hold leases."""
 
-    slots: list[Slot]
+    slots: list[WorkerSlot]
 
-    def renew(self, slot: Slot, lease: str) -> None: ...
+    def renew(self, slot: WorkerSlot, lease: str) -> None: ...
 
 
 class LeaseWatch(_Watch):

@@ -40,7 +40,7 @@ def main(parent: int) -> None:
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
-    Worker(socket.socket(fileno=CONTROL)).run()
+    WorkerLoop(socket.socket(fileno=CONTROL)).run()
 
 
 def _end_with(parent: int) -> None:
@@ -79,7 +79,7 @@ def _guard(worker: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-class Worker:
+class WorkerLoop:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._receiver = Receiver(control)

@@ -19,7 +19,7 @@ class Field(NamedTuple):
     unit: str = ""
 
 
-class Process(NamedTuple):
+class SmiProcess(NamedTuple):
     handle: Any
     pid: int
     memory: int | None
@@ -44,12 +44,12 @@ def heading(name: str, field: Field, units: bool) -> str:
     return f"{name} [{field.unit}]" if field.unit and units else name
 
 
-def processes(handle: Any) -> list[Process]:
+def processes(handle: Any) -> list[SmiProcess]:
     try:
         found = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
     except pynvml.NVMLError:
         return []
-    return [Process(handle, process.pid, process.usedGpuMemory) for process in found]
+    return [SmiProcess(handle, process.pid, process.usedGpuMemory) for process in found]
 
 
 def instances(handle: Any) -> list[Any]:
@@ -91,7 +91,7 @@ def _enabled(read: Callable[[Any], int]) -> Callable[[Any], str]:
     return lambda handle: "Enabled" if read(handle) else "Disabled"
 
 
-def _process_memory(process: Process) -> str | int:
+def _process_memory(process: SmiProcess) -> str | int:
     return NOT_AVAILABLE if process.memory is None else process.memory // MEBIBYTE
 
 
