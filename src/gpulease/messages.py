@@ -181,12 +181,6 @@ def _check_amounts(request: Request) -> None:
             raise UsageError("A limit of the request is negative.", "Give 0 or more.")
 
 
-def write_request(request: Request) -> Message:
-    """Only what differs from the default: messages stay short."""
-    default = Request()
-    return {name: value for name, value in request._asdict().items() if value != getattr(default, name)}
-
-
 def error(trouble: GpuleaseError) -> Message:
     return {
         "error": {

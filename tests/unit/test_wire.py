@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulease.errors import ProtocolError
-from gpulease.messages import check, read_request, write_request
+from gpulease.messages import check, read_request
 from gpulease.model import Request
 from gpulease.wire import HEAD, LIMIT, Unpacker, pack
 
@@ -97,7 +97,7 @@ REQUESTS = st.builds(
 
 @given(request=REQUESTS)
 def test_a_request_is_the_same_on_both_sides(request: Request) -> None:
-    (message,) = Unpacker().feed(pack({"request": write_request(request)}))
+    (message,) = Unpacker().feed(pack({"request": request._asdict()}))
     assert read_request(message["request"]) == request
 
 

@@ -120,19 +120,9 @@ class TreeSeen(NamedTuple):
     left: int
 
 
+# fmt: off
 Event = (
-    Received
-    | Left
-    | Drained
-    | ProcessEnded
-    | Sampled
-    | SampleFailed
-    | Checked
-    | CheckRefused
-    | Due
-    | Launched
-    | LaunchFailed
-    | Found
-    | EndRead
-    | TreeSeen
+    Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | Due | Launched
+    | LaunchFailed | Found | EndRead | TreeSeen
 )
+# fmt: on

@@ -113,22 +113,10 @@ class Stop(NamedTuple):
     """End the broker; leases, jobs and the line stay as they are on disk."""
 
 
+# fmt: off
 Instruction = (
-    Send
-    | Check
-    | Unlock
-    | TakeSample
-    | Watch
-    | Unwatch
-    | Alarm
-    | Launch
-    | ReadEnd
-    | Find
-    | SignalTree
-    | Remove
-    | Tidy
-    | Hook
-    | WriteLog
-    | Stop
+    Send | Check | Unlock | TakeSample | Watch | Unwatch | Alarm | Launch | ReadEnd | Find | SignalTree | Remove | Tidy
+    | Hook | WriteLog | Stop
 )
+# fmt: on
 EARLY = (Check, TakeSample)

@@ -109,68 +109,38 @@ def _limits(text: str) -> tuple[Limit, ...]:
     return tuple(found)
 
 
+# fmt: off
 PARAMETERS: dict[str, Parameter] = {
-    "polling": Parameter(
-        "polling",
-        _polling,
-        "time between looks at the GPUs while a job waits or runs",
-        "0.1s to 1h",
-        False,
-        "TIMER_POLLING_TIME",
-    ),
-    "max-runs": Parameter(
-        "max_runs", _whole, "how often a job that fails is run in all", "1 to 1000000", False, "MAX_ERR_TIMES"
-    ),
-    "keep-memory": Parameter(
-        "keep_memory",
-        _part,
-        "part of the host's memory; while less is free, no job starts",
-        "0 to 1, or as 20%",
-        False,
-        "SAFETY_KEEP_MEMORY",
-    ),
-    "keep-gpu-memory": Parameter(
-        "memory_reserve",
-        _most_of_it,
-        "part of a GPU's memory that jobs with --mem leave free",
-        "0 to 0.95, or as 20%",
-        True,
-        "SAFETY_KEEP_GPU_MEMORY",
-    ),
-    "max-leases": Parameter(
-        "max_leases",
-        _limit_or_none,
-        "most jobs that share one GPU",
-        "1 to 1000000; 0 or none for no limit",
-        True,
-        "MAX_RUNNING_TASKS",
-    ),
+    "polling": Parameter("polling", _polling, "time between looks at the GPUs while a job waits or runs", "0.1s to 1h",
+                         False, "TIMER_POLLING_TIME"),
+    "max-runs": Parameter("max_runs", _whole, "how often a job that fails is run in all", "1 to 1000000", False,
+                          "MAX_ERR_TIMES"),
+    "keep-memory": Parameter("keep_memory", _part, "part of the host's memory; while less is free, no job starts",
+                             "0 to 1, or as 20%", False, "SAFETY_KEEP_MEMORY"),
+    "keep-gpu-memory": Parameter("memory_reserve", _most_of_it,
+                                 "part of a GPU's memory that jobs with --mem leave free",
+                                 "0 to 0.95, or as 20%", True, "SAFETY_KEEP_GPU_MEMORY"),
+    "max-leases": Parameter("max_leases", _limit_or_none, "most jobs that share one GPU",
+                            "1 to 1000000; 0 or none for no limit", True, "MAX_RUNNING_TASKS"),
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
     "hide-commands": Parameter("hide_commands", _flag, "hide a job's command from other users", "on or off", False),
-    "on-finish": Parameter(
-        "on_finish", _hook, "command or URL that gets each ended job as JSON", "text, or none", False
-    ),
-    "patience": Parameter(
-        "patience", _factor, "a request is overdue after so many times the time it declared", "0 to 1000000"
-    ),
+    "on-finish": Parameter("on_finish", _hook, "command or URL that gets each ended job as JSON", "text, or none",
+                           False),
+    "patience": Parameter("patience", _factor, "a request is overdue after so many times the time it declared",
+                          "0 to 1000000"),
     "patience-floor": Parameter("patience_floor", parse_seconds, "nobody is overdue sooner", "a time"),
-    "patience-undeclared": Parameter(
-        "patience_undeclared", parse_seconds, "who declared no time is overdue after this", "a time"
-    ),
-    "longest-wait": Parameter(
-        "longest_wait", _positive, "from here on GPUs are held for a request, oldest first", "a time above 0"
-    ),
+    "patience-undeclared": Parameter("patience_undeclared", parse_seconds, "who declared no time is overdue after this",
+                                     "a time"),
+    "longest-wait": Parameter("longest_wait", _positive, "from here on GPUs are held for a request, oldest first",
+                              "a time above 0"),
     "half-life": Parameter("half_life", _positive, "after this, GPU time used counts half", "a time above 0"),
-    "unexplained-memory": Parameter(
-        "unexplained_memory", parse_bytes, "GPU memory in use by nobody visible that counts as nothing", "a size"
-    ),
-    "quotas": Parameter(
-        "limits",
-        _limits,
-        "limits of users, groups, priorities: `user:*:gpus=4 group:students:shares=2`",
-        "user, group or priority, whose, and gpus or shares, as user:*:gpus=4; or none",
-    ),
+    "unexplained-memory": Parameter("unexplained_memory", parse_bytes,
+                                    "GPU memory in use by nobody visible that counts as nothing", "a size"),
+    "quotas": Parameter("limits", _limits,
+                        "limits of users, groups, priorities: `user:*:gpus=4 group:students:shares=2`",
+                        "user, group or priority, whose, and gpus or shares, as user:*:gpus=4; or none"),
 }
+# fmt: on
 SEED_NAMES = {parameter.seed: name for name, parameter in PARAMETERS.items() if parameter.seed}
 
 
