@@ -109,9 +109,11 @@ def test_kill_9_of_the_shell_above_a_job_takes_the_command_with_it(queue: QueueS
 def test_a_paused_job_that_is_killed_from_outside_may_run_again(queue: QueueSite) -> None:
     id = queue.shell("[ -e again ] && exit 0; touch again; echo pid $$; exec sleep 600", retry=1)
     (pid,) = pids(queue, id, "pid")
+    shell = queue.job(id)["pid"]
     queue.act("pause", id)
+    wait_until(lambda: state_of(pid) == "T" and state_of(shell) == "T")
     os.kill(pid, signal.SIGKILL)
-    os.kill(queue.job(id)["pid"], signal.SIGCONT)
+    os.kill(shell, signal.SIGCONT)
     (job,) = queue.end(id)
     assert (job["state"], job["tries"]) == ("complete", 2)
 

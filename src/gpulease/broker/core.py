@@ -124,6 +124,7 @@ class Core:
     # ---------------------------------------------------------------- when a turn failed
 
     def _apart(self, events: list[Event], now: float) -> Iterator[Instruction]:
+        together = self._turn(now)
         for event in self._unfolded(events):
             turn = self._turn(now)
             try:
@@ -134,7 +135,9 @@ class Core:
                 yield from self._failed(event, trouble, now)
             else:
                 yield from turn.instructions
-        turn = self._turn(now)
+                together.add_changes(turn)
+        turn = together
+        turn.planned = self._planned
         try:
             self._settle(turn)
             self.state.commit()
@@ -155,6 +158,8 @@ class Core:
             self._late.append(event)
             yield WriteLog(f"not written, to be tried again: {trouble.what}")
             yield Alarm(now + RETRY_DISK, "late")
+        else:
+            yield WriteLog(f"{event!r} could not be handled: {told.what}")
 
     def _unsettled(self, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""

@@ -88,6 +88,7 @@ class Subscriber(NamedTuple):
     sampled_at: float = 0.0
     told_at: float = float("-inf")
     due: bool = False  # an alarm to tell it is set
+    fresh: bool = True  # it is to get a snapshot
 
 
 class Parts(NamedTuple):

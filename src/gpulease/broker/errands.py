@@ -19,7 +19,7 @@ Errand = Callable[[], Iterable[Event]]
 
 class Errands:
     def __init__(self, poll: select.epoll, log: Callable[[str], None]) -> None:
-        self._queues: dict[int, SimpleQueue[Errand]] = {}
+        self._queues: dict[int, SimpleQueue[tuple[Errand, Iterable[Event]]]] = {}
         self._under_way: dict[int, int] = {}
         self._done: deque[tuple[int, list[Event]]] = deque()
         self._log = log
@@ -30,12 +30,13 @@ class Errands:
         """Whether something of this user's is under way; then what comes next must wait for it."""
         return uid in self._under_way
 
-    def add(self, uid: int, errand: Errand) -> None:
+    def add(self, uid: int, errand: Errand, otherwise: Iterable[Event] = ()) -> None:
+        """`otherwise`: what happened if the errand fails, as by an error of a file server."""
         if uid not in self._queues:
             self._queues[uid] = SimpleQueue()
             threading.Thread(target=self._work, args=(uid,), name=f"user-{uid}", daemon=True).start()
         self._under_way[uid] = self._under_way.get(uid, 0) + 1
-        self._queues[uid].put(errand)
+        self._queues[uid].put((errand, otherwise))
 
     def events(self) -> list[Event]:
         """What has been done since the last time."""
@@ -55,11 +56,11 @@ class Errands:
     def _work(self, uid: int) -> None:
         queue = self._queues[uid]
         while True:
-            errand = queue.get()
+            errand, otherwise = queue.get()
             try:
                 events = list(errand())
-            except Exception as trouble:  # each errand tells of its own troubles; this one is a mistake of ours
+            except Exception as trouble:
                 self._log(f"an errand for user {uid} failed: {trouble!r}")
-                events = []
+                events = list(otherwise)
             self._done.append((uid, events))
             os.eventfd_write(self.descriptor, 1)

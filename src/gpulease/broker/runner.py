@@ -37,10 +37,13 @@ class Runner:
         if usual and job.uid in self._folders and not self._errands.busy(job.uid):
             self._happened(self._launch(instruction, 0))
         else:
-            self._errands.add(job.uid, partial(self._prepare_and_launch, instruction))
+            failed = LaunchFailed(job.id, job.run, "its folder cannot be prepared")
+            self._errands.add(job.uid, partial(self._prepare_and_launch, instruction), [failed])
 
     def read_end(self, instruction: ReadEnd) -> None:
-        self._errands.add(instruction.job.uid, partial(self._read_end, instruction))
+        job = instruction.job
+        unread = EndRead(job.id, job.run, Fate(job.pid, instruction.code), False, None)
+        self._errands.add(job.uid, partial(self._read_end, instruction), [unread])
 
     def tree(self, instruction: SignalTree | Find) -> None:
         self._trees.setdefault(instruction.job.uid, []).append(instruction)
@@ -49,7 +52,9 @@ class Runner:
         """Begin what was gathered."""
         gathered, self._trees = self._trees, {}
         for uid, instructions in gathered.items():
-            self._errands.add(uid, partial(self._look_at_trees, instructions))
+            jobs_seen = [one.job for one in instructions if isinstance(one, SignalTree)]
+            unseen = [TreeSeen(job.id, job.run, 1) for job in jobs_seen]  # looked at again, if it is to end
+            self._errands.add(uid, partial(self._look_at_trees, instructions), unseen)
 
     def remove(self, instruction: Remove) -> None:
         self._errands.add(instruction.uid, partial(_remove, instruction.logs))

@@ -6,7 +6,7 @@ missed is left out, and it gets a fresh snapshot once it has read the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from gpulease import job as jobs
 from gpulease.broker import lease_life, reports
@@ -39,8 +39,7 @@ def subscribe(turn: Turn, event: Received) -> None:
     if strange or not topics:
         raise UsageError(f"There is no topic {(strange or [''])[0][:40]!r}.", f"There are: {', '.join(TOPICS)}.")
     chosen_jobs = None if message.get("select") is None else frozenset(_choose(turn, event))
-    turn.state.put_subscriber(Subscriber(peer, topics, chosen_jobs))
-    _snapshot(turn, turn.state.subscribers[peer])
+    turn.state.put_subscriber(Subscriber(peer, topics, chosen_jobs))  # its snapshot is taken at the end of the turn
     lease_life.look_again(turn)
 
 
@@ -61,28 +60,25 @@ def drained(turn: Turn, peer: Peer) -> None:
     """It has read what it was sent, and missed something since."""
     subscriber = turn.state.subscribers.get(peer)
     if subscriber is not None:
-        _snapshot(turn, subscriber)
+        turn.state.put_subscriber(subscriber._replace(fresh=True))
 
 
 # -------------------------------------------------------------------- the snapshot
 
 
 def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
-    seen = {topic: TABLES[topic](turn) for topic in subscriber.topics if topic in TABLES}
-    told: Message = dict(seen)
-    rows: list[Document] = []
-    open_jobs = 0
+    told: Message = {topic: _rows(turn, topic) for topic in subscriber.topics if topic in TABLES}
     if "jobs" in subscriber.topics:
-        open_jobs = _open(turn, subscriber)
-        rows = [_row(job) for job in _shown_jobs(turn, subscriber)]
-        told |= {"jobs": _by_id(rows[:ROWS]), "open": open_jobs}
-    _send(turn, subscriber, {"snapshot": told}, seen, open_jobs)
-    for first in range(ROWS, len(rows), ROWS):
-        turn.emit(Send(subscriber.peer, {"changed": {"jobs": _by_id(rows[first : first + ROWS]), "open": open_jobs}}))
+        rows = {str(job.id): _row(job) for job in _shown_jobs(turn, subscriber)}
+        subscriber = subscriber._replace(open=_open(turn, subscriber))
+        told |= {"jobs": rows, "open": subscriber.open}
+    _send(turn, subscriber, "snapshot", told)
 
 
-def _by_id(rows: Iterable[Document]) -> dict[str, Document]:
-    return {str(row["id"]): row for row in rows}
+def _rows(turn: Turn, topic: str) -> dict[str, Document]:
+    if topic not in turn.rows:
+        turn.rows[topic] = TABLES[topic](turn)
+    return turn.rows[topic]
 
 
 def _open(turn: Turn, subscriber: Subscriber) -> int:
@@ -122,6 +118,9 @@ def _row(job: Job) -> Document:
 def tell(turn: Turn) -> None:
     """At the end of a turn: whoever has something to hear, hears it now, or soon."""
     for subscriber in list(turn.state.subscribers.values()):
+        if subscriber.fresh:
+            _snapshot(turn, subscriber)
+            continue
         subscriber = _with_news(turn, subscriber)
         if not subscriber.news and not _looks_new(turn, subscriber):
             continue
@@ -148,7 +147,7 @@ def _with_news(turn: Turn, subscriber: Subscriber) -> Subscriber:
         if subscriber.jobs is None or id in subscriber.jobs:
             news[str(id)] = None if after is None else _row(after)
             open_jobs += (after is not None and not after.over) - (before in jobs.OPEN)
-    if len(news) == len(subscriber.news) and open_jobs == subscriber.open:
+    if news == subscriber.news and open_jobs == subscriber.open:
         return subscriber
     subscriber = subscriber._replace(news=news, open=open_jobs)
     turn.state.put_subscriber(subscriber)
@@ -162,27 +161,31 @@ def _looks_new(turn: Turn, subscriber: Subscriber) -> bool:
 
 
 def _tell(turn: Turn, subscriber: Subscriber) -> None:
-    seen = {topic: TABLES[topic](turn) for topic in subscriber.topics if topic in TABLES}
     told: Message = {}
-    for topic, rows in seen.items():
-        before = subscriber.seen.get(topic, {})
+    for topic in subscriber.topics & TABLES.keys():
+        rows, before = _rows(turn, topic), subscriber.seen.get(topic, {})
         changed: dict[str, Document | None] = {key: row for key, row in rows.items() if before.get(key) != row}
         changed |= dict.fromkeys(before.keys() - rows.keys())
         if changed:
             told[topic] = changed
     if subscriber.news:
         told |= {"jobs": dict(subscriber.news), "open": subscriber.open}
-    _send(turn, subscriber, {"changed": told} if told else None, seen, subscriber.open)
+    _send(turn, subscriber, "changed", told)
 
 
-def _send(
-    turn: Turn, subscriber: Subscriber, message: Message | None, seen: dict[str, dict[str, Document]], open_jobs: int
-) -> None:
-    if message is not None:
-        turn.emit(Send(subscriber.peer, message, droppable=True))
-    state, told_at = turn.state, subscriber.told_at if message is None else turn.now
+def _send(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
+    """In as many messages as there must be; and remember what it knows now."""
+    state, told_at = turn.state, turn.now if told else subscriber.told_at
+    jobs_told = list(told.get("jobs", {}).items())
+    if told:
+        first = {**told, "jobs": dict(jobs_told[:ROWS])} if "jobs" in told else told
+        turn.emit(Send(subscriber.peer, {kind: first}, droppable=True))
+    for at in range(ROWS, len(jobs_told), ROWS):
+        more = {"jobs": dict(jobs_told[at : at + ROWS]), "open": subscriber.open}
+        turn.emit(Send(subscriber.peer, {"changed": more}))
+    seen = {topic: _rows(turn, topic) for topic in subscriber.topics & TABLES.keys()}
     state.put_subscriber(
         subscriber._replace(
-            open=open_jobs, seen=seen, news={}, revision=state.revision, sampled_at=state.sampled_at, told_at=told_at
+            seen=seen, news={}, revision=state.revision, sampled_at=state.sampled_at, told_at=told_at, fresh=False
         )
     )

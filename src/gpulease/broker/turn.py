@@ -16,6 +16,7 @@ from gpulease.broker.peer import Peer
 from gpulease.job import Job
 from gpulease.messages import Message
 from gpulease.planner import Grant, Plan
+from gpulease.stores.base import Document
 
 FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
 
@@ -47,12 +48,24 @@ class Planned:
 
 
 class Turn:
-    __slots__ = ("_deferred", "changed_jobs", "granted", "instructions", "now", "planned", "state", "status", "world")
+    __slots__ = (
+        "_deferred",
+        "changed_jobs",
+        "granted",
+        "instructions",
+        "now",
+        "planned",
+        "rows",
+        "state",
+        "status",
+        "world",
+    )
 
     def __init__(self, state: State, world: World, now: float, planned: Planned) -> None:
         self.state, self.world, self.now, self.planned = state, world, now, planned
         self.instructions: list[Instruction] = []
         self.status: Message | None = None  # the document that was shown in this turn
+        self.rows: dict[str, dict[str, Document]] = {}  # that subscribers were shown in this turn, by topic
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
         self.granted: dict[int, Grant] = {}  # to jobs that are being started
         self._deferred: list[Callable[[Turn], None]] = []
@@ -90,6 +103,11 @@ class Turn:
             before, last = self.changed_jobs[id]
             after = last if after is None else after
         self.changed_jobs[id] = (before, after)
+
+    def add_changes(self, other: Turn) -> None:
+        """What another turn changed is told together with what this one does."""
+        for id, (before, after) in other.changed_jobs.items():
+            self.job_changed(id, before, after)
 
     # ---------------------------------------------------------------- the sample
 

@@ -108,8 +108,9 @@ class _Changes:
                 self._told = Subscription("leases", "line", client=Client(start=False))
                 self._told.receive(seconds)  # the snapshot, which was drawn already
             self._told.receive(seconds)
-            while self._told.receive(SMOOTH):  # what changes together is drawn once
-                pass
+            for _ in range(4):  # what changes together is drawn once
+                if not self._told.receive(SMOOTH):
+                    break
         except (Unavailable, OSError):
             self._told = None
             time.sleep(seconds)

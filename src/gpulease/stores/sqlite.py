@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gpulease.errors import StateError
 from gpulease.stores.base import TABLES, Document, HistoryEvent
@@ -43,9 +44,15 @@ class SqliteStore:
 
     def get(self, table: str, key: str) -> Document | None:
         column = "id" if table == "jobs" else "key"
-        row = self._database.execute(f"SELECT body FROM {_known(table)} WHERE {column} = ?", (key,)).fetchone()
-        document: Document | None = None if row is None else json.loads(row[0])
+        rows = self._read(f"SELECT body FROM {_known(table)} WHERE {column} = ?", (key,))
+        document: Document | None = json.loads(rows[0][0]) if rows else None
         return document
+
+    def _read(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        try:
+            return self._database.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._trouble("read", error) from None
 
     def jobs(
         self,
@@ -70,11 +77,11 @@ class SqliteStore:
             values += [end for pair in ids for end in pair]
         where = f"WHERE {' AND '.join(f'({rule})' for rule in rules)}" if rules else ""
         order = f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?"
-        rows = self._database.execute(f"SELECT body FROM jobs {where} {order}", (*values, -1 if most is None else most))
+        rows = self._read(f"SELECT body FROM jobs {where} {order}", (*values, -1 if most is None else most))
         return [json.loads(body) for (body,) in rows]
 
     def count_jobs(self) -> dict[str, int]:
-        return dict(self._database.execute("SELECT state, count(*) FROM jobs GROUP BY state"))
+        return dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
 
     def forget_environments(self) -> None:
         used = "SELECT json_extract(body, '$.environment') FROM jobs"
@@ -82,7 +89,7 @@ class SqliteStore:
 
     def load(self, table: str) -> dict[str, Document]:
         column = "id" if table == "jobs" else "key"
-        rows = self._database.execute(f"SELECT CAST({column} AS TEXT), body FROM {_known(table)}")
+        rows = self._read(f"SELECT CAST({column} AS TEXT), body FROM {_known(table)}")
         return {key: json.loads(body) for key, body in rows}
 
     def _check_file(self) -> None:
@@ -129,10 +136,13 @@ class SqliteStore:
             self._force()
 
     def _force(self) -> None:
-        """What NORMAL leaves out. An error ends the broker: nobody knows then what is on the disk."""
-        if self._log is None:
-            self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
-        os.fsync(self._log)
+        """What NORMAL leaves out. An error ends the broker: nobody knows what is on the disk, and the next one looks."""
+        try:
+            if self._log is None:
+                self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            os.fsync(self._log)
+        except OSError as error:
+            raise SystemExit(f"gpulease: {self._path!r} could not be forced to the disk: {error.strerror}.") from None
 
     def rollback(self) -> None:
         self._open = False
@@ -141,7 +151,7 @@ class SqliteStore:
 
     def events(self, since: float, most: int) -> list[HistoryEvent]:
         query = "SELECT time, what, body FROM events WHERE time >= ? ORDER BY number DESC LIMIT ?"
-        rows = self._database.execute(query, (since, most)).fetchall()
+        rows = self._read(query, (since, most))
         return [HistoryEvent(time, what, json.loads(body)) for time, what, body in reversed(rows)]
 
     def forget_events(self, before: float) -> None:
