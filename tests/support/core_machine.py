@@ -16,7 +16,7 @@ from gpulease.broker import requesting
 from gpulease.broker.core_state import Checking, Refused
 from gpulease.broker.granting import current_plan
 from gpulease.broker.turn import Planned, Turn
-from gpulease.job import RUNNING
+from gpulease.job import OPEN, RUNNING
 from gpulease.model import Lease
 from support.scripted import MEMORY, Client, ScriptedWorld
 
@@ -219,6 +219,13 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.say(self.world.connect(), "subscribe", topics=topics)
         self._maybe(now)
 
+    @rule(slow=st.booleans())
+    def read_slowly(self, slow: bool) -> None:
+        self.world.slow = slow
+        if not slow:
+            self.world.read()
+            self._turn()
+
     @precondition(lambda self: self.world.clients)
     @rule(data=st.data(), dies=st.booleans(), now=st.booleans())
     def leave(self, data: st.DataObject, dies: bool, now: bool) -> None:
@@ -364,6 +371,24 @@ class CoreMachine(RuleBasedStateMachine):
         owners += [(id, one.owner) for id, one in state.pending.items()]
         owned = {id for ids in state.owned.values() for id in ids}
         assert owned == {id for id, owner in owners if owner.pid is not None}
+
+    @invariant()
+    def subscribers_know_what_is(self) -> None:
+        """Unless they are about to be told, or have not read what they were sent."""
+        state = self.world.core.state
+        for peer, subscriber in state.subscribers.items():
+            client = self.world.clients.get(peer)
+            if client is None or client.missed or subscriber.due or subscriber.fresh or self.world.ready:
+                continue
+            if "jobs" in subscriber.topics:
+                assert client.open == sum(state.counts.get(one, 0) for one in OPEN)
+            if "leases" in subscriber.topics:
+                assert client.shown["leases"].keys() == state.leases.keys()
+            if "line" in subscriber.topics:
+                assert client.shown["line"].keys() == {entry.id for entry in state.line}
+            for id, row in client.shown.get("jobs", {}).items():
+                job = state.job(int(id))
+                assert job is None or job.state == row["state"]
 
     @invariant()
     def whoever_waits_has_a_true_reason(self) -> None:

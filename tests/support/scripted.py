@@ -61,6 +61,19 @@ class Client:
         self.peer = peer
         self.inbox: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []  # messages that were not answered yet
+        self.shown: dict[str, dict[str, Any]] = {}  # to a subscriber, by topic and key
+        self.open: int | None = None
+        self.missed = False  # it did not read what came before, so the edge left something out
+
+    def hear(self, message: dict[str, Any]) -> None:
+        if "snapshot" in message:
+            self.shown = {topic: {} for topic in message["snapshot"] if topic != "open"}
+        for topic, rows in next(iter(message.values())).items():
+            if topic == "open":
+                self.open = rows
+            else:
+                kept = {**self.shown[topic], **rows}
+                self.shown[topic] = {key: row for key, row in kept.items() if row is not None}
 
 
 class ScriptedWorld:
@@ -89,6 +102,7 @@ class ScriptedWorld:
         self.turns = 0
         self.asked: dict[int, int] = {}  # checks by revision: the turn in which each was asked for
         self.looked: dict[str, int] = {}  # devices, and the turn in which the last check of them was asked for
+        self.slow = False  # subscribers do not read
         self.locked = False
         self.memory: float | None = 0.9
         self.pids = iter(range(1000, 10_000_000))
@@ -146,7 +160,13 @@ class ScriptedWorld:
     def _Send(self, one: told.Send) -> None:
         client = self.clients.get(one.peer)
         self.sent.append(one)
-        if client is not None:
+        if client is None or client.missed:
+            return
+        if one.droppable and self.slow:
+            client.missed = True
+        elif "snapshot" in one.message or "changed" in one.message:
+            client.hear(one.message)
+        else:
             client.inbox.append(one.message)
 
     def _Check(self, one: told.Check) -> None:
@@ -207,6 +227,13 @@ class ScriptedWorld:
         message = {"v": 1, "do": verb, **fields}
         client.asked.append(message)
         self.ready.append(happened.Received(client.peer, message))
+
+    def read(self) -> None:
+        """Slow subscribers read everything that was sent to them."""
+        for client in self.clients.values():
+            if client.missed:
+                client.missed = False
+                self.ready.append(happened.Drained(client.peer))
 
     def leave(self, client: Client) -> None:
         del self.clients[client.peer]

@@ -136,7 +136,7 @@ class SqliteStore:
             self._force()
 
     def _force(self) -> None:
-        """What NORMAL leaves out. An error ends the broker: nobody knows what is on the disk, and the next one looks."""
+        """What NORMAL leaves out. An error ends the broker: nobody knows what is on disk, and the next one looks."""
         try:
             if self._log is None:
                 self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
