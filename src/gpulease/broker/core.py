@@ -170,6 +170,7 @@ class Core:
         turn = self._turn(now)
         requesting.refuse_unwritten(turn, trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble))
         granting.stop_check(turn)
+        subscribing.tell(turn)
         self.state.commit()
         self._planned.settled = self.state.revision
         yield from turn.instructions
