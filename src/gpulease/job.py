@@ -51,6 +51,7 @@ class Job(NamedTuple):
     ending: str | None = None  # why it is being killed, from the order until all of it is gone
     removing: bool = False  # to be forgotten once it is gone
     log_begin: int = 0  # where the output of this run begins in the log
+    met: tuple[int, ...] = ()  # of those that it comes after: who has ended as it must, whatever becomes of it later
 
     @property
     def over(self) -> bool:
@@ -98,7 +99,7 @@ def read(stored: dict[str, Any]) -> Job:
     request: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored["request"].items()}
     fields["request"] = Request(**{name: value for name, value in request.items() if name in Request._fields})
     fields["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))
-    for name in ("command", "after", "devices"):
+    for name in ("command", "after", "devices", "met"):
         fields[name] = tuple(stored.get(name, ()))
     return Job(**fields)
 

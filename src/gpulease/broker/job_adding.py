@@ -131,11 +131,18 @@ def _make(
         after=given.dependencies(turn, options, first),
         after_any=bool(options.get("after_any")),
     )
+    alike = alike._replace(met=_met(turn, alike.after))
     alike, effects = jobs.step(alike, "add-held" if options.get("hold") else "add", now)
     log = given.log_of(turn, peer, options, len(commands))
     batch = Batch(alike, effects, list(map(given.without_zero, commands)), log, given.own_texts(options, each, first))
     turn.state.since(batch.arrival)
     return batch
+
+
+def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
+    """Those that have ended already; that they ended as they must is checked."""
+    found = [(id, turn.state.job(id)) for id in after]
+    return tuple(id for id, other in found if other is None or other.over)
 
 
 def edited(turn: Turn, job: Job, changes: Message) -> Message:
@@ -155,6 +162,7 @@ def edited(turn: Turn, job: Job, changes: Message) -> Message:
     if "after" in changes:
         fields["after"] = given.dependencies(turn, changes, job.id)
         fields["after_any"] = bool(changes.get("after_any"))
+        fields["met"] = _met(turn, fields["after"])
     if "request" in changes:
         fields["request"] = _edited_request(turn, job, changes["request"])
     return fields

@@ -23,7 +23,7 @@ from gpulease.job import Job
 from gpulease.model import Lease, Owner, Waiting
 from gpulease.planner import Grant
 
-HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "bound")
+HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "bound", "met")
 
 # -------------------------------------------------------------------- steps
 
@@ -67,7 +67,7 @@ def _join_line(turn: Turn, before: Job, after: Job) -> None:
 def join(turn: Turn, job: Job) -> None:
     """Into the line; when it comes after one that failed, it is killed in its turn."""
     state, open_ones = turn.state, []
-    for id in job.after:
+    for id in (one for one in job.after if one not in job.met):
         other = state.job(id)
         if other is not None and not other.over:
             open_ones.append(id)
@@ -167,8 +167,7 @@ def _free_dependents(turn: Turn, job: Job) -> None:
         if job.state != "complete" and not other.after_any:
             kill_waiting(turn, other, because(job))
             continue
-        _leave_line(turn, other, other)
-        join(turn, other)
+        advance(turn, other, "edit", met=(*other.met, job.id))
 
 
 def _kill_if_waiting(turn: Turn, id: int, why: str) -> None:

@@ -21,7 +21,7 @@ MOST_SHOWN = 5000  # of one answer, which must fit a message
 MOST_RANGES = 500
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
-INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "bound")
+INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "bound", "met")
 
 # ---------------------------------------------------------------------- choosing
 
@@ -262,7 +262,7 @@ def retry(turn: Turn, event: Received) -> None:
         after = tuple(id for id in job.after if (other := turn.state.job(id)) is not None and not other.over)
         job_life.advance(
             turn, job, "retry", added=turn.state.since(turn.now), place=None, tries=0, peak_memory=None, after=after,
-            exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
+            met=(), exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
         )  # fmt: skip
 
     _each(turn, event, jobs.ENDS, again, "run again")
