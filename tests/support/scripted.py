@@ -123,6 +123,14 @@ class ScriptedWorld:
     def free_memory(self) -> float | None:
         return self.memory
 
+    def at_once(self, instruction: told.Check | told.TakeSample) -> None:
+        if isinstance(instruction, told.Check):
+            self.locked = True
+            self.asked[instruction.revision] = self.turns
+            self.checks.append(instruction)
+        else:
+            self.samples += 1
+
     # ---------------------------------------------------------------- the broker
 
     def _start(self) -> Core:
@@ -152,7 +160,7 @@ class ScriptedWorld:
 
     def carry_out(self, instructions: Any) -> None:
         for one in instructions:
-            assert isinstance(one, told.EARLY) or not self.disk.dirty, f"{one} left before its commit"
+            assert not self.disk.dirty, f"{one} left before its commit"
             getattr(self, f"_{type(one).__name__}")(one)
 
     # ---------------------------------------------------------------- carrying out
@@ -169,17 +177,9 @@ class ScriptedWorld:
         else:
             client.inbox.append(one.message)
 
-    def _Check(self, one: told.Check) -> None:
-        self.locked = True
-        self.asked[one.revision] = self.turns
-        self.checks.append(one)
-
     def _Unlock(self, one: told.Unlock) -> None:
         if not self.checks:
             self.locked = False
-
-    def _TakeSample(self, one: told.TakeSample) -> None:
-        self.samples += 1
 
     def _Watch(self, one: told.Watch) -> None:
         if one.key in self.processes:

@@ -47,15 +47,13 @@ class Core:
         yield from turn.instructions
 
     def handle(self, ready: Iterable[Event], now: float) -> Iterator[Instruction]:
-        """Everything that follows from what is ready, in order; what only reads leaves before the commit."""
+        """Everything that follows from what is ready, in order."""
         events = self._with_late(ready)
         turn = self._turn(now)
         try:
             for event in self._unfolded(events):
                 self._take(turn, event)
-                yield from turn.early()
             self._settle(turn)
-            yield from turn.early()
             self.state.commit()
         except Exception:
             self._undo()

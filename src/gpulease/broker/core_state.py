@@ -144,6 +144,7 @@ class State:
         self.look_at_trees_due = self.tidy_due = False  # alarms that are set
         self.job_number = 0
         self.batches: Table[str, tuple[int, int]] = Table(changes)  # that were added lately, by token
+        self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
         self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written
@@ -371,6 +372,12 @@ class State:
             return self.running[id]
         found = self.store.get("jobs", str(id))
         return None if found is None else jobs.read(found)
+
+    def environment(self, job: Job) -> dict[str, str]:
+        """The submitter's. The last one is kept at hand: jobs of one batch share theirs."""
+        if self._environment[0] != job.environment:
+            self._environment = (job.environment, self.store.get("environments", job.environment) or {})
+        return self._environment[1]
 
     def write_job(self, job: Job, before: Job | None) -> None:
         self.store.write("jobs", str(job.id), jobs.stored(job))

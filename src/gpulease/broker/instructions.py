@@ -1,6 +1,7 @@
 """What follows from an event, as values. The core makes them, the edge carries them out and decides nothing.
 
-All but `Check` and `TakeSample` leave the core after the commit that they depend on; those two only read.
+All but `Check` and `TakeSample` leave the core after the commit that they depend on; those two only read, and so leave
+at once (`World.at_once`).
 """
 
 from __future__ import annotations

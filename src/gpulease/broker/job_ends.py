@@ -172,8 +172,7 @@ def _over(turn: Turn, job: Job, code: int | None = None) -> None:
     if plain and (code == 0 or job.ending is not None):
         return _judge(turn, job, Fate(job.pid, code))
     turn.state.put_dying(job.id, Dying(shell_gone=True, code=code, reading=True))
-    environment = turn.state.store.get("environments", job.environment) or {}
-    return turn.emit(ReadEnd(job, code, environment))
+    return turn.emit(ReadEnd(job, code, turn.state.environment(job)))
 
 
 def end_read(turn: Turn, event: EndRead) -> None:

@@ -113,8 +113,7 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
 
 
 def _launch(turn: Turn, before: Job, after: Job) -> None:
-    environment = turn.state.store.get("environments", after.environment) or {}
-    turn.emit(Launch(after, environment, _given(turn.state, after)))
+    turn.emit(Launch(after, turn.state.environment(after), _given(turn.state, after)))
     lease_life.look_again(turn)
 
 

@@ -159,8 +159,7 @@ def show(turn: Turn, event: Received) -> None:
     rows = [row(turn, job, peer) for job in found]
     if event.message.get("environment"):
         for shown, job in zip(rows, found, strict=True):
-            environment = turn.state.store.get("environments", job.environment) or {}
-            shown["environment"] = environment if job.uid == peer.uid else None
+            shown["environment"] = turn.state.environment(job) if job.uid == peer.uid else None
     turn.reply(peer, jobs=rows)
 
 

@@ -46,8 +46,8 @@ HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and 
 class Host:
     """What the core may ask of this machine."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, at_once: Callable[[told.Check | told.TakeSample], None]) -> None:
+        self._clock, self.at_once = clock, at_once
         self._memory = HostMemory()
         self._groups: dict[int, tuple[str, ...]] = {}
 
@@ -86,7 +86,7 @@ class Server:
         self._home_seen = time.monotonic()
         self._home = _inode(places.socket_path(directory))
         _raise_file_limit()
-        self._core = Core(store, Host(self._clock), self._about(kind, directory))
+        self._core = Core(store, Host(self._clock, self._look), self._about(kind, directory))
         self._carry_out(self._core.load(self._clock.now()))
 
     def _about(self, kind: str, directory: str) -> About:
@@ -199,6 +199,12 @@ class Server:
     def _send(self, one: told.Send) -> None:
         self._clients.send(one.peer, one.message, one.droppable)
 
+    def _look(self, one: told.Check | told.TakeSample) -> None:
+        if isinstance(one, told.Check):
+            self._check(one)
+        else:
+            self._take_sample()
+
     def _check(self, one: told.Check) -> None:
         now = time.monotonic()
         if not self._lock.take():
@@ -218,7 +224,7 @@ class Server:
         if not self._checks:
             self._lock.give()
 
-    def _take_sample(self, one: told.TakeSample) -> None:
+    def _take_sample(self) -> None:
         now = time.monotonic()
         if self._sampling.may_ask(now):
             self._sampling.ask("all", now)
@@ -265,9 +271,7 @@ class Server:
 
 DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Send: Server._send,
-    told.Check: Server._check,
     told.Unlock: Server._unlock,
-    told.TakeSample: Server._take_sample,
     told.Watch: lambda server, one: server._watch(one.key),
     told.Unwatch: lambda server, one: server._reaper.forget(one.key),
     told.Alarm: Server._alarm,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Received
-from gpulease.broker.instructions import EARLY, Alarm, Instruction, Send, TakeSample
+from gpulease.broker.instructions import EARLY, Alarm, Check, Instruction, Send, TakeSample
 from gpulease.broker.peer import Peer
 from gpulease.job import Job
 from gpulease.messages import Message
@@ -22,7 +22,7 @@ FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the s
 
 
 class World(Protocol):
-    """Small facts about the host, read at once; asking changes nothing."""
+    """The host: small facts, and looks at devices. Asking changes nothing."""
 
     def identify(self, pid: int) -> tuple[int | None, int | None]:
         """Start time and user of a process."""
@@ -33,6 +33,9 @@ class World(Protocol):
 
     def free_memory(self) -> float | None:
         """The part of the host's memory that is available."""
+
+    def at_once(self, instruction: Check | TakeSample) -> None:
+        """Carry out what only reads: it need not wait for a commit, and somebody waits for its answer."""
 
 
 class Planned:
@@ -71,7 +74,10 @@ class Turn:
         self._deferred: list[Callable[[Turn], None]] = []
 
     def emit(self, instruction: Instruction) -> None:
-        self.instructions.append(instruction)
+        if isinstance(instruction, EARLY):
+            self.world.at_once(instruction)
+        else:
+            self.instructions.append(instruction)
 
     def send(self, peer: Peer, message: Message) -> None:
         self.instructions.append(Send(peer, message))
@@ -81,13 +87,6 @@ class Turn:
 
     def alarm(self, seconds: float, what: str, id: str = "") -> None:
         self.instructions.append(Alarm(self.now + seconds, what, id))
-
-    def early(self) -> list[Instruction]:
-        """What need not wait for the commit, taken out."""
-        found: list[Instruction] = [one for one in self.instructions if isinstance(one, EARLY)]
-        if found:
-            self.instructions = [one for one in self.instructions if not isinstance(one, EARLY)]
-        return found
 
     def defer(self, action: Callable[[Turn], None]) -> None:
         """Do it when this event has been handled. A chain of jobs is walked so, and not recursed into."""
