@@ -62,7 +62,7 @@ def lease_ends_during_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def checked(turn: Turn, event: Checked) -> None:
         for uuid, seen in event.seen.items():
-            turn.state.verify(uuid)
+            turn.state.verified.put(uuid, None)
             turn.state.see_device(uuid, seen)
         turn.state.set("check", Idle())
 

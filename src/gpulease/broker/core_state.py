@@ -1,7 +1,8 @@
 """Everything that the broker knows, and the only ways to change it.
 
 Each change is made in memory and in the store together, can be undone until it is committed, and raises the revision
-if plans are made of what it changes. Read the tables; change them by the methods only.
+if plans are made of what it changes. What is in the store too is changed by the methods, the rest by a table's own
+`put` and `drop`.
 Not here: deciding what to change, and telling anybody.
 """
 
@@ -204,12 +205,6 @@ class State:
             used, processes, lost = seen
             self.devices.put(uuid, known._replace(memory_used=used, processes=processes, lost=lost))
 
-    def verify(self, uuid: str) -> None:
-        self.verified.put(uuid, None)
-
-    def unverify(self, uuid: str) -> None:
-        self.verified.drop(uuid)
-
     def labels(self, uuids: Iterable[str]) -> list[str]:
         return [self.devices[uuid].label if uuid in self.devices else uuid for uuid in uuids]
 
@@ -305,12 +300,6 @@ class State:
         self._disown(pending.owner, id)
         return pending
 
-    def listen(self, id: str, peer: Peer) -> None:
-        self.listeners.put(id, peer)
-
-    def unlisten(self, id: str) -> None:
-        self.listeners.drop(id)
-
     def _own(self, owner: Owner, id: str) -> None:
         if owner.pid is not None:
             key = (owner.pid, owner.start_time)
@@ -343,9 +332,6 @@ class State:
     def write_lease(self, lease: Lease, claimed: bool = True, token: str | None = None) -> None:
         self.store.write("leases", lease.id, lease_document(lease, claimed, token))
         self.durable = self.durable or lease.until is not None
-
-    def change_lease(self, lease: Lease) -> None:
-        self.leases.put(lease.id, lease)
 
     def claim(self, id: str) -> None:
         """Whoever the lease is for has been told of it."""
@@ -406,12 +392,6 @@ class State:
         self.roots.put(id, key)
         self.shells.put(key, id)
 
-    def drop_shell(self, key: Key) -> None:
-        self.shells.drop(key)
-
-    def put_dying(self, id: int, dying: Dying) -> None:
-        self.dying.put(id, dying)
-
     def forget_run(self, id: int) -> None:
         """All that was known of its processes."""
         key = self.roots.get(id)
@@ -419,9 +399,6 @@ class State:
             self.shells.drop(key)
         self.roots.drop(id)
         self.dying.drop(id)
-
-    def drop_dependents(self, id: int) -> None:
-        self.dependents.drop(id)
 
     def add_dependent(self, id: int, dependent: int) -> None:
         if id not in self.dependents:
@@ -457,9 +434,6 @@ class State:
 
     def put_subscriber(self, subscriber: Subscriber) -> None:
         self.subscribers.put(subscriber.peer, subscriber)
-
-    def drop_subscriber(self, peer: Peer) -> None:
-        self.subscribers.drop(peer)
 
     @property
     def watched(self) -> bool:

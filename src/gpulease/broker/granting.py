@@ -106,7 +106,7 @@ def unlock(turn: Turn) -> None:
         state.set("locked", False)
         turn.emit(Unlock())
     for uuid in list(state.verified):
-        state.unverify(uuid)
+        state.verified.drop(uuid)
     if isinstance(state.check, Refused):
         state.set("check", Idle())
 
@@ -121,7 +121,7 @@ def checked(turn: Turn, event: Checked) -> None:
     if state.check.revision != event.revision:
         return None
     for uuid in state.check.devices:
-        state.verify(uuid)
+        state.verified.put(uuid, None)
         state.see_device(uuid, event.seen.get(uuid, (None, None, "the driver does not know it any more")))
     state.set("check", Idle())
     return None

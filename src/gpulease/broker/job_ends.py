@@ -85,7 +85,7 @@ def found(turn: Turn, event: Found) -> None:
         return _adopt(turn, job._replace(pid=event.pid), (event.pid, event.start_time))
     job = job._replace(pid=event.pid)
     turn.state.change_job(job, job)
-    turn.state.put_dying(job.id, Dying(shell_gone=True, at_once=True))
+    turn.state.dying.put(job.id, Dying(shell_gone=True, at_once=True))
     if event.fate.over and job.ending is None:
         return _over(turn, job)
     return job_life.signal_tree(turn, job, signal.SIGKILL)
@@ -117,7 +117,7 @@ def over_time(turn: Turn, id: str) -> None:
 def grace_over(turn: Turn, id: str) -> None:
     job, dying = turn.state.running.get(int(id)), turn.state.dying.get(int(id))
     if job is not None and dying is not None and not dying.reading:
-        turn.state.put_dying(job.id, dying._replace(at_once=True))
+        turn.state.dying.put(job.id, dying._replace(at_once=True))
         job_life.signal_tree(turn, job, signal.SIGKILL)
 
 
@@ -128,12 +128,12 @@ def shell_ended(turn: Turn, event: ProcessEnded) -> bool:
     if id is None:
         return False
     job, dying, code = state.running[id], state.dying.get(id), event.code
-    state.drop_shell(event.key)
+    state.shells.drop(event.key)
     if dying is None and code is not None and code >= 0:
         _over(turn, job, code)
     else:
         at_once = dying is None or dying.at_once
-        state.put_dying(id, Dying(True, code, at_once))
+        state.dying.put(id, Dying(True, code, at_once))
         job_life.signal_tree(turn, job, *([signal.SIGKILL] if at_once else []))
     return True
 
@@ -147,7 +147,7 @@ def tree_seen(turn: Turn, event: TreeSeen) -> None:
     if dying.shell_gone and not event.left:
         return _over(turn, job, dying.code)
     if dying.shell_gone or dying.at_once:
-        state.put_dying(job.id, dying._replace(looks=dying.looks + 1))
+        state.dying.put(job.id, dying._replace(looks=dying.looks + 1))
         if not state.look_at_trees_due:
             state.set("look_at_trees_due", True)
             turn.alarm(min(LONGEST_LOOK, LOOK_AGAIN * (1 + dying.looks / 10)), "trees")
@@ -171,7 +171,7 @@ def _over(turn: Turn, job: Job, code: int | None = None) -> None:
     plain = code is not None and code >= 0 and code not in SUSPECT
     if plain and (code == 0 or job.ending is not None):
         return _judge(turn, job, Fate(job.pid, code))
-    turn.state.put_dying(job.id, Dying(shell_gone=True, code=code, reading=True))
+    turn.state.dying.put(job.id, Dying(shell_gone=True, code=code, reading=True))
     return turn.emit(ReadEnd(job, code, turn.state.environment(job)))
 
 

@@ -60,10 +60,6 @@ def _write(turn: Turn, before: Job, after: Job) -> None:
     turn.state.write_job(after, None if before.state == jobs.NEW else before)
 
 
-def _join_line(turn: Turn, before: Job, after: Job) -> None:
-    join(turn, after)
-
-
 def join(turn: Turn, job: Job) -> None:
     """Into the line; when it comes after one that failed, it is killed in its turn."""
     state, open_ones = turn.state, []
@@ -158,7 +154,7 @@ def _free_dependents(turn: Turn, job: Job) -> None:
     """Let go who waited for `job` only; who waited in vain is killed."""
     state = turn.state
     waiting = sorted(state.dependents.get(job.id, ()))
-    state.drop_dependents(job.id)
+    state.dependents.drop(job.id)
     for id in waiting:
         other = state.job(id)
         if other is None or other.state != "waiting":
@@ -221,32 +217,24 @@ def signal_tree(turn: Turn, job: Job, *signals: int, every: bool = False) -> Non
     turn.emit(SignalTree(job, root(turn.state, job), signals, every))
 
 
-def _stop_tree(turn: Turn, before: Job, after: Job) -> None:
-    signal_tree(turn, after, signal.SIGSTOP, every=True)
-
-
-def _continue_tree(turn: Turn, before: Job, after: Job) -> None:
-    signal_tree(turn, after, signal.SIGCONT)
-
-
 def _end_tree(turn: Turn, before: Job, after: Job) -> None:
     """TERM to all of it, KILL after the grace. A run that is just being launched is ended once it is there."""
     state = turn.state
     if after.id not in state.dying:
-        state.put_dying(after.id, Dying())
+        state.dying.put(after.id, Dying())
         turn.alarm(state.settings.grace, "grace", str(after.id))
     signal_tree(turn, after, signal.SIGTERM, signal.SIGCONT)
 
 
 EFFECTS: dict[str, Callable[[Turn, Job, Job], None]] = {
     "write": _write,
-    "join-line": _join_line,
+    "join-line": lambda turn, before, after: join(turn, after),
     "leave-line": _leave_line,
     "hold-lease": _hold_lease,
     "launch": _launch,
     "end-lease": _end_lease,
     "announce": _announce,
-    "stop-tree": _stop_tree,
-    "continue-tree": _continue_tree,
+    "stop-tree": lambda turn, before, after: signal_tree(turn, after, signal.SIGSTOP, every=True),
+    "continue-tree": lambda turn, before, after: signal_tree(turn, after, signal.SIGCONT),
     "end-tree": _end_tree,
 }

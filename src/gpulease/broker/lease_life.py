@@ -125,10 +125,6 @@ def look_again(turn: Turn) -> None:
         turn.alarm(state.settings.polling, "sample")
 
 
-def _watch_owner(turn: Turn, step: LeaseStep) -> None:
-    watch(turn, _pending(step).owner)
-
-
 def watch(turn: Turn, owner: Owner) -> None:
     if owner.pid is not None:
         turn.emit(Watch((owner.pid, owner.start_time)))
@@ -140,16 +136,12 @@ def _unwatch(turn: Turn, owner: Owner) -> None:
         turn.emit(Unwatch(key))
 
 
-def _write_request(turn: Turn, step: LeaseStep) -> None:
-    turn.state.write_pending(step.id)
-
-
 def _leave_line(turn: Turn, step: LeaseStep) -> None:
     pending = turn.state.withdraw(step.id)
     if step.lease is None:
         _unwatch(turn, pending.owner)
     if step.lease is None and step.trouble is None:
-        turn.state.unlisten(step.id)  # else it is told what came of it
+        turn.state.listeners.drop(step.id)  # else it is told what came of it
 
 
 def _tell_waiting(turn: Turn, step: LeaseStep) -> None:
@@ -160,7 +152,7 @@ def _tell_waiting(turn: Turn, step: LeaseStep) -> None:
 
 def _tell_refused(turn: Turn, step: LeaseStep) -> None:
     peer = turn.state.listeners.get(step.id)
-    turn.state.unlisten(step.id)
+    turn.state.listeners.drop(step.id)
     if peer is not None and step.trouble is not None:
         turn.send(peer, error(step.trouble))
 
@@ -189,16 +181,8 @@ def _tell_granted(turn: Turn, step: LeaseStep) -> None:
     if peer is None:
         return turn.alarm(UNCLAIMED, "unclaimed", lease.id)
     if lease.id not in state.unclaimed:
-        state.unlisten(lease.id)
+        state.listeners.drop(lease.id)
     turn.send(peer, {"granted": granted(state, lease)})
-
-
-def _claim(turn: Turn, step: LeaseStep) -> None:
-    turn.state.claim(step.id)
-
-
-def _change(turn: Turn, step: LeaseStep) -> None:
-    turn.state.change_lease(_lease(step))
 
 
 def _charge_usage(turn: Turn, step: LeaseStep) -> None:
@@ -232,17 +216,8 @@ def check(turn: Turn, devices: frozenset[str]) -> None:
     turn.emit(Check(state.revision, tuple(sorted(devices))))
 
 
-def _record_granted(turn: Turn, step: LeaseStep) -> None:
-    lease = _lease(step)
-    record(turn, "granted", lease, waited=lease.since - _pending(step).waiting.since)
-
-
-def _record_ended(turn: Turn, step: LeaseStep) -> None:
-    record(turn, "ended", _lease(step), why=step.why)
-
-
-def _record_renewed(turn: Turn, step: LeaseStep) -> None:
-    record(turn, "renewed", _lease(step), until=_lease(step).until)
+def _waited(step: LeaseStep) -> float:
+    return _lease(step).since - _pending(step).waiting.since
 
 
 def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
@@ -253,21 +228,21 @@ def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
 
 EFFECTS: dict[str, Callable[[Turn, LeaseStep], None]] = {
     "enter-line": _enter_line,
-    "watch-owner": _watch_owner,
-    "write-request": _write_request,
+    "watch-owner": lambda turn, step: watch(turn, _pending(step).owner),
+    "write-request": lambda turn, step: turn.state.write_pending(step.id),
     "tell-waiting": _tell_waiting,
     "tell-refused": _tell_refused,
     "leave-line": _leave_line,
     "hold": _hold,
     "write-lease": _write_lease,
     "tell-granted": _tell_granted,
-    "claim": _claim,
-    "change": _change,
+    "claim": lambda turn, step: turn.state.claim(step.id),
+    "change": lambda turn, step: turn.state.leases.put(step.id, _lease(step)),
     "set-alarm": _set_alarm,
     "charge-usage": _charge_usage,
     "drop-lease": _drop_lease,
     "check-devices": _check_devices,
-    "record-granted": _record_granted,
-    "record-ended": _record_ended,
-    "record-renewed": _record_renewed,
+    "record-granted": lambda turn, step: record(turn, "granted", _lease(step), waited=_waited(step)),
+    "record-ended": lambda turn, step: record(turn, "ended", _lease(step), why=step.why),
+    "record-renewed": lambda turn, step: record(turn, "renewed", _lease(step), until=_lease(step).until),
 }

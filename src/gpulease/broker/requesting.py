@@ -49,7 +49,7 @@ def acquire(turn: Turn, event: Received) -> None:
         state.next_lease_id(), request, owner.user, owner.uid, state.since(turn.now), owner.groups, message["kind"]
     )
     deadline = None if wait is None else turn.now + wait
-    state.listen(waiting.id, peer)
+    state.listeners.put(waiting.id, peer)
     lease_life.ask(turn, Pending(waiting, owner, deadline, message.get("note"), owner.pid != peer.pid, token))
 
 
@@ -59,14 +59,14 @@ def _resume(turn: Turn, peer: Peer, name: str) -> bool:
     id = state.tokens.get((peer.uid, name), name)
     pending, lease = state.pending.get(id), state.leases.get(id)
     if pending is not None and pending.owner.uid == peer.uid:
-        state.listen(id, peer)
+        state.listeners.put(id, peer)
         _tell_place(turn, peer, id)
         return True
     if lease is not None and lease.owner.uid == peer.uid:
         if id in state.unclaimed and lease.owner.pid == peer.pid:
             lease_life.claim(turn, lease)  # whoever asked is whoever holds: its end is watched
         elif id in state.unclaimed:
-            state.listen(id, peer)
+            state.listeners.put(id, peer)
         turn.send(peer, {"granted": lease_life.granted(state, lease)})
         return True
     return False

@@ -53,7 +53,7 @@ def _choose(turn: Turn, event: Received) -> list[int]:
 
 
 def left(turn: Turn, peer: Peer) -> None:
-    turn.state.drop_subscriber(peer)
+    turn.state.subscribers.drop(peer)
 
 
 def drained(turn: Turn, peer: Peer) -> None:
