@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gpulease.lifecycle import JOB, JOB_ENDS, START, Effects, Life, Step, advance
+from gpulease.lifecycle import JOB, JOB_ENDS, REMEMBERED, START, Effects, Step, transition
 from gpulease.model import Request
 
 OPEN = ("waiting", "held", "running", "paused")
@@ -68,8 +68,9 @@ class Job(NamedTuple):
 
 def step(job: Job, event: str, now: float, **changes: Any) -> tuple[Job, Effects]:
     """The job after `event`, as the table of lifecycle.py has it."""
-    life, effects = advance(JOB, Life(f"job {job.id}", job.state, job.history), event, now)
-    return job._replace(state=life.state, history=life.history, **changes), effects
+    state, effects = transition(JOB, f"job {job.id}", job.state, event, job.history)
+    history = (*job.history, Step(now, job.state, event, state))[-REMEMBERED:]
+    return job._replace(state=state, history=history, **changes), effects
 
 
 def document(job: Job) -> dict[str, Any]:

@@ -93,14 +93,6 @@ class ImpossibleTransition(Exception):
         self.history = history
 
 
-class Life(NamedTuple):
-    """Where a lease or a job is, and the last steps that led there."""
-
-    what: str  # "lease 7", "job 12"
-    state: str = START
-    history: tuple[Step, ...] = ()
-
-
 REMEMBERED = 20  # steps; enough to see what led to an impossible one
 
 
@@ -110,13 +102,6 @@ def transition(table: Table, what: str, state: str, event: str, history: tuple[S
     if found is None:
         raise ImpossibleTransition(what, state, event, history)
     return found
-
-
-def advance(table: Table, life: Life, event: str, now: float) -> tuple[Life, Effects]:
-    """The life after `event`, and the effects that the caller must carry out."""
-    state, effects = transition(table, life.what, life.state, event, life.history)
-    step = Step(now, life.state, event, state)
-    return Life(life.what, state, (*life.history, step)[-REMEMBERED:]), effects
 
 
 def states(table: Table) -> frozenset[str]:

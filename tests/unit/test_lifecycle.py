@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gpulease import job as jobs
 from gpulease import lifecycle
 from gpulease.broker import job_life, lease_life
-from gpulease.lifecycle import JOB, JOB_ENDS, LEASE, LEASE_ENDS, START, ImpossibleTransition, Life, advance
+from gpulease.lifecycle import JOB, JOB_ENDS, LEASE, LEASE_ENDS, START, ImpossibleTransition
+from gpulease.model import Request
 
+NEW = jobs.Job(12, ("true",), 1, "ada", "/", "e", Request(), 0.0, state=START)
 BROKER = Path(lease_life.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "lifecycle.md"
 
@@ -63,17 +66,17 @@ def test_every_end_of_a_run_gives_back_its_devices() -> None:
 
 
 def test_an_impossible_transition_tells_its_history() -> None:
-    life = Life("job 12")
+    job = NEW
     for moment, event in enumerate(("add", "start", "exit-zero")):
-        life, _ = advance(JOB, life, event, float(moment))
+        job, _ = jobs.step(job, event, float(moment))
     with pytest.raises(ImpossibleTransition, match=r"job 12 in state 'complete' cannot 'pause'") as raised:
-        advance(JOB, life, "pause", 9.0)
+        jobs.step(job, "pause", 9.0)
     assert "at 1 start: waiting -> running" in str(raised.value)
     assert [step.event for step in raised.value.history] == ["add", "start", "exit-zero"]
 
 
 def test_the_history_does_not_grow_for_ever() -> None:
-    life, _ = advance(JOB, Life("job 1"), "add", 0.0)
+    job, _ = jobs.step(NEW, "add", 0.0)
     for moment in range(50):
-        life, _ = advance(JOB, life, "edit", float(moment))
-    assert len(life.history) == lifecycle.REMEMBERED
+        job, _ = jobs.step(job, "edit", float(moment))
+    assert len(job.history) == lifecycle.REMEMBERED

@@ -41,10 +41,6 @@ class Sampling:
         """When the question under way is overdue, on the clock that `ask` was given."""
         return self._due
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._questions)
-
     def may_ask(self, now: float) -> bool:
         """False for a while after a driver that hung: it most likely still does."""
         return now >= self._not_before
