@@ -124,7 +124,7 @@ def short_jobs(folder: Path, rounds: int, jobs: int) -> None:
     middle = medians(timings)
     ours = middle["gpulease, add --file"]
     to_reach("add --file / task-spooler", ours / middle["task-spooler, tsp -S 2"], 1.0)
-    to_reach("add --file / xargs", ours / middle["xargs -P2"], 2.5)
+    to_reach("add --file / xargs", ours / middle["xargs -P2"], 2.2)
 
 
 def one_add(rounds: int) -> None:
