@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from gpulease.errors import PoolClosed, UsageError
 from gpulease.pool.items import Function, Item
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import is_importable, name_of, pack_call, pack_whole
+from gpulease.pool.pickling import mark_of, name_of, pack_call, pack_whole
 from gpulease.pool.record import Record, make_folder
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Pool(Executor):
         self._engine, self._results = engine, results
         self._pid = os.getpid()
         self._keys = count(1)
-        self._by_name: WeakKeyDictionary[Callable[..., Any], Function] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Callable[..., Any], tuple[Any, Function]] = WeakKeyDictionary()
         self._by_payload: WeakValueDictionary[bytes, Function] = WeakValueDictionary()
         # A pool that nobody holds any more finishes what it has, as the standard library's do.
         weakref.finalize(self, _finish, engine, self._pid).atexit = False
@@ -192,22 +192,22 @@ class Pool(Executor):
         return mapped
 
     def _function(self, fn: Callable[..., Any]) -> Function:
-        """What is found by its name stays known. All else is pickled at each call, as it is now, and is kept here and
-        in workers only as long as items of it are under way.
+        """Kept, here and in workers, as long as the program has the function where its pickle cannot change. All else
+        is pickled at each call, as it is now, and kept only as long as items of it are under way.
         """
         if not callable(fn):
             raise UsageError(f"{name_of(fn)} is not a function.", "Give something that can be called.")
-        named = is_importable(fn)
-        known = self._by_name.get(fn) if named else None
-        if known is not None:
-            return known
+        mark = mark_of(fn)
+        known, function = (None, None) if mark is None else self._known.get(fn, (None, None))
+        if function is not None and known == mark:
+            return function
         payload = pack_whole(fn, f"The function {name_of(fn)}")
-        function = self._by_payload.get(payload) or Function(next(self._keys), name_of(fn), payload)
-        if named:
-            self._by_name[fn] = function
-        elif payload not in self._by_payload:
-            self._by_payload[payload] = function
+        function = self._by_payload.get(payload)
+        if function is None:
+            function = self._by_payload[payload] = Function(next(self._keys), name_of(fn), payload)
             weakref.finalize(function, self._engine.forget, function.key).atexit = False
+        if mark is not None:
+            self._known[fn] = mark, function
         return function
 
     def _check_process(self) -> None:
