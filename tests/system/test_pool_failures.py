@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support import pool_tasks as tasks
 from support.machine import Machine
+from support.waiting import wait_until
 
 import gpulease
 from gpulease.errors import CannotPickle, NotEnoughDevices, OutOfMemory, PoolBroken, PoolClosed, TaskFailed, WorkerDied
@@ -214,6 +215,17 @@ def test_init_that_kills_its_worker_is_not_tried_for_ever(in_machine: Machine) -
         pytest.raises(PoolBroken, match=r"3 times in a row.*SIGKILL"),
     ):
         pool.submit(tasks.double, 1).result(60)
+
+
+def test_a_worker_that_dies_once_it_is_ready_is_started_again_less_and_less_often(
+    in_machine: Machine, tmp_path: Path
+) -> None:
+    log = tmp_path / "pool.log"
+    with gpulease.Pool(gpus=1, init=tasks.die_soon, log=log):
+        wait_until(lambda: "starts again in 0.4 s" in log.read_text())
+    pauses = [line.split()[-2] for line in log.read_text().splitlines() if "starts again" in line]
+    assert pauses[:3] == ["0.1", "0.2", "0.4"]
+    assert log.read_text().count("worker 1 starts (pid") < 10
 
 
 def test_what_cannot_be_pickled_is_named(pool: gpulease.Pool) -> None:

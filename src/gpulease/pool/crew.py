@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpulease.errors import GpuleaseError, PoolBroken, by_code
@@ -24,7 +26,6 @@ from gpulease.pool.watching import LeaseWatch
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine
 
-MOST_FAILURES = 3  # starts of a worker in a row that end before it is ready
 GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 
 
@@ -75,7 +76,8 @@ class Crew:
             self._start(self.slots[-1], changes)
 
     def fill(self, slot: WorkerSlot) -> None:
-        """A worker for a place that was emptied on purpose."""
+        """A worker for a place that is empty."""
+        slot.renewing = False
         if slot.state == EMPTY and not self._stopping:
             self._start(slot)
 
@@ -145,7 +147,7 @@ class Crew:
         elif "ready" in told:
             if slot.state == STARTING:
                 slot.state = READY
-                slot.was_ready = True
+                slot.ready_since = time.monotonic()
                 self._log.note(f"{slot.label} is ready after {told['ready']:.2f} s")
                 self._owner.worker_ready(slot)
                 if self._elastic is not None:
@@ -195,20 +197,23 @@ class Crew:
         slot.renewing = (slot.renewing or not stopping) and not self._stopping
         self._owner.worker_gone(slot, ending)
         if slot.renewing:
-            slot.renewing = False
             self._replace(slot, ending)
         elif self._stopping:
             self._check_gone()
 
     def _replace(self, slot: WorkerSlot, ending: Ending) -> None:
-        slot.failures = 0 if slot.was_ready else slot.failures + 1
-        if slot.failures >= MOST_FAILURES and slot not in self._given_up:
+        ready_for = None if slot.ready_since is None else time.monotonic() - slot.ready_since
+        slot.restarts = slot.restarts.ended(ready_for)
+        if slot.restarts.hopeless and slot not in self._given_up:
             self._given_up.add(slot)
+            times = slot.restarts.unready
             self._trouble = PoolBroken(
-                f"Workers end before they have done anything, {slot.failures} times in a row; the last one {ending}."
+                f"Workers end before they have done anything, {times} times in a row; the last one {ending}."
             )
         if slot not in self._given_up:
-            self.fill(slot)
+            if slot.restarts.pause:
+                self._log.note(f"{slot.name} starts again in {slot.restarts.pause:.1f} s", logging.WARNING)
+            self._reactor.later(slot.restarts.pause, partial(self.fill, slot))
         elif all(slot in self._given_up for slot in self.slots):
             assert self._trouble is not None
             self._owner.crew_broken(self._trouble)

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpulease.pool import frames
 from gpulease.pool.log import Lines
+from gpulease.pool.restarts import Restarts
 
 SOURCES = str(Path(__file__).parents[2])
 # Not `-m`: `__main__` is the user's word. Nor PYTHONPATH, which is the environment of what a worker starts.
@@ -34,9 +35,10 @@ class WorkerSlot:
         self.gpus = ""
         self.lease: str | None = None
         self.broker: str | None = None  # where the lease is known
-        self.renewing = False  # another worker follows this one
-        self.was_ready = self.waits = False
-        self.failures = 0  # starts in a row of which nothing came
+        self.renewing = False  # another worker follows this one, maybe after a pause
+        self.waits = False
+        self.ready_since: float | None = None
+        self.restarts = Restarts()
         self.process: WorkerProcess | None = None
         self.pidfd = -1
         self.output = -1
@@ -59,7 +61,7 @@ class WorkerSlot:
         self.pidfd, self.output = self.process.pidfd, output
         os.set_blocking(output, False)
         self._control, self._receiver = ours, frames.Receiver(ours)
-        self.was_ready = self.waits = False
+        self.waits, self.ready_since = False, None
         self.state, self.gpus, self.lease = STARTING, "", None
         self._tell(pickle.dumps({**setup, "name": self.name}), () if memory is None else (memory,))
 
