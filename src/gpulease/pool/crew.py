@@ -21,7 +21,7 @@ from gpulease.pool.pickling import to_body
 from gpulease.pool.plan import PoolPlan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, WorkerSlot
-from gpulease.pool.watching import LeaseWatch
+from gpulease.pool.watching import BrokerWatch
 
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine
@@ -54,8 +54,8 @@ class Crew:
         self._reactor, self._log, self._owner = reactor, log, owner
         self._setup, self._memory = make_setup(plan)
         self._plan = plan._replace(shared=None)  # the copy in shared memory is the one that is kept
-        self._elastic = Elastic(self, reactor, plan, engine) if plan.elastic else None
-        self._watch = LeaseWatch(reactor, self)
+        self._elastic = Elastic(self, plan, engine) if plan.elastic else None
+        self._watch = BrokerWatch(reactor, self, self._elastic.heard if self._elastic else None)
         self._stopping = self._gone = False
         self._given_up: set[WorkerSlot] = set()
         self._trouble: GpuleaseError | None = None
@@ -64,9 +64,7 @@ class Crew:
         nested = nested_devices(self._plan)
         if not nested:
             self._watch.begin()
-        if self._elastic is not None:
-            return self._elastic.begin()
-        for number in range(self._plan.workers):
+        for number in range(1 if self._elastic else self._plan.workers):
             self.add(nested[number] if nested else None)
 
     def add(self, changes: dict[str, Any] | None = None) -> None:
@@ -224,8 +222,6 @@ class Crew:
         self._gone = True
         if self._memory is not None:
             os.close(self._memory)
-        if self._elastic is not None:
-            self._elastic.end()
         self._watch.end()
         self._owner.crew_gone()
 
