@@ -156,7 +156,7 @@ def _kill_workers(pool: gpulease.Pool, stop: threading.Event) -> None:
 
     chance, kills = random.Random(6), 0
     while kills < 20 and not stop.wait(chance.uniform(0.01, 0.1)):
-        slots = pool._engine.source.slots  # type: ignore[union-attr]
+        slots = pool._engine.source.slots  # type: ignore[attr-defined]
         slot = chance.choice(slots)
         if slot.state == "ready" and slot.process is not None:
             slot.process.kill()
@@ -171,7 +171,7 @@ def test_a_worker_whose_lease_was_released_by_hand_asks_anew(in_machine: Machine
         tasks.wait_for(mark)
         assert in_machine.run("release", lease).returncode == 0
         until = time.monotonic() + 20
-        while pool._engine.source.slots[0].state == "ready":  # type: ignore[union-attr]
+        while pool._engine.source.slots[0].state == "ready":  # type: ignore[attr-defined]
             assert time.monotonic() < until
             time.sleep(0.01)
         Path(go).touch()

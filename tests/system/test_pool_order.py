@@ -329,7 +329,7 @@ def test_a_dropped_result_is_not_kept(pool: gpulease.Pool) -> None:
         ({"init": 3}, "init"),
         ({"mem": "6 apples"}, "not an amount of memory"),
         ({"min_memory": [1]}, "min_memory"),
-        ({"name": 3.5}, "makes no sense"),
+        ({"name": 3.5}, "name is 3.5"),
         ({"priority": "x"}, "priority"),
         ({"note": 3}, "note"),
         ({"results": "/etc/passwd"}, "not a folder"),

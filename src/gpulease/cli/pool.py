@@ -161,7 +161,7 @@ def _launch(options: dict[str, Any]) -> None:
 def _report(name: str) -> int:
     """Once each worker is ready or stands in the line, or none can work."""
     from gpulease.errors import PoolClosed
-    from gpulease.pool.named import ask
+    from gpulease.pool.pool_places import ask
 
     while True:
         try:
@@ -215,7 +215,7 @@ def _names() -> list[str]:
 
 def _status(name: str) -> dict[str, Any] | None:
     from gpulease.errors import PoolClosed
-    from gpulease.pool.named import ask
+    from gpulease.pool.pool_places import ask
 
     try:
         return ask(name, "status")
@@ -251,11 +251,11 @@ def _log(arguments: Namespace) -> int:
 
 
 def _stop(arguments: Namespace) -> int:
-    from gpulease.pool.named import ask
+    from gpulease.pool.pool_places import ask
 
     for name in arguments.names:
         try:
-            stopped = ask(name, "end" if arguments.now else "stop")["workers"]
+            stopped = ask(name, "stop", now=arguments.now)["workers"]
             told = f": {stopped} worker{'' if stopped == 1 else 's'}"
         except ConnectionError:
             told = ""  # somebody else ended it while it was asked

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,3 +37,14 @@ def inside() -> Worker | None:
 def enter(current: Worker) -> None:
     global _current
     _current = current
+
+
+def prepare(current: Worker, shared: Mapping[str, Any], init: bytes | None) -> None:
+    """Once in each worker, before any item."""
+    current = current._replace(shared=MappingProxyType(shared))
+    enter(current)
+    if init is not None:
+        function, arguments = pickle.loads(init)
+        if isinstance(function, str):  # as `module:function`
+            function = resolve_name(function)
+        enter(current._replace(state=function(*arguments)))

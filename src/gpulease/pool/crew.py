@@ -10,11 +10,12 @@ import os
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolBroken, by_code
 from gpulease.pool import context
 from gpulease.pool.elastic import Elastic
+from gpulease.pool.engine import Engine, Source
 from gpulease.pool.failures import Ending, RemoteTraceback, ending_of
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import to_body
@@ -23,13 +24,12 @@ from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, WorkerSlot
 from gpulease.pool.watching import BrokerWatch
 
-if TYPE_CHECKING:
-    from gpulease.pool.engine import Engine
-
 GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 
 
-class CrewOwner(Protocol):
+class CrewOwner:
+    """Who hears of the workers."""
+
     def worker_ready(self, slot: WorkerSlot) -> None: ...
 
     def worker_waits(self, slot: WorkerSlot) -> None:
@@ -45,7 +45,7 @@ class CrewOwner(Protocol):
     def crew_gone(self) -> None: ...
 
 
-class Crew:
+class Crew(Source):
     def __init__(
         self, reactor: Reactor, log: Log, owner: CrewOwner, plan: PoolPlan, engine: Engine | None = None
     ) -> None:
@@ -80,11 +80,9 @@ class Crew:
             self._start(slot)
 
     def expecting(self) -> bool:
-        """Whether a worker is on its way."""
         return any(slot.state == STARTING or slot.renewing for slot in self.slots if slot not in self._given_up)
 
     def starting(self) -> int:
-        """How many workers will be ready soon, as far as is known: they do not wait in the line."""
         return sum(slot.state == STARTING and not slot.waits for slot in self.slots if slot not in self._given_up)
 
     def renew(self, slot: WorkerSlot, lease: str) -> None:
@@ -231,9 +229,6 @@ def make_setup(plan: PoolPlan) -> tuple[dict[str, Any], int | None]:
     shared, memory = (b"", None) if plan.shared is None else to_body(plan.shared)
     setup = {
         "request": dict(plan.request),
-        "gpus": "",
-        "uuids": (),
-        "environ": {},
         "path": list(sys.path),
         "init": plan.init,
         "shared": shared,
@@ -246,14 +241,6 @@ def nested_devices(plan: PoolPlan) -> list[dict[str, Any]]:
     above = context.inside()
     if above is None:
         return []
-    each = plan.request.get("gpus", 1)
-    labels = above.gpus.split(",")
-    return [
-        {
-            "request": None,
-            "gpus": ",".join(labels[number * each : (number + 1) * each]),
-            "uuids": above.uuids[number * each : (number + 1) * each],
-            "environ": {"CUDA_VISIBLE_DEVICES": ",".join(above.uuids[number * each : (number + 1) * each])},
-        }
-        for number in range(plan.workers)
-    ]
+    each, labels = plan.request["gpus"], above.gpus.split(",")
+    parts = [slice(number * each, (number + 1) * each) for number in range(plan.workers)]
+    return [{"request": None, "gpus": ",".join(labels[part]), "uuids": above.uuids[part]} for part in parts]

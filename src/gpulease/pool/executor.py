@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Names = int | str | Iterable[int | str]
 Folder = str | os.PathLike[str]
+OF_THE_LEASE = ("mem", "name", "devices", "exclude", "min_memory", "priority", "note")  # of each worker
 
 
 class MapOptions(TypedDict, total=False):
@@ -58,35 +59,28 @@ class Pool(Executor):
         address: str | None = None,
         max_workers: None = None,
     ) -> None:
+        given = dict(locals())  # the arguments, by their names
         from gpulease.pool.plan import check_engine, make_plan
 
         if max_workers is not None:  # the standard library's word
             raise UsageError("A pool has as many workers as GPUs.", "Say gpus= instead of max_workers=.")
         check_engine(engine, address)
-        request = {
-            "mem": mem,
-            "name": name,
-            "devices": devices,
-            "exclude": exclude,
-            "min_memory": min_memory,
-            "priority": priority,
-            "note": note,
-        }
+        request = {name: given[name] for name in OF_THE_LEASE}
         plan = make_plan(gpus, gpus_per_worker, request, init, initargs, shared, retries)
         results = None if results is None else make_folder(results)
         if engine == "ray":
-            from gpulease.pool.ray_engine import start_on_ray
+            from gpulease.pool.ray_engine import Cluster
 
-            self._begin(start_on_ray(plan, Log(log), retries, address), results)
+            self._begin(Cluster(plan, Log(log), retries, address).engine, results)
         else:
-            from gpulease.pool.local import start_here
+            from gpulease.pool.sources import Local
 
-            self._begin(start_here(plan, Log(log), retries), results)
+            self._begin(Local(plan, Log(log), retries).engine, results)
 
     @classmethod
     def connect(cls, name: str, *, retries: int = 1, results: Folder | None = None) -> Pool:
         """Use the workers that `gpulease pool start NAME` keeps warm. Shutting it down leaves them running."""
-        from gpulease.pool.named import Named
+        from gpulease.pool.sources import Named
 
         results = None if results is None else make_folder(results)
         pool = cls.__new__(cls)

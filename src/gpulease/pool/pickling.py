@@ -131,7 +131,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"its attribute {name!r}", part) for name, part in getattr(value, "__dict__", {}).items())
 
 
-def unpack(payload: bytes, buffers: Sequence[memoryview] = ()) -> Any:
+def unpack(payload: bytes, buffers: Sequence[Any] = ()) -> Any:
     return pickle.loads(payload, buffers=buffers)
 
 

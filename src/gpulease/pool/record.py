@@ -27,7 +27,7 @@ from typing import Any
 
 from gpulease.errors import StateError, UsageError
 from gpulease.pool.items import Item
-from gpulease.pool.pickling import Packed, has_its_name, pack
+from gpulease.pool.pickling import Packed, has_its_name, pack_whole
 
 ENDING = ".pickle"
 PLAIN = frozenset({int, float, complex, bool, str, bytes, NoneType})
@@ -74,9 +74,8 @@ class Record:
 
     def write(self, name: str, value: Any) -> None:
         """Whole or not at all: under another name first."""
-        packed = pack(value, "The result")
+        data = pack_whole(value, "The result")
         partial = self.folder / f".{name}.{os.getpid()}"
-        data = packed.payload if not packed.buffers else pickle.dumps(value, 5)
         try:
             partial.write_bytes(data)
             os.replace(partial, self.folder / name)

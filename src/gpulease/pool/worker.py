@@ -14,14 +14,13 @@ import signal
 import socket
 import sys
 import time
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpulease.errors import GpuleaseError, NotGranted
 from gpulease.pool import context, frames
 from gpulease.pool.failures import short_of
 from gpulease.pool.frames import Receiver
-from gpulease.pool.pickling import from_body, unpack
+from gpulease.pool.pickling import from_body
 from gpulease.pool.session import Session
 
 if TYPE_CHECKING:
@@ -116,9 +115,9 @@ class WorkerLoop:
         return True
 
     def _take_lease(self, setup: Told, descriptors: tuple[int, ...]) -> None:
-        os.environ.update(setup["environ"])
         if setup["request"] is None:  # under a lease that somebody above it holds
-            held, broker, gpus, uuids = None, None, setup["gpus"], tuple(setup["uuids"])
+            held, broker, gpus, uuids = None, None, setup["gpus"], setup["uuids"]
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
         else:
             lease = self._acquire(setup["request"])
             self._lease = lease
@@ -140,15 +139,7 @@ class WorkerLoop:
     def _load(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         sys.path[:] = setup["path"]
         shared = from_body(setup["shared"], descriptors) if setup["shared"] else {}
-        current = context.worker()._replace(shared=MappingProxyType(shared))
-        context.enter(current)
-        if setup["init"] is not None:
-            function, arguments = unpack(setup["init"])
-            if isinstance(function, str):  # as `module:function`
-                from gpulease.pool.plan import find_function
-
-                function = find_function(function)
-            context.enter(current._replace(state=function(*arguments)))
+        context.prepare(context.worker(), shared, setup["init"])
 
     # ---------------------------------------------------------------- working
 
