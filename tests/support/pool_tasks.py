@@ -164,6 +164,17 @@ def nested(gpus: int) -> list[int]:
         return list(pool.map(double, range(5)))
 
 
+def nested_death() -> list[tuple[str, str | None]]:
+    with gpulease.Pool(gpus=1) as pool:
+        before = pool.submit(own_gpu).result(30)
+        pool.submit(die, signal.SIGKILL).exception(30)
+        return [before, pool.submit(own_gpu).result(30)]
+
+
+def own_gpu() -> tuple[str, str | None]:
+    return gpulease.worker().gpus, gpulease.worker().lease
+
+
 def kill_at_random(value: int, seed: int) -> int:
     """One in fifty ends its worker, on its first try only: whether it does is drawn from the process too."""
     if (value * 2654435761 + os.getpid() * 40503 + seed) % 50 == 0:

@@ -249,6 +249,8 @@ def test_a_nested_pool_divides_its_workers_gpus(in_machine: Machine) -> None:
         assert pool.submit(tasks.nested, 2).result(60) == [0, 2, 4, 6, 8]
         with pytest.raises(NotEnoughDevices, match="the worker has 2"):
             pool.submit(tasks.nested, 3).result(60)
+        before, after = pool.submit(tasks.nested_death).result(60)
+        assert before == after  # the worker that follows has the same GPU, and no lease of its own
 
 
 def test_terminate_ends_what_runs(in_machine: Machine, tmp_path: Path) -> None:

@@ -103,9 +103,9 @@ def _start(arguments: Namespace) -> int:
     if os.path.exists(path) and places.listens(arguments.name):
         raise places.already_running(arguments.name)
     options = _options(arguments)
-    from gpulease.pool.plan import check_devices, named_plan
+    from gpulease.pool.plan import check_devices, make_plan
 
-    check_devices(named_plan({**options, "init": None}, {}))
+    check_devices(make_plan(options["gpus"], options["gpus_per_worker"], options["request"]))
     _launch(options)
     return _report(arguments.name)
 
@@ -180,9 +180,9 @@ def _report(name: str) -> int:
 
 
 def _last_trouble(name: str) -> str:
-    from gpulease.pool.pool_places import log_path
+    from gpulease.pool.pool_places import path_of
 
-    with open(log_path(name), errors="replace") as file:
+    with open(path_of(name, "log"), errors="replace") as file:
         ends = [line for line in file if f"pool {name} ends: " in line]
     return ends[-1].partition(" ends: ")[2].strip() if ends else "its log says why."
 
@@ -233,9 +233,9 @@ def _row(told: dict[str, Any]) -> tuple[str, ...]:
 def _log(arguments: Namespace) -> int:
     from collections import deque
 
-    from gpulease.pool.pool_places import listens, log_path
+    from gpulease.pool.pool_places import listens, path_of
 
-    path = log_path(arguments.name)
+    path = path_of(arguments.name, "log")
     if not os.path.exists(path):
         raise NotFound(f"There is no log of a pool {arguments.name!r}.", "`gpulease pool ls` lists the pools.")
     with open(path, errors="replace") as file:

@@ -9,7 +9,9 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolBroken, by_code
@@ -64,14 +66,14 @@ class Crew(Source):
         nested = nested_devices(self._plan)
         if not nested:
             self._watch.begin()
-        for number in range(1 if self._elastic else self._plan.workers):
-            self.add(nested[number] if nested else None)
+        for changes in nested or [{}] * (1 if self._elastic else self._plan.workers):
+            self.add(changes)
 
-    def add(self, changes: dict[str, Any] | None = None) -> None:
+    def add(self, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
         """One worker more; `changes` to the setup are for it alone."""
         if not self._stopping:
-            self.slots.append(WorkerSlot(len(self.slots) + 1))
-            self._start(self.slots[-1], changes)
+            self.slots.append(WorkerSlot(len(self.slots) + 1, {**self._setup, **changes}))
+            self._start(self.slots[-1])
 
     def fill(self, slot: WorkerSlot) -> None:
         """A worker for a place that is empty."""
@@ -115,8 +117,8 @@ class Crew(Source):
 
     # ---------------------------------------------------------------- one worker's life
 
-    def _start(self, slot: WorkerSlot, changes: dict[str, Any] | None = None) -> None:
-        slot.start({**self._setup, **(changes or {})}, self._memory)
+    def _start(self, slot: WorkerSlot) -> None:
+        slot.start(self._memory)
         self._reactor.watch(slot.control, lambda: self._hear(slot))
         self._reactor.watch(slot.output, lambda: self._print(slot))
         self._reactor.watch(slot.pidfd, lambda: self._ended(slot))
@@ -238,7 +240,7 @@ def make_setup(plan: PoolPlan) -> tuple[dict[str, Any], int | None]:
 
 def nested_devices(plan: PoolPlan) -> list[dict[str, Any]]:
     """In a worker of another pool: its own devices, divided. A lease of their own would wait for what it holds."""
-    above = context.inside()
+    above = context.current
     if above is None:
         return []
     each, labels = plan.request["gpus"], above.gpus.split(",")

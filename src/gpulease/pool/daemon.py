@@ -25,10 +25,11 @@ from gpulease.pool.crew import Crew, CrewOwner
 from gpulease.pool.failures import Ending
 from gpulease.pool.frames import Receiver
 from gpulease.pool.log import Log
-from gpulease.pool.plan import load_files, named_plan
+from gpulease.pool.plan import load_files, make_plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, STARTING, WorkerSlot
 
+PLANNED = ("gpus", "gpus_per_worker", "request", "init")
 PYTHON = list(sys.version_info[:2])
 
 
@@ -51,12 +52,12 @@ class Daemon(CrewOwner):
     def __init__(self, options: dict[str, Any], listener: socket.socket) -> None:
         self.name: str = options["name"]
         self._reactor = Reactor("gpulease-pool")
-        self._log = Log(places.log_path(self.name))
+        self._log = Log(places.path_of(self.name, "log"))
         self._listener = listener
         self._programs: list[Program] = []
         self._since = time.time()
         self._trouble: GpuleaseError | None = None
-        plan = named_plan(options, load_files(options["shared"]))
+        plan = make_plan(**{name: options[name] for name in PLANNED}, shared=load_files(options["shared"]))
         self._crew = Crew(self._reactor, self._log, self, plan)
 
     def run(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpulease.errors import PoolClosed, UsageError
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
 Names = int | str | Iterable[int | str]
 Folder = str | os.PathLike[str]
 OF_THE_LEASE = ("mem", "name", "devices", "exclude", "min_memory", "priority", "note")  # of each worker
-
-
-class MapOptions(TypedDict, total=False):
-    timeout: float | None
-    progress: bool | str
-    results: Folder | None
-    key: Callable[..., str] | None
-    return_errors: bool
 
 
 class Pool(Executor):
@@ -109,14 +101,39 @@ class Pool(Executor):
         return item.future
 
     def map(
-        self, fn: Callable[..., Any], *iterables: Iterable[Any], chunksize: int = 1, **options: Unpack[MapOptions]
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        progress: bool | str = False,
+        results: Folder | None = None,
+        key: Callable[..., str] | None = None,
+        return_errors: bool = False,
+        _ordered: bool = True,
     ) -> Any:
         """Results in the order of the items. `chunksize` is accepted and not needed."""
-        return self._map(True, fn, iterables, **options)
+        from gpulease.pool.feed import Feed, Mapped
+        from gpulease.pool.progress import Bar
 
-    def map_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Unpack[MapOptions]) -> Any:
-        """Results as they come."""
-        return self._map(False, fn, iterables, **options)
+        self._check_process()
+        self._engine.check_open()
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+            raise UsageError(f"timeout is {timeout!r}.", "Give seconds, or None to wait as long as it takes.")
+        if not iterables:
+            raise UsageError("map() needs something to go through.", "Give at least one iterable.")
+        folder = self._results if results is None else results
+        record = None if folder is None else Record(folder, fn, key)
+        function = self._function(fn)
+        bar = Bar(progress, iterables, self._engine.gpus) if progress else None
+        feed = Feed(self._engine, function, iterables, _ordered, record, bar)
+        mapped = Mapped(feed, timeout, return_errors, self)
+        self._engine.add(feed)
+        return mapped
+
+    def map_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> Any:
+        """As `map`, but results as they come."""
+        return self.map(fn, *iterables, _ordered=False, **options)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         if os.getpid() != self._pid:
@@ -155,35 +172,6 @@ class Pool(Executor):
     def _join(self) -> None:
         self._engine.join()
         _open.discard(self._engine)
-
-    def _map(
-        self,
-        ordered: bool,
-        fn: Callable[..., Any],
-        iterables: tuple[Iterable[Any], ...],
-        timeout: float | None = None,
-        progress: bool | str = False,
-        results: Folder | None = None,
-        key: Callable[..., str] | None = None,
-        return_errors: bool = False,
-    ) -> Any:
-        from gpulease.pool.feed import Feed, Mapped
-        from gpulease.pool.progress import Bar
-
-        self._check_process()
-        self._engine.check_open()
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
-            raise UsageError(f"timeout is {timeout!r}.", "Give seconds, or None to wait as long as it takes.")
-        if not iterables:
-            raise UsageError("map() needs something to go through.", "Give at least one iterable.")
-        folder = self._results if results is None else results
-        record = None if folder is None else Record(folder, fn, key)
-        function = self._function(fn)
-        bar = Bar(progress, iterables, self._engine.gpus) if progress else None
-        feed = Feed(self._engine, function, iterables, ordered, record, bar)
-        mapped = Mapped(feed, timeout, return_errors, self)
-        self._engine.add(feed)
-        return mapped
 
     def _function(self, fn: Callable[..., Any]) -> Function:
         """Kept, here and in workers, as long as the program has the function where its pickle cannot change. All else

@@ -102,11 +102,8 @@ def unpack_failure(told: tuple[bytes, str, str, bool], where: str) -> BaseExcept
 def _out_of_memory(of_the_host: bool, where: str, short: str) -> OutOfMemory:
     if not of_the_host:
         return OutOfMemory(f"Memory ran out on {where}: {short}.", worker=where)
-    return OutOfMemory(
-        f"The machine's own memory, not a GPU's, ran out in {where}: {short}.",
-        "Make the item smaller, or use fewer workers; other items are not affected.",
-        worker=where,
-    )
+    text = f"The machine's own memory, not a GPU's, ran out in {where}: {short}."
+    return OutOfMemory(text, "Make the item smaller, or use fewer workers; other items are not affected.", worker=where)
 
 
 def died(ending: Ending, tries: int, function: str) -> WorkerDied:

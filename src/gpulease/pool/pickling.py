@@ -89,8 +89,6 @@ def pack_whole(value: object, what: str, keep_inside: Callable[[pickle.PickleBuf
 
 def explained(value: object, what: str, error: Exception) -> CannotPickle:
     """What to tell of a value that pickle gave up on: the path to the innermost object that fails, and why."""
-    if isinstance(error, RecursionError):
-        return CannotPickle(f"{what} cannot be pickled: it is nested too deeply.")
     if isinstance(error, RuntimeError) and "changed size" in str(error):
         return CannotPickle(f"{what} changed while it was copied: {error}.", "Do not change it until the pool has it.")
     for _ in range(DEEPEST):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulease.errors import NotEnoughDevices, UsageError
@@ -44,10 +45,10 @@ def make_plan(
     gpus: int | str,
     gpus_per_worker: int,
     request: Mapping[str, Any],
-    init: Callable[..., Any] | str | None,
-    initargs: tuple[Any, ...],
-    shared: Mapping[str, Any] | None,
-    retries: int,
+    init: Callable[..., Any] | str | None = None,  # text names one, as `module:function`
+    initargs: tuple[Any, ...] = (),
+    shared: Mapping[str, Any] | None = None,
+    retries: int = 1,
 ) -> PoolPlan:
     each = _whole(gpus_per_worker, "gpus_per_worker")
     if request.get("mem") is not None and each != 1:
@@ -93,12 +94,6 @@ def _shared(shared: Mapping[str, Any] | None) -> Packed | None:
     return pack_shared(dict(shared)) if shared else None
 
 
-def named_plan(options: Mapping[str, Any], shared: Mapping[str, Any]) -> PoolPlan:
-    """The plan of a named pool, from the options of `gpulease pool start`."""
-    init = options["init"]
-    return make_plan(options["gpus"], options["gpus_per_worker"], options["request"], init, (), shared, 1)
-
-
 # -------------------------------------------------------------------- whether it can be had here
 
 
@@ -115,20 +110,15 @@ def read_request(options: Mapping[str, Any]) -> Request:
 
 def check_devices(plan: PoolPlan) -> None:
     """Raises NotEnoughDevices when the plan can never be had here."""
-    above = context.inside()
-    if above is not None:
-        return _check_nested(plan.workers * plan.request["gpus"], len(above.uuids))
-    devices = _devices()
-    if devices:  # else a worker says why there are none
-        _check_fits(1 if plan.elastic else plan.workers, read_request(plan.request), devices)
-
-
-def _check_nested(wanted: int, there: int) -> None:
-    if wanted > there:
+    above, gpus = context.current, plan.workers * plan.request["gpus"]
+    if above is not None and gpus > len(above.uuids):
         raise NotEnoughDevices(
-            f"A pool in a worker asks for {wanted} GPUs, and the worker has {there}.",
+            f"A pool in a worker asks for {gpus} GPUs, and the worker has {len(above.uuids)}.",
             "A nested pool divides its worker's own GPUs: ask for fewer, or give the outer workers more.",
         )
+    devices = [] if above is not None else _devices()
+    if devices:  # else a worker says why there are none
+        _check_fits(1 if plan.elastic else plan.workers, read_request(plan.request), devices)
 
 
 def _devices() -> list[Device]:
@@ -196,12 +186,11 @@ def _load(path: str) -> dict[str, Any]:
     stem, ending = os.path.splitext(os.path.basename(path))
     try:
         if ending not in (".npz", ".npy"):
-            with open(path, "rb") as file:
-                return {stem: file.read()}
+            return {stem: Path(path).read_bytes()}
         import numpy
 
         loaded = numpy.load(path, allow_pickle=False)
-        return {name: loaded[name] for name in loaded.files} if ending == ".npz" else {stem: loaded}
+        return dict(loaded) if ending == ".npz" else {stem: loaded}
     except ImportError:
         raise UsageError(f"To share {path!r}, NumPy is needed.", "Install it: pip install numpy.") from None
     except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 from gpulease import places
@@ -50,10 +51,6 @@ def socket_path(name: str) -> str:
     return path
 
 
-def log_path(name: str) -> str:
-    return path_of(name, "log")
-
-
 def listens(name: str) -> bool:
     """Whether a process answers for that pool."""
     try:
@@ -88,17 +85,14 @@ def already_running(name: str) -> UsageError:
 
 def open_log(name: str) -> int:
     """For its user alone: what workers print may be anything."""
-    log = os.open(log_path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    log = os.open(path_of(name, "log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     os.fchmod(log, 0o600)  # one from before too
     return log
 
 
 def names() -> list[str]:
     """Of the pools that have a socket, whether anybody still listens there or not."""
-    try:
-        return sorted(entry.removesuffix(".socket") for entry in os.listdir(folder()) if entry.endswith(".socket"))
-    except FileNotFoundError:
-        return []
+    return sorted(path.stem for path in Path(folder()).glob("*.socket"))
 
 
 def connect(name: str) -> socket.socket:

@@ -78,9 +78,8 @@ class Cluster(Source):
     """The actors. Ray does not tell whether one of them waits for a GPU."""
 
     def __init__(self, plan: PoolPlan, log: Log, retries: int, address: str | None) -> None:
-        self._ray = _load_ray()
         self._log = log
-        self._started_ray = _connect(self._ray, address)
+        self._ray, self._started_ray = _connect(address)
         self._gpus_each = plan.request["gpus"]
         names = [f"worker {number}" for number in range(1, _count_workers(self._ray, plan) + 1)]
         self._init = plan.init
@@ -168,23 +167,19 @@ def _ending(place: str, error: BaseException) -> Ending:
     return Ending(told=f"died on {place} ({_short(error)})")
 
 
-def _load_ray() -> Any:
+def _connect(address: str | None) -> tuple[Any, bool]:
+    """Ray, and whether it was started or joined here, and is to be left at the end."""
     try:
         import ray
     except ImportError:
         raise UsageError("Ray is not installed.", "Install it: pip install 'gpulease[ray]'.") from None
-    return ray
-
-
-def _connect(ray: Any, address: str | None) -> bool:
-    """Whether Ray was started or joined here, and is to be left at the end."""
     if ray.is_initialized():
-        return False
+        return ray, False
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=True)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise PoolBroken(f"Ray cannot be reached at {address}: {_short(error)}.", "Check address=.") from None
-    return True
+    return ray, True
 
 
 def _count_workers(ray: Any, plan: PoolPlan) -> int:
@@ -192,12 +187,10 @@ def _count_workers(ray: Any, plan: PoolPlan) -> int:
         raise UsageError("Ray knows no shares by memory.", "Leave out mem=.")
     each: int = plan.request["gpus"]
     there = int((ray.available_resources() if plan.elastic else ray.cluster_resources()).get("GPU", 0))
-    if plan.elastic and there >= each:
-        return there // each
-    if plan.workers * each > there:
-        wanted = each if plan.elastic else plan.workers * each
+    wanted = each if plan.elastic else plan.workers * each
+    if wanted > there:
         raise NotEnoughDevices(f"The pool asks for {wanted} GPUs, and the Ray cluster has {there}.", "Ask for fewer.")
-    return plan.workers
+    return there // each if plan.elastic else plan.workers
 
 
 def _short(error: BaseException) -> str:
@@ -208,10 +201,10 @@ def _short(error: BaseException) -> str:
 # -------------------------------------------------------------------- on the cluster
 
 
-class RayWorker:
+class RayWorker(Functions):
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
-        self._functions = Functions()
 
     def prepare(self, init: bytes | None, shared: tuple[bytes, list[Any]] | None, path: list[str]) -> Answered:
         """Once, before any item. The value is where it runs."""
@@ -225,15 +218,9 @@ class RayWorker:
 
         return _answer(0, *attempt(begin))
 
-    def learn(self, key: int, payload: bytes) -> None:
-        self._functions.learn(key, payload)
-
-    def forget(self, key: int) -> None:
-        self._functions.forget(key)
-
     def work(self, key: int, number: int, payload: bytes, buffers: Sequence[Any]) -> Answered:
         """With copies that the task may write to: what lies in Ray's store is for all."""
-        return _answer(number, *self._functions.run(key, lambda: unpack(payload, [*map(bytearray, buffers)])))
+        return _answer(number, *self.run(key, lambda: unpack(payload, [*map(bytearray, buffers)])))
 
 
 def _answer(number: int, kind: int, packed: Packed, seconds: float) -> Answered:

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ STARTING, READY, STOPPING, EMPTY = "starting", "ready", "stopping", "empty"
 
 
 class WorkerSlot:
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, setup: Mapping[str, Any]) -> None:
         self.name = f"worker {number}"
+        self._setup = {**setup, "name": self.name}  # what each worker here is told at its start
         self.state = EMPTY
         self.gpus = ""
         self.lease: str | None = None
@@ -40,8 +41,7 @@ class WorkerSlot:
         self.ready_since: float | None = None
         self.restarts = Restarts()
         self.process: WorkerProcess | None = None
-        self.pidfd = -1
-        self.output = -1
+        self.pidfd = self.output = -1
         self.lines = Lines()
         self._control: socket.socket | None = None
         self._receiver: frames.Receiver | None = None
@@ -50,7 +50,7 @@ class WorkerSlot:
     def label(self) -> str:
         return f"{self.name}, GPU {self.gpus}" if self.gpus else self.name
 
-    def start(self, setup: Mapping[str, Any], memory: int | None) -> None:
+    def start(self, memory: int | None) -> None:
         """Called in the thread that lives as long as the crew: the worker ends with it."""
         ours, theirs = socket.socketpair()
         output, printing = os.pipe()
@@ -63,7 +63,7 @@ class WorkerSlot:
         self._control, self._receiver = ours, frames.Receiver(ours)
         self.waits, self.ready_since = False, None
         self.state, self.gpus, self.lease = STARTING, "", None
-        self._tell(pickle.dumps({**setup, "name": self.name}), () if memory is None else (memory,))
+        self._tell(pickle.dumps({"setup": self._setup}), () if memory is None else (memory,))
 
     @property
     def control(self) -> int:
@@ -137,21 +137,15 @@ class WorkerProcess:
             words[0], words, environ, file_actions=actions, setsid=True, setsigmask=[], setsigdef=usual
         )
         self.pidfd = os.pidfd_open(self.pid)
-        self._code: int | None = None
 
     def kill(self) -> None:
-        if self._code is None:
-            try:
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Its exit code, or the negative number of the signal that ended it."""
-        if self._code is None:
-            try:
-                self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except ChildProcessError:  # somebody else in this program waits for every child
-                self._code = 255
-            os.close(self.pidfd)
-        return self._code
+        """Once it has ended: its exit code, or the negative number of the signal that ended it."""
+        os.close(self.pidfd)
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # somebody else in this program waits for every child
+            return 255

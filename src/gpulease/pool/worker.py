@@ -39,7 +39,7 @@ def main(parent: int) -> None:
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
-    WorkerLoop(socket.socket(fileno=CONTROL)).run()
+    WorkerLoop(socket.socket(fileno=CONTROL)).serve()
 
 
 def _end_with(parent: int) -> None:
@@ -88,19 +88,6 @@ class WorkerLoop:
         self._running = True
         self._lease: object = None  # held for the life of the process
 
-    def run(self) -> None:
-        received: list[frames.Frame] = []
-        try:
-            while not received:
-                received = self._receiver.receive()
-        except EOFError:
-            return
-        first, *others = received
-        if self._prepare(pickle.loads(first.body), first.descriptors):
-            for frame in others:
-                self._control_frame(frame)
-            self._serve()
-
     # ---------------------------------------------------------------- getting ready
 
     def _prepare(self, setup: Told, descriptors: tuple[int, ...]) -> bool:
@@ -143,7 +130,7 @@ class WorkerLoop:
 
     # ---------------------------------------------------------------- working
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         while self._running:
             busy = any(session.waiting for session in self._sessions.values())
             for descriptor, _ in self._poll.poll(0 if busy else None):
@@ -177,7 +164,9 @@ class WorkerLoop:
 
     def _control_frame(self, frame: frames.Frame) -> None:
         told = pickle.loads(frame.body)
-        if told["do"] == "stop":
+        if "setup" in told:  # the first one
+            self._running = self._prepare(told["setup"], frame.descriptors)
+        elif told["do"] == "stop":
             self._running = False
         else:
             connected, tokens = frame.descriptors
