@@ -48,6 +48,7 @@ class Record:
             text = f"Results of this function would not be found again: it holds {error}."
             raise UsageError(text, NAME_THEM) from None
         self._seen: Counter[str] = Counter()
+        self._warned = False
         self._there = {entry.name for entry in os.scandir(self.folder) if entry.name.endswith(ENDING)}
 
     def name(self, arguments: tuple[Any, ...], packed: Packed) -> str:
@@ -99,9 +100,10 @@ class Record:
         try:
             named = digest(arguments)
         except Unnameable as error:
-            warnings.warn(
-                f"An item may not be found again by the next run: it holds {error}. {NAME_THEM}", stacklevel=2
-            )
+            if not self._warned:
+                self._warned = True
+                text = f"An item may not be found again by the next run: it holds {error}. {NAME_THEM}"
+                warnings.warn(text, stacklevel=2)
             named = hashlib.sha256(b"".join([packed.payload, *packed.buffers])).digest()  # the second best
         return hashlib.sha256(self._function + named).hexdigest()[:24]
 
