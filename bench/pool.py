@@ -40,6 +40,10 @@ def trivial(value: int) -> int:
     return value + 1
 
 
+def refers(value: int) -> int:
+    return trivial(value)
+
+
 # -------------------------------------------------------------------- many small calls, and one
 
 
@@ -73,9 +77,11 @@ def small_calls(rounds: int) -> None:
             to_reach("gpulease map / loky", middle["gpulease map"] / middle["loky map"], 1.0)
         print("\none call at a time")
         singles = {
-            "ProcessPoolExecutor": _times(lambda: standard.submit(abs, 1).result()),
-            "gpulease": _times(lambda: pool.submit(abs, 1).result()),
-            "gpulease, a function of __main__": _times(lambda: pool.submit(trivial, 1).result()),
+            "ProcessPoolExecutor": _times(lambda: standard.submit(trivial, 1).result()),
+            "gpulease": _times(lambda: pool.submit(trivial, 1).result()),
+            "ProcessPoolExecutor, one that can be imported": _times(lambda: standard.submit(abs, 1).result()),
+            "gpulease, one that can be imported": _times(lambda: pool.submit(abs, 1).result()),
+            "gpulease, one that refers to another": _times(lambda: pool.submit(refers, 1).result()),
         }
         single: dict[str, list[float]] = {name: [] for name in singles}
         for _ in range(max(3, rounds) * 5):  # in turn, a hundred each

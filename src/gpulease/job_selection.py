@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 STATES = ("waiting", "held", "running", "paused", "complete", "failed", "invalid", "killed", "lost")
 ENDED = STATES[4:]
 ALONE = ("all", "last")
+MANY = 100  # ids that are named one by one; of more, the broker need not say which of them is missing
 MISSING = "No such job"
 FORM = "Write 3, 5-9, 3,5-9, `all` or `last`."
 
@@ -40,8 +41,20 @@ def selection(
     if words == ["last"]:
         select["last"] = True
     elif words and words != ["all"]:
-        select["ids"] = [_range(word, len(words)) for word in words]
+        ranges = [_range(word, len(words)) for word in words]
+        select["ids"] = _merged(ranges) if len(ranges) > MANY else ranges
     return {name: value for name, value in select.items() if value is not None} or {"all": True}
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order, and those that follow each other as one: a thousand jobs of one sweep are one range."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1 and first > merged[-1][0]:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged
 
 
 def one_job(id: int) -> Selection:

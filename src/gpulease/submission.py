@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulease import queueing
-from gpulease.errors import GpuleaseError
+from gpulease.errors import GpuleaseError, UsageError
 from gpulease.job_fields import command_words, job_changes, job_fields
 from gpulease.job_log import open_log
 from gpulease.job_selection import selection
-from gpulease.request_fields import as_argument, request_fields
+from gpulease.request_fields import FIELDS, as_argument, request_fields
 
 if TYPE_CHECKING:
     import os
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from gpulease.messages import Done, JobRow
 
 # What the broker calls by its option is called by its argument here.
+CHANGEABLE = {
+    *FIELDS, "command", "cwd", "retry", "time_limit", "after", "after_any", "job_name", "note", "new_label",
+}  # fmt: skip
 ARGUMENTS = {
     "--hold": "hold=True",
     "--after-any": "after_any",
@@ -112,6 +115,9 @@ def edit(*jobs: Named, label: str | None = None, state: str | None = None, **cha
     after_any job_name note` as for `submit`, and `new_label`.
     """
     select = selection(jobs, label, state)
+    strange = sorted(set(changes) - CHANGEABLE)
+    if strange:
+        raise UsageError(f"A job has no {strange[0]!r} that can be changed.", "See the reference of `edit`.")
     with _in_words_of_python():
         return queueing.change(select, job_changes(changes, as_argument, time.time()))
 

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 class Subscription:
     def __init__(self, *topics: str, select: dict[str, Any] | None = None, client: Client | None = None) -> None:
-        """To `devices`, `leases`, `line` or `jobs`; of jobs those that `select` chooses, or all."""
+        """To `devices`, `leases`, `line` or `jobs`; of jobs those that `select` chooses, or all.
+
+        With a `client` of the caller's, that the broker ended is the caller's to deal with: a ConnectionError.
+        """
+        self._again = client is None
         self._asked: dict[str, Any] = {"topics": list(topics), **({} if select is None else {"select": select})}
         self._client = client or Client()
         self.rows: dict[str, dict[str, Any]] = {}
@@ -30,6 +34,8 @@ class Subscription:
         try:
             told = self._client.receive(timeout)
         except ConnectionError:
+            if not self._again:
+                raise
             self._client = again(self._client)
             self._client.send("subscribe", **self._asked)
             return {}

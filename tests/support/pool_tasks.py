@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import gpulease
@@ -39,6 +40,11 @@ def pid() -> int:
 
 def die(number: int) -> None:
     os.kill(os.getpid(), number)
+
+
+def die_soon() -> None:
+    """As `init`: its worker is ready, and is ended a moment later."""
+    Timer(0.05, die, (signal.SIGKILL,)).start()
 
 
 def die_and_count(path: str) -> None:
@@ -156,6 +162,17 @@ def raise_error_that_exits() -> None:
 def nested(gpus: int) -> list[int]:
     with gpulease.Pool(gpus=gpus) as pool:
         return list(pool.map(double, range(5)))
+
+
+def nested_death() -> list[tuple[str, str | None]]:
+    with gpulease.Pool(gpus=1) as pool:
+        before = pool.submit(own_gpu).result(30)
+        pool.submit(die, signal.SIGKILL).exception(30)
+        return [before, pool.submit(own_gpu).result(30)]
+
+
+def own_gpu() -> tuple[str, str | None]:
+    return gpulease.worker().gpus, gpulease.worker().lease
 
 
 def kill_at_random(value: int, seed: int) -> int:

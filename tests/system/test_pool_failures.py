@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support import pool_tasks as tasks
 from support.machine import Machine
+from support.waiting import wait_until
 
 import gpulease
 from gpulease.errors import CannotPickle, NotEnoughDevices, OutOfMemory, PoolBroken, PoolClosed, TaskFailed, WorkerDied
@@ -155,7 +156,7 @@ def _kill_workers(pool: gpulease.Pool, stop: threading.Event) -> None:
 
     chance, kills = random.Random(6), 0
     while kills < 20 and not stop.wait(chance.uniform(0.01, 0.1)):
-        slots = pool._engine.source.slots  # type: ignore[union-attr]
+        slots = pool._engine.source.slots  # type: ignore[attr-defined]
         slot = chance.choice(slots)
         if slot.state == "ready" and slot.process is not None:
             slot.process.kill()
@@ -170,7 +171,7 @@ def test_a_worker_whose_lease_was_released_by_hand_asks_anew(in_machine: Machine
         tasks.wait_for(mark)
         assert in_machine.run("release", lease).returncode == 0
         until = time.monotonic() + 20
-        while pool._engine.source.slots[0].state == "ready":  # type: ignore[union-attr]
+        while pool._engine.source.slots[0].state == "ready":  # type: ignore[attr-defined]
             assert time.monotonic() < until
             time.sleep(0.01)
         Path(go).touch()
@@ -216,6 +217,17 @@ def test_init_that_kills_its_worker_is_not_tried_for_ever(in_machine: Machine) -
         pool.submit(tasks.double, 1).result(60)
 
 
+def test_a_worker_that_dies_once_it_is_ready_is_started_again_less_and_less_often(
+    in_machine: Machine, tmp_path: Path
+) -> None:
+    log = tmp_path / "pool.log"
+    with gpulease.Pool(gpus=1, init=tasks.die_soon, log=log):
+        wait_until(lambda: "starts again in 0.4 s" in log.read_text())
+    pauses = [line.split()[-2] for line in log.read_text().splitlines() if "starts again" in line]
+    assert pauses[:3] == ["0.1", "0.2", "0.4"]
+    assert log.read_text().count("worker 1 starts (pid") < 10
+
+
 def test_what_cannot_be_pickled_is_named(pool: gpulease.Pool) -> None:
     lock = threading.Lock()
     with pytest.raises(CannotPickle, match=r"its variable 'lock'.*cannot pickle '_thread.lock'"):
@@ -237,6 +249,8 @@ def test_a_nested_pool_divides_its_workers_gpus(in_machine: Machine) -> None:
         assert pool.submit(tasks.nested, 2).result(60) == [0, 2, 4, 6, 8]
         with pytest.raises(NotEnoughDevices, match="the worker has 2"):
             pool.submit(tasks.nested, 3).result(60)
+        before, after = pool.submit(tasks.nested_death).result(60)
+        assert before == after  # the worker that follows has the same GPU, and no lease of its own
 
 
 def test_terminate_ends_what_runs(in_machine: Machine, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support import pool_tasks as tasks
@@ -91,3 +92,31 @@ def test_a_worker_lets_go_of_function_argument_and_result(pool: gpulease.Pool) -
     pool.submit(make, 1).result(30)  # the result is one
     assert list(pool.map(lambda value, held=thing: value, range(3))) == [0, 1, 2]  # by value
     wait_until(lambda: pool.submit(live_things).result(30) == 0)
+
+
+def of_main(source: str, **known: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """A function as a program has it that is run: workers cannot import it. And the variables of that program."""
+    known["__name__"] = "__main__"
+    exec(source, known)
+    return known["function"], known
+
+
+def test_a_function_by_value_is_as_it_is_at_the_call(pool: gpulease.Pool) -> None:
+    function, known = of_main("def function(value): return value * factor, type(factor).__name__", factor=1)
+    assert pool.submit(function, 3).result(30) == (3, "int")
+    assert pool._function(function) is pool._function(function)  # it is not pickled again
+    known["factor"] = True
+    assert pool.submit(function, 3).result(30) == (3, "bool")
+    known["factor"] = [1]
+    assert pool.submit(function, 3).result(30) == ([1, 1, 1], "list")
+    known["factor"].append(2)
+    assert pool.submit(function, 1).result(30) == ([1, 2], "list")
+    function.__code__ = (lambda value: -value).__code__
+    assert pool.submit(function, 3).result(30) == -3
+
+
+def test_what_a_function_by_value_writes_is_gone_with_its_items(pool: gpulease.Pool) -> None:
+    function, _ = of_main("def function():\n global count\n count += 1\n return count", count=0)
+    for _ in range(3):
+        assert pool.submit(function).result(30) == 1
+        wait_until(lambda: not list(pool._by_payload))

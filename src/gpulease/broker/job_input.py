@@ -131,7 +131,18 @@ def text(options: Message, name: str, most: int = 4096) -> str | None:
         return None
     if not isinstance(value, str) or len(value) > most or "\0" in value:
         raise UsageError(f"The {_said(name)} is not right.", f"Give text of at most {most} letters.")
+    if name == "label" and not is_text(value):
+        raise UsageError("The label has bytes in it that are no text.", "Give it in UTF-8.")
     return value
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be asked for: bytes that are no text are kept as they are in paths and commands only."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def path(options: Message, name: str) -> str:

@@ -8,7 +8,7 @@ from gpulease import job as jobs
 from gpulease.broker import job_ends, job_life, reports, requesting, settings
 from gpulease.broker.events import Received
 from gpulease.broker.job_adding import add, edited
-from gpulease.broker.job_input import impossible
+from gpulease.broker.job_input import impossible, is_text
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotEnoughDevices, NotFound, NotPermitted, UsageError, WrongState
@@ -19,6 +19,7 @@ SHOWN = 50
 SHOWN_ENDED = 10
 MOST_SHOWN = 5000  # of one answer, which must fit a message
 MOST_RANGES = 500
+CHOICES = {"ids", "all", "last", "label", "state"}
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
 INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "bound", "met")
@@ -34,8 +35,8 @@ def chosen(turn: Turn, peer: Peer, select: Message, states: tuple[str, ...] = ()
     everyone = look or peer.uid == 0
     ranges = _ranges(select)
     label, state = select.get("label"), select.get("state")
-    if not all(value is None or isinstance(value, str) for value in (label, state)):
-        raise UsageError("The choice of jobs is not right.")
+    if not all(value is None or (isinstance(value, str) and is_text(value)) for value in (label, state)):
+        raise UsageError("The choice of jobs is not right.", "Give the label and the state as text.")
     uid = None if everyone or ranges else peer.uid
     last = bool(select.get("last"))
     rows = turn.state.store.jobs((state,) if state else states, uid, label, ranges, 1 if last else None, last)
@@ -49,6 +50,8 @@ def chosen(turn: Turn, peer: Peer, select: Message, states: tuple[str, ...] = ()
 
 
 def _ranges(select: Message) -> list[tuple[int, int]]:
+    if not set(select) <= CHOICES or select.get("ids") == []:
+        raise UsageError("The choice of jobs is not right.", f"Choose by {', '.join(sorted(CHOICES))}.")
     ranges = select.get("ids") or []
     good = isinstance(ranges, list) and all(
         isinstance(pair, list) and len(pair) == 2 and all(type(end) is int and 0 <= end < 1 << 62 for end in pair)

@@ -23,6 +23,8 @@ def load(turn: Turn) -> None:
     _load_line(turn)
     _load_jobs(turn)
     _skip_numbers(turn)
+    if turn.state.line:
+        turn.take_sample()
 
 
 def _load_facts(turn: Turn) -> None:

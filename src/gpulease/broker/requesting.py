@@ -185,6 +185,8 @@ def reason(turn: Turn, id: str) -> tuple[str, str]:
     state = turn.state
     if state.trouble is not None:
         return state.trouble.code, state.trouble.what
+    if state.sample is None:
+        return "checking", "The devices have not been looked at yet."
     try:
         found = current_plan(turn).reason(id)
     except KeyError:

@@ -120,9 +120,9 @@ class Runner:
         """The journal is asked only where the code alone does not tell."""
         if code is not None and code >= 0 and code not in SUSPECT:
             return Fate(job.pid, code)
-        told = journal.read(self._journal(job.uid), job.uid).get(job.run_name, Fate(job.pid))
+        told = journal.read(self._journal(job.uid), job.uid).get(job.run_name, Fate())
         if told.over or code is None:
-            return told
+            return told._replace(pid=job.pid)
         if code == UNWRITTEN and told.pid is None:
             return Fate(job.pid, trouble="no-journal")
         return Fate(job.pid, code)

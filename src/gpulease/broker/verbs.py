@@ -23,6 +23,8 @@ def handle(turn: Turn, event: Received) -> None:
     message, state = event.message, turn.state
     if not isinstance(message.get("do"), str):
         raise ProtocolError("The message does not say what to do.")
+    if any(waiting.peer is event.peer for waiting in state.awaiting):
+        return turn.after_sample(event)  # answers come in the order of the questions
     verb = check(message)["do"]
     _refuse_surrogates(message)
     if verb in NEEDS_DEVICES and state.sample is None and not _told_lately(turn):

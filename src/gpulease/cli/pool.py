@@ -103,9 +103,9 @@ def _start(arguments: Namespace) -> int:
     if os.path.exists(path) and places.listens(arguments.name):
         raise places.already_running(arguments.name)
     options = _options(arguments)
-    from gpulease.pool.plan import check_devices, named_plan
+    from gpulease.pool.plan import check_devices, make_plan
 
-    check_devices(named_plan({**options, "init": None}, {}))
+    check_devices(make_plan(options["gpus"], options["gpus_per_worker"], options["request"]))
     _launch(options)
     return _report(arguments.name)
 
@@ -161,7 +161,7 @@ def _launch(options: dict[str, Any]) -> None:
 def _report(name: str) -> int:
     """Once each worker is ready or stands in the line, or none can work."""
     from gpulease.errors import PoolClosed
-    from gpulease.pool.named import ask
+    from gpulease.pool.pool_places import ask
 
     while True:
         try:
@@ -180,9 +180,9 @@ def _report(name: str) -> int:
 
 
 def _last_trouble(name: str) -> str:
-    from gpulease.pool.pool_places import log_path
+    from gpulease.pool.pool_places import path_of
 
-    with open(log_path(name), errors="replace") as file:
+    with open(path_of(name, "log"), errors="replace") as file:
         ends = [line for line in file if f"pool {name} ends: " in line]
     return ends[-1].partition(" ends: ")[2].strip() if ends else "its log says why."
 
@@ -215,7 +215,7 @@ def _names() -> list[str]:
 
 def _status(name: str) -> dict[str, Any] | None:
     from gpulease.errors import PoolClosed
-    from gpulease.pool.named import ask
+    from gpulease.pool.pool_places import ask
 
     try:
         return ask(name, "status")
@@ -233,9 +233,9 @@ def _row(told: dict[str, Any]) -> tuple[str, ...]:
 def _log(arguments: Namespace) -> int:
     from collections import deque
 
-    from gpulease.pool.pool_places import listens, log_path
+    from gpulease.pool.pool_places import listens, path_of
 
-    path = log_path(arguments.name)
+    path = path_of(arguments.name, "log")
     if not os.path.exists(path):
         raise NotFound(f"There is no log of a pool {arguments.name!r}.", "`gpulease pool ls` lists the pools.")
     with open(path, errors="replace") as file:
@@ -251,11 +251,11 @@ def _log(arguments: Namespace) -> int:
 
 
 def _stop(arguments: Namespace) -> int:
-    from gpulease.pool.named import ask
+    from gpulease.pool.pool_places import ask
 
     for name in arguments.names:
         try:
-            stopped = ask(name, "end" if arguments.now else "stop")["workers"]
+            stopped = ask(name, "stop", now=arguments.now)["workers"]
             told = f": {stopped} worker{'' if stopped == 1 else 's'}"
         except ConnectionError:
             told = ""  # somebody else ended it while it was asked

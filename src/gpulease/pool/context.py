@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,20 +20,27 @@ class Worker(NamedTuple):
     state: Any = None  # what `init` returned
 
 
-_current: Worker | None = None
+current: Worker | None = None  # in a worker
 
 
 def worker() -> Worker:
     """The worker that runs the caller. Raises UsageError outside of one."""
-    if _current is None:
+    if current is None:
         raise UsageError("This process is no worker of a pool.", "Call it in a function that a pool runs.")
-    return _current
+    return current
 
 
-def inside() -> Worker | None:
-    return _current
+def enter(entered: Worker) -> None:
+    global current
+    current = entered
 
 
-def enter(current: Worker) -> None:
-    global _current
-    _current = current
+def prepare(entered: Worker, shared: Mapping[str, Any], init: bytes | None) -> None:
+    """Once in each worker, before any item."""
+    entered = entered._replace(shared=MappingProxyType(shared))
+    enter(entered)
+    if init is not None:
+        function, arguments = pickle.loads(init)
+        if isinstance(function, str):  # as `module:function`
+            function = resolve_name(function)
+        enter(entered._replace(state=function(*arguments)))

@@ -8,27 +8,30 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+import time
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolBroken, by_code
 from gpulease.pool import context
 from gpulease.pool.elastic import Elastic
+from gpulease.pool.engine import Engine, Source
 from gpulease.pool.failures import Ending, RemoteTraceback, ending_of
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import to_body
 from gpulease.pool.plan import PoolPlan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, WorkerSlot
-from gpulease.pool.watching import LeaseWatch
+from gpulease.pool.watching import BrokerWatch
 
-if TYPE_CHECKING:
-    from gpulease.pool.engine import Engine
-
-MOST_FAILURES = 3  # starts of a worker in a row that end before it is ready
 GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 
 
-class CrewOwner(Protocol):
+class CrewOwner:
+    """Who hears of the workers."""
+
     def worker_ready(self, slot: WorkerSlot) -> None: ...
 
     def worker_waits(self, slot: WorkerSlot) -> None:
@@ -44,7 +47,7 @@ class CrewOwner(Protocol):
     def crew_gone(self) -> None: ...
 
 
-class Crew:
+class Crew(Source):
     def __init__(
         self, reactor: Reactor, log: Log, owner: CrewOwner, plan: PoolPlan, engine: Engine | None = None
     ) -> None:
@@ -53,8 +56,8 @@ class Crew:
         self._reactor, self._log, self._owner = reactor, log, owner
         self._setup, self._memory = make_setup(plan)
         self._plan = plan._replace(shared=None)  # the copy in shared memory is the one that is kept
-        self._elastic = Elastic(self, reactor, plan, engine) if plan.elastic else None
-        self._watch = LeaseWatch(reactor, self)
+        self._elastic = Elastic(self, plan, engine) if plan.elastic else None
+        self._watch = BrokerWatch(reactor, self, self._elastic.heard if self._elastic else None)
         self._stopping = self._gone = False
         self._given_up: set[WorkerSlot] = set()
         self._trouble: GpuleaseError | None = None
@@ -63,28 +66,25 @@ class Crew:
         nested = nested_devices(self._plan)
         if not nested:
             self._watch.begin()
-        if self._elastic is not None:
-            return self._elastic.begin()
-        for number in range(self._plan.workers):
-            self.add(nested[number] if nested else None)
+        for changes in nested or [{}] * (1 if self._elastic else self._plan.workers):
+            self.add(changes)
 
-    def add(self, changes: dict[str, Any] | None = None) -> None:
+    def add(self, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
         """One worker more; `changes` to the setup are for it alone."""
         if not self._stopping:
-            self.slots.append(WorkerSlot(len(self.slots) + 1))
-            self._start(self.slots[-1], changes)
+            self.slots.append(WorkerSlot(len(self.slots) + 1, {**self._setup, **changes}))
+            self._start(self.slots[-1])
 
     def fill(self, slot: WorkerSlot) -> None:
-        """A worker for a place that was emptied on purpose."""
+        """A worker for a place that is empty."""
+        slot.renewing = False
         if slot.state == EMPTY and not self._stopping:
             self._start(slot)
 
     def expecting(self) -> bool:
-        """Whether a worker is on its way."""
         return any(slot.state == STARTING or slot.renewing for slot in self.slots if slot not in self._given_up)
 
     def starting(self) -> int:
-        """How many workers will be ready soon, as far as is known: they do not wait in the line."""
         return sum(slot.state == STARTING and not slot.waits for slot in self.slots if slot not in self._given_up)
 
     def renew(self, slot: WorkerSlot, lease: str) -> None:
@@ -117,8 +117,8 @@ class Crew:
 
     # ---------------------------------------------------------------- one worker's life
 
-    def _start(self, slot: WorkerSlot, changes: dict[str, Any] | None = None) -> None:
-        slot.start({**self._setup, **(changes or {})}, self._memory)
+    def _start(self, slot: WorkerSlot) -> None:
+        slot.start(self._memory)
         self._reactor.watch(slot.control, lambda: self._hear(slot))
         self._reactor.watch(slot.output, lambda: self._print(slot))
         self._reactor.watch(slot.pidfd, lambda: self._ended(slot))
@@ -145,7 +145,7 @@ class Crew:
         elif "ready" in told:
             if slot.state == STARTING:
                 slot.state = READY
-                slot.was_ready = True
+                slot.ready_since = time.monotonic()
                 self._log.note(f"{slot.label} is ready after {told['ready']:.2f} s")
                 self._owner.worker_ready(slot)
                 if self._elastic is not None:
@@ -195,20 +195,23 @@ class Crew:
         slot.renewing = (slot.renewing or not stopping) and not self._stopping
         self._owner.worker_gone(slot, ending)
         if slot.renewing:
-            slot.renewing = False
             self._replace(slot, ending)
         elif self._stopping:
             self._check_gone()
 
     def _replace(self, slot: WorkerSlot, ending: Ending) -> None:
-        slot.failures = 0 if slot.was_ready else slot.failures + 1
-        if slot.failures >= MOST_FAILURES and slot not in self._given_up:
+        ready_for = None if slot.ready_since is None else time.monotonic() - slot.ready_since
+        slot.restarts = slot.restarts.ended(ready_for)
+        if slot.restarts.hopeless and slot not in self._given_up:
             self._given_up.add(slot)
+            times = slot.restarts.unready
             self._trouble = PoolBroken(
-                f"Workers end before they have done anything, {slot.failures} times in a row; the last one {ending}."
+                f"Workers end before they have done anything, {times} times in a row; the last one {ending}."
             )
         if slot not in self._given_up:
-            self.fill(slot)
+            if slot.restarts.pause:
+                self._log.note(f"{slot.name} starts again in {slot.restarts.pause:.1f} s", logging.WARNING)
+            self._reactor.later(slot.restarts.pause, partial(self.fill, slot))
         elif all(slot in self._given_up for slot in self.slots):
             assert self._trouble is not None
             self._owner.crew_broken(self._trouble)
@@ -219,8 +222,6 @@ class Crew:
         self._gone = True
         if self._memory is not None:
             os.close(self._memory)
-        if self._elastic is not None:
-            self._elastic.end()
         self._watch.end()
         self._owner.crew_gone()
 
@@ -230,9 +231,6 @@ def make_setup(plan: PoolPlan) -> tuple[dict[str, Any], int | None]:
     shared, memory = (b"", None) if plan.shared is None else to_body(plan.shared)
     setup = {
         "request": dict(plan.request),
-        "gpus": "",
-        "uuids": (),
-        "environ": {},
         "path": list(sys.path),
         "init": plan.init,
         "shared": shared,
@@ -242,17 +240,9 @@ def make_setup(plan: PoolPlan) -> tuple[dict[str, Any], int | None]:
 
 def nested_devices(plan: PoolPlan) -> list[dict[str, Any]]:
     """In a worker of another pool: its own devices, divided. A lease of their own would wait for what it holds."""
-    above = context.inside()
+    above = context.current
     if above is None:
         return []
-    each = plan.request.get("gpus", 1)
-    labels = above.gpus.split(",")
-    return [
-        {
-            "request": None,
-            "gpus": ",".join(labels[number * each : (number + 1) * each]),
-            "uuids": above.uuids[number * each : (number + 1) * each],
-            "environ": {"CUDA_VISIBLE_DEVICES": ",".join(above.uuids[number * each : (number + 1) * each])},
-        }
-        for number in range(plan.workers)
-    ]
+    each, labels = plan.request["gpus"], above.gpus.split(",")
+    parts = [slice(number * each, (number + 1) * each) for number in range(plan.workers)]
+    return [{"request": None, "gpus": ",".join(labels[part]), "uuids": above.uuids[part]} for part in parts]

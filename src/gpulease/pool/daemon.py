@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from gpulease import __version__
@@ -20,14 +21,15 @@ from gpulease.errors import GpuleaseError
 from gpulease.identity import peer
 from gpulease.pool import frames
 from gpulease.pool import pool_places as places
-from gpulease.pool.crew import Crew
+from gpulease.pool.crew import Crew, CrewOwner
 from gpulease.pool.failures import Ending
 from gpulease.pool.frames import Receiver
 from gpulease.pool.log import Log
-from gpulease.pool.plan import load_files, named_plan
+from gpulease.pool.plan import load_files, make_plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, STARTING, WorkerSlot
 
+PLANNED = ("gpus", "gpus_per_worker", "request", "init")
 PYTHON = list(sys.version_info[:2])
 
 
@@ -46,22 +48,20 @@ class Program:
             pass  # gone, or it reads nothing: its end is noticed by itself
 
 
-class Daemon:
+class Daemon(CrewOwner):
     def __init__(self, options: dict[str, Any], listener: socket.socket) -> None:
         self.name: str = options["name"]
         self._reactor = Reactor("gpulease-pool")
-        self._log = Log(places.log_path(self.name))
+        self._log = Log(places.path_of(self.name, "log"))
         self._listener = listener
         self._programs: list[Program] = []
         self._since = time.time()
         self._trouble: GpuleaseError | None = None
-        plan = named_plan(options, load_files(options["shared"]))
-        workers = f"{plan.workers} worker{'' if plan.workers == 1 else 's'}"
-        self._how_many = "as many workers as there are idle GPUs" if plan.elastic else workers
+        plan = make_plan(**{name: options[name] for name in PLANNED}, shared=load_files(options["shared"]))
         self._crew = Crew(self._reactor, self._log, self, plan)
 
     def run(self) -> None:
-        self._log.note(f"pool {self.name} starts with {self._how_many} (pid {os.getpid()})")
+        self._log.note(f"pool {self.name} starts (pid {os.getpid()})")
         self._listener.setblocking(False)
         self._reactor.watch(self._listener.fileno(), self._accept)
         self._crew.begin()
@@ -103,10 +103,8 @@ class Daemon:
         elif asked == "stop":
             program.send({"ok": {"workers": len(self._crew.slots)}})
             self._stop()
-        elif asked == "end":
-            program.send({"ok": {"workers": len(self._crew.slots)}})
-            self._tell_of_end()
-            self._crew.kill()
+            if message.get("now"):
+                self._crew.kill()
         elif asked == "connect" and message.get("python") == PYTHON:
             program.uses_workers = True
             program.send({"ok": {}})
@@ -150,22 +148,13 @@ class Daemon:
             if program.uses_workers:
                 self._introduce(program, slot)
 
-    def worker_waits(self, slot: WorkerSlot) -> None:
-        pass  # `status` tells
-
-    def worker_retires(self, slot: WorkerSlot) -> None:
-        pass  # programs take back what it has not begun, once it is gone
-
     def worker_gone(self, slot: WorkerSlot, ending: Ending) -> None:
-        for program in self._programs:
-            if program.uses_workers:
-                program.send({"left": {"name": slot.name, "ending": list(ending)}})
+        self._tell({"left": {"name": slot.name, "ending": list(ending)}})
 
     def crew_broken(self, error: GpuleaseError) -> None:
         self._trouble = error
         self._log.note(f"pool {self.name} ends: {error}")
-        for program in self._programs:
-            program.send({"broken": {"what": error.what, "next_step": error.next_step}})
+        self._tell({"broken": {"what": error.what, "next_step": error.next_step}})
         self._stop()
 
     def crew_gone(self) -> None:
@@ -174,58 +163,45 @@ class Daemon:
 
     def _stop(self) -> None:
         """Once what runs is done, however long that takes. A later `end` does not wait."""
-        self._tell_of_end()
+        self._tell({"stopping": {}})
         self._crew.stop(grace=None)
 
-    def _tell_of_end(self) -> None:
+    def _tell(self, message: dict[str, Any]) -> None:
         for program in self._programs:
             if program.uses_workers:
-                program.send({"stopping": {}})
+                program.send(message)
 
 
 def main() -> int:
     """Options as JSON on stdin; `ready` or an error as one line of JSON on stdout, for `gpulease pool start`."""
     options = json.loads(sys.stdin.readline())
-    path = places.socket_path(options["name"])
+    path = Path(places.socket_path(options["name"]))
     try:
         lock = places.claim(options["name"])
-        places.make_log(options["name"])
-        listener = _listen(path)
-        daemon = Daemon(options, listener)
+        log = places.open_log(options["name"])
+        daemon = Daemon(options, _listen(path))
     except GpuleaseError as error:
         print(json.dumps({"error": [error.code, error.what, error.next_step]}), flush=True)
         return 1
     print(json.dumps({"ready": os.getpid()}), flush=True)
-    _detach(places.log_path(options["name"]))
+    # Whoever started it may end, and its terminal with it.
+    for stream, place in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
+        os.dup2(place, stream)
     try:
         daemon.run()
     finally:
-        if os.path.exists(path):
-            os.unlink(path)
+        path.unlink(missing_ok=True)
         os.close(lock)
     return 0
 
 
-def _listen(path: str) -> socket.socket:
+def _listen(path: Path) -> socket.socket:
+    """In a folder that is this user's alone."""
+    path.unlink(missing_ok=True)  # of one that was killed: the name is ours
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    if os.path.exists(path):
-        os.unlink(path)  # of one that was killed: the name is ours
-    before = os.umask(0o177)
-    try:
-        listener.bind(path)
-    finally:
-        os.umask(before)
+    listener.bind(str(path))
     listener.listen(64)
     return listener
-
-
-def _detach(log: str) -> None:
-    """Whoever started it may end, and its terminal with it."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
-    os.close(descriptor)
 
 
 if __name__ == "__main__":

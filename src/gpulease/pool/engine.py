@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolClosed, TaskFailed
 from gpulease.pool import frames, window
@@ -27,25 +27,31 @@ from gpulease.pool.reactor import Reactor
 TICK = 0.005  # seconds between looks at workers that have items ahead
 
 
-class Source(Protocol):
+class Source:
     """Where workers come from, and what ends them."""
 
     def expecting(self) -> bool:
-        """Whether a worker is on its way."""
+        """Whether a worker is on its way, as far as is known."""
+        return False
 
     def starting(self) -> int:
         """How many workers will be ready soon, as far as is known: they do not wait in the line."""
+        return 0
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        raise NotImplementedError
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """Without waiting for what runs."""
+        self.stop()
 
 
 class Engine:
+    source: Source  # set before anything comes in
+
     def __init__(self, reactor: Reactor, log: Log, retries: int) -> None:
         self.reactor, self.log = reactor, log
         self.links: list[Link] = []
-        self.source: Source | None = None
         self.queue: deque[Item] = deque()
         self.on_waiting: Callable[[], None] | None = None  # in the reactor's thread: items wait for a worker
         self._lock = threading.RLock()
@@ -170,8 +176,7 @@ class Engine:
         fresh = [link for link in idle if not link.done]
         if fresh:
             return fresh[0]
-        expecting = self.source is not None and self.source.expecting()
-        return idle[0] if idle and not expecting else None
+        return idle[0] if idle and not self.source.expecting() else None
 
     def _tick(self) -> None:
         """Take back what stands behind an item that takes longer than was thought."""
@@ -259,9 +264,7 @@ class Engine:
         with self._lock:
             self._trouble = self._trouble or error
             self._closing = True
-            dropped = self._drop_waiting()
-        for item in dropped:
-            item.fail(error)
+        self._fail_waiting(error)
         self.check_finished()
 
     def check_finished(self) -> None:
@@ -269,40 +272,29 @@ class Engine:
         if not self._closing:
             return
         with self._lock:
-            starting = self.source.starting() if self.source is not None else 0
-            dropped = self._drop_unbegun(starting) if self._cancelling else []
+            # One item for each worker that will be ready soon counts as begun.
+            spare = len(self.queue) - self.source.starting() if self._cancelling else 0
+            dropped = [self.queue.pop() for _ in range(spare)]
             self._dispatch()  # drops what nobody wants any more
             busy = self._feeds or self.pending() or any(link.in_flight for link in self.links)
         for item in dropped:
             item.cancel()
-        if not busy:
-            self._end_source(gently=True)
+        if not busy and not self._stopped:
+            self._stopped = True
+            self.source.stop()
 
-    def _drop_unbegun(self, starting: int) -> list[Item]:
-        """All but one for each worker that will be ready soon, which count as begun."""
-        return [self.queue.pop() for _ in range(len(self.queue) - starting)]
-
-    def _drop_waiting(self) -> list[Item]:
-        dropped = [*self._alone, *self.queue]
-        self._alone.clear()
-        self.queue.clear()
-        return dropped
+    def _fail_waiting(self, error: GpuleaseError) -> None:
+        with self._lock:
+            dropped = [*self._alone, *self.queue]
+            self._alone.clear()
+            self.queue.clear()
+        for item in dropped:
+            item.fail(error)
 
     def _end_now(self) -> None:
-        with self._lock:
-            dropped = self._drop_waiting()
-        for item in dropped:
-            item.fail(self._trouble or PoolClosed("The pool was ended."))
-        self._end_source(gently=False)
-
-    def _end_source(self, gently: bool) -> None:
-        if self.source is None or (gently and self._stopped):
-            return
+        self._fail_waiting(self._trouble or PoolClosed("The pool was ended."))
         self._stopped = True
-        if gently:
-            self.source.stop()
-        else:
-            self.source.kill()
+        self.source.kill()
 
     def _forget(self, key: int) -> None:
         with self._lock:

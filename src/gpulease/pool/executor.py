@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpulease.errors import PoolClosed, UsageError
 from gpulease.pool.items import Function, Item
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import is_importable, name_of, pack_call, pack_whole
+from gpulease.pool.pickling import mark_of, name_of, pack_call, pack_whole
 from gpulease.pool.record import Record, make_folder
 
 if TYPE_CHECKING:
@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 Names = int | str | Iterable[int | str]
 Folder = str | os.PathLike[str]
-
-
-class MapOptions(TypedDict, total=False):
-    timeout: float | None
-    progress: bool | str
-    results: Folder | None
-    key: Callable[..., str] | None
-    return_errors: bool
+OF_THE_LEASE = ("mem", "name", "devices", "exclude", "min_memory", "priority", "note")  # of each worker
 
 
 class Pool(Executor):
@@ -58,35 +51,28 @@ class Pool(Executor):
         address: str | None = None,
         max_workers: None = None,
     ) -> None:
+        given = dict(locals())  # the arguments, by their names
         from gpulease.pool.plan import check_engine, make_plan
 
         if max_workers is not None:  # the standard library's word
             raise UsageError("A pool has as many workers as GPUs.", "Say gpus= instead of max_workers=.")
         check_engine(engine, address)
-        request = {
-            "mem": mem,
-            "name": name,
-            "devices": devices,
-            "exclude": exclude,
-            "min_memory": min_memory,
-            "priority": priority,
-            "note": note,
-        }
+        request = {name: given[name] for name in OF_THE_LEASE}
         plan = make_plan(gpus, gpus_per_worker, request, init, initargs, shared, retries)
         results = None if results is None else make_folder(results)
         if engine == "ray":
-            from gpulease.pool.ray_engine import start_on_ray
+            from gpulease.pool.ray_engine import Cluster
 
-            self._begin(start_on_ray(plan, Log(log), retries, address), results)
+            self._begin(Cluster(plan, Log(log), retries, address).engine, results)
         else:
-            from gpulease.pool.local import start_here
+            from gpulease.pool.sources import Local
 
-            self._begin(start_here(plan, Log(log), retries), results)
+            self._begin(Local(plan, Log(log), retries).engine, results)
 
     @classmethod
     def connect(cls, name: str, *, retries: int = 1, results: Folder | None = None) -> Pool:
         """Use the workers that `gpulease pool start NAME` keeps warm. Shutting it down leaves them running."""
-        from gpulease.pool.named import Named
+        from gpulease.pool.sources import Named
 
         results = None if results is None else make_folder(results)
         pool = cls.__new__(cls)
@@ -97,7 +83,7 @@ class Pool(Executor):
         self._engine, self._results = engine, results
         self._pid = os.getpid()
         self._keys = count(1)
-        self._by_name: WeakKeyDictionary[Callable[..., Any], Function] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Callable[..., Any], tuple[Any, Function]] = WeakKeyDictionary()
         self._by_payload: WeakValueDictionary[bytes, Function] = WeakValueDictionary()
         # A pool that nobody holds any more finishes what it has, as the standard library's do.
         weakref.finalize(self, _finish, engine, self._pid).atexit = False
@@ -115,14 +101,39 @@ class Pool(Executor):
         return item.future
 
     def map(
-        self, fn: Callable[..., Any], *iterables: Iterable[Any], chunksize: int = 1, **options: Unpack[MapOptions]
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        progress: bool | str = False,
+        results: Folder | None = None,
+        key: Callable[..., str] | None = None,
+        return_errors: bool = False,
+        _ordered: bool = True,
     ) -> Any:
         """Results in the order of the items. `chunksize` is accepted and not needed."""
-        return self._map(True, fn, iterables, **options)
+        from gpulease.pool.feed import Feed, Mapped
+        from gpulease.pool.progress import Bar
 
-    def map_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Unpack[MapOptions]) -> Any:
-        """Results as they come."""
-        return self._map(False, fn, iterables, **options)
+        self._check_process()
+        self._engine.check_open()
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+            raise UsageError(f"timeout is {timeout!r}.", "Give seconds, or None to wait as long as it takes.")
+        if not iterables:
+            raise UsageError("map() needs something to go through.", "Give at least one iterable.")
+        folder = self._results if results is None else results
+        record = None if folder is None else Record(folder, fn, key)
+        function = self._function(fn)
+        bar = Bar(progress, iterables, self._engine.gpus) if progress else None
+        feed = Feed(self._engine, function, iterables, _ordered, record, bar)
+        mapped = Mapped(feed, timeout, return_errors, self)
+        self._engine.add(feed)
+        return mapped
+
+    def map_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> Any:
+        """As `map`, but results as they come."""
+        return self.map(fn, *iterables, _ordered=False, **options)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         if os.getpid() != self._pid:
@@ -162,52 +173,23 @@ class Pool(Executor):
         self._engine.join()
         _open.discard(self._engine)
 
-    def _map(
-        self,
-        ordered: bool,
-        fn: Callable[..., Any],
-        iterables: tuple[Iterable[Any], ...],
-        timeout: float | None = None,
-        progress: bool | str = False,
-        results: Folder | None = None,
-        key: Callable[..., str] | None = None,
-        return_errors: bool = False,
-    ) -> Any:
-        from gpulease.pool.feed import Feed, Mapped
-        from gpulease.pool.progress import Bar
-
-        self._check_process()
-        self._engine.check_open()
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
-            raise UsageError(f"timeout is {timeout!r}.", "Give seconds, or None to wait as long as it takes.")
-        if not iterables:
-            raise UsageError("map() needs something to go through.", "Give at least one iterable.")
-        folder = self._results if results is None else results
-        record = None if folder is None else Record(folder, fn, key)
-        function = self._function(fn)
-        bar = Bar(progress, iterables, self._engine.gpus) if progress else None
-        feed = Feed(self._engine, function, iterables, ordered, record, bar)
-        mapped = Mapped(feed, timeout, return_errors, self)
-        self._engine.add(feed)
-        return mapped
-
     def _function(self, fn: Callable[..., Any]) -> Function:
-        """What is found by its name stays known. All else is pickled at each call, as it is now, and is kept here and
-        in workers only as long as items of it are under way.
+        """Kept, here and in workers, as long as the program has the function where its pickle cannot change. All else
+        is pickled at each call, as it is now, and kept only as long as items of it are under way.
         """
         if not callable(fn):
             raise UsageError(f"{name_of(fn)} is not a function.", "Give something that can be called.")
-        named = is_importable(fn)
-        known = self._by_name.get(fn) if named else None
-        if known is not None:
-            return known
+        mark = mark_of(fn)
+        known, function = (None, None) if mark is None else self._known.get(fn, (None, None))
+        if function is not None and known == mark:
+            return function
         payload = pack_whole(fn, f"The function {name_of(fn)}")
-        function = self._by_payload.get(payload) or Function(next(self._keys), name_of(fn), payload)
-        if named:
-            self._by_name[fn] = function
-        elif payload not in self._by_payload:
-            self._by_payload[payload] = function
+        function = self._by_payload.get(payload)
+        if function is None:
+            function = self._by_payload[payload] = Function(next(self._keys), name_of(fn), payload)
             weakref.finalize(function, self._engine.forget, function.key).atexit = False
+        if mark is not None:
+            self._known[fn] = mark, function
         return function
 
     def _check_process(self) -> None:

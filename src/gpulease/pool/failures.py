@@ -7,7 +7,7 @@ import traceback
 from typing import NamedTuple
 
 from gpulease.errors import CannotPickle, OutOfMemory, TaskFailed, WorkerDied
-from gpulease.pool.pickling import Packed, pack
+from gpulease.pool.pickling import Packed, pack, pack_whole, unpack
 
 # As the frameworks spell it: PyTorch and cuBLAS, JAX and TensorFlow, CuPy and Numba, the driver.
 OUT_OF_MEMORY_NAMES = {"OutOfMemoryError", "ResourceExhaustedError", "CUDARuntimeOutOfMemory"}
@@ -73,24 +73,20 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def pack_failure(error: BaseException) -> Packed:
-    """(the error, its traceback as text, whether memory ran out); the error None where it cannot be pickled."""
-    text = "".join(traceback.format_exception(error))
-    exhausted = is_out_of_memory(error)
-    short = short_of(error)
+    """(the error, its traceback as text, in short, whether memory ran out); no error where it cannot be pickled."""
+    text, short, exhausted = "".join(traceback.format_exception(error)), short_of(error), is_out_of_memory(error)
     error.__traceback__ = None
     try:
-        packed = pack(error, "The error")
+        payload = pack_whole(error, "The error")
     except CannotPickle:
-        packed = Packed(b"")
-    return pack((packed.payload, [bytes(buffer) for buffer in packed.buffers], text, short, exhausted), "The error")
+        payload = b""
+    return pack((payload, text, short, exhausted), "The error")
 
 
-def unpack_failure(told: tuple[bytes, list[bytes], str, str, bool], where: str) -> BaseException:
-    import pickle
-
-    payload, buffers, text, short, exhausted = told
+def unpack_failure(told: tuple[bytes, str, str, bool], where: str) -> BaseException:
+    payload, text, short, exhausted = told
     try:
-        error = pickle.loads(payload, buffers=buffers)
+        error = unpack(payload)
         if not isinstance(error, BaseException):
             raise TypeError
     except BaseException:  # it may even exit
@@ -106,11 +102,8 @@ def unpack_failure(told: tuple[bytes, list[bytes], str, str, bool], where: str) 
 def _out_of_memory(of_the_host: bool, where: str, short: str) -> OutOfMemory:
     if not of_the_host:
         return OutOfMemory(f"Memory ran out on {where}: {short}.", worker=where)
-    return OutOfMemory(
-        f"The machine's own memory, not a GPU's, ran out in {where}: {short}.",
-        "Make the item smaller, or use fewer workers; other items are not affected.",
-        worker=where,
-    )
+    text = f"The machine's own memory, not a GPU's, ran out in {where}: {short}."
+    return OutOfMemory(text, "Make the item smaller, or use fewer workers; other items are not affected.", worker=where)
 
 
 def died(ending: Ending, tries: int, function: str) -> WorkerDied:

@@ -55,8 +55,7 @@ def send_all(connected: socket.socket, data: bytes, descriptors: Sequence[int] =
     if descriptors:
         sent = connected.sendmsg([data], [(*BY_DESCRIPTOR, array("i", descriptors))])
         data = data[sent:]
-    if data:
-        connected.sendall(data)
+    connected.sendall(data)
 
 
 class Receiver:

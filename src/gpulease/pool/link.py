@@ -30,6 +30,8 @@ class Link:
     What a worker tells of an item has `kind`, `number` and `seconds`, as a Frame has.
     """
 
+    hear: Callable[[Sequence[Any]], None]  # in the reactor's thread: what the worker tells; set before `begin`
+
     def __init__(self, name: str, gpus: str, window: Window) -> None:
         self.name = name
         self.gpus = gpus  # labels, as 0,3
@@ -40,7 +42,6 @@ class Link:
         self.exclusive = True  # else it serves other programs too, and may not have begun the first item
         self.retiring = False
         self.settled = True  # whether nothing is left to take back from it
-        self.hear: Callable[[Sequence[Any]], None] | None = None  # in the reactor's thread: what the worker tells
 
     def room(self, item: Item) -> int:
         """How many items like this one it may be given now."""
@@ -92,7 +93,7 @@ class Link:
 
     def take_tokens(self, most: int) -> int:
         """How many of up to `most` items it will not begin any more."""
-        raise NotImplementedError
+        return 0
 
     def forget(self, key: int) -> None:
         """No item of that function is left."""
@@ -161,7 +162,8 @@ class SocketLink(Link):
         while self._outgoing:
             data, descriptor = self._outgoing.popleft()
             try:
-                sent = self._send_some(data, descriptor)
+                passed = [] if descriptor is None else [(*BY_DESCRIPTOR, array("i", [descriptor]))]
+                sent = self.socket.sendmsg([data], passed)
             except BlockingIOError:
                 self._outgoing.appendleft((data, descriptor))
                 return False
@@ -172,11 +174,6 @@ class SocketLink(Link):
             if sent < len(data):
                 self._outgoing.appendleft((data[sent:], None))
         return True
-
-    def _send_some(self, data: bytes, descriptor: int | None) -> int:
-        if descriptor is None:
-            return self.socket.send(data)
-        return self.socket.sendmsg([data], [(*BY_DESCRIPTOR, array("i", [descriptor]))])
 
     def take_tokens(self, most: int) -> int:
         taken = 0
@@ -195,15 +192,11 @@ class SocketLink(Link):
 
     def _readable(self) -> None:
         try:
-            self._tell(self._receiver.receive())
+            self.hear(self._receiver.receive())
         except BlockingIOError:
             pass
         except EOFError:
             self._reactor.unwatch(self.socket.fileno())  # the process's end tells the rest
-
-    def _tell(self, told: Sequence[Frame]) -> None:
-        if self.hear is not None:
-            self.hear(told)
 
     def flush(self) -> None:
         if self._outgoing and self._flush():
@@ -211,7 +204,7 @@ class SocketLink(Link):
 
     def _watch_writing(self) -> None:
         if self._outgoing:
-            self._reactor.watch_writing(self.socket.fileno(), lambda: self._tell([]))
+            self._reactor.watch_writing(self.socket.fileno(), lambda: self.hear([]))
 
     def value(self, told: Frame) -> Any:
         return from_body(told.body, told.descriptors)

@@ -11,7 +11,8 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from types import BuiltinFunctionType, FunctionType
+from opcode import opmap
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, NoneType
 from typing import Any, NamedTuple
 
 from gpulease.errors import CannotPickle
@@ -19,6 +20,8 @@ from gpulease.pool import memory_files as memory
 
 PROTOCOL = 5
 MAIN = b"__main__"
+CONSTANTS = frozenset({int, float, complex, bool, str, NoneType, CodeType})
+STORE_GLOBAL = opmap["STORE_GLOBAL"]
 DEEPEST, MOST_PARTS = 6, 200  # how far to look for what cannot be pickled
 
 
@@ -86,8 +89,6 @@ def pack_whole(value: object, what: str, keep_inside: Callable[[pickle.PickleBuf
 
 def explained(value: object, what: str, error: Exception) -> CannotPickle:
     """What to tell of a value that pickle gave up on: the path to the innermost object that fails, and why."""
-    if isinstance(error, RecursionError):
-        return CannotPickle(f"{what} cannot be pickled: it is nested too deeply.")
     if isinstance(error, RuntimeError) and "changed size" in str(error):
         return CannotPickle(f"{what} changed while it was copied: {error}.", "Do not change it until the pool has it.")
     for _ in range(DEEPEST):
@@ -128,7 +129,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"its attribute {name!r}", part) for name, part in getattr(value, "__dict__", {}).items())
 
 
-def unpack(payload: bytes, buffers: Sequence[memoryview] = ()) -> Any:
+def unpack(payload: bytes, buffers: Sequence[Any] = ()) -> Any:
     return pickle.loads(payload, buffers=buffers)
 
 
@@ -145,6 +146,32 @@ def is_importable(function: object) -> bool:
     if not isinstance(function, (FunctionType, BuiltinFunctionType)):
         return False
     return function.__module__ != "__main__" and has_its_name(function)
+
+
+def mark_of(function: object) -> tuple[object, ...] | None:
+    """While this is the same, so is the function's pickle. None for one that holds, or refers to, what may change.
+
+    A function that workers import has no more than its name. By value it is its code, and what that refers to; there
+    only constants and modules are known not to change. A module's pickle names its loaded submodules: so they count.
+    """
+    if is_importable(function):
+        return ()
+    if not isinstance(function, FunctionType) or function.__closure__ or function.__kwdefaults__ or function.__dict__:
+        return None
+    code, known = function.__code__, function.__globals__
+    parts = [code, *(function.__defaults__ or ()), *function.__annotations__.values()]
+    parts += [known[name] for name in code.co_names if name in known]
+    inner = any(type(part) is CodeType for part in code.co_consts)
+    writes = STORE_GLOBAL in code.co_code[::2]  # a worker that keeps it would keep what it wrote
+    if inner or writes or not all(map(_is_constant, parts)):
+        return None
+    return len(sys.modules), *map(id, parts), parts  # equal is not enough: 1 and True are
+
+
+def _is_constant(part: object) -> bool:
+    if isinstance(part, ModuleType):
+        return sys.modules.get(part.__name__) is part
+    return type(part) in CONSTANTS or (isinstance(part, type) and part.__module__ == "builtins")
 
 
 def name_of(function: object) -> str:

@@ -5,9 +5,10 @@ Said when the pool is made, not by a worker later.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulease.errors import NotEnoughDevices, UsageError
@@ -44,10 +45,10 @@ def make_plan(
     gpus: int | str,
     gpus_per_worker: int,
     request: Mapping[str, Any],
-    init: Callable[..., Any] | str | None,
-    initargs: tuple[Any, ...],
-    shared: Mapping[str, Any] | None,
-    retries: int,
+    init: Callable[..., Any] | str | None = None,  # text names one, as `module:function`
+    initargs: tuple[Any, ...] = (),
+    shared: Mapping[str, Any] | None = None,
+    retries: int = 1,
 ) -> PoolPlan:
     each = _whole(gpus_per_worker, "gpus_per_worker")
     if request.get("mem") is not None and each != 1:
@@ -63,17 +64,15 @@ def make_plan(
 
 
 def _workers(gpus: int | str, each: int) -> int:
-    if isinstance(gpus, str):
-        raise UsageError(f"gpus is {gpus!r}.", f"Give a number, or {ALL_IDLE!r}.")
-    total = _whole(gpus, "gpus")
+    total = _whole(gpus, "gpus", f"a whole number from 1 to {MOST_WORKERS}, or {ALL_IDLE!r}")
     if total % each:
         raise UsageError(f"{total} GPUs cannot be divided among workers of {each}.", "Ask for a multiple.")
     return total // each
 
 
-def _whole(value: object, name: str) -> int:
+def _whole(value: object, name: str, wanted: str = f"a whole number from 1 to {MOST_WORKERS}") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_WORKERS:
-        raise UsageError(f"{name} is {value!r}.", f"Give a whole number from 1 to {MOST_WORKERS}.")
+        raise UsageError(f"{name} is {value!r}.", f"Give {wanted}.")
     return value
 
 
@@ -95,73 +94,64 @@ def _shared(shared: Mapping[str, Any] | None) -> Packed | None:
     return pack_shared(dict(shared)) if shared else None
 
 
-def named_plan(options: Mapping[str, Any], shared: Mapping[str, Any]) -> PoolPlan:
-    """The plan of a named pool, from the options of `gpulease pool start`."""
-    init = options["init"]
-    return make_plan(options["gpus"], options["gpus_per_worker"], options["request"], init, (), shared, 1)
-
-
 # -------------------------------------------------------------------- whether it can be had here
 
 
 def read_request(options: Mapping[str, Any]) -> Request:
     """The lease that each worker will ask for. Raises UsageError for what makes no sense."""
-    from gpulease import messages
+    from gpulease import PROTOCOL, messages
     from gpulease.request_fields import request_fields
 
-    if not isinstance(options.get("note"), (str, type(None))):
-        raise UsageError(f"note is {options['note']!r}.", "Give a text.")
-    try:
-        fields = request_fields(options)
-    except TypeError as error:
-        raise UsageError(f"An option of the workers' leases makes no sense: {error}.", "See `acquire`.") from None
+    fields = request_fields(options)
+    asked = {"request": fields, "kind": "pool", "note": options.get("note")}
+    messages.check({"v": PROTOCOL, "do": "acquire", **asked})
     return messages.read_request(fields)
 
 
 def check_devices(plan: PoolPlan) -> None:
     """Raises NotEnoughDevices when the plan can never be had here."""
-    each = plan.request.get("gpus", 1)
-    above = context.inside()
-    if above is not None:
-        return _check_nested(plan.workers * each, len(above.uuids))
-    devices = _devices()
-    if devices:  # else a worker says why there are none
-        _check_fits(plan, read_request(plan.request), devices)
-
-
-def _check_nested(wanted: int, there: int) -> None:
-    if wanted > there:
+    above, gpus = context.current, plan.workers * plan.request["gpus"]
+    if above is not None and gpus > len(above.uuids):
         raise NotEnoughDevices(
-            f"A pool in a worker asks for {wanted} GPUs, and the worker has {there}.",
+            f"A pool in a worker asks for {gpus} GPUs, and the worker has {len(above.uuids)}.",
             "A nested pool divides its worker's own GPUs: ask for fewer, or give the outer workers more.",
         )
+    devices = [] if above is not None else _devices()
+    if devices:  # else a worker says why there are none
+        _check_fits(1 if plan.elastic else plan.workers, read_request(plan.request), devices)
 
 
 def _devices() -> list[Device]:
     from gpulease.client import Client
     from gpulease.model import Device
 
-    client = Client()
-    try:
-        rows = client.ask("status")["devices"]
-    finally:
-        client.close()
     known = set(Device._fields) - {"processes"}
+    with closing(Client()) as client:
+        rows = client.ask("status")["devices"]
     return [Device(**{name: value for name, value in row.items() if name in known}) for row in rows]
 
 
-def _check_fits(plan: PoolPlan, request: Request, devices: Sequence[Device]) -> None:
+def _check_fits(workers: int, request: Request, devices: Sequence[Device]) -> None:
     from gpulease.planner import refusal
-    from gpulease.selection import find
+    from gpulease.quantities import format_bytes
+    from gpulease.selection import resolve
 
-    request = request._replace(
-        devices=tuple(find(name, devices).uuid for name in request.devices),
-        exclude=tuple(find(name, devices).uuid for name in request.exclude),
-    )
+    request = resolve(request, devices)
     fitting = [device for device in devices if refusal(request, device) is None]
-    wanted = 1 if plan.elastic else plan.workers
-    if wanted > _most_workers(request, fitting):
-        raise _too_few(request, wanted, len(fitting), len(devices), _most_workers(request, fitting))
+    most = _most_workers(request, fitting)
+    if workers <= most:
+        return
+    gpus = workers * request.gpus
+    asked, there = f"{gpus} GPU{'' if gpus == 1 else 's'}", f"this machine has {len(devices)}"
+    if request.memory is not None:
+        asked = f"{gpus} share{'' if gpus == 1 else 's'} of {format_bytes(request.memory)}"
+        there = f"{most or 'none'} fit on this machine"
+    elif len(fitting) < len(devices):
+        there = f"of the {len(devices)} here {len(fitting)} fit what it says of them"
+    raise NotEnoughDevices(
+        f"The pool asks for {asked}, and {there}.",
+        "Ask for fewer or for less, or check name=, devices=, exclude= and min_memory=; mem= shares a GPU.",
+    )
 
 
 def _most_workers(request: Request, devices: Sequence[Device]) -> int:
@@ -172,44 +162,13 @@ def _most_workers(request: Request, devices: Sequence[Device]) -> int:
     return sum(1 if device.memory_total is None else device.memory_total // share for device in devices)
 
 
-def _too_few(request: Request, wanted: int, fitting: int, there: int, most: int) -> NotEnoughDevices:
-    if request.memory is not None:
-        from gpulease.quantities import format_bytes
-
-        asked = f"{wanted} share{'' if wanted == 1 else 's'} of {format_bytes(request.memory)}"
-        text = f"The pool asks for {asked}, and {most or 'none'} fit on this machine."
-        return NotEnoughDevices(text, f"Ask for at most {most}, or for smaller ones." if most else "Ask for less.")
-    gpus = wanted * request.gpus
-    asked = f"The pool asks for {gpus} GPU{'' if gpus == 1 else 's'}"
-    if fitting == there:
-        return NotEnoughDevices(
-            f"{asked}, and this machine has {there}.", "Ask for fewer, or share them by memory with mem=."
-        )
-    return NotEnoughDevices(
-        f"{asked}, and of the {there} here {fitting} fit{'s' if fitting == 1 else ''} what it says of them.",
-        "Ask for fewer, or check name=, devices=, exclude= and min_memory=.",
-    )
-
-
 # -------------------------------------------------------------------- what `gpulease pool start` names in words
 
 
-def find_function(text: str) -> Callable[..., Any]:
-    """The function that `module:function` names."""
-    module, name = check_function_name(text)
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise UsageError(f"The module {module!r} has no function {name!r}.", "Write it as module:function.")
-    return found  # type: ignore[no-any-return]
-
-
-def check_function_name(text: str) -> tuple[str, str]:
+def check_function_name(text: str) -> None:
     module, _, name = text.partition(":")
     if not module or not name:
         raise UsageError(f"{text[:80]!r} names no function.", "Write it as module:function.")
-    return module, name
 
 
 def load_files(paths: Iterable[str]) -> dict[str, Any]:
@@ -227,12 +186,11 @@ def _load(path: str) -> dict[str, Any]:
     stem, ending = os.path.splitext(os.path.basename(path))
     try:
         if ending not in (".npz", ".npy"):
-            with open(path, "rb") as file:
-                return {stem: file.read()}
+            return {stem: Path(path).read_bytes()}
         import numpy
 
         loaded = numpy.load(path, allow_pickle=False)
-        return {name: loaded[name] for name in loaded.files} if ending == ".npz" else {stem: loaded}
+        return dict(loaded) if ending == ".npz" else {stem: loaded}
     except ImportError:
         raise UsageError(f"To share {path!r}, NumPy is needed.", "Install it: pip install numpy.") from None
     except (OSError, ValueError) as error:

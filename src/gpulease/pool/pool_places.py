@@ -1,20 +1,24 @@
-"""Where named pools live: a socket and a log for each, in a folder of the user's own."""
+"""Where named pools live, and how to ask one: a socket and a log for each, in a folder of the user's own."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import socket
 import time
+from pathlib import Path
+from typing import Any
 
 from gpulease import places
-from gpulease.errors import NotFound, NotPermitted, UsageError
+from gpulease.errors import NotFound, NotPermitted, PoolClosed, UsageError
 from gpulease.identity import peer
+from gpulease.pool import frames
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
 ENDING = 5.0  # seconds for a pool that was stopped to be gone
-LONGEST_SOCKET = 104  # sun_path holds 108 bytes
+ANSWER = 30.0  # seconds
 
 
 def check_name(name: str) -> str:
@@ -42,13 +46,9 @@ def path_of(name: str, ending: str) -> str:
 
 def socket_path(name: str) -> str:
     path = path_of(name, "socket")
-    if len(os.fsencode(path)) > LONGEST_SOCKET:
+    if len(os.fsencode(path)) > places.LONGEST_SOCKET:
         raise UsageError(f"The path {path!r} is too long for a socket.", "Set GPULEASE_DIR to a shorter one.")
     return path
-
-
-def log_path(name: str) -> str:
-    return path_of(name, "log")
 
 
 def listens(name: str) -> bool:
@@ -83,19 +83,16 @@ def already_running(name: str) -> UsageError:
     return UsageError(f"The pool {name!r} is already running.", f"gpulease pool stop {name}")
 
 
-def make_log(name: str) -> None:
+def open_log(name: str) -> int:
     """For its user alone: what workers print may be anything."""
-    log = os.open(log_path(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    log = os.open(path_of(name, "log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     os.fchmod(log, 0o600)  # one from before too
-    os.close(log)
+    return log
 
 
 def names() -> list[str]:
     """Of the pools that have a socket, whether anybody still listens there or not."""
-    try:
-        return sorted(entry.removesuffix(".socket") for entry in os.listdir(folder()) if entry.endswith(".socket"))
-    except FileNotFoundError:
-        return []
+    return sorted(path.stem for path in Path(folder()).glob("*.socket"))
 
 
 def connect(name: str) -> socket.socket:
@@ -113,3 +110,18 @@ def connect(name: str) -> socket.socket:
         connected.close()
         raise NotPermitted(f"The pool {name!r} belongs to another user.", "Start one of your own.")
     return connected
+
+
+def ask(name: str, verb: str, **more: Any) -> dict[str, Any]:
+    """One question to a named pool, one answer."""
+    with connect(name) as connected:
+        connected.settimeout(ANSWER)
+        connected.sendall(frames.pack_json({"do": verb, **more}))
+        receiver = frames.Receiver(connected)
+        try:
+            while not (received := receiver.receive()):
+                pass
+        except EOFError:
+            raise PoolClosed(f"The pool {name!r} ended while it was asked.") from None
+    answer: dict[str, Any] = json.loads(received[0].body)["ok"]
+    return answer

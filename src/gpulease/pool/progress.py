@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 REFRESH = 0.1  # seconds
-SAY = 10.0  # seconds between lines where there is no terminal to draw on
 
 
 class Bar:
@@ -17,13 +16,14 @@ class Bar:
 
         lengths = [len(each) for each in iterables if hasattr(each, "__len__")]  # type: ignore[arg-type]
         self._total = min(lengths) if lengths else None  # where that can be known
-        self._title = title if isinstance(title, str) else ""
         self.done, self._failed, self._gpus = 0, 0, gpus
-        self._began = self._shown = self._said = time.monotonic()
+        self._began = self._shown = time.monotonic()
         told = TextColumn("{task.fields[told]}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), told, TimeRemainingColumn())
         self._progress = Progress(*columns, console=Console(stderr=True))
-        self._task = self._progress.add_task(self._title, total=self._total, told="waiting for a GPU")
+        self._task = self._progress.add_task(
+            title if isinstance(title, str) else "", total=self._total, told="waiting for a GPU"
+        )
         self._progress.start()
 
     def advance(self, failed: bool) -> None:
@@ -44,6 +44,3 @@ class Bar:
         gpus = self._gpus()
         told = f"{rate:.1f}/s {failed}" + (f"GPU {','.join(gpus)}" if gpus else "waiting for a GPU")
         self._progress.update(self._task, completed=self.done, total=self._total, told=told)
-        if not self._progress.console.is_terminal and time.monotonic() - self._said >= SAY:
-            self._said = time.monotonic()
-            self._progress.console.print(self._title, self.done, told)

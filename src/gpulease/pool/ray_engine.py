@@ -14,27 +14,21 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpulease.errors import NotEnoughDevices, PoolBroken, UsageError
 from gpulease.pool import context, frames
-from gpulease.pool.engine import Engine
-from gpulease.pool.failures import Ending, RemoteTraceback, pack_failure
+from gpulease.pool.engine import Engine, Source
+from gpulease.pool.failures import Ending, RemoteTraceback
 from gpulease.pool.items import Item
 from gpulease.pool.link import Link
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import Packed, pack, unpack
+from gpulease.pool.pickling import Packed, unpack
 from gpulease.pool.plan import PoolPlan
 from gpulease.pool.reactor import Reactor
+from gpulease.pool.restarts import Restarts
+from gpulease.pool.session import Functions, attempt
 from gpulease.pool.window import Window
-
-MOST_FAILURES = 3
-
-
-def start_on_ray(plan: PoolPlan, log: Log, retries: int, address: str | None) -> Engine:
-    return Cluster(plan, log, retries, address).engine
 
 
 class Answered(NamedTuple):
@@ -52,28 +46,24 @@ class RayLink(Link):
         super().__init__(name, place, Window(deepest=1))
         self._handle, self._cluster = handle, cluster
         self._known: set[int] = set()
+        self.since = time.monotonic()
 
     def send(self, items: Sequence[Item]) -> list[Item]:
         for item in items:
-            function, number = item.function, item.number
-            if function.key not in self._known:
-                self._known.add(function.key)
-                self._handle.learn.remote(function.key, function.payload)
-            reference = self._handle.work.remote(function.key, item.packed.payload, sendable(item.packed))
-            self._cluster.when(reference, partial(self._worked, number))
+            key, packed = item.function.key, item.packed
+            if key not in self._known:
+                self._known.add(key)
+                self._handle.learn.remote(key, item.function.payload)
+            reference = self._handle.work.remote(key, item.number, packed.payload, sendable(packed))
+            self._cluster.when(reference, self._worked)
         return list(items)
 
-    def _worked(self, number: int, future: Any) -> None:
-        if self.hear is None:
+    def _worked(self, future: Any) -> None:
+        if self not in self._cluster.engine.links:
             return  # it was lost before
         if future.exception() is not None:
             return self._cluster.lost(self, future.exception())
-        worked, payload, buffers, seconds = future.result()
-        kind = frames.RESULT if worked else frames.ERROR
-        self.hear([Answered(kind, number, seconds, payload, buffers)])
-
-    def take_tokens(self, most: int) -> int:
-        return 0
+        self.hear([future.result()])
 
     def forget(self, key: int) -> None:
         if key in self._known:
@@ -83,19 +73,15 @@ class RayLink(Link):
     def value(self, told: Answered) -> Any:
         return unpack(told.payload, told.buffers)
 
-    def close(self) -> None:
-        self.hear = None
 
-
-class Cluster:
-    """The actors, as a source of workers."""
+class Cluster(Source):
+    """The actors. Ray does not tell whether one of them waits for a GPU."""
 
     def __init__(self, plan: PoolPlan, log: Log, retries: int, address: str | None) -> None:
-        self._ray = _load_ray()
         self._log = log
-        self._started_ray = _connect(self._ray, address)
+        self._ray, self._started_ray = _connect(address)
         self._gpus_each = plan.request["gpus"]
-        self._workers = _count_workers(self._ray, plan)
+        names = [f"worker {number}" for number in range(1, _count_workers(self._ray, plan) + 1)]
         self._init = plan.init
         self._shared = None
         if plan.shared is not None:
@@ -104,18 +90,14 @@ class Cluster:
         self.engine = Engine(self.reactor, log, retries)
         self.engine.source = self
         self._handles: dict[str, Any] = {}  # by the worker's name
-        self._numbers = count(1)
-        self._failures = 0  # ends in a row of actors of which nothing came
+        self._restarts = dict.fromkeys(names, Restarts())  # of those that are not given up
         self._ended = False
-        for _ in range(self._workers):
-            self._add()
+        for name in names:
+            self._start(name)
         self.reactor.start()
 
     def expecting(self) -> bool:
-        return len(self._handles) > len(self.engine.links)
-
-    def starting(self) -> int:
-        return 0  # Ray does not tell whether an actor waits for a GPU
+        return len(self._restarts) > len(self.engine.links)
 
     def stop(self) -> None:
         self._ended = True
@@ -128,80 +110,76 @@ class Cluster:
             self._ray.shutdown()
         self.reactor.stop()
 
-    kill = stop
-
     def when(self, reference: Any, action: Callable[[Any], None]) -> None:
         """`action(future)` in the reactor's thread, once Ray has the result."""
         reference.future().add_done_callback(lambda future: self.reactor.call(lambda: action(future)))
 
     # ---------------------------------------------------------------- one actor's life
 
-    def _add(self) -> None:
-        name = f"worker {next(self._numbers)}"
+    def _start(self, name: str) -> None:
+        if self._ended:
+            return
         options = {"num_gpus": self._gpus_each, "num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
         handle = self._handles[name] = self._ray.remote(RayWorker).options(**options).remote(name)
         reference = handle.prepare.remote(self._init, self._shared, list(sys.path))
-        self.when(reference, lambda future: self._prepared(name, future))
+        self.when(reference, partial(self._prepared, name))
 
     def _prepared(self, name: str, future: Any) -> None:
         if future.exception() is not None:
-            return self._cannot_begin(name, _ending("its machine", future.exception()))
-        worked, payload, buffers, seconds = future.result()
-        told = unpack(payload, buffers)
-        if not worked:
-            return self._cannot_start(name, told)
-        self._log.note(f"{name} is ready on {told} after {seconds:.2f} s")
-        self._failures = 0
+            return self._replace(name, _ending("its machine", future.exception()), None)
+        answered = future.result()
+        told = unpack(answered.payload, answered.buffers)
+        if answered.kind == frames.ERROR:
+            return self._failed(name, told)
+        self._log.note(f"{name} is ready on {told} after {answered.seconds:.2f} s")
         self.engine.joined(RayLink(name, told, self._handles[name], self))
 
-    def _cannot_start(self, name: str, told: tuple[Any, ...]) -> None:
-        _, _, text, short, _ = told
+    def _failed(self, name: str, told: tuple[Any, ...]) -> None:
+        _, text, short, _ = told
         self._log.note(f"{name} failed in `init`: {short}", logging.WARNING, text)
         self._ray.kill(self._handles.pop(name))
-        if not self._handles:
-            trouble = PoolBroken(f"Every worker failed in `init`; {name}: {short[:500]}.")
-            trouble.__cause__ = RemoteTraceback(text)
-            self.engine.broken(trouble)
+        trouble = PoolBroken(f"Every worker failed in `init`; {name}: {short[:500]}.")
+        trouble.__cause__ = RemoteTraceback(text)
+        self._give_up(name, trouble)
 
     def lost(self, link: RayLink, error: BaseException) -> None:
         ending = _ending(link.gpus, error)
         self.engine.left(link, ending)
-        self._replace(link.name, ending)
+        self._replace(link.name, ending, time.monotonic() - link.since)
 
-    def _cannot_begin(self, name: str, ending: Ending) -> None:
-        self._failures += 1
-        if self._failures < MOST_FAILURES * self._workers:
-            return self._replace(name, ending)
-        self.engine.broken(PoolBroken(f"Workers end before they have done anything; the last one {ending}."))
-
-    def _replace(self, name: str, ending: Ending) -> None:
+    def _replace(self, name: str, ending: Ending, ready_for: float | None) -> None:
         self._log.note(f"{name} {ending}", logging.WARNING)
         self._handles.pop(name, None)
-        if not self._ended:
-            self._add()
+        restarts = self._restarts[name] = self._restarts[name].ended(ready_for)
+        if restarts.hopeless:
+            return self._give_up(
+                name, PoolBroken(f"Workers end before they have done anything; the last one {ending}.")
+            )
+        self.reactor.later(restarts.pause, partial(self._start, name))
+
+    def _give_up(self, name: str, trouble: PoolBroken) -> None:
+        del self._restarts[name]
+        if not self._restarts:
+            self.engine.broken(trouble)
 
 
 def _ending(place: str, error: BaseException) -> Ending:
     return Ending(told=f"died on {place} ({_short(error)})")
 
 
-def _load_ray() -> Any:
+def _connect(address: str | None) -> tuple[Any, bool]:
+    """Ray, and whether it was started or joined here, and is to be left at the end."""
     try:
         import ray
     except ImportError:
         raise UsageError("Ray is not installed.", "Install it: pip install 'gpulease[ray]'.") from None
-    return ray
-
-
-def _connect(ray: Any, address: str | None) -> bool:
-    """Whether Ray was started or joined here, and is to be left at the end."""
     if ray.is_initialized():
-        return False
+        return ray, False
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=True)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise PoolBroken(f"Ray cannot be reached at {address}: {_short(error)}.", "Check address=.") from None
-    return True
+    return ray, True
 
 
 def _count_workers(ray: Any, plan: PoolPlan) -> int:
@@ -209,74 +187,44 @@ def _count_workers(ray: Any, plan: PoolPlan) -> int:
         raise UsageError("Ray knows no shares by memory.", "Leave out mem=.")
     each: int = plan.request["gpus"]
     there = int((ray.available_resources() if plan.elastic else ray.cluster_resources()).get("GPU", 0))
-    if plan.elastic and there >= each:
-        return there // each
-    if plan.workers * each > there:
-        wanted = each if plan.elastic else plan.workers * each
+    wanted = each if plan.elastic else plan.workers * each
+    if wanted > there:
         raise NotEnoughDevices(f"The pool asks for {wanted} GPUs, and the Ray cluster has {there}.", "Ask for fewer.")
-    return plan.workers
+    return there // each if plan.elastic else plan.workers
 
 
 def _short(error: BaseException) -> str:
-    """Ray's errors are long: what is wrong stands behind `Worker exit type`, else in the first line."""
-    text = str(error)
-    _, found, detail = text.partition("Worker exit type: ")
-    line = (detail if found else text).strip().splitlines()[0] if text.strip() else type(error).__name__
-    return line.split(" Some common causes")[0].rstrip(". ")[:200]
+    """Ray's errors are long: the first line says it."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(". ")[:200]
 
 
 # -------------------------------------------------------------------- on the cluster
 
-# (whether it worked, payload, buffers, seconds)
-Answer = tuple[bool, bytes, list[Any], float]
 
-
-class RayWorker:
+class RayWorker(Functions):
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
-        self._functions: dict[int, Any] = {}
 
-    def prepare(self, init: bytes | None, shared: tuple[bytes, Sequence[Any]] | None, path: list[str]) -> Answer:
+    def prepare(self, init: bytes | None, shared: tuple[bytes, list[Any]] | None, path: list[str]) -> Answered:
         """Once, before any item. The value is where it runs."""
-        began = time.perf_counter()
-        try:
+
+        def begin() -> str:
             sys.path.extend(place for place in path if place not in sys.path)
             gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-            values = pickle.loads(shared[0], buffers=list(shared[1])) if shared else {}
-            current = context.Worker(self._name, gpus, tuple(gpus.split(",")), None, MappingProxyType(values))
-            context.enter(current)
-            if init is not None:
-                function, arguments = pickle.loads(init)
-                context.enter(current._replace(state=function(*arguments)))
-            return _answer(True, pack(f"{os.uname().nodename}:{gpus}", "The place"), began)
-        except BaseException as error:
-            return _answer(False, pack_failure(error), began)
+            current = context.Worker(self._name, gpus, tuple(gpus.split(",")), None)
+            context.prepare(current, unpack(*shared) if shared else {}, init)
+            return f"{os.uname().nodename}:{gpus}"
 
-    def learn(self, key: int, function: bytes) -> None:
-        self._functions[key] = function
+        return _answer(0, *attempt(begin))
 
-    def forget(self, key: int) -> None:
-        self._functions.pop(key, None)
-
-    def work(self, key: int, payload: bytes, buffers: Sequence[Any]) -> Answer:
-        began = time.perf_counter()
-        try:
-            function = self._functions[key]
-            if isinstance(function, bytes):
-                function = self._functions[key] = pickle.loads(function)
-            arguments, keywords = pickle.loads(payload, buffers=[_own(buffer) for buffer in buffers])
-            return _answer(True, pack(function(*arguments, **keywords), "The result"), began)
-        except BaseException as error:
-            return _answer(False, pack_failure(error), began)
+    def work(self, key: int, number: int, payload: bytes, buffers: Sequence[Any]) -> Answered:
+        """With copies that the task may write to: what lies in Ray's store is for all."""
+        return _answer(number, *self.run(key, lambda: unpack(payload, [*map(bytearray, buffers)])))
 
 
-def _own(buffer: Any) -> bytearray:
-    """A copy that the task may write to: what lies in Ray's store is for all."""
-    return bytearray(memoryview(buffer))
-
-
-def _answer(worked: bool, packed: Packed, began: float) -> Answer:
-    return worked, packed.payload, sendable(packed), time.perf_counter() - began
+def _answer(number: int, kind: int, packed: Packed, seconds: float) -> Answered:
+    return Answered(kind, number, seconds, packed.payload, sendable(packed))
 
 
 def sendable(packed: Packed) -> list[Any]:

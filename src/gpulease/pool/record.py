@@ -27,11 +27,12 @@ from typing import Any
 
 from gpulease.errors import StateError, UsageError
 from gpulease.pool.items import Item
-from gpulease.pool.pickling import Packed, has_its_name, pack
+from gpulease.pool.pickling import Packed, has_its_name, pack_whole
 
 ENDING = ".pickle"
 PLAIN = frozenset({int, float, complex, bool, str, bytes, NoneType})
 MANY = 16  # plain parts, from which they are hashed at once
+NAME_THEM = "Name the items yourself with key=, as in key=lambda item: item.name."
 PROTOCOL = 4  # without buffers beside the pickle
 
 
@@ -41,7 +42,11 @@ class Record:
     ) -> None:
         self.folder = make_folder(folder)
         self._key = key
-        self._function = b"" if key is not None else _function_digest(function)
+        try:
+            self._function = b"" if key is not None else digest(function)
+        except Unnameable as error:
+            text = f"Results of this function would not be found again: it holds {error}."
+            raise UsageError(text, NAME_THEM) from None
         self._seen: Counter[str] = Counter()
         self._warned = False
         self._there = {entry.name for entry in os.scandir(self.folder) if entry.name.endswith(ENDING)}
@@ -74,9 +79,8 @@ class Record:
 
     def write(self, name: str, value: Any) -> None:
         """Whole or not at all: under another name first."""
-        packed = pack(value, "The result")
+        data = pack_whole(value, "The result")
         partial = self.folder / f".{name}.{os.getpid()}"
-        data = packed.payload if not packed.buffers else pickle.dumps(value, 5)
         try:
             partial.write_bytes(data)
             os.replace(partial, self.folder / name)
@@ -96,18 +100,12 @@ class Record:
         try:
             named = digest(arguments)
         except Unnameable as error:
-            self._warn(error)
+            if not self._warned:
+                self._warned = True
+                text = f"An item may not be found again by the next run: it holds {error}. {NAME_THEM}"
+                warnings.warn(text, stacklevel=2)
             named = hashlib.sha256(b"".join([packed.payload, *packed.buffers])).digest()  # the second best
         return hashlib.sha256(self._function + named).hexdigest()[:24]
-
-    def _warn(self, error: Unnameable) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"An item may not be found again by the next run: it holds {error}. "
-                "Name the items yourself with key=, as in key=lambda item: item.name.",
-                stacklevel=2,
-            )
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
@@ -123,16 +121,6 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _function_digest(function: Callable[..., Any]) -> bytes:
-    try:
-        return digest(function)
-    except Unnameable as error:
-        raise UsageError(
-            f"Results of this function would not be found again: it holds {error}.",
-            "Name the items yourself with key=, as in key=lambda item: item.name.",
-        ) from None
-
-
 # -------------------------------------------------------------------- a name for what a value holds
 
 
@@ -143,23 +131,21 @@ class Unnameable(Exception):
 def digest(value: object) -> bytes:
     """The same in every run for what holds the same. Raises Unnameable."""
     try:
-        return _Hasher().digest(value)
+        hasher = _Hasher()
+        hasher.dump(value)
+        return hasher.hash.digest()
     except Exception as error:  # of an object's own methods; or it holds itself
         raise Unnameable(f"a {type(value).__name__}: {type(error).__name__}: {error}") from None
 
 
 class _Hasher(pickle._Pickler):  # the one in C cannot be told about plain dictionaries and sets
     def __init__(self) -> None:
-        self._hash = hashlib.sha256()
+        self.hash = hashlib.sha256()
         super().__init__(self, PROTOCOL)
         self.fast = True  # no memo
 
     def write(self, data: Any) -> None:
-        self._hash.update(data)
-
-    def digest(self, value: object) -> bytes:
-        self.dump(value)
-        return self._hash.digest()
+        self.hash.update(data)
 
     def reducer_override(self, value: Any) -> Any:
         """What a value is hashed as, where that is not what pickle does."""

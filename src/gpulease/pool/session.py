@@ -1,4 +1,4 @@
-"""The worker's end of its connection with one program: reads items, runs them, sends results."""
+"""How a worker runs items, and its end of the connection with one program: reads items, sends results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,46 @@ from gpulease.pool.frames import Frame, Receiver
 from gpulease.pool.pickling import Packed, from_body, pack, to_body, unpack
 
 
+def attempt(call: Callable[[], Any]) -> tuple[int, Packed, float]:
+    """(RESULT or ERROR, what it returned or raised, seconds)."""
+    began = time.perf_counter()
+    try:
+        kind, packed = frames.RESULT, pack(call(), "The result")
+    except BaseException as error:
+        kind, packed = frames.ERROR, pack_failure(error)
+    return kind, packed, time.perf_counter() - began
+
+
+class Functions:
+    """What a worker was told, by key; unpickled with the first item."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Callable[..., Any] | bytes] = {}
+
+    def learn(self, key: int, payload: bytes) -> None:
+        self._known[key] = payload
+
+    def forget(self, key: int) -> None:
+        self._known.pop(key, None)
+
+    def run(self, key: int, load: Callable[[], Any]) -> tuple[int, Packed, float]:
+        """One item; `load` gives its arguments."""
+        return attempt(lambda: self._call(key, *load()))
+
+    def _call(self, key: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        function = self._known[key]
+        if isinstance(function, bytes):
+            function = self._known[key] = unpack(function)
+        return function(*arguments, **keywords)
+
+
 class Session:
     def __init__(self, connected: socket.socket, tokens: int) -> None:
         self.socket = connected
         self.waiting: deque[Frame] = deque()
         self._tokens = tokens
         self._receiver = Receiver(connected)
-        self._functions: dict[int, Callable[..., Any] | bytes] = {}
+        self._functions = Functions()
 
     def receive(self) -> None:
         """Raises EOFError when the program is gone."""
@@ -33,9 +66,9 @@ class Session:
         if frame.kind == frames.WORK:
             self._work(frame)
         elif frame.kind == frames.FUNCTION:
-            self._functions[frame.key] = frame.body
+            self._functions.learn(frame.key, frame.body)
         elif frame.kind == frames.FORGET:
-            self._functions.pop(frame.key, None)
+            self._functions.forget(frame.key)
 
     def close(self) -> None:
         for frame in self.waiting:
@@ -52,22 +85,8 @@ class Session:
             for descriptor in frame.descriptors:
                 os.close(descriptor)
             return self._send(frames.SKIPPED, frame.number, Packed(b""), 0.0)
-        began = time.perf_counter()
-        kind, packed = self._run(frame)
-        self._send(kind, frame.number, packed, time.perf_counter() - began)
-
-    def _run(self, frame: Frame) -> tuple[int, Packed]:
-        try:
-            arguments, keywords = from_body(frame.body, frame.descriptors)
-            return frames.RESULT, pack(self._function(frame.key)(*arguments, **keywords), "The result")
-        except BaseException as error:
-            return frames.ERROR, pack_failure(error)
-
-    def _function(self, key: int) -> Callable[..., Any]:
-        function = self._functions[key]
-        if isinstance(function, bytes):
-            function = self._functions[key] = unpack(function)
-        return function
+        kind, packed, seconds = self._functions.run(frame.key, lambda: from_body(frame.body, frame.descriptors))
+        self._send(kind, frame.number, packed, seconds)
 
     def _send(self, kind: int, number: int, packed: Packed, seconds: float) -> None:
         try:

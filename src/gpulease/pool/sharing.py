@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
@@ -70,19 +71,11 @@ def _set_read_only(array: Any, state: Any) -> None:
 def _reduced_tensor(torch: Any, tensor: Any) -> Reduced | None:
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad or not tensor.numel():
         return None  # as PyTorch does it
-    if tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or not _has_numpy():
+    if tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or find_spec("numpy") is None:
         return None
     # By its bytes: NumPy has no bfloat16.
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     return _tensor, (pickle.PickleBuffer(flat), tensor.dtype, tuple(tensor.shape))
-
-
-def _has_numpy() -> bool:
-    try:
-        import numpy  # noqa: F401  # PyTorch's way to NumPy needs it
-    except ImportError:
-        return False
-    return True
 
 
 # -------------------------------------------------------------------- in the worker

@@ -8,11 +8,13 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpulease.pool import frames
 from gpulease.pool.log import Lines
+from gpulease.pool.restarts import Restarts
 
 SOURCES = str(Path(__file__).parents[2])
 # Not `-m`: `__main__` is the user's word. Nor PYTHONPATH, which is the environment of what a worker starts.
@@ -27,19 +29,19 @@ STARTING, READY, STOPPING, EMPTY = "starting", "ready", "stopping", "empty"
 
 
 class WorkerSlot:
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, setup: Mapping[str, Any]) -> None:
         self.name = f"worker {number}"
+        self._setup = {**setup, "name": self.name}  # what each worker here is told at its start
         self.state = EMPTY
         self.gpus = ""
         self.lease: str | None = None
         self.broker: str | None = None  # where the lease is known
-        self.renewing = False  # another worker follows this one
-        self.was_ready = self.waits = False
-        self.failures = 0  # starts in a row of which nothing came
+        self.renewing = False  # another worker follows this one, maybe after a pause
+        self.waits = False
+        self.ready_since: float | None = None
+        self.restarts = Restarts()
         self.process: WorkerProcess | None = None
-        self.pidfd = -1
-        self.output = -1
+        self.pidfd = self.output = -1
         self.lines = Lines()
         self._control: socket.socket | None = None
         self._receiver: frames.Receiver | None = None
@@ -48,7 +50,7 @@ class WorkerSlot:
     def label(self) -> str:
         return f"{self.name}, GPU {self.gpus}" if self.gpus else self.name
 
-    def start(self, setup: Mapping[str, Any], memory: int | None) -> None:
+    def start(self, memory: int | None) -> None:
         """Called in the thread that lives as long as the crew: the worker ends with it."""
         ours, theirs = socket.socketpair()
         output, printing = os.pipe()
@@ -59,9 +61,9 @@ class WorkerSlot:
         self.pidfd, self.output = self.process.pidfd, output
         os.set_blocking(output, False)
         self._control, self._receiver = ours, frames.Receiver(ours)
-        self.was_ready = self.waits = False
+        self.waits, self.ready_since = False, None
         self.state, self.gpus, self.lease = STARTING, "", None
-        self._tell(pickle.dumps({**setup, "name": self.name}), () if memory is None else (memory,))
+        self._tell(pickle.dumps({"setup": self._setup}), () if memory is None else (memory,))
 
     @property
     def control(self) -> int:
@@ -135,21 +137,15 @@ class WorkerProcess:
             words[0], words, environ, file_actions=actions, setsid=True, setsigmask=[], setsigdef=usual
         )
         self.pidfd = os.pidfd_open(self.pid)
-        self._code: int | None = None
 
     def kill(self) -> None:
-        if self._code is None:
-            try:
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Its exit code, or the negative number of the signal that ended it."""
-        if self._code is None:
-            try:
-                self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except ChildProcessError:  # somebody else in this program waits for every child
-                self._code = 255
-            os.close(self.pidfd)
-        return self._code
+        """Once it has ended: its exit code, or the negative number of the signal that ended it."""
+        os.close(self.pidfd)
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # somebody else in this program waits for every child
+            return 255

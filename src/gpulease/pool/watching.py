@@ -1,6 +1,6 @@
-"""What the pool has to know of its broker's state: leases that ended, and who else waits.
+"""What a crew has to know of its broker's state: leases that ended, and, for an elastic one, who else waits.
 
-A small thread listens to the broker, since the reactor's must not wait for anybody. Whoever is told hears it in the
+A small thread listens to the broker, since the reactor's must not wait for anybody. What it hears is told in the
 reactor's thread.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpulease.errors import GpuleaseError
 from gpulease.pool.slot import READY, STARTING
@@ -16,20 +16,18 @@ from gpulease.pool.slot import READY, STARTING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpulease.pool.crew import Crew
     from gpulease.pool.reactor import Reactor
-    from gpulease.pool.slot import WorkerSlot
 
 AGAIN = 1.0  # seconds before a broker that is not there is looked for again
 LISTEN = 0.2  # seconds after which the thread sees whether it is still wanted
 
 
-class _Watch:
-    """Subscribed to one topic, at the broker that `_broker` names once it can."""
+class BrokerWatch:
+    """Subscribed at the broker of the crew's leases, as soon as it has one."""
 
-    topic: str
-
-    def __init__(self, reactor: Reactor) -> None:
-        self._reactor = reactor
+    def __init__(self, reactor: Reactor, crew: Crew, on_line: Callable[[dict[str, Any]], None] | None) -> None:
+        self._reactor, self._crew, self._on_line = reactor, crew, on_line
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpulease-pool-watch", daemon=True)
 
@@ -44,81 +42,35 @@ class _Watch:
 
     def _run(self) -> None:
         while not self._ended.is_set():
+            held = next((slot for slot in list(self._crew.slots) if slot.lease is not None), None)
+            if held is None:
+                self._ended.wait(LISTEN)
+                continue
             try:
-                self._listen()
+                self._listen(held.broker)
             except (GpuleaseError, OSError):
                 self._ended.wait(AGAIN)  # no broker now: it will know what it knew when it is back
 
-    def _listen(self) -> None:
+    def _listen(self, broker: str | None) -> None:
         from gpulease.client import Client
         from gpulease.subscription import Subscription
 
-        known, broker = self._broker()
-        if not known:
-            self._ended.wait(LISTEN)
-            return
-        with Subscription(self.topic, client=Client(start=False, directory=broker)) as told:
+        topics = ("leases",) if self._on_line is None else ("leases", "line")
+        with Subscription(*topics, client=Client(start=False, directory=broker)) as told:
             while not self._ended.is_set():
-                if told.receive(LISTEN):
-                    self._heard(told.rows.get(self.topic, {}))
+                changed = told.receive(LISTEN) or {}
+                if "leases" in changed:
+                    self._find_ended(told.rows["leases"])
+                if "line" in changed and self._on_line is not None:
+                    self._reactor.call(partial(self._on_line, told.rows["line"]))
 
-    def _broker(self) -> tuple[bool, str | None]:
-        """Whether it is known, and where it is; None for the one that commands would use."""
-        return True, None
+    def _find_ended(self, leases: dict[str, Any]) -> None:
+        """A lease that was ended from outside: its worker's GPU may be somebody else's now."""
+        from gpulease.thread_client import ask
 
-    def _heard(self, rows: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-
-class Holders(Protocol):
-    """Workers that hold leases."""
-
-    slots: list[WorkerSlot]
-
-    def renew(self, slot: WorkerSlot, lease: str) -> None: ...
-
-
-class LeaseWatch(_Watch):
-    """Tells that a worker's lease was ended from outside: then its GPU may be somebody else's."""
-
-    topic = "leases"
-
-    def __init__(self, reactor: Reactor, holders: Holders) -> None:
-        super().__init__(reactor)
-        self._holders = holders
-
-    def _broker(self) -> tuple[bool, str | None]:
-        held = [slot for slot in list(self._holders.slots) if slot.lease is not None]
-        return (True, held[0].broker) if held else (False, None)
-
-    def _heard(self, rows: dict[str, Any]) -> None:
-        for slot in list(self._holders.slots):
+        for slot in list(self._crew.slots):
             lease = slot.lease
-            if lease is None or lease in rows or slot.state not in (READY, STARTING):
+            if lease is None or lease in leases or slot.state not in (READY, STARTING):
                 continue
-            if not _is_held(slot.broker, lease):  # else it is so new that the broker has not told of it yet
-                self._reactor.call(partial(self._holders.renew, slot, lease))
-
-
-class LineWatch(_Watch):
-    """Tells which requests stand ahead of ours in the line, and how many GPUs each wants."""
-
-    topic = "line"
-
-    def __init__(self, reactor: Reactor, priority: int, told: Callable[[dict[str, int]], None]) -> None:
-        super().__init__(reactor)
-        self._priority, self._told = priority, told
-
-    def _heard(self, rows: dict[str, Any]) -> None:
-        waiting = {id: row["gpus"] for id, row in rows.items() if row["priority"] < self._priority}
-        self._reactor.call(partial(self._told, waiting))
-
-
-def _is_held(directory: str | None, lease: str) -> bool:
-    from gpulease.client import Client
-
-    client = Client(start=False, directory=directory)
-    try:
-        return bool(client.ask("taken", id=lease)["taken"])
-    finally:
-        client.close()
+            if not ask("taken", at=slot.broker, id=lease)["taken"]:  # else it is so new that nobody was told yet
+                self._reactor.call(partial(self._crew.renew, slot, lease))

@@ -14,14 +14,13 @@ import signal
 import socket
 import sys
 import time
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpulease.errors import GpuleaseError, NotGranted
 from gpulease.pool import context, frames
 from gpulease.pool.failures import short_of
 from gpulease.pool.frames import Receiver
-from gpulease.pool.pickling import from_body, unpack
+from gpulease.pool.pickling import from_body
 from gpulease.pool.session import Session
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def main(parent: int) -> None:
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
-    WorkerLoop(socket.socket(fileno=CONTROL)).run()
+    WorkerLoop(socket.socket(fileno=CONTROL)).serve()
 
 
 def _end_with(parent: int) -> None:
@@ -89,19 +88,6 @@ class WorkerLoop:
         self._running = True
         self._lease: object = None  # held for the life of the process
 
-    def run(self) -> None:
-        received: list[frames.Frame] = []
-        try:
-            while not received:
-                received = self._receiver.receive()
-        except EOFError:
-            return
-        first, *others = received
-        if self._prepare(pickle.loads(first.body), first.descriptors):
-            for frame in others:
-                self._control_frame(frame)
-            self._serve()
-
     # ---------------------------------------------------------------- getting ready
 
     def _prepare(self, setup: Told, descriptors: tuple[int, ...]) -> bool:
@@ -116,9 +102,9 @@ class WorkerLoop:
         return True
 
     def _take_lease(self, setup: Told, descriptors: tuple[int, ...]) -> None:
-        os.environ.update(setup["environ"])
         if setup["request"] is None:  # under a lease that somebody above it holds
-            held, broker, gpus, uuids = None, None, setup["gpus"], tuple(setup["uuids"])
+            held, broker, gpus, uuids = None, None, setup["gpus"], setup["uuids"]
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
         else:
             lease = self._acquire(setup["request"])
             self._lease = lease
@@ -140,19 +126,11 @@ class WorkerLoop:
     def _load(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         sys.path[:] = setup["path"]
         shared = from_body(setup["shared"], descriptors) if setup["shared"] else {}
-        current = context.worker()._replace(shared=MappingProxyType(shared))
-        context.enter(current)
-        if setup["init"] is not None:
-            function, arguments = unpack(setup["init"])
-            if isinstance(function, str):  # as `module:function`
-                from gpulease.pool.plan import find_function
-
-                function = find_function(function)
-            context.enter(current._replace(state=function(*arguments)))
+        context.prepare(context.worker(), shared, setup["init"])
 
     # ---------------------------------------------------------------- working
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         while self._running:
             busy = any(session.waiting for session in self._sessions.values())
             for descriptor, _ in self._poll.poll(0 if busy else None):
@@ -186,7 +164,9 @@ class WorkerLoop:
 
     def _control_frame(self, frame: frames.Frame) -> None:
         told = pickle.loads(frame.body)
-        if told["do"] == "stop":
+        if "setup" in told:  # the first one
+            self._running = self._prepare(told["setup"], frame.descriptors)
+        elif told["do"] == "stop":
             self._running = False
         else:
             connected, tokens = frame.descriptors

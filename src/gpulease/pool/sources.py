@@ -1,4 +1,4 @@
-"""The workers of a named pool, used from another program of the same user."""
+"""Where an engine's workers come from on this machine: a crew of the pool's own, or a named pool of the same user."""
 
 from __future__ import annotations
 
@@ -7,35 +7,58 @@ import socket
 import sys
 from typing import Any
 
-from gpulease.errors import PoolBroken, PoolClosed
+from gpulease.errors import GpuleaseError, PoolBroken, PoolClosed
 from gpulease.pool import frames
 from gpulease.pool import pool_places as places
-from gpulease.pool.engine import Engine
+from gpulease.pool.crew import Crew, CrewOwner
+from gpulease.pool.engine import Engine, Source
 from gpulease.pool.failures import Ending
 from gpulease.pool.frames import Receiver
 from gpulease.pool.link import SocketLink
 from gpulease.pool.log import Log
+from gpulease.pool.plan import PoolPlan, check_devices
 from gpulease.pool.reactor import Reactor
-
-ANSWER = 30.0  # seconds
-
-
-def ask(name: str, verb: str) -> dict[str, Any]:
-    """One question to a named pool, one answer."""
-    with places.connect(name) as connected:
-        connected.settimeout(ANSWER)
-        connected.sendall(frames.pack_json({"do": verb}))
-        receiver = Receiver(connected)
-        try:
-            while not (received := receiver.receive()):
-                pass
-        except EOFError:
-            raise PoolClosed(f"The pool {name!r} ended while it was asked.") from None
-    answer: dict[str, Any] = json.loads(received[0].body)["ok"]
-    return answer
+from gpulease.pool.slot import WorkerSlot
 
 
-class Named:
+class Local(CrewOwner):
+    """The pool's own workers: a crew that serves one engine, in one thread."""
+
+    def __init__(self, plan: PoolPlan, log: Log, retries: int) -> None:
+        """Raises NotEnoughDevices where the plan can never be had."""
+        check_devices(plan)
+        self.reactor = Reactor("gpulease-pool")
+        self.engine = Engine(self.reactor, log, retries)
+        self._log = log
+        self._links: dict[WorkerSlot, SocketLink] = {}
+        crew = self.engine.source = Crew(self.reactor, log, self, plan, self.engine)
+        self.reactor.call(crew.begin)  # there, since workers end with the thread that started them
+        self.reactor.start()
+
+    def worker_ready(self, slot: WorkerSlot) -> None:
+        link = self._links[slot] = SocketLink(slot.name, slot.gpus, *slot.open_session(), self.reactor)
+        self.engine.joined(link)
+
+    def worker_waits(self, slot: WorkerSlot) -> None:
+        self.engine.check_finished()
+
+    def worker_retires(self, slot: WorkerSlot) -> None:
+        self.engine.retire(slot.name)
+
+    def worker_gone(self, slot: WorkerSlot, ending: Ending) -> None:
+        link = self._links.pop(slot, None)
+        if link is not None:
+            self.engine.left(link, ending)
+
+    def crew_broken(self, error: GpuleaseError) -> None:
+        self.engine.broken(error)
+
+    def crew_gone(self) -> None:
+        self._log.close()
+        self.reactor.stop()
+
+
+class Named(Source):
     """Workers come and go as the pool's process tells. It stays when this program is done with it."""
 
     def __init__(self, name: str, retries: int) -> None:
@@ -52,21 +75,12 @@ class Named:
         self.reactor.watch(self._socket.fileno(), self._read)
         self.reactor.start()
 
-    def expecting(self) -> bool:
-        return False
-
-    def starting(self) -> int:
-        return 0
-
     def stop(self) -> None:
-        for name in list(self._links):
-            self._left(name, Ending())
+        self._left_all(Ending())
         self.reactor.unwatch(self._socket.fileno())
         self._socket.close()
         self._receiver.close()
         self.reactor.stop()
-
-    kill = stop
 
     def _read(self) -> None:
         try:
@@ -86,17 +100,18 @@ class Named:
             self._links[name] = link
             self.engine.joined(link)
         elif "left" in message:
-            self._left(message["left"]["name"], Ending(*message["left"]["ending"]))
+            gone = self._links.pop(message["left"]["name"], None)
+            if gone is not None:
+                self.engine.left(gone, Ending(*message["left"]["ending"]))
         elif "stopping" in message:
             self._stopping = True
         elif "broken" in message or "error" in message:
             told = message.get("broken") or message["error"]
             self.engine.broken(PoolBroken(told["what"], told["next_step"]))
 
-    def _left(self, name: str, ending: Ending) -> None:
-        link = self._links.pop(name, None)
-        if link is not None:
-            self.engine.left(link, ending)
+    def _left_all(self, ending: Ending) -> None:
+        while self._links:
+            self.engine.left(self._links.popitem()[1], ending)
 
     def _ended(self) -> None:
         """The pool's process is gone, and its workers with it."""
@@ -105,5 +120,4 @@ class Named:
         see = "" if self._stopping else f"; `gpulease pool log {self.name}` may say why"
         again = f"Start it again: gpulease pool start {self.name}{see}."
         self.engine.broken(PoolClosed(f"The pool {self.name!r} {how}.", again))
-        for name in list(self._links):
-            self._left(name, Ending(told="ended with its pool"))
+        self._left_all(Ending(told="ended with its pool"))
