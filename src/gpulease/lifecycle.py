@@ -1,13 +1,12 @@
 """The states of a lease and of a job, as one literal table: (state, event) -> (state, effects).
 
-`python -m gpulease.lifecycle docs/concepts/lifecycle.md` draws the diagrams into the docs from the table.
+`python tools/lifecycle_page.py` draws the diagrams of docs/concepts/lifecycle.md from the tables.
 Not here: doing anything. An effect is a name; broker/lease_life.py and broker/job_life.py have a function for each,
 and run them in the table's order. An impossible transition raises with the history that led to it.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -102,49 +101,3 @@ def transition(table: Table, what: str, state: str, event: str, history: tuple[S
     if found is None:
         raise ImpossibleTransition(what, state, event, history)
     return found
-
-
-def states(table: Table) -> frozenset[str]:
-    return frozenset(state for state, _ in table) | frozenset(state for state, _ in table.values())
-
-
-def diagram(table: Table) -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {START}"]
-    lines += [f"    {state} --> {to}: {event}" for (state, event), (to, _) in table.items()]
-    last = sorted(states(table) - {state for state, _ in table})
-    lines += [f"    {state} --> [*]" for state in last]
-    return "\n".join(lines)
-
-
-def rows(table: Table) -> str:
-    """The table as Markdown, effects included."""
-    lines = ["| state | event | next state | effects |", "| --- | --- | --- | --- |"]
-    for (state, event), (to, effects) in table.items():
-        lines.append(f"| {state} | {event} | {to} | {', '.join(effects)} |")
-    return "\n".join(lines)
-
-
-def page() -> str:
-    """The whole of docs/concepts/lifecycle.md."""
-    parts = [
-        "# The life of a lease and of a job",
-        "Drawn from the tables in `gpulease.lifecycle` by `python -m gpulease.lifecycle "
-        "docs/concepts/lifecycle.md`; do not edit it by hand.",
-    ]
-    for title, table in (("A lease", LEASE), ("A job", JOB)):
-        parts += [f"## {title}", f"```mermaid\n{diagram(table)}\n```", rows(table)]
-    return "\n\n".join(parts) + "\n"
-
-
-def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m gpulease.lifecycle FILE\n")
-        return 2
-    with open(arguments[0], "w", encoding="utf-8") as file:
-        file.write(page())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -185,7 +185,7 @@ def _mistake(trouble: Exception) -> GpuleaseError:
 
 def _left(turn: Turn, event: happened.Left) -> None:
     turn.state.gather(event.peer, None)
-    subscribing.left(turn, event.peer)
+    turn.state.subscribers.drop(event.peer)
     requesting.left(turn, event.peer)
 
 

@@ -446,12 +446,6 @@ class State:
         return uid in (0, self.about.uid)
 
     def describe(self, now: float) -> Document:
-        about = self.about
-        return {
-            "pid": about.pid,
-            "kind": about.kind,
-            "user": about.user,
-            "directory": about.directory,
-            "version": about.version,
-            "uptime": now - about.began,
-        }
+        about = self.about._asdict()
+        shown = {name: about[name] for name in ("pid", "kind", "user", "directory", "version")}
+        return {**shown, "uptime": now - self.about.began}

@@ -86,7 +86,9 @@ class Server:
         self._home_seen = time.monotonic()
         self._home = _inode(places.socket_path(directory))
         _raise_file_limit()
-        self._core = Core(store, Host(self._clock, self._look), self._about(kind, directory))
+        self._core = Core(
+            store, Host(self._clock, lambda one: DOES[type(one)](self, one)), self._about(kind, directory)
+        )
         self._carry_out(self._core.load(self._clock.now()))
 
     def _about(self, kind: str, directory: str) -> About:
@@ -199,12 +201,6 @@ class Server:
     def _send(self, one: told.Send) -> None:
         self._clients.send(one.peer, one.message, one.droppable)
 
-    def _look(self, one: told.Check | told.TakeSample) -> None:
-        if isinstance(one, told.Check):
-            self._check(one)
-        else:
-            self._take_sample()
-
     def _check(self, one: told.Check) -> None:
         now = time.monotonic()
         if not self._lock.take():
@@ -224,7 +220,7 @@ class Server:
         if not self._checks:
             self._lock.give()
 
-    def _take_sample(self) -> None:
+    def _take_sample(self, one: told.TakeSample) -> None:
         now = time.monotonic()
         if self._sampling.may_ask(now):
             self._sampling.ask("all", now)
@@ -238,10 +234,8 @@ class Server:
     def _alarm(self, one: told.Alarm) -> None:
         heappush(self._alarms, one)
 
-    def _stop(self, one: told.Stop | None = None) -> None:
+    def stop(self, one: told.Stop | None = None) -> None:
         self._running = False
-
-    stop = _stop
 
     def wake_on(self, *ends: socket.socket) -> None:
         """End a wait when the first of these becomes readable; keep them open."""
@@ -271,6 +265,8 @@ class Server:
 
 DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Send: Server._send,
+    told.Check: Server._check,
+    told.TakeSample: Server._take_sample,
     told.Unlock: Server._unlock,
     told.Watch: lambda server, one: server._watch(one.key),
     told.Unwatch: lambda server, one: server._reaper.forget(one.key),
@@ -283,7 +279,7 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Tidy: lambda server, one: server._runner.tidy(one),
     told.Hook: lambda server, one: server._hooks.add(one.command, one.job),
     told.WriteLog: lambda server, one: server.log(one.text),
-    told.Stop: Server._stop,
+    told.Stop: Server.stop,
 }
 
 

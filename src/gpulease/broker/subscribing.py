@@ -6,7 +6,7 @@ missed is left out, and it gets a fresh snapshot once it has read the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gpulease import job as jobs
 from gpulease.broker import lease_life, reports
@@ -52,10 +52,6 @@ def _choose(turn: Turn, event: Received) -> list[int]:
     return [job.id for job in found]
 
 
-def left(turn: Turn, peer: Peer) -> None:
-    turn.state.subscribers.drop(peer)
-
-
 def drained(turn: Turn, peer: Peer) -> None:
     """It has read what it was sent, and missed something since."""
     subscriber = turn.state.subscribers.get(peer)
@@ -69,9 +65,9 @@ def drained(turn: Turn, peer: Peer) -> None:
 def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
     told: Message = {topic: _rows(turn, topic) for topic in subscriber.topics if topic in TABLES}
     if "jobs" in subscriber.topics:
-        rows = {str(job.id): _row(job) for job in _shown_jobs(turn, subscriber)}
-        subscriber = subscriber._replace(open=_open(turn, subscriber))
-        told |= {"jobs": rows, "open": subscriber.open}
+        rows, open_jobs = _jobs_now(turn, subscriber)
+        subscriber = subscriber._replace(open=open_jobs)
+        told |= {"jobs": rows, "open": open_jobs}
     _send(turn, subscriber, "snapshot", told)
 
 
@@ -81,16 +77,15 @@ def _rows(turn: Turn, topic: str) -> dict[str, Document]:
     return turn.rows[topic]
 
 
-def _open(turn: Turn, subscriber: Subscriber) -> int:
+def _jobs_now(turn: Turn, subscriber: Subscriber) -> tuple[dict[str, Document], int]:
+    """Rows of jobs, and how many are not over. Those that wait are counted only: there may be a hundred thousand."""
     if subscriber.jobs is None:
-        return sum(turn.state.counts.get(state, 0) for state in jobs.OPEN)
-    return sum(not job.over for job in _jobs(turn, subscriber.jobs))
-
-
-def _shown_jobs(turn: Turn, subscriber: Subscriber) -> Iterator[Job]:
-    """Those that wait are counted only: there may be a hundred thousand."""
-    found = turn.state.running.values() if subscriber.jobs is None else _jobs(turn, subscriber.jobs)
-    return (job for job in found if job.state not in ("waiting", "held"))
+        found: Iterable[Job] = turn.state.running.values()
+        open_jobs = sum(turn.state.counts.get(state, 0) for state in jobs.OPEN)
+    else:
+        found = list(_jobs(turn, subscriber.jobs))
+        open_jobs = sum(not job.over for job in found)
+    return {str(job.id): _row(job) for job in found if job.state not in ("waiting", "held")}, open_jobs
 
 
 def _jobs(turn: Turn, ids: frozenset[int]) -> Iterator[Job]:
