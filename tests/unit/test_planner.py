@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpulease.model import Device, Lease, Owner, Process, Request, Waiting
-from gpulease.planner import DeviceView, Limit, Line, Plan, Policy, Spent, device_state, plan, settle
+from gpulease.planner import DeviceView, Limit, Line, Plan, Policy, Spent, charged, device_state, plan
 
 G = 1 << 30
 NOW = 100_000.0
@@ -304,9 +304,9 @@ def test_a_request_that_makes_no_sense_does_not_enter_the_line(request_: Request
         Line().add(waiting("r", request_))
 
 
-def test_usage_is_settled_with_its_half_life() -> None:
+def test_usage_is_charged_with_its_half_life() -> None:
     policy = Policy(half_life=DAY)
-    usage = settle({"ben": Spent(1000.0, NOW - DAY)}, lease("l", "0", since=NOW - 600), 1.0, NOW, policy)
+    usage = charged({"ben": Spent(1000.0, NOW - DAY)}, lease("l", "0", since=NOW - 600), 1.0, NOW, policy)
     assert usage["ben"].gpu_seconds == pytest.approx(500 + 600, rel=0.01)
 
 

@@ -53,7 +53,7 @@ class Core:
         try:
             for event in self._unfolded(events):
                 self._take(turn, event)
-            self._settle(turn)
+            self._conclude(turn)
             self.state.commit()
         except Exception:
             self._undo()
@@ -108,7 +108,7 @@ class Core:
             del turn.instructions[instructions:]
             turn.send(event.peer, error(trouble))
 
-    def _settle(self, turn: Turn) -> None:
+    def _conclude(self, turn: Turn) -> None:
         """What follows from all of them together."""
         granting.decide(turn)
         turn.run_deferred()
@@ -137,11 +137,11 @@ class Core:
         turn = together
         turn.planned = self._planned
         try:
-            self._settle(turn)
+            self._conclude(turn)
             self.state.commit()
         except Exception as trouble:
             self._undo()
-            yield from self._unsettled(trouble, now)
+            yield from self._cannot_conclude(trouble, now)
         else:
             yield from turn.instructions
 
@@ -159,7 +159,7 @@ class Core:
         else:
             yield WriteLog(f"{event!r} could not be handled: {told.what}")
 
-    def _unsettled(self, trouble: Exception, now: float) -> Iterator[Instruction]:
+    def _cannot_conclude(self, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""
         if not isinstance(trouble, StateError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
@@ -170,7 +170,7 @@ class Core:
         granting.stop_check(turn)
         subscribing.tell(turn)
         self.state.commit()
-        self._planned.settled = self.state.revision
+        self._planned.decided = self.state.revision
         yield from turn.instructions
         yield Alarm(now + RETRY_DISK, "plan")
 
@@ -207,7 +207,7 @@ def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
     turn.state.set("failed_at", turn.now)
     turn.emit(WriteLog(event.trouble.what))
     granting.stop_check(turn)
-    turn.planned.settled = turn.state.revision
+    turn.planned.decided = turn.state.revision
 
 
 def _due(turn: Turn, event: happened.Due) -> None:

@@ -77,7 +77,7 @@ def decide(turn: Turn) -> None:
     state, planned = turn.state, turn.planned
     if isinstance(state.check, Checking) or state.sample is None:
         return None
-    if planned.settled == state.revision and turn.now < planned.wake and not state.locked:
+    if planned.decided == state.revision and turn.now < planned.wake and not state.locked:
         return None
     grants = current_plan(turn).grants if state.line else ()
     wanted = frozenset(uuid for grant in grants for uuid in grant.devices)
@@ -88,7 +88,7 @@ def decide(turn: Turn) -> None:
             _grant_request(turn, grant)
         else:
             job_life.start(turn, grant)
-    planned.settled = state.revision
+    planned.decided = state.revision
     return unlock(turn)
 
 
@@ -137,7 +137,7 @@ def check_refused(turn: Turn, event: CheckRefused) -> None:
         told_from = min(told_from, before.told_from)
     stop_check(turn)
     turn.state.set("check", Refused(event.why, told_from))
-    turn.planned.settled = turn.state.revision
+    turn.planned.decided = turn.state.revision
     turn.alarm(FRESH if not event.passing else SOON if turn.now < told_from else RETRY, "plan")
 
 

@@ -41,12 +41,12 @@ class World(Protocol):
 class Planned:
     """The last plan, and for which revision it was made; kept from turn to turn."""
 
-    __slots__ = ("plan", "revision", "settled", "wake")
+    __slots__ = ("decided", "plan", "revision", "wake")
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
         self.revision = -1
-        self.settled = -1  # the revision at which everything that can be granted has been
+        self.decided = -1  # the revision at which everything that can be granted has been
         self.wake = float("inf")  # when the plan could change by the clock alone
 
 

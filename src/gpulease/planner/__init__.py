@@ -3,14 +3,14 @@
     plan(devices, leases, line, policy, now, views=…, usage=…, closed=…) -> Plan
 
 The caller keeps a `Line`, gives one `DeviceView` for each device, applies `Plan.grants`, asks
-`Plan.reason(id)` and `Plan.explain(id)`, and settles the usage of each lease that ends.
+`Plan.reason(id)` and `Plan.explain(id)`, and charges the usage of each lease that ends.
 How decisions are made: docs/concepts/planner.md.
 """
 
 from gpulease.planner.board import refusal
 from gpulease.planner.decide import plan
 from gpulease.planner.device_states import DeviceState, DeviceView, device_state
-from gpulease.planner.fairness import Spent, Usage, decayed, forget, settle, weight_of
+from gpulease.planner.fairness import Spent, Usage, charged, decayed, forget, weight_of
 from gpulease.planner.holds import Hold, remaining
 from gpulease.planner.line import Line
 from gpulease.planner.policy import Limit, Policy
@@ -32,6 +32,7 @@ __all__ = [
     "Spent",
     "Usage",
     "Verdict",
+    "charged",
     "decayed",
     "device_state",
     "forget",
@@ -39,6 +40,5 @@ __all__ = [
     "plan",
     "refusal",
     "remaining",
-    "settle",
     "weight_of",
 ]

@@ -109,9 +109,9 @@ class _Decision:
 
     def serve(self, priority: int) -> None:
         tier = self.line.tiers[priority]
-        self.settle_first(self._longest(tier))
+        self.serve_first(self._longest(tier))
         if self.holding:
-            self.settle_first(self._overdue(tier))
+            self.serve_first(self._overdue(tier))
         self.fill(priority, tier, lambda queues: queues.deadline, self.now)
         self.fill(priority, tier, lambda queues: queues.arrival, inf)
 
@@ -133,7 +133,7 @@ class _Decision:
     def _ranked(self, parties: Iterable[Party]) -> list[tuple[float, Party]]:
         return sorted((self.standing.of(party.user), party) for party in parties)
 
-    def settle_first(self, ids: Iterator[str]) -> None:
+    def serve_first(self, ids: Iterator[str]) -> None:
         """Serve the first of the overdue one by one: a grant, or a hold while holds are left."""
         refused = _Refused()
         for id in islice(ids, LOOKAHEAD):

@@ -1,6 +1,6 @@
 """Fair share: GPU-seconds that each user had lately, halved with every half-life.
 
-The caller keeps a `Usage` and settles each lease into it as it ends; leases that still run are counted
+The caller keeps a `Usage` and charges each lease to it as it ends; leases that still run are counted
 by the plan itself. Not here: the order within one user's own requests.
 """
 
@@ -43,7 +43,7 @@ def accrued(weight: float, since: float, now: float, policy: Policy) -> float:
     return float(weight * max(policy.minimum_charge, life * (1 - 0.5 ** (span / policy.half_life))))
 
 
-def settle(usage: Usage, lease: Lease, weight: float, now: float, policy: Policy) -> dict[str, Spent]:
+def charged(usage: Usage, lease: Lease, weight: float, now: float, policy: Policy) -> dict[str, Spent]:
     """The usage after a lease ended at `now`."""
     user = lease.owner.user
     before = decayed(usage[user], now, policy) if user in usage else 0.0
