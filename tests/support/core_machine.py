@@ -69,12 +69,12 @@ class CoreMachine(RuleBasedStateMachine):
                 looked = self.world.looked.get(uuid, -1)
                 assert looked >= self.ended.get(uuid, 0), f"{uuid} was granted without a look since its last lease"
         self.ended |= {uuid: self.world.turns for id, one in before.items() if id not in leases for uuid in one.devices}
-        for job in self.world.launched:
+        for one in self.world.sent:
+            client = self.world.clients.get(one.peer)
+            if client is not None and not one.droppable:
+                self._read(client, one.message)
+        for job in self.world.launched:  # what is decided in a turn follows all that was acknowledged in it
             self._check_launch(job)
-        for client in self.world.clients.values():
-            for message in client.inbox:
-                self._read(client, message)
-            client.inbox.clear()
 
     def _read(self, client: Client, message: dict[str, Any]) -> None:
         if "granted" in message:

@@ -55,11 +55,10 @@ class Disk(MemoryStore):
 
 
 class Client:
-    """One connection: what it was sent, in order."""
+    """One connection: what it asked, and what it knows."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.inbox: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []  # messages that were not answered yet
         self.shown: dict[str, dict[str, Any]] = {}  # to a subscriber, by topic and key
         self.open: int | None = None
@@ -174,8 +173,6 @@ class ScriptedWorld:
             client.missed = True
         elif "snapshot" in one.message or "changed" in one.message:
             client.hear(one.message)
-        else:
-            client.inbox.append(one.message)
 
     def _Unlock(self, one: told.Unlock) -> None:
         if not self.checks:
