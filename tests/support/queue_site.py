@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpulease import thread_client
 from gpulease.errors import by_code
 from support.site import Site
 from support.waiting import PATIENCE, wait_until
@@ -120,3 +121,14 @@ def fresh_queue() -> Iterator[QueueSite]:
         assert "Traceback" not in site.log(), site.log()
     finally:
         site.close()
+
+
+@pytest.fixture
+def inside(queue: QueueSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process is one of the site's clients, in its folder."""
+    for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION"):
+        monkeypatch.setenv(name, queue.environ[name])
+    monkeypatch.chdir(queue.folder)
+    thread_client.forget()
+    yield
+    thread_client.forget()

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.queue_site import QueueSite, fresh_queue, pick  # noqa: F401  # pytest finds the fixture here
+from support.queue_site import QueueSite, fresh_queue, inside, pick  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_for_end, wait_until
 
 import gpulease
@@ -16,12 +16,7 @@ from gpulease.job_selection import selection
 from gpulease.subscription import Subscription
 from gpulease.wire import pack
 
-
-@pytest.fixture(autouse=True)
-def here(queue: QueueSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process is one of the site's clients."""
-    for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION"):
-        monkeypatch.setenv(name, queue.environ[name])
+pytestmark = pytest.mark.usefixtures("inside")
 
 
 def test_answers_come_in_the_order_of_the_questions(queue: QueueSite) -> None:

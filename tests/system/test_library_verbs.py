@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NotRequired, get_origin, get_type_hints
 
 import pytest
-from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
+from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
 import gpulease
-from gpulease import thread_client
 from gpulease.errors import NotFound, NotGranted, UsageError, WrongState
 from gpulease.messages import REPLIES
 
-
-@pytest.fixture(autouse=True)
-def _here(queue: QueueSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION"):
-        monkeypatch.setenv(name, queue.environ[name])
-    monkeypatch.chdir(queue.folder)
-    thread_client.forget()
-    yield
-    thread_client.forget()
+pytestmark = pytest.mark.usefixtures("inside")
 
 
 def held(count: int = 1, **more: Any) -> list[int]:

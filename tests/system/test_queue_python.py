@@ -5,26 +5,16 @@ from __future__ import annotations
 import datetime
 import math
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
+from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
 import gpulease
-from gpulease import thread_client
 from gpulease.errors import NotEnoughDevices, NotFound, NotGranted, UsageError
 
-
-@pytest.fixture(autouse=True)
-def _here(queue: QueueSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION"):
-        monkeypatch.setenv(name, queue.environ[name])
-    monkeypatch.chdir(queue.folder)
-    thread_client.forget()
-    yield
-    thread_client.forget()
+pytestmark = pytest.mark.usefixtures("inside")
 
 
 def test_a_job_is_submitted_waited_for_and_read(queue: QueueSite) -> None:
