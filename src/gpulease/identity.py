@@ -1,9 +1,14 @@
-"""Who a process is, from /proc. A pid alone names nobody: only pid and start time together do."""
+"""Who a process is, from /proc. A pid alone names nobody: only pid and start time together do.
+
+None means that no such process can be seen. An OSError means that nobody knows, for want of descriptors or of memory:
+that is no proof of anybody's end.
+"""
 
 from __future__ import annotations
 
 import os
 from _socket import SO_PEERCRED, SOL_SOCKET, socket
+from errno import EINVAL, ENOENT
 from struct import Struct
 
 _CREDENTIALS = Struct("3i")
@@ -11,6 +16,8 @@ _CREDENTIALS = Struct("3i")
 Facts = tuple[int | None, str | None, str | None]  # start time, user, command
 
 NOBODY_VISIBLE: Facts = (None, None, None)
+
+UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)  # gone, or hidden from us
 
 _names: dict[int, str] = {}
 
@@ -45,16 +52,16 @@ def start_time(pid: int, proc: str = "/proc") -> int | None:
 
 
 def facts(pid: int, proc: str = "/proc") -> Facts:
-    """Start time, user and command line of `pid`; all None when it cannot be seen from here."""
+    """Start time, user and command line of `pid`; all None when it cannot be seen from here, whatever the reason."""
     folder = f"{proc}/{pid}"
-    line = _read(f"{folder}/stat")
-    if line is None:
-        return NOBODY_VISIBLE
     try:
-        user = user_name(os.stat(folder).st_uid)
+        line = _read(f"{folder}/stat")
+        if line is None:
+            return NOBODY_VISIBLE
+        owner = user_of(pid, proc)
+        return _start_time_of(line), None if owner is None else user_name(owner), _command(folder, line)
     except OSError:
-        user = None
-    return _start_time_of(line), user, _command(folder, line)
+        return NOBODY_VISIBLE
 
 
 def _command(folder: str, stat_line: bytes) -> str:
@@ -74,11 +81,11 @@ def _start_time_of(stat_line: bytes) -> int:
 def _read(path: str) -> bytes | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except UNSEEN:
         return None
     try:
         return os.read(descriptor, 4096)
-    except OSError:
+    except UNSEEN:
         return None
     finally:
         os.close(descriptor)
@@ -93,8 +100,12 @@ def pidfd(pid: int) -> int | None:
     """A descriptor that becomes readable when `pid` ends; None when there is no such process now."""
     try:
         return os.pidfd_open(pid)
-    except (OSError, OverflowError):
+    except (ProcessLookupError, OverflowError):
         return None
+    except OSError as trouble:
+        if trouble.errno in (EINVAL, ENOENT):  # a number that no process can have, or that of a thread
+            return None
+        raise
 
 
 def peer(connected: socket) -> tuple[int, int, int]:
@@ -104,11 +115,11 @@ def peer(connected: socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
-def user_of(pid: int) -> int | None:
+def user_of(pid: int, proc: str = "/proc") -> int | None:
     """The user that `pid` runs as."""
     try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
+        return os.stat(f"{proc}/{pid}").st_uid
+    except UNSEEN:
         return None
 
 

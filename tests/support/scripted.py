@@ -216,7 +216,7 @@ class ScriptedWorld:
     def connect(self, uid: int = 1000) -> Client:
         pid = next(self.pids)
         self.processes.add((pid, 1))
-        peer = Peer(pid, uid, f"user{uid}" if uid else "root", 1, ("users",))
+        peer = Peer(pid, uid, f"user{uid}" if uid else "root", ("users",))
         self.clients[peer] = Client(peer)
         return self.clients[peer]
 

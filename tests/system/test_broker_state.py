@@ -285,3 +285,21 @@ def test_a_state_that_is_no_database_is_refused_and_left_alone(site: Site) -> No
     assert "state.db' is damaged: file is not a database" in done.stderr
     assert "Move the file away" in done.stderr
     assert Path(f"{site.directory}/state.db").read_text().startswith("my precious notes")
+
+
+def test_a_broker_with_few_descriptors_keeps_every_lease_of_a_living_owner(site: Site) -> None:
+    """Started anew under a low limit, it cannot watch all owners: those count as alive, and their ends are noticed."""
+    site.ensure_broker()
+    owners = [site.popen(["sleep", "600"]) for _ in range(60)]
+    with site.raw() as raw:
+        for owner in owners:
+            raw.send("acquire", request={"memory": 1 << 30}, kind="get", owner=owner.pid, wait=None)
+            lease = raw.receive()["granted"]["id"]
+            assert raw.ask("taken", id=lease)["ok"]["taken"]
+    site.kill_broker()
+    site.popen(["prlimit", "--nofile=48:48", *site.words("broker")])
+    wait_until(site.broker_pid)
+    assert len(site.status()["leases"]) == 60
+    owners[-1].kill()
+    owners[-1].wait()
+    wait_until(lambda: len(site.status()["leases"]) == 59)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpulease import identity
+from gpulease.broker.reaper import Reaper
 
 WHO = "import os; from gpulease.identity import asking_process; print(asking_process(os.getpid()))"
 
@@ -87,6 +88,46 @@ def test_who_is_gone_is_nobody() -> None:
 def test_a_pid_that_cannot_be_is_nobody(pid: int) -> None:
     assert identity.pidfd(pid) is None
     assert identity.start_time(pid) is None
+
+
+WITHOUT_DESCRIPTORS = """
+import os, resource, select
+from gpulease import identity
+from gpulease.broker.reaper import Reaper
+poll, parent = select.epoll(), os.getppid()
+reaper = Reaper(poll)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for look in (identity.pidfd, identity.start_time, identity.family, lambda pid: identity.boot_id()):
+    try:
+        print(look(parent))
+    except OSError:
+        print("nobody knows")
+print(identity.user_of(parent) == os.geteuid(), identity.facts(parent))
+print(reaper.watch(parent, 1), reaper.watch(parent, None), reaper.look_again())
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+print(reaper.look_again(), reaper.look_again())
+"""
+
+
+def test_a_lack_of_descriptors_is_no_proof_of_anybodys_end() -> None:
+    """What cannot be looked at counts as alive, and is looked at again once that is possible."""
+    words = [sys.executable, "-c", WITHOUT_DESCRIPTORS]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert told[:4] == ["nobody knows"] * 4
+    assert told[4] == "True (None, None, None)"
+    assert told[5] == "True True []"
+    assert told[6] == f"[({os.getpid()}, 1)] []"  # gone: under that pid is one that began at another time
+
+
+def test_a_reaper_leaves_descriptors_to_others_and_still_learns_of_every_end() -> None:
+    reaper = Reaper(select.epoll(), most=1)
+    process = subprocess.Popen(["sleep", "600"])
+    assert reaper.watch(os.getpid(), None)
+    assert reaper.watch(process.pid, None)
+    assert reaper.look_again() == []
+    process.kill()
+    process.wait()
+    assert reaper.look_again() == [(process.pid, None)]
 
 
 def test_a_pidfd_becomes_readable_when_its_process_ends() -> None:

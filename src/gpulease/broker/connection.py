@@ -18,7 +18,7 @@ class Connection:
         self.socket = accepted
         self.descriptor = accepted.fileno()
         pid, uid, _ = identity.peer(accepted)
-        self.peer = Peer(pid, uid, identity.user_name(uid), identity.start_time(pid))
+        self.peer = Peer(pid, uid, identity.user_name(uid))
         self.unpacker = Unpacker()
         self.outgoing = bytearray()
         self.backlog: list[Message] = []  # received, and to be handled when it is its turn again, the next one last

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 
-from gpulease import identity
 from gpulease.broker.events import Key
 from gpulease.messages import Message
 
@@ -42,7 +41,7 @@ class Hooks:
             pid = _start(self._command, "\n".join(map(json.dumps, pending)).encode())
         except OSError as trouble:
             return self._log(f"the hook on-finish could not be started: {trouble}")
-        self._running = (pid, identity.start_time(pid))
+        self._running = (pid, None)  # a child of ours, so the number is nobody else's until it is reaped
         self._watch(self._running)
 
     def ended(self, key: Key) -> bool:

@@ -8,12 +8,10 @@ from gpulease import identity
 class Peer:
     """Two connections of one process are two peers."""
 
-    __slots__ = ("_groups", "pid", "start_time", "uid", "user")
+    __slots__ = ("_groups", "pid", "uid", "user")
 
-    def __init__(
-        self, pid: int, uid: int, user: str, start_time: int | None = None, groups: tuple[str, ...] | None = None
-    ) -> None:
-        self.pid, self.uid, self.user, self.start_time = pid, uid, user, start_time
+    def __init__(self, pid: int, uid: int, user: str, groups: tuple[str, ...] | None = None) -> None:
+        self.pid, self.uid, self.user = pid, uid, user
         self._groups = groups
 
     @property

@@ -92,7 +92,10 @@ class Runner:
             pid = spawn.start(words, environ, job.uid)
         except (OSError, ValueError, KeyError, TypeError) as trouble:
             return LaunchFailed(job.id, job.run, str(trouble))
-        return Launched(job.id, job.run, pid, identity.start_time(pid), log_begin)
+        since = None
+        with contextlib.suppress(OSError):  # it runs, whatever can be seen of it
+            since = identity.start_time(pid)
+        return Launched(job.id, job.run, pid, since, log_begin)
 
     def _prepare_folder(self, uid: int) -> None:
         """For the journal and the logs of one user, readable by that user only."""

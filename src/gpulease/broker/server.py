@@ -37,7 +37,7 @@ from gpulease.broker.reaper import Reaper
 from gpulease.broker.runner import Runner
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
-from gpulease.errors import GpuleaseError
+from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.stores.base import Store
 
 HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file
@@ -52,7 +52,11 @@ class Host:
         self._groups: dict[int, tuple[str, ...]] = {}
 
     def identify(self, pid: int) -> tuple[int | None, int | None]:
-        return identity.start_time(pid), identity.user_of(pid)
+        try:
+            return identity.start_time(pid), identity.user_of(pid)
+        except OSError as trouble:
+            what = f"The broker cannot look at process {pid} now: {trouble.strerror}."
+            raise BrokerUnavailable(what, "Try again in a moment.") from None
 
     def groups_of(self, uid: int) -> tuple[str, ...]:
         if uid not in self._groups:
@@ -68,6 +72,7 @@ class Host:
 
 class Server:
     def __init__(self, listener: socket.socket, store: Store, kind: str, directory: str, deadline: float) -> None:
+        _raise_file_limit()
         self._poll = select.epoll()
         self._store, self._directory = store, directory
         self._clock = _clock(store)
@@ -85,7 +90,6 @@ class Server:
         self._hooks = Hooks(self._watch, self.log)
         self._home_seen = time.monotonic()
         self._home = _inode(places.socket_path(directory))
-        _raise_file_limit()
         self._core = Core(
             store, Host(self._clock, lambda one: DOES[type(one)](self, one)), self._about(kind, directory)
         )
@@ -133,6 +137,8 @@ class Server:
             return False
         self._home_seen = now
         self._reaper.sweep()
+        for key in self._reaper.look_again():
+            self._ended(key, already=True)
         return _inode(places.socket_path(self._directory)) != self._home
 
     def _dispatch(self, descriptor: int, flags: int) -> None:
