@@ -45,7 +45,7 @@ class Asking:
     """One client of the crowd. Its answers are counted and not decoded, so that the broker is what is loaded."""
 
     def __init__(self) -> None:
-        self.socket, _, _ = connect(start=False)
+        self.socket, _ = connect(start=False)
         self._answer = bytearray()
         self.answers = 0
 

@@ -81,7 +81,7 @@ def _broker_status() -> dict[str, Any] | None:
     from gpulease import client, places
 
     own = places.own(os.environ)
-    if client.find_socket() is None and not os.path.exists(os.path.join(own, "state.db")):
+    if client.find_socket() is None and not os.path.exists(own.kept("state.db")):
         return None
     try:
         told: dict[str, Any] = client.Client().ask("status")

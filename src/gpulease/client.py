@@ -41,9 +41,9 @@ class Client:
     """One connection. Not shared between threads, nor across a fork."""
 
     def __init__(self, start: bool = True, directory: str | None = None) -> None:
-        """To the first broker that is found, or to the one at `directory` alone."""
+        """To the first broker that is found, or to the one whose state is in `directory` alone."""
         self.pid = os.getpid()
-        self._socket, self.directory, self.kind = connect(start, directory)
+        self._socket, self.place = connect(start, directory)
         self.broker_uid = _peer_uid(self._socket)  # who runs it, by the kernel's word
         self._readable = select.poll()  # not select(), which ends at the 1024th open file of a process
         self._readable.register(self._socket, select.POLLIN)
@@ -89,7 +89,7 @@ class Client:
     def silent(self) -> BrokerUnavailable:
         """The error for a broker that takes a question and gives no answer."""
         return BrokerUnavailable(
-            f"The broker at {self.directory} does not answer.",
+            f"The broker at {self.place.run} does not answer.",
             "See `gpulease doctor`; if it hangs, end its process. The next one finds its leases.",
         )
 
@@ -97,13 +97,13 @@ class Client:
         self._socket.close()
 
 
-def connect(start: bool, only: str | None = None) -> tuple[socket.socket, str, str]:
+def connect(start: bool, only: str | None = None) -> tuple[socket.socket, places.Place]:
     """The first broker that answers: the system's, a shared one, this user's own, which is started when `start`."""
     found = find(only)
     if found is not None:
         return found
     own = places.own(os.environ)
-    if not start or only not in (None, own):
+    if not start or only not in (None, own.state):
         raise BrokerUnavailable("No broker is running.", "It starts by itself with `gpulease run` or `gpulease get`.")
     until = time.monotonic() + START
     while (found := _start_once(own, only)) is None:
@@ -113,23 +113,23 @@ def connect(start: bool, only: str | None = None) -> tuple[socket.socket, str, s
     return found
 
 
-def _start_once(directory: str, only: str | None) -> tuple[socket.socket, str, str] | None:
+def _start_once(place: places.Place, only: str | None) -> tuple[socket.socket, places.Place] | None:
     """Of the clients that find no broker one starts it; the others look until it is there."""
     import fcntl
 
-    places.prepare_own(directory)
+    places.prepare_own(place)
     lock = None
     try:
-        lock = os.open(os.path.join(directory, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(os.path.join(place.run, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         found = find(only)
         if found is None:
-            _start(directory)
+            _start(place)
         return found or find(only)
     except BlockingIOError:
         return find(only)
     except OSError as trouble:
-        raise StateError(f"The broker cannot start in {directory!r}: {trouble.strerror}.") from None
+        raise StateError(f"The broker cannot start in {place.run!r}: {trouble.strerror}.") from None
     finally:
         if lock is not None:
             os.close(lock)
@@ -137,24 +137,24 @@ def _start_once(directory: str, only: str | None) -> tuple[socket.socket, str, s
 
 def find_socket() -> str | None:
     """The directory of a broker that seems to be there, without asking it."""
-    for _, directory in places.candidates(os.environ):
-        if os.path.exists(places.socket_path(directory)) and not places.distrust(directory):
-            return directory
+    for place in places.candidates(os.environ):
+        if os.path.exists(places.socket_path(place.run)) and not places.distrust(place.run):
+            return place.run
     return None
 
 
-def find(only: str | None = None) -> tuple[socket.socket, str, str] | None:
+def find(only: str | None = None) -> tuple[socket.socket, places.Place] | None:
     """The first broker that answers. One for everybody that is down is not passed by: what it granted is still held."""
-    for kind, directory in places.candidates(os.environ):
-        if only not in (None, directory):
+    for place in places.candidates(os.environ):
+        if only not in (None, place.state):
             continue
-        connected = _try(directory)
+        connected = _try(place.run)
         if connected is not None:
-            return connected, directory, kind
-        if only is None and kind != "own" and places.in_charge(directory):
-            whose = places.owner(directory)
+            return connected, place
+        if only is None and place.kind != "own" and places.in_charge(place.run):
+            kind, whose = place.kind, places.owner(place.run)
             raise BrokerUnavailable(
-                f"The {kind} broker of {whose} at {directory} is down, and what it granted is still held.",
+                f"The {kind} broker of {whose} at {place.run} is down, and what it granted is still held.",
                 f"Have {whose} start it again (`gpulease broker --{kind}`), or set GPULEASE_DIR to have your own.",
             )
     return None
@@ -196,12 +196,12 @@ def _peer_uid(connected: socket.socket) -> int:
     return int.from_bytes(data[4:8], sys.byteorder, signed=True)
 
 
-def _start(directory: str) -> None:
+def _start(place: places.Place) -> None:
     """Start this user's broker in the background and wait until it is ready, or another one was quicker."""
     import subprocess
 
     ours, theirs = os.pipe()
-    with open(os.path.join(directory, "broker.log"), "ab") as log:
+    with open(place.kept("broker.log"), "ab") as log:
         os.fchmod(log.fileno(), 0o600)
         process = subprocess.Popen(
             [sys.executable, "-m", "gpulease.broker", "--ready", str(theirs)],
@@ -219,7 +219,7 @@ def _start(directory: str) -> None:
         poll.register(pipe, select.POLLIN)
         told = pipe.read(READ) if poll.poll(START * 1000) else b""
     if not told and process.wait(START) > 0:  # else it was killed, and the next attempt may do better
-        raise BrokerUnavailable("The broker could not be started.", _see_log(directory))
+        raise BrokerUnavailable("The broker could not be started.", _see_log(place))
     for message in () if told == places.READY else Unpacker().feed(told):
         trouble = message["error"]
         if not trouble["fields"].get("serving"):  # else the one before is about to end, or to answer
@@ -233,8 +233,8 @@ def _with_full_paths(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **{name: os.path.abspath(environ[name]) for name in names}}
 
 
-def _see_log(directory: str) -> str:
-    return f"See {os.path.join(directory, 'broker.log')}."
+def _see_log(place: places.Place) -> str:
+    return f"See {place.kept('broker.log')}."
 
 
 def acquire(
@@ -324,11 +324,11 @@ def take(client: Client, granted: Granted) -> None:
 def again(ended: Client) -> Client:
     """A connection to the broker that comes after the one that ended, in the same place: it knows what was asked."""
     ended.close()
-    return reconnect(ended.directory)
+    return reconnect(ended.place.state)
 
 
 def reconnect(directory: str) -> Client:
-    """A connection to the broker at `directory`; everybody's is started again by whoever runs it."""
+    """A connection to the broker whose state is in `directory`; everybody's is started again by whoever runs it."""
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -165,4 +165,4 @@ def acquire(
     }
     granted, connection = wire_client.acquire(fields, None, thread_client.take())
     thread_client.put_back(connection)
-    return Held(granted, placeholder, connection.directory)
+    return Held(granted, placeholder, connection.place.state)

@@ -1,6 +1,7 @@
 """Where a broker lives: the system's place, a shared one, or the user's own; and whether to trust it.
 
-A place is a directory with the socket, the state and the logs. It is trusted when it is a real directory, not writable
+A place has two folders. The run folder holds the socket, and a reboot or a logout may empty it. The state folder holds
+what lasts: the database, its lock, the broker's log. A folder is trusted when it is a real directory, not writable
 by others, and belongs to root, to this user, or to whoever runs the shared broker in it.
 """
 
@@ -17,35 +18,72 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SYSTEM = "/run/gpulease"
+SYSTEM_STATE = "/var/lib/gpulease"
 SHARED = "/tmp/gpulease"
 SOCKET = "socket"
 READY = b"1"  # what a broker tells whoever started it
 LONGEST_SOCKET = 100  # sun_path holds 108 bytes
 
 
-def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(kind, directory), in the order in which clients look: system, shared, own."""
+class Place:
+    """Of one broker. Its state folder names it: the run folder may be another one after a logout."""
+
+    def __init__(self, kind: str, run: str, state: str | None = None) -> None:
+        self.kind, self.run, self.state = kind, run, run if state is None else state
+
+    def kept(self, name: str) -> str:
+        """A file of the state folder: state.db, broker.lock, broker.log."""
+        return os.path.join(self.state, name)
+
+    def __repr__(self) -> str:
+        return f"Place({self.kind!r}, {self.run!r}, {self.state!r})"
+
+
+def candidates(environ: Mapping[str, str]) -> list[Place]:
+    """In the order in which clients look: system, shared, own."""
     if environ.get("GPULEASE_DIR") or simulated(environ):
-        return [("own", own(environ))]  # never the broker of the real machine
-    return [("system", SYSTEM), ("shared", SHARED), ("own", own(environ))]
+        return [own(environ)]  # never the broker of the real machine
+    return [of_kind(kind, environ) for kind in ("system", "shared", "own")]
 
 
-def own(environ: Mapping[str, str]) -> str:
+def of_kind(kind: str, environ: Mapping[str, str]) -> Place:
+    """Where a broker of this kind serves. A folder that was asked for holds everything."""
+    asked = environ.get("GPULEASE_DIR")
+    if kind == "own":
+        return own(environ)
+    if asked:
+        folder = os.path.abspath(asked)
+        return Place(kind, folder, os.path.join(folder, "state") if kind == "system" else folder)
+    if kind == "system":
+        return Place(kind, SYSTEM, SYSTEM_STATE)
+    return Place(kind, SHARED, os.path.join(_state_of_user(environ), "shared"))
+
+
+def own(environ: Mapping[str, str]) -> Place:
     asked = environ.get("GPULEASE_DIR")
     if asked:
-        return os.path.abspath(asked)
+        return Place("own", os.path.abspath(asked))
     if simulated(environ):
         from gpulease.simulation.activate import directory_from_environment
 
         machine = directory_from_environment(environ)
         if machine is not None:
-            return os.path.join(os.path.abspath(machine), "broker")
+            return Place("own", os.path.join(os.path.abspath(machine), "broker"))
+    state = _state_of_user(environ)
     # The same for a login and for cron, which has no such variable.
     runtime = environ.get("XDG_RUNTIME_DIR") or _runtime_of_user()
     if runtime and os.path.isabs(runtime) and os.path.isdir(runtime):
-        return os.path.join(runtime, "gpulease")
-    home = environ.get("HOME") or os.path.expanduser("~")
-    return os.path.join(home, ".local", "state", "gpulease")
+        return Place("own", os.path.join(runtime, "gpulease"), state)
+    return Place("own", os.path.join(state, "run"), state)
+
+
+def _state_of_user(environ: Mapping[str, str]) -> str:
+    """With the host's name in it: homes are often shared by hosts, and each has GPUs of its own."""
+    base = environ.get("XDG_STATE_HOME") or ""
+    if not os.path.isabs(base):
+        home = os.path.abspath(environ.get("HOME") or os.path.expanduser("~"))
+        base = os.path.join(home, ".local", "state")
+    return os.path.join(base, "gpulease", os.uname().nodename)
 
 
 def _runtime_of_user() -> str | None:
@@ -100,14 +138,21 @@ def read_kind(directory: str) -> str:
         return ""
 
 
-def prepare_own(directory: str) -> None:
-    """As `prepare`, for a client that is about to start its user's broker; never in the place of everybody's."""
-    kind = read_kind(directory)
-    if kind in ("system", "shared") and not distrust(directory):
+def prepare_both(place: Place) -> None:
+    """Both folders. Everybody comes to the run folder, and to the logs of jobs in a system's state folder."""
+    prepare(place.run, everyone=place.kind != "own")
+    if place.state != place.run:
+        prepare(place.state, everyone=place.kind == "system")
+
+
+def prepare_own(place: Place) -> None:
+    """As `prepare_both`, for a client that is about to start its user's broker; never in the place of everybody's."""
+    kind = read_kind(place.run)
+    if kind in ("system", "shared") and not distrust(place.run):
         raise BrokerUnavailable(
-            f"The broker for everybody in {directory!r} does not run.", f"Start it with `gpulease broker --{kind}`."
+            f"The broker for everybody in {place.run!r} does not run.", f"Start it with `gpulease broker --{kind}`."
         )
-    prepare(directory, everyone=False)
+    prepare_both(place)
 
 
 def distrust(directory: str, owners: set[int] | None = None) -> str | None:

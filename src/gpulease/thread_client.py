@@ -40,9 +40,9 @@ def forget() -> None:
 
 
 def ask(verb: str, at: str | None = None, start: bool = True, **fields: Any) -> Any:
-    """The answer of the broker that this thread is connected to, or of the one `at` a directory."""
+    """The answer of the broker that this thread is connected to, or of the one with its state `at` a directory."""
     client = take()
-    if client is None or at not in (None, client.directory):
+    if client is None or at not in (None, client.place.state):
         client = Client(start) if at is None else reconnect(at)
     while True:
         try:

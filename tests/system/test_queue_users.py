@@ -81,7 +81,7 @@ def test_a_log_and_an_environment_are_their_submitters_alone(system: QueueSite) 
     assert as_user(other, lambda: os.access(log, os.R_OK)) is False
     assert told(system, one, "show", select=pick(id), environment=True)["ok"]["jobs"][0]["environment"]["MINE"] == "yes"
     assert system.ask("show", select=pick(id), environment=True)["jobs"][0]["environment"] is None
-    for path in Path(system.directory).glob("state.db*"):
+    for path in Path(system.directory, "state").glob("state.db*"):
         assert as_user(other, lambda path=path: os.access(path, os.R_OK)) is False  # type: ignore[misc]
 
 
@@ -178,7 +178,7 @@ def test_a_user_cannot_have_others_killed_by_what_is_in_their_journal(system: Qu
     leader.wait()
     try:
         system.kill_broker()
-        journal = Path(system.directory, "jobs", str(one.pw_uid), "journal")
+        journal = Path(system.directory, "state", "jobs", str(one.pw_uid), "journal")
         name = journal.read_text().split()[0]
         as_user(one, lambda: journal.write_text(f"{name} {leader.pid}\n"))
         system.start("broker", "--system")
@@ -244,7 +244,7 @@ def test_a_user_cannot_make_root_hang_or_harm_by_the_files_of_a_job(system: Queu
     victim = system.folder / "victim"
     victim.write_text("precious")
     fifo = Path(f"/tmp/gpulease-fifo-{os.getpid()}")
-    journal = f"{system.directory}/jobs/{one.pw_uid}/journal"
+    journal = f"{system.directory}/state/jobs/{one.pw_uid}/journal"
     os.mkfifo(fifo, 0o666)
     fifo.chmod(0o666)
     try:

@@ -160,7 +160,7 @@ def test_system_needs_root(site: Site) -> None:
 
 # -------------------------------------------------------------------- which broker is found
 
-ASK = "from gpulease.client import Client; c = Client({start}); print(c.kind, c.directory)"
+ASK = "from gpulease.client import Client; c = Client({start}); print(c.place.kind, c.place.run)"
 
 
 def gpulease(*words: str) -> list[str]:
@@ -168,17 +168,18 @@ def gpulease(*words: str) -> list[str]:
 
 
 class Island:
-    """A mount namespace with a /run and a /tmp of its own, where nothing says which broker to use."""
+    """A mount namespace with a /run, a /tmp and a /var/lib of its own, where nothing says which broker to use."""
 
     def __init__(self) -> None:
         if any(path.startswith(("/tmp/", "/run/")) for path in (sys.prefix, gpulease_package.__file__)):
             pytest.skip("this checkout lies in a folder that the test covers with one of its own")
         self.site = Site(shared=True, base="/var/tmp")
         self.environ = {k: v for k, v in self.site.environ.items() if not k.startswith(("GPULEASE_", "XDG_", "TMP"))}
-        self.environ |= {**PATHS, MARK: str(self.site.folder), "HOME": str(self.site.folder / "home")}
+        self.environ |= {**PATHS, MARK: str(self.site.folder)}
         self.environ["XDG_CACHE_HOME"] = shared_cache(self.site)
         self.simulated = {"GPULEASE_SIMULATION": str(self.site.state)}
         mounts = "mount -t tmpfs -o mode=755 none /run && mount -t tmpfs -o mode=1777 none /tmp"
+        mounts += " && mount -t tmpfs -o mode=755 none /var/lib"
         self.keeper = self.site.popen(
             ["unshare", "-m", "sh", "-c", f"{mounts} && echo ready && exec cat"], env=self.environ
         )
@@ -189,18 +190,20 @@ class Island:
     def words(self, uid: int, words: list[str]) -> list[str]:
         return ["nsenter", "--mount", "--target", str(self.keeper.pid), *becoming(uid), interpreter(uid), *words]
 
-    def run(self, uid: int, words: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    def home(self, uid: int) -> dict[str, str]:
         home = self.site.folder / f"home-{uid}"
         if not home.exists():
             home.mkdir()
             os.chown(home, uid, uid)
-        environ = {**self.environ, "HOME": str(home), **more}
+        return {"HOME": str(home)}
+
+    def run(self, uid: int, words: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+        environ = {**self.environ, **self.home(uid), **more}
         return subprocess.run(self.words(uid, words), env=environ, cwd="/", capture_output=True, text=True, timeout=60)
 
     def broker(self, uid: int, *words: str) -> subprocess.Popen[str]:
-        return self.site.popen(
-            self.words(uid, gpulease("broker", *words)), cwd="/", env={**self.environ, **self.simulated}
-        )
+        environ = {**self.environ, **self.home(uid), **self.simulated}
+        return self.site.popen(self.words(uid, gpulease("broker", *words)), cwd="/", env=environ)
 
     def found(self, uid: int, start: bool = False) -> str:
         done = self.run(uid, ["-c", ASK.format(start=start)], **self.simulated if start else {})

@@ -12,28 +12,48 @@ from gpulease import places
 from gpulease.errors import BrokerUnavailable, UsageError
 from gpulease.simulation.state import create
 
+HOST = os.uname().nodename
+
+
+def seen(environ: dict[str, str]) -> list[tuple[str, str, str]]:
+    return [(place.kind, place.run, place.state) for place in places.candidates(environ)]
+
 
 def test_a_named_folder_isolates_completely(tmp_path: Path) -> None:
     environ = {"GPULEASE_DIR": str(tmp_path), "XDG_RUNTIME_DIR": "/run/user/1", "HOME": "/home/a"}
-    assert places.candidates(environ) == [("own", str(tmp_path))]
+    assert seen(environ) == [("own", str(tmp_path), str(tmp_path))]
+    system = places.of_kind("system", environ)
+    assert (system.run, system.state) == (str(tmp_path), f"{tmp_path}/state")
+    assert places.of_kind("shared", environ).state == str(tmp_path)
 
 
 def test_clients_look_for_the_systems_then_a_shared_then_their_own(tmp_path: Path) -> None:
-    found = places.candidates({"HOME": "/home/a", "XDG_RUNTIME_DIR": str(tmp_path)})
-    assert found == [("system", places.SYSTEM), ("shared", places.SHARED), ("own", f"{tmp_path}/gpulease")]
+    state = f"/home/a/.local/state/gpulease/{HOST}"
+    assert seen({"HOME": "/home/a", "XDG_RUNTIME_DIR": str(tmp_path)}) == [
+        ("system", "/run/gpulease", "/var/lib/gpulease"),
+        ("shared", "/tmp/gpulease", f"{state}/shared"),
+        ("own", f"{tmp_path}/gpulease", state),
+    ]
 
 
 def test_a_runtime_folder_that_is_not_there_or_not_absolute_is_passed_by(tmp_path: Path) -> None:
     for runtime in ("", "relative", str(tmp_path / "gone")):
         own = places.own({"HOME": "/home/a", "XDG_RUNTIME_DIR": runtime})
-        assert own == "/home/a/.local/state/gpulease"
+        assert own.run == f"/home/a/.local/state/gpulease/{HOST}/run"
+
+
+def test_what_lasts_is_kept_where_the_user_keeps_state_apart_for_each_host() -> None:
+    assert places.own({"HOME": "/home/a", "XDG_STATE_HOME": "/state"}).state == f"/state/gpulease/{HOST}"
+    for useless in ("", "relative"):
+        own = places.own({"HOME": "/home/a", "XDG_STATE_HOME": useless})
+        assert own.state == f"/home/a/.local/state/gpulease/{HOST}"
 
 
 def test_a_simulated_machine_never_meets_the_brokers_of_the_real_one(tmp_path: Path) -> None:
     create(tmp_path / "machine", 2)
     for environ in ({"GPULEASE_SIMULATION": str(tmp_path / "machine")}, {"GPULEASE_SIMULATE": "4"}):
-        kinds = [kind for kind, _ in places.candidates({"HOME": str(tmp_path), **environ})]
-        assert kinds == ["own"]
+        ((kind, run, state),) = seen({"HOME": str(tmp_path), **environ})
+        assert (kind, run) == ("own", state)
     assert len(places.candidates({"HOME": "/home/a", "GPULEASE_SIMULATE": "0"})) == 3
 
 
@@ -85,12 +105,13 @@ def test_a_folder_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
 
 def test_nobody_starts_a_broker_of_their_own_in_the_place_of_everybodys(tmp_path: Path) -> None:
     folder = tmp_path / "dir"
+    place = places.Place("own", str(folder), str(tmp_path / "state"))
     places.prepare(str(folder), everyone=True)
     places.write_kind(str(folder), "shared")
     with pytest.raises(BrokerUnavailable, match="does not run") as refused:
-        places.prepare_own(str(folder))
+        places.prepare_own(place)
     assert "gpulease broker --shared" in refused.value.next_step
     assert folder.stat().st_mode & 0o777 == 0o755
     places.write_kind(str(folder), "own")
-    places.prepare_own(str(folder))
-    assert folder.stat().st_mode & 0o777 == 0o700
+    places.prepare_own(place)
+    assert [path.stat().st_mode & 0o777 for path in (folder, tmp_path / "state")] == [0o700, 0o700]

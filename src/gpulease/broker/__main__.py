@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def serve(kind: str, ready: int, idle: float | None) -> None:
     """Serve until stopped. A byte on the descriptor `ready` tells that clients may come."""
     try:
-        server, lock = _prepare(kind, directory_of(kind))
+        server, lock = _prepare(place_of(kind))
     except GpuleaseError as trouble:
         _tell(ready, pack(error(trouble)))
         raise
@@ -49,21 +49,21 @@ def serve(kind: str, ready: int, idle: float | None) -> None:
     os.close(lock)
 
 
-def _prepare(kind: str, directory: str) -> tuple[Server, int]:
+def _prepare(place: places.Place) -> tuple[Server, int]:
     os.umask(0o077)  # what is for everybody is made so one by one
-    places.prepare(directory, everyone=kind != "own")
+    places.prepare_both(place)
     try:
-        lock = _lock(directory)
-        _keep_private(os.path.join(directory, "state.db"))
-        store = SqliteStore(os.path.join(directory, "state.db"))
-        places.write_kind(directory, kind)
-        listener = _listen(places.socket_path(directory), everyone=kind != "own")
+        lock = _lock(place)
+        _keep_private(place.kept("state.db"))
+        store = SqliteStore(place.kept("state.db"))
+        places.write_kind(place.run, place.kind)
+        listener = _listen(places.socket_path(place.run), everyone=place.kind != "own")
     except OSError as trouble:
         what = f"{trouble.strerror}: {trouble.filename}" if trouble.filename else trouble.strerror
-        raise StateError(f"The broker cannot start in {directory!r}: {what}.") from None
-    server = Server(listener, store, kind, directory, deadline_seconds(os.environ))
+        raise StateError(f"The broker cannot start in {place.state!r}: {what}.") from None
+    server = Server(listener, store, place, deadline_seconds(os.environ))
     end_on_signals(server)
-    server.log(f"broker of kind {kind} serves {directory}")
+    server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {place.state}")
     return server, lock
 
 
@@ -86,23 +86,20 @@ def _tell(ready: int, told: bytes) -> None:
         os.close(ready)
 
 
-def directory_of(kind: str) -> str:
-    asked = os.environ.get("GPULEASE_DIR")
+def place_of(kind: str) -> places.Place:
     if kind == "system" and os.geteuid() != 0:
         raise NotPermitted("Only root may run the system's broker.", "Use --shared instead.")
-    if asked:
-        return os.path.abspath(asked)
-    return {"system": places.SYSTEM, "shared": places.SHARED}.get(kind) or places.own(os.environ)
+    return places.of_kind(kind, os.environ)
 
 
-def _lock(directory: str) -> int:
+def _lock(place: places.Place) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(os.path.join(directory, "broker.lock"), flags, 0o600)
+    descriptor = os.open(place.kept("broker.lock"), flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise BrokerUnavailable(
-            f"A broker already serves {directory!r}.", "Use it, or end it with `gpulease stop`.", serving=1
+            f"A broker already serves {place.run!r}.", "Use it, or end it with `gpulease stop`.", serving=1
         ) from None
     return descriptor
 

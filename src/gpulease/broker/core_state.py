@@ -39,7 +39,8 @@ class About(NamedTuple):
     user: str = "root"
     pid: int = 0
     kind: str = "own"
-    directory: str = "/nonexistent"
+    directory: str = "/nonexistent"  # with its socket
+    kept: str = "/nonexistent"  # the folder of what lasts
     version: str = ""
     began: float = 0.0
     boot_time: float = 0.0  # the moment that clock ticks are counted from

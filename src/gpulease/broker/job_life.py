@@ -193,7 +193,7 @@ def forget(turn: Turn, gone: list[Job]) -> None:
 
 
 def folder(state: State) -> str:
-    return os.path.join(state.about.directory, "jobs")
+    return os.path.join(state.about.kept, "jobs")
 
 
 def default_log(state: State, uid: int, id: int) -> str:

@@ -71,10 +71,10 @@ class Host:
 
 
 class Server:
-    def __init__(self, listener: socket.socket, store: Store, kind: str, directory: str, deadline: float) -> None:
+    def __init__(self, listener: socket.socket, store: Store, place: places.Place, deadline: float) -> None:
         _raise_file_limit()
         self._poll = select.epoll()
-        self._store, self._directory = store, directory
+        self._store, self._place = store, place
         self._clock = _clock(store)
         self._events: list[Event] = []
         self._alarms: list[tuple[float, str, str]] = []
@@ -86,20 +86,18 @@ class Server:
         self._checks: list[int] = []  # revisions for which the sampler was asked to check devices
         self._lock = SafeGpuLock()
         self._errands = Errands(self._poll, self.log)
-        self._runner = Runner(directory, self._errands, self._events.append)
+        self._runner = Runner(place.state, self._errands, self._events.append)
         self._hooks = Hooks(self._watch, self.log)
         self._home_seen = time.monotonic()
-        self._home = _inode(places.socket_path(directory))
-        self._core = Core(
-            store, Host(self._clock, lambda one: DOES[type(one)](self, one)), self._about(kind, directory)
-        )
+        self._home = _inode(places.socket_path(place.run))
+        self._core = Core(store, Host(self._clock, lambda one: DOES[type(one)](self, one)), self._about(place))
         self._carry_out(self._core.load(self._clock.now()))
 
-    def _about(self, kind: str, directory: str) -> About:
+    def _about(self, place: places.Place) -> About:
         uid, clock = os.geteuid(), self._clock
         return About(
-            os.uname().nodename, identity.boot_id(), uid, identity.user_name(uid), os.getpid(), kind, directory,
-            __version__, clock.now(), clock.offset, TICKS, places.simulated(os.environ),
+            os.uname().nodename, identity.boot_id(), uid, identity.user_name(uid), os.getpid(), place.kind, place.run,
+            place.state, __version__, clock.now(), clock.offset, TICKS, places.simulated(os.environ),
         )  # fmt: skip
 
     # ---------------------------------------------------------------- the loop
@@ -139,7 +137,7 @@ class Server:
         self._reaper.sweep()
         for key in self._reaper.look_again():
             self._ended(key, already=True)
-        return _inode(places.socket_path(self._directory)) != self._home
+        return _inode(places.socket_path(self._place.run)) != self._home
 
     def _dispatch(self, descriptor: int, flags: int) -> None:
         try:
@@ -266,7 +264,7 @@ class Server:
         self._store.close()
         if not busy:
             with contextlib.suppress(OSError):  # a place without a socket holds nothing: others may grant
-                os.unlink(os.path.join(self._directory, "socket"))
+                os.unlink(places.socket_path(self._place.run))
 
 
 DOES: dict[type, Callable[[Server, Any], None]] = {

@@ -148,11 +148,11 @@ def _broker() -> Iterator[Finding]:
     """Which broker serves this user, and places that cannot be trusted."""
     from gpulease import client, places
 
-    for kind, directory in places.candidates(os.environ):
-        trouble = places.distrust(directory) if os.path.lexists(directory) else None
+    for place in places.candidates(os.environ):
+        trouble = places.distrust(place.run) if os.path.lexists(place.run) else None
         if trouble is not None:
             step = "Commands pass it by. Have it removed, or set GPULEASE_DIR."
-            yield Finding("warning", "broker", f"the {kind} place {directory} is not trusted: {trouble}", step)
+            yield Finding("warning", "broker", f"the {place.kind} place {place.run} is not trusted: {trouble}", step)
     try:
         found = client.find()
     except GpuleaseError as error:

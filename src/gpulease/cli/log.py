@@ -58,7 +58,7 @@ def _show_broker(arguments: Namespace) -> int:
     if len(arguments.ids) > 1 or arguments.label is not None or arguments.state is not None:
         raise UsageError("The broker's log was asked for together with those of jobs.", "Ask for one, then the other.")
     client = Client()
-    path = os.path.join(client.directory, "broker.log")
+    path = client.place.kept("broker.log")
     about = client.ask("ping")
     if not os.path.exists(path) or _writes_elsewhere(about["pid"], path):
         kind = "in the foreground" if about["kind"] == "own" else f"as the {about['kind']} broker"

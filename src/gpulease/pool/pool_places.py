@@ -30,7 +30,7 @@ def check_name(name: str) -> str:
 
 
 def folder() -> str:
-    return os.path.join(places.own(os.environ), "pools")
+    return os.path.join(places.own(os.environ).run, "pools")
 
 
 def prepare_folder() -> str:
