@@ -26,6 +26,7 @@
         ├── NoDevices         no-devices      69   no driver, no GPU, no simulation
         ├── NoLibrary         no-library      69   the library that simulates GPUs cannot be built or loaded
         ├── BrokerUnavailable broker          69   no broker answers, and none could be started
+        │   └── ConfigError   config          69   the config file is wrong, so the broker does not start
         ├── DriverError       driver          69   the driver is there and answers with an error
         └── DriverHangs       driver-hangs    69   the driver did not answer within the deadline
 
@@ -186,6 +187,11 @@ class NoLibrary(Unavailable):
 
 class BrokerUnavailable(Unavailable):
     code = "broker"
+
+
+class ConfigError(BrokerUnavailable):
+    code = "config"
+    next_step = "See `docs/reference/parameters.md` for what it may say."
 
 
 class DriverError(Unavailable):

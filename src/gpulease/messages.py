@@ -232,10 +232,11 @@ JobRow = TypedDict("JobRow", {
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool})
 ParameterRow = TypedDict("ParameterRow", {
-    "name": str, "value": str, "default": bool, "meaning": str, "gpulimit": str | None,
+    "name": str, "value": str, "default": bool, "from": str, "meaning": str, "gpulimit": str | None,
 })
 About = TypedDict("About", {
     "pid": int, "kind": str, "user": str, "directory": str, "version": str, "uptime": float,
+    "config_trouble": str | None,
 })
 Stopped = TypedDict("Stopped", {"leases": int, "jobs": int, "line": int})
 

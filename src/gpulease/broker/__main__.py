@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from gpulease import places
-from gpulease.broker.server import Server, end_on_signals
+from gpulease.broker.config import config_of
+from gpulease.broker.server import Server, listen_to_signals
 from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted, StateError
 from gpulease.messages import error
 from gpulease.probes.detect import deadline_seconds
@@ -51,6 +52,7 @@ def serve(kind: str, ready: int, idle: float | None) -> None:
 
 def _prepare(place: places.Place) -> tuple[Server, int]:
     os.umask(0o077)  # what is for everybody is made so one by one
+    config = config_of(place.kind, os.environ).read()
     places.prepare_both(place)
     try:
         lock = _lock(place)
@@ -61,8 +63,8 @@ def _prepare(place: places.Place) -> tuple[Server, int]:
     except OSError as trouble:
         what = f"{trouble.strerror}: {trouble.filename}" if trouble.filename else trouble.strerror
         raise StateError(f"The broker cannot start in {place.state!r}: {what}.") from None
-    server = Server(listener, store, place, deadline_seconds(os.environ))
-    end_on_signals(server)
+    server = Server(listener, store, place, deadline_seconds(os.environ), config)
+    listen_to_signals(server)
     server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {place.state}")
     return server, lock
 

@@ -9,12 +9,12 @@ Not here: sockets, processes, files and the clock, which are the edge (server.py
 from __future__ import annotations
 
 import traceback  # now: when it is needed there may be no descriptor left to load it
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gpulease.broker import events as happened
 from gpulease.broker import granting, job_ends, recovery, requesting, subscribing, verbs
-from gpulease.broker.core_state import About, State
+from gpulease.broker.core_state import NOTHING, About, State
 from gpulease.broker.events import Event, Received
 from gpulease.broker.instructions import Alarm, Instruction, Send, WriteLog
 from gpulease.broker.lease_life import look_again
@@ -27,8 +27,8 @@ RETRY_DISK = 5.0  # seconds before what could not be written is tried again
 
 
 class Core:
-    def __init__(self, store: Store, world: World, about: About) -> None:
-        self.state = State(store, about)
+    def __init__(self, store: Store, world: World, about: About, config: Mapping[str, str] = NOTHING) -> None:
+        self.state = State(store, about, config)
         self._world = world
         self._planned = Planned()
         self._late: list[Event] = []  # what happened and could not be written
@@ -222,6 +222,14 @@ def _sample(turn: Turn, id: str) -> None:
     look_again(turn)
 
 
+def _config_read(turn: Turn, event: happened.ConfigRead) -> None:
+    turn.state.set("config_trouble", event.trouble)
+    turn.state.set("config", event.texts)
+    said = ["the config file was read again"] if event.trouble is None else [f"the old config stays: {event.trouble}"]
+    for text in (*said, *turn.state.use_settings()):
+        turn.emit(WriteLog(text))
+
+
 def _write_usage(turn: Turn, id: str) -> None:
     turn.state.set("usage_due", False)
     turn.state.write_usage()
@@ -237,6 +245,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.Checked: granting.checked,
     happened.CheckRefused: granting.check_refused,
     happened.Due: _due,
+    happened.ConfigRead: _config_read,
     happened.Launched: job_ends.launched,
     happened.LaunchFailed: job_ends.launch_failed,
     happened.Found: job_ends.found,

@@ -102,8 +102,9 @@ class Parts(NamedTuple):
 
 
 class State:
-    def __init__(self, store: Store, about: About) -> None:
+    def __init__(self, store: Store, about: About, config: Mapping[str, str] = NOTHING) -> None:
         self.store, self.about = store, about
+        self.config, self.config_trouble = config, None  # parameters of the config file, and what is wrong with it
         self.changes = changes = Changes()
         self.durable = False  # whether what was written must also survive a power cut
         # What plans are made of
@@ -149,7 +150,7 @@ class State:
         self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
-        self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written
+        self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written; above the config
 
     # ---------------------------------------------------------------- the whole
 
@@ -232,7 +233,7 @@ class State:
 
     def use_settings(self) -> list[str]:
         complaints: list[str] = []
-        found, policy = settings.apply(self.texts, complaints.append)
+        found, policy = settings.apply({**self.config, **self.texts}, complaints.append)
         self.set("settings", found, planned=True)
         self.set("policy", policy, planned=True)
         self.set("line", self.line.under(policy))
@@ -449,4 +450,4 @@ class State:
     def describe(self, now: float) -> Document:
         about = self.about._asdict()
         shown = {name: about[name] for name in ("pid", "kind", "user", "directory", "version")}
-        return {**shown, "uptime": now - self.about.began}
+        return {**shown, "uptime": now - self.about.began, "config_trouble": self.config_trouble}

@@ -75,6 +75,13 @@ class Due(NamedTuple):
     id: str = ""
 
 
+class ConfigRead(NamedTuple):
+    """The config file was read again."""
+
+    texts: Mapping[str, str]  # of the last one that was right
+    trouble: str | None = None  # what is wrong with it now
+
+
 class Launched(NamedTuple):
     """The shell of a job's run was started."""
 
@@ -122,7 +129,7 @@ class TreeSeen(NamedTuple):
 
 # fmt: off
 Event = (
-    Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | Due | Launched
-    | LaunchFailed | Found | EndRead | TreeSeen
+    Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | Due | ConfigRead
+    | Launched | LaunchFailed | Found | EndRead | TreeSeen
 )
 # fmt: on

@@ -26,6 +26,7 @@ from gpulease.broker import instructions as told
 from gpulease.broker import spawn
 from gpulease.broker.clients import Clients
 from gpulease.broker.clock import TICKS, Clock
+from gpulease.broker.config import Config
 from gpulease.broker.core import Core
 from gpulease.broker.core_state import About
 from gpulease.broker.errands import Errands
@@ -71,10 +72,12 @@ class Host:
 
 
 class Server:
-    def __init__(self, listener: socket.socket, store: Store, place: places.Place, deadline: float) -> None:
+    def __init__(
+        self, listener: socket.socket, store: Store, place: places.Place, deadline: float, config: Config
+    ) -> None:
         _raise_file_limit()
         self._poll = select.epoll()
-        self._store, self._place = store, place
+        self._store, self._place, self._config = store, place, config
         self._clock = _clock(store)
         self._events: list[Event] = []
         self._alarms: list[tuple[float, str, str]] = []
@@ -90,7 +93,8 @@ class Server:
         self._hooks = Hooks(self._watch, self.log)
         self._home_seen = time.monotonic()
         self._home = _inode(places.socket_path(place.run))
-        self._core = Core(store, Host(self._clock, lambda one: DOES[type(one)](self, one)), self._about(place))
+        host = Host(self._clock, lambda one: DOES[type(one)](self, one))
+        self._core = Core(store, host, self._about(place), config.texts)
         self._carry_out(self._core.load(self._clock.now()))
 
     def _about(self, place: places.Place) -> About:
@@ -149,6 +153,8 @@ class Server:
                 self._events += self._errands.events()
             elif self._reaper.owns(descriptor):
                 self._ended(self._reaper.ended(descriptor))
+            elif self._wakers and descriptor == self._wakers[0].fileno():
+                self._signalled(self._wakers[0].recv(4096))
         except Exception:
             self._complain()
 
@@ -176,6 +182,17 @@ class Server:
         code = spawn.reap(key[0])
         if not self._hooks.ended(key):
             self._events.append(happened.ProcessEnded(key, code, already))
+
+    def _signalled(self, numbers: bytes) -> None:
+        """SIGHUP: the config file is read again; a wrong one changes nothing and is complained of."""
+        if signal.SIGHUP not in numbers:
+            return
+        try:
+            self._config = self._config.read()
+        except GpuleaseError as trouble:
+            self._events.append(happened.ConfigRead(self._config.texts, str(trouble)))
+        else:
+            self._events.append(happened.ConfigRead(self._config.texts))
 
     def _answers(self) -> None:
         for answer in self._sampling.read(time.monotonic()):
@@ -242,7 +259,7 @@ class Server:
         self._running = False
 
     def wake_on(self, *ends: socket.socket) -> None:
-        """End a wait when the first of these becomes readable; keep them open."""
+        """The numbers of signals come out of the first of these, and end a wait; keep both open."""
         self._wakers = ends
         self._poll.register(ends[0].fileno(), select.EPOLLIN)
 
@@ -313,8 +330,8 @@ def _raise_file_limit() -> None:
         pass
 
 
-def end_on_signals(server: Server) -> None:
-    """SIGTERM and SIGINT end the broker as `gpulease stop` does; a pipe wakes the loop."""
+def listen_to_signals(server: Server) -> None:
+    """SIGTERM and SIGINT end the broker as `gpulease stop` does, SIGHUP reads its config; a pipe wakes the loop."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         end.setblocking(False)
@@ -322,3 +339,4 @@ def end_on_signals(server: Server) -> None:
     server.wake_on(ours, theirs)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: server.stop())
+    signal.signal(signal.SIGHUP, lambda number, frame: None)  # the pipe tells of it

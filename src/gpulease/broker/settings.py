@@ -5,7 +5,7 @@ The names of gpulimit are understood too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gpulease.errors import NotFound, UsageError
@@ -150,7 +150,11 @@ def find(name: str) -> str:
         return SEED_NAMES[name]
     wanted = name.lower().replace("_", "-")
     if wanted not in PARAMETERS:
-        raise NotFound(f"There is no parameter {name[:40]!r}.", f"There are: {', '.join(PARAMETERS)}.")
+        from difflib import get_close_matches
+
+        close = get_close_matches(wanted, PARAMETERS, 1)
+        meant = f"Did you mean {close[0]}? " if close else ""
+        raise NotFound(f"There is no parameter {name[:40]!r}.", f"{meant}There are: {', '.join(PARAMETERS)}.")
     return wanted
 
 
@@ -164,7 +168,7 @@ def parse(name: str, text: str) -> Any:
         raise UsageError(f"{text[:40]!r} is no value for {name}.", f"Give {parameter.bounds}.") from None
 
 
-def apply(texts: dict[str, str], log: Callable[[str], None]) -> tuple[Settings, Policy]:
+def apply(texts: Mapping[str, str], log: Callable[[str], None]) -> tuple[Settings, Policy]:
     """Settings and policy with the stored texts in them. What this version cannot read stays at its default."""
     settings, policy = Settings(paused="paused" in texts), Policy()
     for name, text in texts.items():
@@ -183,15 +187,20 @@ def apply(texts: dict[str, str], log: Callable[[str], None]) -> tuple[Settings, 
     return settings, policy
 
 
-def shown(settings: Settings, policy: Policy, texts: dict[str, str]) -> list[dict[str, Any]]:
+def shown(
+    settings: Settings, policy: Policy, texts: Mapping[str, str], config: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Each parameter as it is, and where that comes from: what was set wins over the config, that over the default."""
     rows = []
     for name, parameter in PARAMETERS.items():
         value = getattr(policy if parameter.policy else settings, parameter.field)
+        source = "set" if name in texts else "config" if name in config else "default"
         rows.append(
             {
                 "name": name,
-                "value": texts.get(name, text_of(value)),
-                "default": name not in texts,
+                "value": texts.get(name) or config.get(name) or text_of(value),
+                "default": source == "default",
+                "from": source,
                 "meaning": parameter.meaning,
                 "gpulimit": parameter.seed,
             }

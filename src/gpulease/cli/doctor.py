@@ -169,6 +169,9 @@ def _broker() -> Iterator[Finding]:
     else:
         step = "Run `gpulease stop`; the next command starts the new one."
         yield Finding("warning", "broker", f"{text}, has version {about['version']}", step)
+    if about.get("config_trouble"):
+        step = "The broker keeps the values it had. Mend the file, and send the broker SIGHUP."
+        yield Finding("error", "config", about["config_trouble"], step)
 
 
 def _neighbours() -> Iterator[Finding]:

@@ -32,6 +32,6 @@ def run(arguments: Namespace) -> int:
     from gpulease.cli.render import Terminal, plain_table
 
     rows = [("NAME", "VALUE", "", "MEANING")]
-    rows += [(row["name"], row["value"], "" if row["default"] else "set", row["meaning"]) for row in told]
+    rows += [(row["name"], row["value"], "" if row["default"] else row["from"], row["meaning"]) for row in told]
     print("\n".join(plain_table(rows, Terminal())))
     return 0

@@ -1,0 +1,137 @@
+"""The config file: parameters as whoever runs the broker writes them, in TOML. Read by the edge; the core gets texts.
+
+A wrong file is refused whole, with its line: half of what an administrator wrote is not what they meant.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gpulease.broker import settings
+from gpulease.errors import ConfigError, GpuleaseError
+from gpulease.probes import simulated
+
+SYSTEM = "/etc/gpulease/config.toml"
+LARGEST = 256 << 10  # bytes
+
+
+class Config(NamedTuple):
+    """Where the file is, or would be; and its parameters, as `gpulease set` takes them."""
+
+    path: str | None = None
+    texts: Mapping[str, str] = MappingProxyType({})
+    named: bool = False  # by GPULEASE_CONFIG: then it must be there
+
+    def read(self) -> Config:
+        """What the file says now."""
+        if self.path is None:
+            return self
+        text = _text(self.path, self.named)
+        return self._replace(texts={} if text is None else texts_of(text, self.path))
+
+
+def config_of(kind: str, environ: Mapping[str, str]) -> Config:
+    """Where the config of a broker of this kind belongs; not read yet."""
+    named, directory = environ.get("GPULEASE_CONFIG"), environ.get("GPULEASE_DIR")
+    if named:
+        return Config(os.path.abspath(named), named=True)
+    if directory:
+        return Config(os.path.join(os.path.abspath(directory), "config.toml"))
+    if simulated(environ):
+        return Config()
+    if kind == "system":
+        return Config(SYSTEM)
+    home = environ.get("HOME") or os.path.expanduser("~")
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    return Config(os.path.join(base, "gpulease", "config.toml"))
+
+
+def _text(path: str, required: bool) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            _refuse_strangers(path, os.fstat(file.fileno()))
+            raw = file.read(LARGEST + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        if required:
+            raise ConfigError(f"The config file {path} is not there.", "Make it, or unset GPULEASE_CONFIG.") from None
+        return None
+    except OSError as trouble:
+        raise ConfigError(f"The config file {path} cannot be read: {trouble.strerror}.") from None
+    if len(raw) > LARGEST:
+        raise ConfigError(f"The config file {path} has more than {LARGEST >> 10} KiB.")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as trouble:
+        raise _wrong(path, raw.count(b"\n", 0, trouble.start) + 1, "It is not text in UTF-8.") from None
+
+
+def _refuse_strangers(path: str, seen: os.stat_result) -> None:
+    """Whoever writes the file decides what the broker runs at a job's end."""
+    if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o002:
+        step = f"Run `chown root {path}; chmod o-w {path}` as root."
+        raise ConfigError(f"The config file {path} may be written by another user.", step)
+
+
+# -------------------------------------------------------------------- what it says
+
+
+def texts_of(text: str, path: str) -> dict[str, str]:
+    """The parameters in a config file by their names, each known to be right."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as trouble:
+        at = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", str(trouble))
+        line = int(at[1]) if at and at[1] else text.count("\n") + 1
+        what = str(trouble)[: at.start()] if at else str(trouble)
+        raise _wrong(path, line, f"It is not TOML: {what}.") from None
+    except RecursionError:
+        raise ConfigError(f"The config file {path} nests too deeply.") from None
+    texts: dict[str, str] = {}
+    for key, value in found.items():
+        try:
+            name = settings.find(key)
+            if name in texts:
+                raise ConfigError(f"{name} is there twice.")
+            texts[name] = _written(name, value)
+            settings.parse(name, texts[name])
+        except GpuleaseError as trouble:
+            raise _wrong(path, _line(text, (key,)), trouble.what, trouble.next_step) from None
+    return texts
+
+
+def _written(name: str, value: object) -> str:
+    """A value of TOML as one would type it behind `gpulease set NAME`."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (int, float)):
+        return f"{value:.12g}" if isinstance(value, float) else str(value)
+    if isinstance(value, str):
+        return value
+    raise ConfigError(f"{name} is {_kind(value)}.", f"Give {settings.PARAMETERS[name].bounds}.")
+
+
+def _kind(value: object) -> str:
+    return "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a date or a time"
+
+
+def _line(text: str, keys: tuple[str, ...]) -> int:
+    """Where a key stands: the end of the shortest beginning of the file that has it. tomllib does not tell."""
+    lines = text.split("\n")
+    for number in range(1, len(lines) + 1):
+        try:
+            found: Any = tomllib.loads("\n".join(lines[:number]))
+            for key in keys:
+                found = found[key]
+        except (tomllib.TOMLDecodeError, KeyError):
+            continue
+        return number
+    return len(lines)
+
+
+def _wrong(path: str, line: int, what: str, next_step: str = "Mend that line.") -> ConfigError:
+    return ConfigError(f"{path}, line {line}: {what}", next_step)
