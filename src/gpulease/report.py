@@ -24,6 +24,7 @@ def document(sample: Sample, host: str, devices: Sequence[Device] | None = None)
         "leases": [],
         "line": [],
         "line_length": 0,
+        "passed_by": [],
     }
 
 

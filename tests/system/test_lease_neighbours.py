@@ -19,6 +19,7 @@ from support.site import Site, devices_of
 from support.waiting import wait_until
 
 from gpulease.broker.neighbours import FOLDER, NAME, SafeGpuLock
+from gpulease.identity import user_name
 from gpulease.simulation.environment import simulated_environment
 
 HOLD_LOCK = """
@@ -93,6 +94,20 @@ def test_while_a_neighbour_chooses_nothing_is_granted_and_the_reason_says_so(sit
     assert refused.returncode == 75
     assert "safe-gpu" in refused.stderr
     assert waiting.communicate(timeout=30)[0] == "mine\n"
+
+
+def test_who_keeps_the_lock_is_named_and_passed_by(site: Apart) -> None:
+    """Any user can hold it; before, nobody was granted anything until it let go."""
+    site.ensure_broker()
+    assert site.run("set", "safe-gpu-patience", "0.2s").returncode == 0
+    with somebody_chooses(site) as holder:
+        done = site.run("run", "--", "echo", "mine")
+        assert done.stdout == "mine\n", done.stderr
+        told = site.json("events")["events"]
+        status = site.run("status").stdout
+    passed = next(event for event in told if event["what"] == "passed-by")
+    assert (passed["user"], passed["pid"]) == (user_name(os.geteuid()), holder.pid)
+    assert f"is not waited for now: {passed['user']}" in status
 
 
 def test_doctor_names_whoever_keeps_the_lock(site: Apart) -> None:

@@ -67,6 +67,14 @@ class Refused(NamedTuple):
     told_from: float  # when those who ask are told so
 
 
+class Blocker(NamedTuple):
+    """A user who held safe-gpu's lock while others waited for it."""
+
+    seen: float  # the last time
+    spent: float = 0.0  # seconds of the others' time
+    passed: float = 0.0  # since when it is passed by
+
+
 class Dying(NamedTuple):
     """A job that is being ended: TERM first, or KILL at once; until its shell and all of its tree are gone."""
 
@@ -128,6 +136,7 @@ class State:
         self.check: Idle | Checking | Refused = Idle()
         self.locked = False  # safe-gpu's lock was asked for
         self.verified: Table[str, None] = Table(changes)  # looked at, under the lock, since their last lease ended
+        self.blockers: Table[str, Blocker] = Table(changes)  # by user
         # Requests and leases
         self.pending: Table[str, Pending] = Table(changes)
         self.unwritten: Table[str, None] = Table(changes)  # pending, and neither on disk nor told to anybody

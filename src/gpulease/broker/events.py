@@ -65,7 +65,9 @@ class CheckRefused(NamedTuple):
 
     revision: int
     why: str
-    passing: bool = False  # usually over within milliseconds
+    passing: bool = False  # safe-gpu's lock: usually over within milliseconds
+    user: str = ""  # who holds that lock; without a name where nobody can tell
+    pid: int | None = None
 
 
 class Due(NamedTuple):

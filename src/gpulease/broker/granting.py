@@ -12,6 +12,7 @@ from gpulease.broker import job_life, lease_life
 from gpulease.broker.core_state import Checking, Idle, Refused
 from gpulease.broker.events import Checked, CheckRefused
 from gpulease.broker.instructions import Unlock
+from gpulease.broker.passing_by import blocked
 from gpulease.broker.turn import FRESH, Turn
 from gpulease.broker.views import views
 from gpulease.planner import FORCED, Grant, Plan, lease_of, plan
@@ -135,6 +136,8 @@ def check_refused(turn: Turn, event: CheckRefused) -> None:
     told_from = turn.now + GRACE if event.passing else turn.now
     if before.told_from is not None:
         told_from = min(told_from, before.told_from)
+    if event.passing:
+        blocked(turn, event)
     stop_check(turn)
     turn.state.set("check", Refused(event.why, told_from))
     turn.planned.decided = turn.state.revision

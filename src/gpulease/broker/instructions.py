@@ -26,6 +26,7 @@ class Check(NamedTuple):
 
     revision: int
     devices: tuple[str, ...]
+    passed_by: frozenset[str] = frozenset()  # users who held that lock too long: go on without it
 
 
 class Unlock(NamedTuple):

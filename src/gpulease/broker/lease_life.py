@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gpulease.broker.core_state import Checking, Refused, State
 from gpulease.broker.instructions import Check, Unwatch, Watch
+from gpulease.broker.passing_by import passed_by
 from gpulease.broker.records import Pending
 from gpulease.broker.turn import Turn
 from gpulease.broker.views import Ended
@@ -213,7 +214,7 @@ def check(turn: Turn, devices: frozenset[str]) -> None:
     told_from = before.told_from if isinstance(before, Refused) else None
     state.set("check", Checking(devices, state.revision, told_from))
     state.set("locked", True)
-    turn.emit(Check(state.revision, tuple(sorted(devices))))
+    turn.emit(Check(state.revision, tuple(sorted(devices)), passed_by(state, turn.now)))
 
 
 def _waited(step: LeaseStep) -> float:

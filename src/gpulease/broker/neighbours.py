@@ -7,11 +7,22 @@ import fcntl
 import os
 import stat
 import struct
+from typing import NamedTuple
+
+from gpulease import identity
 
 FOLDER = "/tmp/safe_gpu"
 NAME = "gpu-lock-magic-RaNdOM-This_Name-NEED_BE-THE_SAME-Across_Users"
 
 FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
+
+
+class Holder(NamedTuple):
+    pid: int | None = None
+    user: str = ""
+
+    def __str__(self) -> str:
+        return "Somebody" if self.pid is None else f"Process {self.pid}{f' of {self.user}' * bool(self.user)}"
 
 
 class SafeGpuLock:
@@ -39,16 +50,19 @@ class SafeGpuLock:
         self.held = True
         return True
 
-    def holder(self) -> int | None:
-        """The process that holds the lock, as far as the kernel tells."""
+    def holder(self) -> Holder:
+        """Who holds the lock, as far as the kernel tells: not of an open file's lock, nor of another container."""
         if self._descriptor is None:
-            return None
+            return Holder()
         asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         try:
             told = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
+            pid = told[4] if told[0] != fcntl.F_UNLCK and told[4] > 0 else None
+            uid = None if pid is None else identity.user_of(pid)
         except OSError:
-            return None
-        return told[4] if told[0] != fcntl.F_UNLCK and told[4] > 0 else None
+            return Holder()
+        # Of uids without an account one user may have thousands: they count as one.
+        return Holder(pid, identity.user_name(uid) if uid is not None and identity.has_account(uid) else "")
 
     def give(self) -> None:
         if self.held and self._descriptor is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpulease.broker import requesting
 from gpulease.broker.core_state import State
 from gpulease.broker.granting import current_plan
+from gpulease.broker.passing_by import passed_by
 from gpulease.broker.turn import Turn
 from gpulease.broker.views import views
 from gpulease.errors import NotFound
@@ -30,6 +31,7 @@ def status(turn: Turn) -> Document:
         "leases": list(lease_rows(turn).values()),
         "line": list(line_rows(turn).values()),
         "line_length": len(state.line),
+        "passed_by": sorted(user or "somebody" for user in passed_by(state, turn.now)),
     }
 
 

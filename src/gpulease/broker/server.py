@@ -224,18 +224,14 @@ class Server:
 
     def _check(self, one: told.Check) -> None:
         now = time.monotonic()
-        if not self._lock.take():
-            return self._events.append(happened.CheckRefused(one.revision, self._chooser(), passing=True))
+        if not self._lock.take() and (holder := self._lock.holder()).user not in one.passed_by:
+            refused = happened.CheckRefused(one.revision, f"{holder} is choosing GPUs with safe-gpu right now.", True)
+            return self._events.append(refused._replace(user=holder.user, pid=holder.pid))
         if not self._sampling.may_ask(now):
             self._lock.give()
             return self._events.append(happened.CheckRefused(one.revision, "The GPU driver does not answer."))
         self._checks.append(one.revision)
         return self._sampling.ask("check " + " ".join(one.devices), now)
-
-    def _chooser(self) -> str:
-        pid = self._lock.holder()
-        who = "Somebody" if pid is None else f"Process {pid}"
-        return f"{who} is choosing GPUs with safe-gpu right now."
 
     def _unlock(self, one: told.Unlock) -> None:
         if not self._checks:

@@ -20,6 +20,7 @@ class Settings(NamedTuple):
     max_runs: int = 1
     keep_memory: float = 0.2
     grace: float = 10.0
+    safe_gpu_patience: float = 10.0
     hide_commands: bool = False
     on_finish: str = ""
     paused: bool = False
@@ -123,6 +124,8 @@ PARAMETERS: dict[str, Parameter] = {
     "max-leases": Parameter("max_leases", _limit_or_none, "most jobs that share one GPU",
                             "1 to 1000000; 0 or none for no limit", True, "MAX_RUNNING_TASKS"),
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
+    "safe-gpu-patience": Parameter("safe_gpu_patience", _grace, "time that a user may hold safe-gpu's lock", "0 to 1h",
+                                   False),
     "hide-commands": Parameter("hide_commands", _flag, "hide a job's command from other users", "on or off", False),
     "on-finish": Parameter("on_finish", _hook, "command or URL that gets each ended job as JSON", "text, or none",
                            False),

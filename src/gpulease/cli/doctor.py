@@ -184,9 +184,8 @@ def _neighbours() -> Iterator[Finding]:
     while not lock.take():
         holder = lock.holder()
         if time.monotonic() > until:
-            who = "somebody" if holder is None else f"process {holder}"
-            step = "Nothing is granted until it lets go. If it hangs, end it."
-            yield Finding("warning", "safe-gpu", f"{who} holds its lock for more than {CHOOSING:g} s", step)
+            step = "Nothing is granted until it lets go, or was waited for long enough. If it hangs, end it."
+            yield Finding("warning", "safe-gpu", f"{holder} holds its lock for more than {CHOOSING:g} s", step)
             return
         time.sleep(0.05)
     lock.give()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.cli.parsing import Any
-from gpulease.cli.render import Terminal, fit, plain_table
+from gpulease.cli.render import Terminal, clean, fit, plain_table
 from gpulease.quantities import format_bytes
 
 STATE_COLOURS = {
@@ -82,6 +82,9 @@ def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
     broker = document["broker"]
     if broker is not None and broker["kind"] != "own":
         shown.append(terminal.paint(f"{broker['kind']} broker of {broker['user']}", "dim"))
+    if document.get("passed_by"):
+        who = clean(", ".join(document["passed_by"]))
+        shown.append(terminal.paint(f"kept safe-gpu's lock too long, and is not waited for now: {who}", "yellow"))
     if document["trouble"]:
         age = "" if document["sample_age"] is None else f" (what is shown is {document['sample_age']:.0f} s old)"
         shown.append(terminal.paint(f"{document['trouble']}{age}", "red"))
