@@ -82,32 +82,47 @@ class Unpacker:
 
     @property
     def pending(self) -> bool:
-        """Whether a message has begun and is not complete."""
+        """Whether a message has begun, complete or not."""
         return bool(self._bytes)
 
     @property
     def size(self) -> int:
-        """Bytes of the message that is not complete."""
+        """Bytes that were not taken out yet."""
         return len(self._bytes)
 
+    @property
+    def whole(self) -> bool:
+        """Whether the next message is complete."""
+        if len(self._bytes) < HEAD:
+            return False
+        if self._length > self._limit:
+            raise ProtocolError(f"A message of {self._length} bytes was announced, and {self._limit} are the most.")
+        return len(self._bytes) >= HEAD + self._length
+
+    @property
+    def _length(self) -> int:
+        return int.from_bytes(self._bytes[:HEAD], "big")
+
     def feed(self, data: bytes) -> list[Message]:
-        self._bytes += data
+        self.keep(data)
         messages = []
-        while (message := self._next()) is not None:
-            messages.append(message)
+        while self.whole:
+            messages.append(self.next())
         return messages
 
-    def _next(self) -> Message | None:
-        if len(self._bytes) < HEAD:
-            return None
-        length = int.from_bytes(self._bytes[:HEAD], "big")
-        if length > self._limit:
-            raise ProtocolError(f"A message of {length} bytes was announced, and {self._limit} are the most.")
-        if len(self._bytes) < HEAD + length:
-            return None
-        body = bytes(self._bytes[HEAD : HEAD + length])
-        del self._bytes[: HEAD + length]
+    def keep(self, data: bytes) -> None:
+        self._bytes += data
+
+    def next(self) -> Message:
+        """The next message, which is complete."""
+        end = HEAD + self._length
+        body = bytes(self._bytes[HEAD:end])
+        del self._bytes[:end]
         return _decode(body)
+
+    def peek(self, length: int) -> bytes:
+        """How the next message begins."""
+        return bytes(self._bytes[HEAD : HEAD + length])
 
 
 def _decode(body: bytes) -> Message:

@@ -1,30 +1,38 @@
-"""The broker's connections: who comes, whose turn it is, what is sent, and what any one of them may cost the others."""
+"""The broker's connections: who comes, what is read and sent, and what any one user may cost the others."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import resource
 import select
 import socket
 import time
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
 
 from gpulease.broker.connection import MOST_UNREAD, Connection
 from gpulease.broker.events import Drained, Event, Left, Received
 from gpulease.broker.peer import Peer
+from gpulease.broker.turns import Turns
 from gpulease.errors import ProtocolError, TooMuch
 from gpulease.messages import Message, error
 from gpulease.wire import pack
 
 MOST_CONNECTIONS = 1024  # of one user
-MOST_PARTIAL = 64 << 20  # bytes of half-sent messages of one user
+MOST_INCOMING = 64 << 20  # bytes of one user's messages that were not handled yet
+MOST_OUTGOING = 64 << 20  # bytes of answers that one user's clients did not read yet
 PARTIAL = 10.0  # seconds for a message that has begun to be complete
-READ = 1 << 16
-TURN = 4  # messages of one connection before it is the others' turn
-TURNS = 32  # of connections with more, before whoever has just come is looked at
-LOOKS = 16  # requests that only look, in one turn of the core: whoever wants to act comes first
-LOOKING = frozenset({"status", "ls", "show", "explain", "events", "ping", "why", "subscribe"})
+READ = 1 << 15
+RESERVE = 64  # descriptors that are kept for what connections ask for: pidfds, files, processes
+COMPLAINTS = 60.0  # seconds between two lines in the log about that
+
+
+class Costs:
+    """What one user's connections hold."""
+
+    __slots__ = ("connections", "incoming", "outgoing")
+
+    def __init__(self) -> None:
+        self.connections = self.incoming = self.outgoing = 0
 
 
 class Clients:
@@ -38,14 +46,20 @@ class Clients:
         self._poll, self._listener, self._happened, self._log = poll, listener, happened, log
         self._connections: dict[int, Connection] = {}
         self._by_peer: dict[Peer, Connection] = {}
-        self._users: dict[int, int] = {}
+        self._users: dict[int, Costs] = {}
         self._partial: set[Connection] = set()
-        self.backlogged: dict[Connection, None] = {}
-        self._looks = 0
+        self._turns = Turns()
         self._packed: tuple[Message, bytes] = ({}, b"")  # the last message: many may get the same
-        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._taken: list[Connection] = []  # whose messages are being handled
+        self._full = False  # no descriptor is left, so that nobody is let in
+        self._complained = float("-inf")
         self.heard = False  # whether anybody said anything since this was last set to False
         poll.register(listener.fileno(), select.EPOLLIN)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are messages to be handled."""
+        return bool(self._turns)
 
     def owns(self, descriptor: int) -> bool:
         return descriptor in self._connections or descriptor == self._listener.fileno()
@@ -56,11 +70,6 @@ class Clients:
             self._client(self._connections[descriptor], flags)
         else:
             self._accept()
-
-    def take_turns(self) -> None:
-        self._looks = 0
-        for connection in list(islice(self.backlogged, TURNS)):
-            self._turn(connection)
 
     def cut_partial(self, now: float) -> None:
         for connection in [one for one in self._partial if (one.since_partial or now) + PARTIAL <= now]:
@@ -74,41 +83,47 @@ class Clients:
     # ---------------------------------------------------------------- coming
 
     def _accept(self) -> None:
-        while True:
+        while not self._full:
             try:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
-                return None
+                return
             except OSError as trouble:
-                return self._no_room(trouble)
+                return self._no_room(str(trouble))
             accepted.setblocking(False)
             connection = Connection(accepted)
-            uid = connection.peer.uid
-            if self._users.get(uid, 0) >= MOST_CONNECTIONS:
+            costs = self._users.setdefault(connection.peer.uid, Costs())
+            if costs.connections >= MOST_CONNECTIONS:
                 self._turn_away(connection)
                 continue
-            self._users[uid] = self._users.get(uid, 0) + 1
+            costs.connections += 1
             self._connections[connection.descriptor] = connection
             self._by_peer[connection.peer] = connection
+            connection.interest = select.EPOLLIN
             self._poll.register(connection.descriptor, select.EPOLLIN)
+            if connection.descriptor >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE:
+                return self._no_room(f"{RESERVE} file descriptors are left, which are kept for what is under way")
 
-    def _no_room(self, trouble: OSError) -> None:
-        """No descriptor is left: the one kept for this takes the next client in, to send it away."""
-        self._log(f"cannot accept: {trouble}")
-        if self._spare is not None:
-            os.close(self._spare)
-            self._spare = None
-        with contextlib.suppress(OSError):
-            self._listener.accept()[0].close()
-            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    def _no_room(self, why: str) -> None:
+        """Who comes now waits before the door; what those inside need descriptors for goes on."""
+        now = time.monotonic()
+        if now - self._complained >= COMPLAINTS:
+            self._complained = now
+            self._log(f"no connection is taken for now: {why}")
+        self._full = True
+        self._poll.modify(self._listener.fileno(), 0)
+
+    def let_in(self) -> None:
+        """A descriptor may be free again."""
+        if self._full:
+            self._full = False
+            self._poll.modify(self._listener.fileno(), select.EPOLLIN)
 
     @staticmethod
     def _turn_away(connection: Connection) -> None:
         trouble = TooMuch(f"You have {MOST_CONNECTIONS} connections to the broker, and more are not taken.")
-        try:
+        with contextlib.suppress(OSError):
             connection.socket.send(pack(error(trouble)))
-        except OSError:
-            pass
         connection.socket.close()
 
     # ---------------------------------------------------------------- saying
@@ -116,8 +131,13 @@ class Clients:
     def _client(self, connection: Connection, flags: int) -> None:
         if flags & select.EPOLLOUT:
             self._flush(connection)
+        if connection.interest & select.EPOLLIN == 0:  # it has something to be done first
+            return self._ended(connection) if flags & (select.EPOLLHUP | select.EPOLLERR) else None
         if not flags & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
             return None
+        return self._read(connection)
+
+    def _read(self, connection: Connection) -> None:
         try:
             data = connection.socket.recv(READ)
         except BlockingIOError:
@@ -127,44 +147,83 @@ class Clients:
         return self._received(connection, data) if data else self._cut(connection)
 
     def _received(self, connection: Connection, data: bytes) -> None:
+        connection.unpacker.keep(data)
+        costs = self._users[connection.peer.uid]
+        costs.incoming += len(data)
+        if costs.incoming > MOST_INCOMING:
+            trouble = TooMuch(f"You have {MOST_INCOMING >> 20} MiB of requests under way, and more are not taken.")
+            self.send(connection.peer, error(trouble))
+            return self._cut(connection)
+        return self._await_turn(connection)
+
+    def _await_turn(self, connection: Connection) -> None:
+        """While something is to be done for it, it is not read: who floods the broker waits for itself."""
         try:
-            messages = connection.unpacker.feed(data)
+            ready = connection.ready
         except ProtocolError as trouble:
             self.send(connection.peer, error(trouble))
             return self._cut(connection)
-        connection.backlog = messages[::-1] + connection.backlog
-        self._turn(connection)
-        if connection.unpacker.pending:
-            connection.since_partial = connection.since_partial or time.monotonic()
-            self._partial.add(connection)
-            uid = connection.peer.uid
-            if sum(one.unpacker.size for one in self._partial if one.peer.uid == uid) > MOST_PARTIAL:
-                self._cut(connection)
-        else:
+        if ready:
+            self._turns.add(connection)
+        elif connection.ended:
+            return self._read(connection)
+        if ready or not connection.unpacker.pending:
             connection.since_partial = None
             self._partial.discard(connection)
-        return None
+        else:
+            connection.since_partial = connection.since_partial or time.monotonic()
+            self._partial.add(connection)
+        return self._set_interest(connection, ready)
 
-    def _turn(self, connection: Connection) -> None:
-        """A few of its messages. While more are left it is not read: who floods the broker waits for itself."""
-        for _ in range(min(TURN, len(connection.backlog))):
-            if _only_looks(connection.backlog[-1]):
-                if self._looks >= LOOKS:
-                    break
-                self._looks += 1
-            self._happened(Received(connection.peer, connection.backlog.pop()))
-        waited = self.backlogged.pop(connection, self) is None
-        if connection.backlog:
-            self.backlogged[connection] = None  # behind the others
-        if waited is not bool(connection.backlog):
-            self._set_interest(connection)
+    def round(self) -> Iterator[Received]:
+        """Messages for one turn of the core, from whoever has used least."""
+        return self._turns.round(self._take)
 
-    def _set_interest(self, connection: Connection) -> None:
-        if self._connections.get(connection.descriptor) is connection:
-            reading = 0 if connection.backlog else select.EPOLLIN
-            self._poll.modify(connection.descriptor, reading | (select.EPOLLOUT if connection.outgoing else 0))
+    def _take(self, connection: Connection) -> Received | None:
+        """The next thing that it says."""
+        event, connection.resumed = connection.resumed, None
+        if event is None:
+            before = connection.unpacker.size
+            try:
+                message = connection.unpacker.next()
+            except ProtocolError as trouble:
+                self.send(connection.peer, error(trouble))
+                self._cut(connection)
+                return None
+            size = before - connection.unpacker.size
+            self._users[connection.peer.uid].incoming -= size
+            event = Received(connection.peer, message, size)
+        self._taken.append(connection)
+        return event
+
+    def end_round(self) -> None:
+        """What was taken has been handled. Until then its clients have no other turn: it may be to be gone on with."""
+        taken, self._taken = self._taken, []
+        for connection in taken:
+            if self._by_peer.get(connection.peer) is connection:
+                self._turns.drop(connection)
+                self._await_turn(connection)
+
+    def go_on(self, event: Received) -> None:
+        """A long request: before anything else that its client says, since answers come in the order of questions."""
+        connection = self._by_peer.get(event.peer)
+        if connection is not None:
+            connection.resumed = event
+            self._turns.drop(connection)
+            self._await_turn(connection)
+
+    def _set_interest(self, connection: Connection, ready: bool) -> None:
+        interest = (0 if ready else select.EPOLLIN) | (select.EPOLLOUT if connection.outgoing else 0)
+        if connection.interest != interest and not connection.ended:
+            connection.interest = interest
+            self._poll.modify(connection.descriptor, interest)
 
     # ---------------------------------------------------------------- leaving
+
+    def _ended(self, connection: Connection) -> None:
+        """It has gone. What it had asked for is still done, and then it is cut off."""
+        connection.ended = True
+        self._poll.unregister(connection.descriptor)
 
     def _cut(self, connection: Connection) -> None:
         if self._connections.pop(connection.descriptor, None) is None:
@@ -172,20 +231,24 @@ class Clients:
         uid = connection.peer.uid
         del self._by_peer[connection.peer]
         self._partial.discard(connection)
-        connection.backlog.clear()
-        self.backlogged.pop(connection, None)
-        self._users[uid] -= 1
-        if not self._users[uid]:
+        self._turns.drop(connection)
+        costs = self._users[uid]
+        costs.connections -= 1
+        costs.incoming -= connection.unpacker.size
+        costs.outgoing -= len(connection.outgoing)
+        if not costs.connections:
             del self._users[uid]
-        self._poll.unregister(connection.descriptor)
+        if not connection.ended:
+            self._poll.unregister(connection.descriptor)
         connection.socket.close()
         self._happened(Left(connection.peer))
+        self.let_in()
 
     # ---------------------------------------------------------------- hearing
 
     def send(self, peer: Peer, message: Message, droppable: bool = False) -> None:
         connection = self._by_peer.get(peer)
-        if connection is None:
+        if connection is None or connection.ended:
             return
         if droppable and connection.outgoing:
             connection.missed = True
@@ -199,11 +262,17 @@ class Clients:
             except OSError:
                 return  # its end is read like any other
         if data:
-            connection.outgoing += data
-            self._set_interest(connection)
-            if len(connection.outgoing) > MOST_UNREAD:
-                with contextlib.suppress(OSError):
-                    connection.socket.shutdown(socket.SHUT_RDWR)
+            self._keep_unread(connection, data)
+
+    def _keep_unread(self, connection: Connection, data: bytes) -> None:
+        costs = self._users[connection.peer.uid]
+        if len(connection.outgoing) + len(data) > MOST_UNREAD or costs.outgoing + len(data) > MOST_OUTGOING:
+            with contextlib.suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_RDWR)
+            return
+        connection.outgoing += data
+        costs.outgoing += len(data)
+        self._set_interest(connection, connection.ready)
 
     def _pack(self, message: Message) -> bytes:
         if message is not self._packed[0]:
@@ -214,6 +283,7 @@ class Clients:
         return self._packed[1]
 
     def _flush(self, connection: Connection) -> None:
+        before = len(connection.outgoing)
         try:
             while connection.outgoing:
                 sent = connection.socket.send(connection.outgoing)
@@ -222,12 +292,9 @@ class Clients:
             return
         except OSError:
             connection.outgoing.clear()
-        self._set_interest(connection)
+        finally:
+            self._users[connection.peer.uid].outgoing -= before - len(connection.outgoing)
+        self._set_interest(connection, connection.ready)
         if connection.missed:
             connection.missed = False
             self._happened(Drained(connection.peer))
-
-
-def _only_looks(message: Message) -> bool:
-    verb = message.get("do")
-    return isinstance(verb, str) and verb in LOOKING

@@ -5,22 +5,51 @@ from __future__ import annotations
 import socket
 
 from gpulease import identity
+from gpulease.broker.events import Received
 from gpulease.broker.peer import Peer
-from gpulease.wire import Message, Unpacker
+from gpulease.wire import Unpacker
 
+LOOKING = frozenset({b"status", b"ls", b"show", b"explain", b"events", b"ping", b"why", b"subscribe"})
 MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
+HEAD = 64  # bytes of a message that are looked at to guess what it does
 
 
 class Connection:
-    __slots__ = ("backlog", "descriptor", "missed", "outgoing", "peer", "since_partial", "socket", "unpacker")
+    __slots__ = (
+        "descriptor",
+        "ended",
+        "interest",
+        "missed",
+        "outgoing",
+        "peer",
+        "resumed",
+        "since_partial",
+        "socket",
+        "unpacker",
+    )
 
     def __init__(self, accepted: socket.socket) -> None:
         self.socket = accepted
         self.descriptor = accepted.fileno()
         pid, uid, _ = identity.peer(accepted)
         self.peer = Peer(pid, uid, identity.user_name(uid))
+        # What came in stays bytes until it is its turn: as objects it is twenty times as large.
         self.unpacker = Unpacker()
+        self.resumed: Received | None = None  # a long request of it that is to be taken up again
         self.outgoing = bytearray()
-        self.backlog: list[Message] = []  # received, and to be handled when it is its turn again, the next one last
+        self.interest = 0  # what its descriptor is polled for
         self.since_partial: float | None = None
         self.missed = False  # something was not sent, since it had not read what came before
+        self.ended = False  # the other end has gone; what it had said is still done
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to be done for it."""
+        return self.resumed is not None or self.unpacker.whole
+
+    @property
+    def looks(self) -> bool:
+        """Whether what it says next only looks, as far as can be seen: a wrong guess costs its own user's turn only."""
+        if self.resumed is not None:
+            return False
+        return self.unpacker.peek(HEAD).partition(b'"do":"')[2].partition(b'"')[0] in LOOKING

@@ -46,12 +46,18 @@ class Core:
         self.state.commit()
         yield from turn.instructions
 
-    def handle(self, ready: Iterable[Event], now: float) -> Iterator[Instruction]:
-        """Everything that follows from what is ready, in order."""
+    def handle(self, ready: Iterable[Event], now: float, more: Iterable[Event] = ()) -> Iterator[Instruction]:
+        """Everything that follows from what is ready, in order.
+
+        `more` is asked for the next event when the last one is done with, and ends when it is time to commit.
+        """
         events = self._with_late(ready)
         turn = self._turn(now)
         try:
             for event in self._unfolded(events):
+                self._take(turn, event)
+            for event in more:
+                events.append(event)
                 self._take(turn, event)
             self._conclude(turn)
             self.state.commit()

@@ -6,7 +6,7 @@ Not here: what follows (instructions.py), and what a client's message may say (m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulease.broker.peer import Peer
 from gpulease.broker.runs import Fate
@@ -18,11 +18,23 @@ Key = tuple[int, int | None]  # a process: pid and start time
 Occupancy = tuple[int | None, tuple[Process, ...] | None, str | None]  # memory in use, processes, why lost
 
 
+class Progress(NamedTuple):
+    """How far a request about many jobs has come."""
+
+    at: int  # the id of the last job that was looked at
+    last: int  # that there was when it began
+    done: tuple[Any, ...] = ()  # pieces, each a list of what becomes its answer
+    skipped: tuple[list[str], ...] = ()
+    first: tuple[int, str, str] | None = None  # id, state and user of the first job that was found
+
+
 class Received(NamedTuple):
     """A whole message of a client."""
 
     peer: Peer
     message: Message
+    size: int = 0  # bytes on the wire
+    progress: Progress | None = None  # of a long request that is taken up again
 
 
 class Left(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpulease.broker.events import Key
+from gpulease.broker.events import Key, Received
 from gpulease.broker.peer import Peer
 from gpulease.broker.runs import Root
 from gpulease.job import Job
@@ -107,6 +107,12 @@ class Hook(NamedTuple):
     job: Message
 
 
+class GoOn(NamedTuple):
+    """Hand the event back when it is its user's turn again: a long request is done in pieces, each in a turn."""
+
+    event: Received
+
+
 class WriteLog(NamedTuple):
     text: str
 
@@ -118,7 +124,7 @@ class Stop(NamedTuple):
 # fmt: off
 Instruction = (
     Send | Check | Unlock | TakeSample | Watch | Unwatch | Alarm | Launch | ReadEnd | Find | SignalTree | Remove | Tidy
-    | Hook | WriteLog | Stop
+    | Hook | GoOn | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

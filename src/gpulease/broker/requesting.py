@@ -32,7 +32,7 @@ MOST_LEASES = 2000  # leases of one user
 
 
 def acquire(turn: Turn, event: Received) -> None:
-    peer, message = event
+    peer, message = event.peer, event.message
     state = turn.state
     token = message.get("id")
     if token and _resume(turn, peer, token):

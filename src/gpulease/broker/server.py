@@ -117,13 +117,12 @@ class Server:
                 break
             for descriptor, flags in self._poll.poll(self._timeout(None if idle is None else last_busy + idle)):
                 self._dispatch(descriptor, flags)
-            self._clients.take_turns()
             self._by_the_clock()
             self._handle()
         self._close()
 
     def _timeout(self, idle_at: float | None) -> float:
-        if self._clients.backlogged or self._events:
+        if self._clients.waiting or self._events:
             return 0.0
         now = time.monotonic()
         moments = [HOUSEKEEPING] if idle_at is None else [HOUSEKEEPING, idle_at - now]
@@ -141,6 +140,7 @@ class Server:
         self._reaper.sweep()
         for key in self._reaper.look_again():
             self._ended(key, already=True)
+        self._clients.let_in()
         return _inode(places.socket_path(self._place.run)) != self._home
 
     def _dispatch(self, descriptor: int, flags: int) -> None:
@@ -169,11 +169,12 @@ class Server:
             self._events.append(happened.Due(what, id))
 
     def _handle(self) -> None:
-        """All that is ready, in one turn of the core."""
-        if self._events:
+        """What happened, and a round of the messages, in one turn of the core."""
+        if self._events or self._clients.waiting:
             events, self._events[:] = self._events[:], []
             now = self._clock.now()
-            self._carry_out(self._core.handle(events, now))
+            self._carry_out(self._core.handle(events, now, self._clients.round()))
+            self._clients.end_round()
             self._carry_out(self._core.prepare(now))
 
     # ---------------------------------------------------------------- what happens
@@ -295,6 +296,7 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Remove: lambda server, one: server._runner.remove(one),
     told.Tidy: lambda server, one: server._runner.tidy(one),
     told.Hook: lambda server, one: server._hooks.add(one.command, one.job),
+    told.GoOn: lambda server, one: server._clients.go_on(one.event),
     told.WriteLog: lambda server, one: server.log(one.text),
     told.Stop: Server.stop,
 }
