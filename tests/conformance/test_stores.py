@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +193,88 @@ def test_an_older_file_is_brought_up_step_by_step(tmp_path: Path) -> None:
     assert store.load("facts") == {"number": {"value": 7}}
     assert len(store.events(0, 10)) == 1
     store.close()
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "cut in the first page": lambda data: data[:50],
+    "cut in the middle": lambda data: data[: len(data) // 2],
+    "no header": lambda data: b"x" * 100 + data[100:],
+    "no schema": lambda data: data[:100] + b"\0" * 3996 + data[4096:],
+    "noise in the schema": lambda data: data[:1000] + b"\xff" * 3000 + data[4000:],
+    "noise in the tables": lambda data: data[:8192] + b"\xff" * (len(data) - 8192),
+    "another version": lambda data: data[:60] + b"\x7f" * 4 + data[64:],
+    "no document": lambda data: data.replace(b'{"n":', b"?????"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_whatever_is_wrong_with_a_file_it_is_called_damaged(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "state.db"
+    store = SqliteStore(str(path))
+    for number in range(500):
+        store.write("leases", f"L{number}", {"n": number, "text": "x" * 100})
+    store.commit()
+    store.close()
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    before = path.read_bytes()
+    with pytest.raises(StateError, match="is damaged"):
+        SqliteStore(str(path)).load("leases")
+    assert path.read_bytes() == before or damage in ("cut in the middle", "noise in the tables", "no document")
+
+
+def test_a_file_shrinks_when_most_of_it_is_free(tmp_path: Path) -> None:
+    """A million jobs that were removed left a file of half a gigabyte for good."""
+    path = tmp_path / "state.db"
+    store = SqliteStore(str(path))
+    for number in range(3000):
+        store.write("environments", str(number), {"text": "x" * 4000})
+    store.commit()
+    for number in range(3000):
+        store.write("environments", str(number), None)
+    store.write("leases", "L1", {"a": 1})
+    store.commit()
+    for _ in range(12):
+        store.shrink()
+    size = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert store.load("leases") == {"L1": {"a": 1}}
+    store.close()
+    assert size < 7 << 20, size  # the log beside it too
+    assert path.stat().st_size < 3 << 20
+
+
+def test_a_file_from_before_is_written_anew_when_most_of_it_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    SqliteStore(str(path)).close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA auto_vacuum=NONE")
+        database.execute("VACUUM")
+        rows = [(str(number), json.dumps("x" * 4000)) for number in range(1000)]
+        database.executemany("INSERT INTO environments VALUES (?, ?)", rows)
+        database.execute("INSERT INTO leases VALUES ('L1', '{\"a\":1}')")
+        database.execute("DELETE FROM environments")
+        database.commit()
+    assert path.stat().st_size > 4 << 20
+    store = SqliteStore(str(path))
+    assert store.load("leases") == {"L1": {"a": 1}}
+    store.close()
+    assert path.stat().st_size < 1 << 20
+
+
+def test_a_store_whose_file_is_removed_writes_it_again(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "state.db"
+    store = SqliteStore(str(path))
+    put(store, ("leases", "L1", {"a": 1}))
+    shutil.rmtree(folder)
+    with pytest.raises(StateError, match="cannot be put back"):
+        store.write("leases", "L2", {"a": 2})
+    store.rollback()
+    folder.mkdir()
+    put(store, ("leases", "L2", {"a": 2}), durable=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    store.close()
+    again = SqliteStore(str(path))
+    assert set(again.load("leases")) == {"L1", "L2"}
+    again.close()

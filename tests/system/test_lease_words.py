@@ -66,15 +66,30 @@ def test_excluding_again_keeps_the_note(machine: Machine) -> None:
     machine.run("stop")
 
 
-def test_a_state_file_that_was_removed_is_not_written_to(machine: Machine) -> None:
+def test_a_state_file_that_was_removed_is_put_back_whole(machine: Machine) -> None:
+    folder = machine.environ["GPULEASE_DIR"]
     assert machine.run("get", "--for", "1h").stdout == "0\n"
-    for name in os.listdir(machine.environ["GPULEASE_DIR"]):
+    for name in os.listdir(folder):
         if name.startswith("state.db"):
-            os.unlink(os.path.join(machine.environ["GPULEASE_DIR"], name))
-    done = machine.run("get", "--for", "1h", "--no-wait")
+            os.unlink(os.path.join(folder, name))
+    assert machine.run("get", "--for", "1h", "--no-wait").stdout == "1\n"
     machine.run("stop")
+    assert [device["state"] for device in machine.json("status")["devices"]] == ["leased", "leased", "free", "free"]
+    machine.run("stop")
+
+
+def test_a_state_file_that_was_replaced_is_not_written_to(machine: Machine) -> None:
+    path = os.path.join(machine.environ["GPULEASE_DIR"], "state.db")
+    assert machine.run("get", "--for", "1h").stdout == "0\n"
+    os.rename(path, f"{path}.away")
+    with open(path, "w") as other:
+        other.write("somebody's notes")
+    done = machine.run("get", "--for", "1h", "--no-wait")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "removed or replaced" in done.stderr
+    assert "was replaced" in done.stderr
+    os.unlink(path)
+    assert machine.run("get", "--for", "1h", "--no-wait").stdout == "1\n"
+    machine.run("stop")
 
 
 def test_a_broker_that_does_not_answer_is_named(machine: Machine) -> None:

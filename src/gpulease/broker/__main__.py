@@ -18,6 +18,7 @@ from gpulease.broker.server import Server, listen_to_signals
 from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted, StateError
 from gpulease.messages import error
 from gpulease.probes.detect import deadline_seconds
+from gpulease.stores.disks import network_filesystem
 from gpulease.stores.sqlite import SqliteStore
 from gpulease.wire import pack
 
@@ -57,7 +58,8 @@ def _prepare(place: places.Place) -> tuple[Server, int]:
     try:
         lock = _lock(place)
         _keep_private(place.kept("state.db"))
-        store = SqliteStore(place.kept("state.db"))
+        network = network_filesystem(place.state)
+        store = SqliteStore(place.kept("state.db"), network is not None)
         places.write_kind(place.run, place.kind)
         listener = _listen(places.socket_path(place.run), everyone=place.kind != "own")
     except OSError as trouble:
@@ -65,16 +67,15 @@ def _prepare(place: places.Place) -> tuple[Server, int]:
         raise StateError(f"The broker cannot start in {place.state!r}: {what}.") from None
     server = Server(listener, store, place, deadline_seconds(os.environ), config)
     listen_to_signals(server)
-    server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {place.state}")
+    where = f"{place.state}, which is on {network}: each commit is forced there" if network else place.state
+    server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {where}")
     return server, lock
 
 
 def _keep_private(path: str) -> None:
-    """Before anything is in it: environments are, and the log beside a database gets the database's mode."""
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    except OSError as trouble:
-        raise StateError(f"The state in {path!r} could not be opened: {trouble.strerror}.") from None
+    """Whatever mode it has: environments are in it, and the log beside a database gets the database's mode."""
+    if os.path.islink(path):
+        raise StateError(f"The state in {path!r} could not be opened: it is a symbolic link.")
     for name in (path, f"{path}-wal", f"{path}-shm"):
         if os.path.exists(name):
             os.chmod(name, 0o600)

@@ -138,6 +138,7 @@ class Server:
             return False
         self._home_seen = now
         self._reaper.sweep()
+        self._store.shrink()
         for key in self._reaper.look_again():
             self._ended(key, already=True)
         self._clients.let_in()

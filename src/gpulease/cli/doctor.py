@@ -153,6 +153,7 @@ def _broker() -> Iterator[Finding]:
         if trouble is not None:
             step = "Commands pass it by. Have it removed, or set GPULEASE_DIR."
             yield Finding("warning", "broker", f"the {place.kind} place {place.run} is not trusted: {trouble}", step)
+    yield from _state(places.own(os.environ).state)
     try:
         found = client.find()
     except GpuleaseError as error:
@@ -172,6 +173,15 @@ def _broker() -> Iterator[Finding]:
     if about.get("config_trouble"):
         step = "The broker keeps the values it had. Mend the file, and send the broker SIGHUP."
         yield Finding("error", "config", about["config_trouble"], step)
+
+
+def _state(folder: str) -> Iterator[Finding]:
+    from gpulease.stores.disks import network_filesystem
+
+    network = network_filesystem(folder)
+    if network is not None:
+        step = "Set XDG_STATE_HOME to a folder on a disk of this host to make `add` and `get` faster."
+        yield Finding("warning", "state", f"{folder} is on a network file system ({network})", step)
 
 
 def _neighbours() -> Iterator[Finding]:

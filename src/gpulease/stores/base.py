@@ -60,4 +60,7 @@ class Store(Protocol):
 
     def events(self, since: float, most: int) -> list[HistoryEvent]: ...
 
+    def shrink(self) -> None:
+        """Give a little of the room that nothing takes any more back to the disk."""
+
     def close(self) -> None: ...

@@ -84,5 +84,8 @@ class MemoryStore:
     def events(self, since: float, most: int) -> list[HistoryEvent]:
         return [event for event in self._events if event.time >= since][-most:]
 
+    def shrink(self) -> None:
+        pass
+
     def close(self) -> None:
         return

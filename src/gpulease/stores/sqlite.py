@@ -1,11 +1,13 @@
 """The broker's state in SQLite, write-ahead log, one writer.
 
 A commit survives the death of any process. With `durable` it is also forced to the disk, for what must survive a
-power cut: a lease of a process need not, since after a reboot that process is gone.
+power cut: a lease of a process need not, since after a reboot that process is gone. On a network file system there is
+a rollback journal instead of the write-ahead log, which SQLite does not support there, and each commit is forced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -20,32 +22,56 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 PUT: dict[str, str] = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
 DROP: dict[str, str] = {table: f"DELETE FROM {table} WHERE key = ?" for table in TABLES}
 
-DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)  # and what is short of bytes or of a table
+ALSO_DAMAGED = ("no such table", "no such column", "malformed", "Could not decode")
+LOG_KEPT = 4 << 20  # bytes: the log beside the database is cut to this after a large commit
+SPARE = 256  # free pages that are kept for what comes next
+STEP = 1024  # pages that are given back at a time: some ten milliseconds
+NEWEST = 1000  # a version beyond this was never written
 
 PUT["jobs"] = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)"
 DROP["jobs"] = "DELETE FROM jobs WHERE id = ?"
 
 
 class SqliteStore:
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, network: bool = False) -> None:
+        self._path, self._network = path, network
+        self._log: int | None = None  # the write-ahead log, opened when it must first be forced to the disk
+        self._open = False  # whether something was written since the last commit
         try:
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
-            self._database.execute("PRAGMA locking_mode=EXCLUSIVE")  # one writer, so no lock is taken for each commit
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")
-            self._log: int | None = None  # the write-ahead log, opened when it must first be forced to the disk
-            self._open = False  # whether something was written since the last commit
+            if not os.path.lexists(path):
+                _create(path)
+            if os.path.getsize(path) == 0:
+                raise self._damaged("it is empty")
+            self._connect()
             self._upgrade()
-            there = os.stat(path)
-            self._file = (there.st_dev, there.st_ino)
+            self._make_shrinkable()
         except sqlite3.Error as error:
             raise self._trouble("opened", error) from None
+        except OSError as error:
+            raise StateError(f"The state in {path!r} could not be opened: {error.strerror}.") from None
+
+    def _connect(self) -> None:
+        self._database = sqlite3.connect(
+            self._path, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        self._database.execute("PRAGMA locking_mode=EXCLUSIVE")  # one writer, so no lock is taken for each commit
+        self._database.execute(f"PRAGMA journal_mode={'TRUNCATE' if self._network else 'WAL'}")
+        self._database.execute(f"PRAGMA synchronous={'FULL' if self._network else 'NORMAL'}")
+        self._database.execute(f"PRAGMA journal_size_limit={LOG_KEPT}")
+        there = os.stat(self._path)
+        self._file = (there.st_dev, there.st_ino)
 
     def get(self, table: str, key: str) -> Document | None:
         column = "id" if table == "jobs" else "key"
         rows = self._read(f"SELECT body FROM {_known(table)} WHERE {column} = ?", (key,))
-        document: Document | None = json.loads(rows[0][0]) if rows else None
+        return self._decoded(rows[0][0]) if rows else None
+
+    def _decoded(self, body: str) -> Document:
+        try:
+            document: Document = json.loads(body)
+        except ValueError as error:
+            raise self._damaged(str(error)) from None
         return document
 
     def _read(self, query: str, values: Sequence[object] = ()) -> list[Any]:
@@ -78,7 +104,7 @@ class SqliteStore:
         where = f"WHERE {' AND '.join(f'({rule})' for rule in rules)}" if rules else ""
         order = f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?"
         rows = self._read(f"SELECT body FROM jobs {where} {order}", (*values, -1 if most is None else most))
-        return [json.loads(body) for (body,) in rows]
+        return [self._decoded(body) for (body,) in rows]
 
     def count_jobs(self) -> dict[str, int]:
         return dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
@@ -90,19 +116,35 @@ class SqliteStore:
     def load(self, table: str) -> dict[str, Document]:
         column = "id" if table == "jobs" else "key"
         rows = self._read(f"SELECT CAST({column} AS TEXT), body FROM {_known(table)}")
-        return {key: json.loads(body) for key, body in rows}
+        return {key: self._decoded(body) for key, body in rows}
 
     def _check_file(self) -> None:
         """What is written to a file that was removed is not on disk."""
         try:
             there = os.stat(self._path)
         except OSError:
-            there = None
-        if there is None or (there.st_dev, there.st_ino) != self._file:
+            return self.put_back()
+        if (there.st_dev, there.st_ino) != self._file:
             raise StateError(
-                f"The state file {self._path!r} was removed or replaced while the broker ran.",
-                "End what still runs, then the broker with `gpulease stop`; the next one begins anew.",
+                f"The state file {self._path!r} was replaced while the broker ran.",
+                "Move that file away, and the broker puts its own back.",
             )
+        return None
+
+    def put_back(self) -> None:
+        """Where its file was removed: all that is known, written to the path again. The old file is still open."""
+        fresh = f"{self._path}.new"
+        try:
+            _remove(fresh)
+            self._database.execute("VACUUM INTO ?", (fresh,))
+            _move(fresh, self._path)
+            self._disconnect()
+            self._connect()
+        except (sqlite3.Error, OSError) as error:
+            raise StateError(
+                f"The state file {self._path!r} was removed while the broker ran, and cannot be put back: {error}.",
+                "Make room, and the folder writable for the broker's user. Until then nothing is granted.",
+            ) from None
 
     def write(self, table: str, key: str, document: Document | None) -> None:
         if document is None:
@@ -137,6 +179,8 @@ class SqliteStore:
 
     def _force(self) -> None:
         """What NORMAL leaves out. An error ends the broker: nobody knows what is on disk, and the next one looks."""
+        if self._network:
+            return  # FULL has done it
         try:
             if self._log is None:
                 self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
@@ -152,35 +196,102 @@ class SqliteStore:
     def events(self, since: float, most: int) -> list[HistoryEvent]:
         query = "SELECT time, what, body FROM events WHERE time >= ? ORDER BY number DESC LIMIT ?"
         rows = self._read(query, (since, most))
-        return [HistoryEvent(time, what, json.loads(body)) for time, what, body in reversed(rows)]
+        return [HistoryEvent(time, what, self._decoded(body)) for time, what, body in reversed(rows)]
 
     def forget_events(self, before: float) -> None:
         self._execute("DELETE FROM events WHERE time < ?", (before,))
 
+    def shrink(self) -> None:
+        """Give a little of what is free in the file back to the disk. It is tried again, so trouble is not told."""
+        if self._open:
+            return
+        with contextlib.suppress(sqlite3.Error):
+            if self._pragma("freelist_count") > SPARE:
+                # As a script: of a statement without columns `execute` does only the first page.
+                self._database.executescript(f"PRAGMA incremental_vacuum({STEP}); PRAGMA wal_checkpoint;")
+
+    def _make_shrinkable(self) -> None:
+        """A file from before, of which most is free, is written anew."""
+        if self._pragma("auto_vacuum") == 0 and self._pragma("freelist_count") * 2 > self._pragma("page_count"):
+            with contextlib.suppress(sqlite3.OperationalError):  # a full disk: the next broker may have room
+                self._database.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                self._database.execute("VACUUM")
+
+    def _pragma(self, name: str) -> int:
+        value: int = self._database.execute(f"PRAGMA {name}").fetchone()[0]
+        return value
+
     def close(self) -> None:
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._log is not None:
             os.close(self._log)
+            self._log = None
         self._database.close()
 
     def _upgrade(self) -> None:
         """Bring an older state to this version, one step at a time, each whole or not at all."""
-        present = self._database.execute("PRAGMA user_version").fetchone()[0]
+        present = self._pragma("user_version")
         steps = _steps()
+        if not 0 <= present <= NEWEST:
+            raise self._damaged(f"its version is {present}")
         if present > len(steps):
             raise StateError(
                 f"The state in {self._path!r} was written by a newer gpulease (version {present}, known {len(steps)}).",
                 "Use that gpulease again, or set GPULEASE_DIR to another folder.",
             )
-        for number in range(present, len(steps)):
-            self._database.executescript(f"BEGIN;{steps[number]};PRAGMA user_version={number + 1};COMMIT;")
+        _upgrade(self._database, present)
 
     def _trouble(self, what: str, error: sqlite3.Error) -> StateError:
-        if getattr(error, "sqlite_errorcode", None) in DAMAGED:
-            return StateError(
-                f"The state in {self._path!r} is damaged: {error}.",
-                "Move the file away, and the next broker begins anew: no lease, no queue. End first what still runs.",
-            )
+        code = getattr(error, "sqlite_errorcode", 0)
+        short = code == sqlite3.SQLITE_IOERR_SHORT_READ
+        if code & 0xFF in DAMAGED or short or any(words in str(error) for words in ALSO_DAMAGED):
+            return self._damaged(str(error))
         return StateError(f"The state in {self._path!r} could not be {what}: {error}.")
+
+    def _damaged(self, why: str) -> StateError:
+        return StateError(
+            f"The state in {self._path!r} is damaged: {why}.",
+            "Move the file away, and the next broker begins anew: no lease, no queue. End first what still runs.",
+        )
+
+
+def _create(path: str) -> None:
+    """An empty state, under another name until it is whole: a file without anything in it was never ours."""
+    fresh = f"{path}.new"
+    _remove(fresh)
+    os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as database:
+        database.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before the first table
+        _upgrade(database, 0)
+    _move(fresh, path)
+
+
+def _move(fresh: str, path: str) -> None:
+    """Into its place, for good. A log beside a file that is gone would be taken for the new one's."""
+    os.chmod(fresh, 0o600)
+    for ending in ("-wal", "-shm", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + ending)
+    os.rename(fresh, path)
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _remove(fresh: str) -> None:
+    """What a broker left that was killed in the middle."""
+    for ending in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fresh + ending)
+
+
+def _upgrade(database: sqlite3.Connection, present: int) -> None:
+    for number, step in list(enumerate(_steps()))[present:]:
+        database.executescript(f"BEGIN;{step};PRAGMA user_version={number + 1};COMMIT;")
 
 
 def _row(table: str, key: str, document: Document) -> tuple[object, ...]:
