@@ -23,7 +23,7 @@ _names: dict[int, str] = {}
 
 
 def user_name(uid: int) -> str:
-    """The login name of `uid`, or the number itself where it has no name."""
+    """The login name of `uid`, of whose range of subordinate ids it is in, or the number itself."""
     name = _names.get(uid)
     if name is None:
         import pwd
@@ -31,9 +31,22 @@ def user_name(uid: int) -> str:
         try:
             name = pwd.getpwuid(uid).pw_name
         except KeyError:
-            name = str(uid)
+            name = subordinate(uid) or str(uid)
         _names[uid] = name
     return name
+
+
+def subordinate(uid: int, path: str = "/etc/subuid") -> str | None:
+    """Whose user namespaces may have processes of `uid`: else somebody with 65,536 of these would be as many users."""
+    try:
+        with open(path) as file:
+            lines = [line.strip().split(":") for line in file]
+    except (OSError, ValueError):
+        return None
+    for name, first, count in (fields for fields in lines if len(fields) == 3):
+        if first.isdecimal() and count.isdecimal() and 0 <= uid - int(first) < int(count):
+            return _names.get(int(name), name) if name.isdecimal() else name
+    return None
 
 
 def has_account(uid: int) -> bool:
@@ -182,7 +195,7 @@ def group_names(uid: int) -> tuple[str, ...]:
     import pwd
 
     try:
-        entry = pwd.getpwuid(uid)
+        entry = pwd.getpwnam(user_name(uid))
         numbers = os.getgrouplist(entry.pw_name, entry.pw_gid)
     except (KeyError, OSError):
         return ()

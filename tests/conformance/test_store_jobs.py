@@ -55,7 +55,8 @@ def test_jobs_are_chosen_by_state_user_label_and_range(store: Store) -> None:
     assert ids(store.jobs(most=2, newest=True)) == [11, 10]
     assert ids(store.jobs(("failed",), most=1)) == [3]
     assert store.jobs(("lost",)) == []
-    assert store.count_jobs() == {"waiting": 2, "running": 1, "failed": 2}
+    expected = {("waiting", 1): 1, ("waiting", 2): 1, ("running", 1): 1, ("failed", 1): 1, ("failed", 2): 1}
+    assert store.count_jobs() == expected
 
 
 def test_a_changed_job_replaces_the_old_one_and_a_removed_one_is_gone(store: Store) -> None:
@@ -89,7 +90,7 @@ def test_environments_that_no_job_has_are_forgotten(store: Store) -> None:
 
 def test_ten_thousand_jobs_are_one_commit(store: Store) -> None:
     put(store, [job(id) for id in range(1, 10_001)], durable=True)
-    assert store.count_jobs() == {"waiting": 10_000}
+    assert sum(store.count_jobs().values()) == 10_000
     assert ids(store.jobs(ids=[(9_999, 1 << 62)])) == [9_999, 10_000]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from fractions import Fraction
 from math import inf
 from typing import Any
 
@@ -37,6 +38,8 @@ POLICIES = (
         longest_wait=400.0,
         limits=(
             Limit("user", "*", gpus=3, shares=2),
+            Limit("user", "@guests", gpus=1),
+            Limit("user", "cyd", shares=3, jobs=0),
             Limit("group", "lab", gpus=4),
             Limit("priority", "7", gpus=1),
         ),
@@ -84,6 +87,7 @@ class Machine(RuleBasedStateMachine):
                 self._add_device(f"h{host}", at)
         self.line = Line(policy)
         self.leases: dict[str, Lease] = {}
+        self.forced: set[str] = set()
         self.step()
 
     def _add_device(self, host: str, at: int) -> None:
@@ -127,6 +131,7 @@ class Machine(RuleBasedStateMachine):
         if waiting:
             entry = self.line[waiting[number % len(waiting)]]
             self.line.replace(entry._replace(forced=True, blocked=None))
+            self.forced.add(entry.id)
             self.step()
 
     @rule(number=st.integers(0, 100))
@@ -202,14 +207,8 @@ class Machine(RuleBasedStateMachine):
         self.step()
 
     def _pending(self) -> list[str]:
-        never = {"blocked", "impossible"}
-        return [entry.id for entry in self.line if self._lasting(entry) not in never]
-
-    def _lasting(self, entry: Waiting) -> str:
-        reason = self.last.reason(entry.id)
-        most = reason.fields.get("most")
-        hopeless = reason.code == "quota" and isinstance(most, int) and most < entry.request.gpus
-        return "impossible" if hopeless else reason.code
+        never = {"blocked", "impossible", "over-limit"}
+        return [entry.id for entry in self.line if self.last.reason(entry.id).code not in never]
 
     def step(self) -> None:
         self.leases_before = dict(self.leases)
@@ -254,6 +253,17 @@ class Machine(RuleBasedStateMachine):
                 assert len(on) == 1, f"{uuid} is leased whole and has {len(on)} leases"
             assert sum(lease.memory or 0 for lease in on) <= (device.memory_total or 0)
 
+    @invariant()
+    def nobody_has_more_than_a_limit_allows(self) -> None:
+        """But for what was told to start all the same."""
+        if not getattr(self, "policy", POLICIES[0]).limits:
+            return
+        for user in USERS:
+            mine = [one for one in self.leases.values() if one.owner.user == user and one.id not in self.forced]
+            held = sum((_parts(one.memory, len(one.devices), _totals(self, one)) for one in mine), Fraction(0))
+            assert held <= _most(self, "user", user, "gpus")
+            assert sum(one.memory is not None for one in mine) <= _most(self, "user", user, "shares")
+
     def _check_reasons(self, done: Plan) -> None:
         holds = {hold.id: hold for hold in done.holds}
         for entry in self.line:
@@ -261,7 +271,7 @@ class Machine(RuleBasedStateMachine):
             assert reason.sentence.endswith(".")
             assert len(done.explain(entry.id)) == len(self.devices)
             _TRUTHS[reason.code](self, entry, holds)
-            if not entry.blocked and reason.code not in ("not-yet", "quota"):
+            if not entry.blocked and reason.code not in ("not-yet", "quota", "over-limit"):
                 assert not self._fits(entry.request, holds), "what fits was not granted"
 
     def _free(self, uuid: str) -> bool:
@@ -323,18 +333,44 @@ def _impossible(machine: Machine, entry: Waiting, holds: dict[str, Hold]) -> Non
     assert all(hosts.count(host) < request.gpus for host in hosts)
 
 
+def _parts(memory: int | None, gpus: int, totals: list[int]) -> Fraction:
+    """Whole devices, or the part of the smallest of some devices that a share is."""
+    return Fraction(gpus) if memory is None else min(Fraction(1), Fraction(memory, min(totals)))
+
+
+def _most(machine: Machine, scope: str, name: str, what: str) -> int:
+    """What the third policy says, written down apart from the planner."""
+    ours = {
+        "group": {"lab": {"gpus": 4}},
+        "user": {"ada": {"gpus": 3, "shares": 2}, "ben": {"gpus": 1, "shares": 2}, "cyd": {"gpus": 3, "shares": 3}},
+        "priority": {"7": {"gpus": 1}},
+    }
+    return ours[scope][name][what]
+
+
 def _quota(machine: Machine, entry: Waiting, holds: dict[str, Hold]) -> None:
-    fields = machine.last.reason(entry.id).fields
-    share = entry.request.memory is not None
-    held = [lease for lease in machine.leases.values() if (lease.memory is not None) == share]
+    request, fields = entry.request, machine.last.reason(entry.id).fields
+    scope, name, what = str(fields["scope"]), str(fields["name"]), str(fields["what"])
     mine = {
-        "user": [lease for lease in held if lease.owner.user == fields["name"]],
-        "group": [lease for lease in held if fields["name"] in lease.owner.groups],
-        "priority": [lease for lease in held if lease.priority >= 7],
-    }[str(fields["scope"])]
-    used = sum(len(lease.devices) for lease in mine)
-    assert used == fields["used"]
-    assert used + entry.request.gpus > int(str(fields["most"]))
+        "user": [lease for lease in machine.leases.values() if lease.owner.user == name],
+        "group": [lease for lease in machine.leases.values() if name in lease.owner.groups],
+        "priority": [lease for lease in machine.leases.values() if lease.priority >= 7],
+    }[scope]
+    totals = [d.memory_total or 0 for d in machine.devices.values() if _admitted(request, d)]
+    if what == "shares":
+        used, wanted = Fraction(sum(lease.memory is not None for lease in mine)), Fraction(1)
+    else:
+        used = sum((_parts(lease.memory, len(lease.devices), _totals(machine, lease)) for lease in mine), Fraction(0))
+        wanted = _parts(request.memory, request.gpus, totals)
+    most = _most(machine, scope, name, what)
+    assert fields["most"] == most
+    assert abs(float(used) - float(str(fields["used"]))) < 1e-3
+    assert used + wanted > most - Fraction(1, 1000)
+    assert (machine.last.reason(entry.id).code == "over-limit") == (wanted > most)
+
+
+def _totals(machine: Machine, lease: Lease) -> list[int]:
+    return [machine.devices[uuid].memory_total or 0 for uuid in lease.devices]
 
 
 def _holding(machine: Machine, entry: Waiting, holds: dict[str, Hold]) -> None:
@@ -358,6 +394,7 @@ _TRUTHS = {
     "blocked": _blocked,
     "not-yet": _not_yet,
     "impossible": _impossible,
+    "over-limit": _quota,
     "quota": _quota,
     "holding": _holding,
     "held": _held,

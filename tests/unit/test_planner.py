@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpulease.model import Device, Lease, Owner, Process, Request, Waiting
-from gpulease.planner import DeviceView, Limit, Line, Plan, Policy, Spent, charged, device_state, plan
+from gpulease.planner import DeviceView, Limit, Line, Plan, Policy, Spent, charged, device_state, limits_of, plan
 
 G = 1 << 30
 NOW = 100_000.0
@@ -207,6 +207,37 @@ def test_a_limit_by_name_stands_before_the_one_for_everybody() -> None:
     assert list(granted(decide(devices(4), entries, policy=Policy(limits=limits)))) == ["a"]
 
 
+def test_of_each_amount_the_most_specific_counts_and_of_groups_the_most_generous() -> None:
+    limits = (
+        Limit("user", "*", gpus=1, jobs=10, priorities=(5, 9)),
+        Limit("user", "@lab", gpus=4, priorities=(6, 8)),
+        Limit("user", "@staff", gpus=2, priorities=(3, 7)),
+        Limit("user", "ada", jobs=99),
+        Limit("group", "lab", gpus=0),
+    )
+    ada = limits_of(limits, "ada", ("lab", "staff"))
+    assert (ada.gpus, ada.jobs, ada.priorities, ada.shares) == (4, 99, (3, 8), None)
+    ben = limits_of(limits, "ben", ())
+    assert (ben.gpus, ben.jobs, ben.priorities) == (1, 10, (5, 9))
+
+
+def test_shares_count_as_parts_of_gpus_so_four_large_ones_do_not_pass_a_limit_of_one() -> None:
+    entries = [waiting(f"s{at}", Request(memory=30 * G)) for at in range(4)]
+    done = decide(devices(4), entries, policy=Policy(limits=(Limit("user", "*", gpus=1),)))
+    assert list(granted(done)) == ["s0"]
+    assert done.reason("s1").code == "quota"
+    assert "0.75 in use" in done.reason("s1").sentence
+    small = [waiting(f"s{at}", Request(memory=10 * G)) for at in range(9)]
+    assert len(granted(decide(devices(4), small, policy=Policy(limits=(Limit("user", "*", gpus=1),))))) == 4
+
+
+def test_what_a_limit_never_allows_is_told_apart_from_what_is_only_reached() -> None:
+    policy = Policy(limits=(Limit("user", "*", gpus=2),))
+    done = decide(devices(4), [waiting("wide", Request(3)), waiting("a", Request(2)), waiting("b")], policy=policy)
+    assert (done.reason("wide").code, done.reason("b").code) == ("over-limit", "quota")
+    assert "The limit of 2 GPUs for user ada never allows that." in done.reason("wide").sentence
+
+
 def test_a_wide_request_is_overtaken_at_first_and_held_for_in_the_end() -> None:
     running = (lease("l", "0", since=NOW - 60),)
     wide, narrow = waiting("wide", Request(2), since=NOW - 60), waiting("narrow")
@@ -249,7 +280,7 @@ def test_who_is_bound_and_told_to_start_passes_neither_a_quota_nor_a_paused_queu
     bound = waiting("f")._replace(forced=True, bound=True)
     assert granted(decide(devices(1), [bound])) == {"f": ("0",)}
     quota = decide(devices(1), [bound], policy=Policy(limits=(Limit("user", "*", gpus=0),)))
-    assert (granted(quota), quota.reason("f").code) == ({}, "quota")
+    assert (granted(quota), quota.reason("f").code) == ({}, "over-limit")
     line = Line()
     line.add(bound._replace(kind="job"))
     paused = plan(devices(1), (), line, Policy(), NOW, closed={"job": "paused", "forced": "paused"})

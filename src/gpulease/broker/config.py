@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpulease.broker import settings
+from gpulease.broker.limit_texts import read_limits
 from gpulease.errors import ConfigError, GpuleaseError
 from gpulease.probes import simulated
 
@@ -97,11 +98,48 @@ def texts_of(text: str, path: str) -> dict[str, str]:
             name = settings.find(key)
             if name in texts:
                 raise ConfigError(f"{name} is there twice.")
-            texts[name] = _written(name, value)
+            tables = name == "limits" and isinstance(value, dict)
+            texts[name] = " ".join(_limits(key, value)) if tables else _written(name, value)
             settings.parse(name, texts[name])
+        except _At as at:
+            raise _wrong(path, _line(text, at.keys), at.trouble.what, at.trouble.next_step) from None
         except GpuleaseError as trouble:
             raise _wrong(path, _line(text, (key,)), trouble.what, trouble.next_step) from None
     return texts
+
+
+class _At(Exception):
+    """What is wrong at a key within tables."""
+
+    def __init__(self, keys: tuple[str, ...], trouble: GpuleaseError) -> None:
+        self.keys, self.trouble = keys, trouble
+
+
+def _limits(key: str, scopes: dict[str, Any]) -> Iterator[str]:
+    """`[limits.user."*"]` with `gpus = 4` as `user:*:gpus=4`."""
+    for scope, names in scopes.items():
+        for name, amounts in _table((key, scope), names).items():
+            amounts = _table((key, scope, name), amounts)
+            for amount, value in amounts.items():
+                try:
+                    read_limits(_limit(scope, name, {amount: value}))
+                except GpuleaseError as trouble:
+                    raise _At((key, scope, name, amount), trouble) from None
+            if amounts:
+                yield _limit(scope, name, amounts)
+
+
+def _limit(scope: str, name: str, amounts: dict[str, Any]) -> str:
+    parts = [scope, name, *(f"{amount}={_written(amount, value)}" for amount, value in amounts.items())]
+    if any(":" in part or part.split() != [part] for part in parts):
+        raise ConfigError(f"The limits of {scope} {name} have a space or a colon in them.", "Leave it out.")
+    return ":".join(parts)
+
+
+def _table(keys: tuple[str, ...], value: object) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise _At(keys, ConfigError(f"{keys[-1]} is no table.", 'Write [limits.user."*"] or [limits.group.NAME].'))
 
 
 def _written(name: str, value: object) -> str:
@@ -112,7 +150,8 @@ def _written(name: str, value: object) -> str:
         return f"{value:.12g}" if isinstance(value, float) else str(value)
     if isinstance(value, str):
         return value
-    raise ConfigError(f"{name} is {_kind(value)}.", f"Give {settings.PARAMETERS[name].bounds}.")
+    known = settings.PARAMETERS.get(name)
+    raise ConfigError(f"{name} is {_kind(value)}.", f"Give {known.bounds}." if known else "Give a number or text.")
 
 
 def _kind(value: object) -> str:

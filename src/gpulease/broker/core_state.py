@@ -148,7 +148,8 @@ class State:
         self.last_since = 0.0
         # Jobs: the ones that wait are in the store and in the line only
         self.running: Table[int, Job] = Table(changes)
-        self.counts: Table[str, int] = Table(changes)
+        self.counts: Table[str, int] = Table(changes)  # by state
+        self.open_jobs: Table[int, int] = Table(changes)  # that are not over, by user
         self.roots: Table[int, Key] = Table(changes)  # the shell of each that was launched
         self.shells: Table[Key, int] = Table(changes)  # the same, by the shell, while it lives
         self.dying: Table[int, Dying] = Table(changes)
@@ -382,7 +383,7 @@ class State:
 
     def change_job(self, job: Job, before: Job | None) -> None:
         """In memory only: what may be forgotten, or was written already."""
-        self.count(None if before is None else before.state, job.state)
+        self.count(job.uid, None if before is None else before.state, job.state)
         if job.state in jobs.RUNNING:
             self.running.put(job.id, job)
         else:
@@ -390,14 +391,16 @@ class State:
 
     def forget_job(self, job: Job) -> None:
         self.store.write("jobs", str(job.id), None)
-        self.count(job.state, None)
+        self.count(job.uid, job.state, None)
 
-    def count(self, before: str | None, after: str | None, number: int = 1) -> None:
+    def count(self, uid: int, before: str | None, after: str | None, number: int = 1) -> None:
         if before == after:
             return
         for state, change in ((before, -number), (after, number)):
             if state is not None:
                 self.counts.put(state, self.counts.get(state, 0) + change)
+            if state in jobs.OPEN:
+                self.open_jobs.put(uid, self.open_jobs.get(uid, 0) + change)
 
     def put_root(self, id: int, key: Key) -> None:
         self.roots.put(id, key)

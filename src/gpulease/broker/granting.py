@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import inf
 
 from gpulease.broker import job_life, lease_life
+from gpulease.broker.allowances import allowance, longest_lease
 from gpulease.broker.core_state import Checking, Idle, Refused
 from gpulease.broker.events import Checked, CheckRefused
 from gpulease.broker.instructions import Unlock
@@ -94,10 +95,12 @@ def decide(turn: Turn) -> None:
 
 
 def _grant_request(turn: Turn, grant: Grant) -> None:
+    """A reservation ends with its time; a process's lease with the process, or at the longest that it may last."""
     pending = turn.state.pending[grant.id]
-    duration = pending.waiting.request.duration
-    until = turn.now + duration if pending.owner.pid is None and duration is not None else None
-    lease = lease_of(grant, pending.waiting, pending.owner, turn.now, until)
+    owner, span = pending.owner, pending.waiting.request.duration
+    if owner.pid is not None:
+        span = longest_lease(allowance(turn.state, owner.user, owner.groups))
+    lease = lease_of(grant, pending.waiting, owner, turn.now, None if span is None else turn.now + span)
     lease_life.grant(turn, lease._replace(note=pending.note))
 
 

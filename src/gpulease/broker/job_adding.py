@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpulease import job as jobs
 from gpulease.broker import job_input as given
 from gpulease.broker import job_life
+from gpulease.broker.allowances import allowance, check_jobs, time_limit
 from gpulease.broker.batch import Batch
 from gpulease.broker.core_state import Parts
 from gpulease.broker.events import Received
@@ -40,8 +41,9 @@ def add(turn: Turn, event: Received) -> None:
         return turn.reply(peer, first=first, last=last)
     if sum(state.counts.get(one, 0) for one in jobs.OPEN) + len(commands) > MOST_JOBS:
         raise TooMuch(f"More than {MOST_JOBS} jobs would wait.", "Let some of them end first.")
-    options = message["options"]
-    request = given.request_of(turn, message["request"], bool(options.get("hold")))
+    options, limit = message["options"], allowance(state, peer.user, turn.world.groups_of(peer.uid))
+    check_jobs(limit, state.open_jobs.get(peer.uid, 0), len(commands))
+    request = given.request_of(turn, peer, message["request"], bool(options.get("hold")))
     environ = given.environment_of(options.get("environment"))
     batch = _make(turn, peer, commands, each, request, environ[0], options)
     _add(turn, batch, environ, token)
@@ -55,7 +57,7 @@ def _add(turn: Turn, batch: Batch, environment: tuple[str, Message], token: str 
     state.add_batch(batch.first, batch.last, token, BATCHES)
     for id, document in batch.documents():
         state.store.write("jobs", str(id), document)
-    state.count(None, batch.state, len(batch))
+    state.count(batch.uid, None, batch.state, len(batch))
     if "join-line" in batch.effects:
         for job in batch:
             job_life.join(turn, job)
@@ -127,7 +129,7 @@ def _make(
         label=given.text(options, "label"),
         note=given.text(options, "note"),
         retry=given.number(options, "retry", 0, MOST_RETRIES),
-        time_limit=given.seconds(options, "time_limit"),
+        time_limit=_allowed_time(turn, peer, options),
         after=given.dependencies(turn, options, first),
         after_any=bool(options.get("after_any")),
     )
@@ -137,6 +139,11 @@ def _make(
     batch = Batch(alike, effects, list(map(given.without_zero, commands)), log, given.own_texts(options, each, first))
     turn.state.since(batch.arrival)
     return batch
+
+
+def _allowed_time(turn: Turn, user: Peer | Job, options: Message) -> float | None:
+    limit = allowance(turn.state, user.user, turn.world.groups_of(user.uid))
+    return time_limit(limit, given.seconds(options, "time_limit"))
 
 
 def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
@@ -156,7 +163,7 @@ def edited(turn: Turn, job: Job, changes: Message) -> Message:
     if "retry" in changes:
         fields["retry"] = given.number(changes, "retry", 0, MOST_RETRIES)
     if "time_limit" in changes:
-        fields["time_limit"] = given.seconds(changes, "time_limit")
+        fields["time_limit"] = _allowed_time(turn, job, changes)
     if "command" in changes:
         fields["command"] = given.command(changes["command"])
     if "after" in changes:
@@ -173,4 +180,4 @@ def _edited_request(turn: Turn, job: Job, changes: object) -> Request:
         raise UsageError("The changed request is not right.")
     kept = {name: value for name, value in job.request._asdict().items() if value not in (None, ())}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
-    return given.request_of(turn, {**kept, **changes}, job.state == "held")
+    return given.request_of(turn, job, {**kept, **changes}, job.state == "held")

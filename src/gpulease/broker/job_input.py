@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 
+from gpulease.broker.allowances import allowance, check_request, refused
 from gpulease.broker.job_life import folder
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
-from gpulease.errors import NotEnoughDevices, NotFound, UsageError, WrongState
+from gpulease.errors import NotFound, UsageError, WrongState
+from gpulease.job import Job
 from gpulease.messages import Message, read_request
 from gpulease.model import Request, Waiting
 from gpulease.planner import Line, plan
-from gpulease.planner.reasons import IMPOSSIBLE
+from gpulease.planner.reasons import NEVER, Reason
 from gpulease.selection import resolve
 
 ENVIRONMENT_BYTES = 512 << 10
@@ -24,25 +26,28 @@ OWN = {"name", "label", "note", "log"}  # what each job of a batch may have of i
 MOST_AFTER = 1000  # jobs that one may come after
 
 
-def request_of(turn: Turn, fields: Message, hold: bool) -> Request:
+def request_of(turn: Turn, user: Peer | Job, fields: Message, hold: bool) -> Request:
     request = resolve(read_request(fields), list(turn.state.devices.values()))
-    trouble = None if hold else impossible(turn, request)
-    if trouble is not None:
-        raise NotEnoughDevices(trouble, "Ask for less, or queue it all the same with --hold.")
+    groups = turn.world.groups_of(user.uid)
+    check_request(allowance(turn.state, user.user, groups), request)
+    probe = Waiting("probe", request._replace(not_before=None), user.user, user.uid, 0.0, groups, "job")
+    reason = None if hold else impossible(turn, probe)
+    if reason is not None:
+        raise refused(reason, "Ask for less, or queue it all the same with --hold.")
     return request
 
 
-def impossible(turn: Turn, request: Request) -> str | None:
+def impossible(turn: Turn, probe: Waiting) -> Reason | None:
     """Why a request can never be granted here; None when it can."""
     if turn.state.sample is None:
         return None
     line = Line(turn.state.policy)
-    line.add(Waiting("probe", request._replace(not_before=None), "", 0, 0.0, (), "job"))
+    line.add(probe)
     decided = plan(turn.state.devices.values(), (), line, turn.state.policy, turn.now)
     if decided.grants:
         return None
-    reason = decided.reason("probe")
-    return reason.sentence if reason.code == IMPOSSIBLE else None
+    reason = decided.reason(probe.id)
+    return reason if reason.code in NEVER else None
 
 
 def environment_of(environ: object) -> tuple[str, dict[str, str]]:

@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 from gpulease import job as jobs
 from gpulease.broker import job_ends, job_life, reports, requesting, settings
+from gpulease.broker.allowances import refused
 from gpulease.broker.events import Received
 from gpulease.broker.job_adding import add, edited
 from gpulease.broker.job_input import impossible, is_text
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
-from gpulease.errors import NotEnoughDevices, NotFound, NotPermitted, UsageError, WrongState
+from gpulease.errors import NotFound, NotPermitted, UsageError, WrongState
 from gpulease.job import Job
 from gpulease.messages import Message
+from gpulease.model import Waiting
 
 SHOWN = 50
 SHOWN_ENDED = 10
@@ -250,9 +252,9 @@ def start(turn: Turn, event: Received) -> None:
 
     def force(job: Job) -> None:
         request = job.request._replace(not_before=None)
-        trouble = impossible(turn, request)
-        if trouble is not None:
-            raise NotEnoughDevices(trouble, "Change what it asks for with `gpulease edit`.")
+        reason = impossible(turn, Waiting("probe", request, job.user, job.uid, 0.0, kind="job", forced=True))
+        if reason is not None:
+            raise refused(reason, "Change what it asks for with `gpulease edit`.")
         way = "let-go" if job.state == "held" else "edit"
         job_life.advance(turn, job, way, forced=True, bound=bound, request=request)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulease import job as jobs
-from gpulease.broker import job_ends, job_life, lease_life
+from gpulease.broker import job_ends, job_life, lease_life, settings
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
@@ -36,6 +36,10 @@ def _load_facts(turn: Turn) -> None:
     state.charge({user: Spent(*spent) for user, spent in facts.get("usage", {}).items()})
     store.forget_events(turn.now - KEEP_EVENTS)
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
+    for old, name in settings.RENAMED.items():
+        if (kept := store.get("settings", old)) is not None:
+            store.write("settings", name, kept)
+            store.write("settings", old, None)
     state.restore(state.texts, {name: document["text"] for name, document in store.load("settings").items()})
     for complaint in state.use_settings():
         turn.emit(WriteLog(complaint))
@@ -73,7 +77,8 @@ def _load_line(turn: Turn) -> None:
 
 def _load_jobs(turn: Turn) -> None:
     state = turn.state
-    state.restore(state.counts, state.store.count_jobs())
+    for (stage, uid), number in state.store.count_jobs().items():
+        state.count(uid, None, stage, number)
     last = state.store.jobs(most=1, newest=True)
     known = state.store.get("facts", "job") or {}
     state.set("job_number", max(last[0]["id"] if last else 0, known.get("value", 0)))

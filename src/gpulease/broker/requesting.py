@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpulease.broker import lease_life
+from gpulease.broker.allowances import allowance, check_request, check_reservation, refused
 from gpulease.broker.core_state import Checking, Refused
 from gpulease.broker.events import ProcessEnded, Received
 from gpulease.broker.granting import current_plan
@@ -13,7 +14,6 @@ from gpulease.broker.turn import Turn
 from gpulease.errors import (
     Cancelled,
     GpuleaseError,
-    NotEnoughDevices,
     NotFound,
     NotGranted,
     NotPermitted,
@@ -22,7 +22,7 @@ from gpulease.errors import (
 )
 from gpulease.messages import KINDS, Message, read_request
 from gpulease.model import Owner, Request, Waiting
-from gpulease.planner.reasons import IMPOSSIBLE, UNAVAILABLE
+from gpulease.planner.reasons import NEVER, UNAVAILABLE
 from gpulease.selection import resolve
 
 MOST_WAITING = 2000  # requests of one user in the line
@@ -43,6 +43,10 @@ def acquire(turn: Turn, event: Received) -> None:
         raise UsageError(f"There is no kind of lease {message['kind'][:40]!r}.")
     _check_limits(turn, peer)
     request = resolve(read_request(message["request"]), list(state.devices.values()))
+    limit = allowance(state, peer.user, peer.groups)
+    check_request(limit, request)
+    if message["kind"] == "reservation":
+        check_reservation(limit, request.duration)
     owner = _owner(turn, peer, message, request)
     wait = message.get("wait")
     waiting = Waiting(
@@ -167,8 +171,9 @@ def _is_refused(turn: Turn) -> bool:
 def _answer(turn: Turn, id: str) -> None:
     deadline = turn.state.pending[id].deadline
     code, sentence = reason(turn, id)
-    if code == IMPOSSIBLE:
-        lease_life.refuse(turn, id, NotEnoughDevices(sentence, "Ask for less; `gpulease status` shows what is here."))
+    if code in NEVER:
+        step = "Ask for less; `gpulease status` shows what is here."
+        lease_life.refuse(turn, id, refused(current_plan(turn).reason(id), step))
     elif deadline is not None and deadline <= turn.now:
         lease_life.refuse(turn, id, NotGranted(f"Not granted: {_lower(sentence)}", _next_step(turn, code)))
     else:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from gpulease.broker.limit_texts import read_limits
 from gpulease.errors import NotFound, UsageError
-from gpulease.planner import Limit, Policy
+from gpulease.planner import Policy
 from gpulease.quantities import parse_bytes, parse_seconds
 
 
@@ -24,6 +25,7 @@ class Settings(NamedTuple):
     hide_commands: bool = False
     on_finish: str = ""
     paused: bool = False
+    log_limit: int | None = 1 << 30
 
 
 class Parameter(NamedTuple):
@@ -94,20 +96,8 @@ def _flag(text: str) -> bool:
     ]
 
 
-def _limits(text: str) -> tuple[Limit, ...]:
-    """`user:*:gpus=4`, `group:students:gpus=2:shares=4`, `priority:8:gpus=6`, several divided by spaces."""
-    found = []
-    for part in () if text == "none" else text.split():
-        scope, name, *amounts = part.split(":")
-        if scope not in ("user", "group", "priority") or not amounts:
-            raise ValueError
-        values = dict(amount.split("=", 1) for amount in amounts)
-        if not set(values) <= {"gpus", "shares"}:
-            raise ValueError
-        if not values or not all(0 <= int(value) <= 1_000_000 for value in values.values()):
-            raise ValueError
-        found.append(Limit(scope, name, *(int(values[key]) if key in values else None for key in ("gpus", "shares"))))
-    return tuple(found)
+def _size_or_none(text: str) -> int | None:
+    return None if text == "none" else parse_bytes(text)
 
 
 # fmt: off
@@ -139,11 +129,14 @@ PARAMETERS: dict[str, Parameter] = {
     "half-life": Parameter("half_life", _positive, "after this, GPU time used counts half", "a time above 0"),
     "unexplained-memory": Parameter("unexplained_memory", parse_bytes,
                                     "GPU memory in use by nobody visible that counts as nothing", "a size"),
-    "quotas": Parameter("limits", _limits,
-                        "limits of users, groups, priorities: `user:*:gpus=4 group:students:shares=2`",
-                        "user, group or priority, whose, and gpus or shares, as user:*:gpus=4; or none"),
+    "log-limit": Parameter("log_limit", _size_or_none, "most bytes of a job's log; beyond it the oldest are cut",
+                           "a size, or none", False),
+    "limits": Parameter("limits", read_limits,
+                        "limits of users, groups, priorities: `user:*:gpus=4:jobs=1000 group:students:gpus=8`",
+                        "user, group or priority, whose, and how much, as user:*:gpus=4; or none"),
 }
 # fmt: on
+RENAMED = {"quotas": "limits"}  # an older name -> today's
 SEED_NAMES = {parameter.seed: name for name, parameter in PARAMETERS.items() if parameter.seed}
 
 
@@ -152,6 +145,7 @@ def find(name: str) -> str:
     if name in SEED_NAMES:
         return SEED_NAMES[name]
     wanted = name.lower().replace("_", "-")
+    wanted = RENAMED.get(wanted, wanted)
     if wanted not in PARAMETERS:
         from difflib import get_close_matches
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpulease.broker import job_verbs, lease_life, reports, requesting, subscribing
+from gpulease.broker.allowances import allowance, check_renewal
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import Stop
 from gpulease.broker.peer import Peer
@@ -107,6 +108,8 @@ def renew(turn: Turn, event: Received) -> None:
     if not timed:
         raise NotFound("There is no timed lease to renew.", "Only what was taken with --for ends by the clock.")
     renewed = [lease._replace(until=turn.now + event.message["duration"]) for lease in timed]
+    for lease in renewed:
+        check_renewal(allowance(turn.state, lease.owner.user, lease.owner.groups), lease)
     for lease in renewed:
         lease_life.renew(turn, lease)
     turn.reply(event.peer, renewed=[_short(turn, lease) for lease in renewed])

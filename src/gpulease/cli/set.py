@@ -11,7 +11,7 @@ understood.
 examples:
   gpulease set
   gpulease set keep-memory 0.1
-  gpulease set quotas "user:*:gpus=4"
+  gpulease set limits "user:*:gpus=4"
   gpulease set patience default
 """
 

@@ -12,6 +12,7 @@ from gpulease.planner.decide import plan
 from gpulease.planner.device_states import DeviceState, DeviceView, device_state
 from gpulease.planner.fairness import Spent, Usage, charged, decayed, forget, weight_of
 from gpulease.planner.holds import Hold, remaining
+from gpulease.planner.limits import limits_of
 from gpulease.planner.line import Line
 from gpulease.planner.policy import Limit, Policy
 from gpulease.planner.reasons import FORCED, Reason
@@ -37,6 +38,7 @@ __all__ = [
     "device_state",
     "forget",
     "lease_of",
+    "limits_of",
     "plan",
     "refusal",
     "remaining",

@@ -160,6 +160,11 @@ class Board:
         most = None if forced else self.policy.max_leases
         return -1 if slot.crowded(max_leases, most) else slot.room(forced)
 
+    def least_memory(self, family: Family) -> int | None:
+        """Of the smallest device that may serve a family: a share is the largest part of that one."""
+        totals = [slot.device.memory_total for slots in self.matching(family) for slot in slots]
+        return min((total for total in totals if total), default=None)
+
     def ever(self, family: Family, size: int) -> bool:
         """Whether some host could serve this amount if nobody else were there."""
         hosts = self.matching(family)

@@ -19,10 +19,10 @@ from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import DeviceView
 from gpulease.planner.fairness import Standing, Usage
 from gpulease.planner.holds import Hold, hold, worthwhile
-from gpulease.planner.limits import UNLIMITED, Ledger
+from gpulease.planner.limits import Ledger, parts_of
 from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, size_of
 from gpulease.planner.placement import place
-from gpulease.planner.policy import Policy
+from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key, Queue
 from gpulease.planner.reasons import FORCED
 from gpulease.planner.result import Grant, Plan
@@ -74,9 +74,9 @@ class _Decision:
         self.board = Board(devices, leases, views or {}, policy, now)
         if line.wide:
             self.board.spare()
-        self.ledger = Ledger(leases, policy)
-        self.by_uuid = {device.uuid: device for device in devices}
-        self.standing = Standing(usage or {}, leases, self.by_uuid, policy, now)
+        by_uuid = {device.uuid: device for device in devices}
+        self.ledger = Ledger(leases, policy, by_uuid)
+        self.standing = Standing(usage or {}, leases, by_uuid, policy, now)
         self.holding = worthwhile(self.board)
         self.grants: dict[str, Grant] = {}
         self.holds: dict[str, Hold] = {}
@@ -102,10 +102,7 @@ class _Decision:
                 self.grant(waiting, slots)
 
     def _stopped(self, waiting: Waiting) -> bool:
-        request = waiting.request
-        share = request.memory is not None
-        reached = self.ledger.reached(party_of(waiting), request.priority, request.gpus, share)
-        return FORCED in self.closed or reached is not None
+        return FORCED in self.closed or self.ledger.stops(waiting, self.board) is not None
 
     def serve(self, priority: int) -> None:
         tier = self.line.tiers[priority]
@@ -157,11 +154,9 @@ class _Decision:
         return kept is not None
 
     def may_start(self, waiting: Waiting) -> bool:
-        request = waiting.request
-        if waiting.kind in self.closed or (request.not_before or -inf) > self.now:
+        if waiting.kind in self.closed or (waiting.request.not_before or -inf) > self.now:
             return False
-        gpus, share = request.gpus, request.memory is not None
-        return self.ledger.reached(party_of(waiting), request.priority, gpus, share) is None
+        return self.ledger.stops(waiting, self.board) is None
 
     def fill(self, priority: int, tier: Tier, pick: Pick, until: float) -> None:
         """Grant whoever fits, in order, until nobody does."""
@@ -212,13 +207,16 @@ class _Decision:
             steps = room.get(id(family))
             if steps is None:
                 continue
-            left = self.ledger.left(party, priority, family.share) if self.policy.limits else UNLIMITED
+            left = self._left(priority, party, family) if self.ledger.limits else UNLIMITED
             for window, amount in steps if left > 0 else ():
-                most = amount if family.share else min(amount, left)
-                found = pick(queues).first(until, most, self.now, window, self.grants)
+                found = pick(queues).first(until, min(amount, left), self.now, window, self.grants)
                 if found is not None and (best is None or found[0] < best):
                     best = found[0]
         return best
+
+    def _left(self, priority: int, party: Party, family: Family) -> int:
+        total = (self.board.least_memory(family) or 0) if family.share else None
+        return self.ledger.left(party, priority, total)
 
     def grant_where_best(self, waiting: Waiting) -> None:
         slots = place(self.board, waiting.kind, waiting.request)
@@ -229,9 +227,9 @@ class _Decision:
     def grant(self, waiting: Waiting, slots: list[Slot]) -> None:
         request = waiting.request
         self.board.take(slots, request)
-        share = request.memory is not None
-        self.ledger.add(party_of(waiting), request.priority, request.gpus, share)
-        total = slots[0].device.memory_total
+        share, total = request.memory is not None, slots[0].device.memory_total
+        parts = parts_of(request.gpus, request.memory, total)
+        self.ledger.add(party_of(waiting), request.priority, parts, share)
         weight = min(1.0, (request.memory or 0) / total) if share and total else float(len(slots))
         self.standing.charge(waiting.user, weight)
         devices = tuple(slot.device.uuid for slot in slots)

@@ -1,4 +1,4 @@
-"""Quotas: how many devices and shares a user, a group or a priority may hold at once.
+"""Limits: what a user may have at all, and how many devices a user, a group or a priority may hold at once.
 
 Not here: whether a device is free. A limit that is reached is named, so that the reason can say it.
 """
@@ -6,76 +6,120 @@ Not here: whether a device is free. A limit that is reached is named, so that th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from gpulease.model import Lease
-from gpulease.planner.line import Party
-from gpulease.planner.policy import Limit, Policy
+from gpulease.model import Device, Lease, Waiting
+from gpulease.planner.board import Board
+from gpulease.planner.line import Party, family_of, party_of
+from gpulease.planner.policy import UNLIMITED, Limit, Policy
 
-UNLIMITED = 1 << 62
+PARTS = 1 << 20  # of a GPU; shares are counted in them, in whole numbers, so that sums are exact
+AMOUNTS = Limit._fields[2:]
+
+
+def limits_of(limits: Sequence[Limit], user: str, groups: Sequence[str]) -> Limit:
+    """What holds for one user, each amount by itself: by name, else for a group of theirs, else for everybody.
+
+    Of several groups the most generous counts.
+    """
+    mine = [limit for limit in limits if limit.scope == "user"]
+    member = {f"@{group}" for group in groups}
+    ranks = (
+        [limit for limit in mine if limit.name == user],
+        [limit for limit in mine if limit.name in member],
+        [limit for limit in mine if limit.name == "*"],
+    )
+    return Limit("user", user, **_most_specific(ranks))
+
+
+def _most_specific(ranks: Sequence[Sequence[Limit]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in AMOUNTS:
+        said = [[value for one in rank if (value := getattr(one, name)) is not None] for rank in ranks]
+        first = next((values for values in said if values), None)
+        if first is not None:
+            found[name] = _widest(first) if name == "priorities" else max(first)
+    return found
+
+
+def _widest(ranges: list[tuple[int, int]]) -> tuple[int, int]:
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def parts_of(gpus: int, memory: int | None, total: int | None) -> int:
+    """How much of GPUs whole devices are, or a share of one with `total` bytes."""
+    if memory is None:
+        return gpus * PARTS
+    return min(PARTS, -(-memory * PARTS // total)) if total else PARTS
 
 
 class Reached(NamedTuple):
     """A limit that a request would exceed."""
 
     limit: Limit
-    name: str  # who it counts for; a user or group that "*" stands for
     what: str  # "gpus" or "shares"
     most: int
-    used: int
+    used: float
+    never: bool  # the request alone is more than the limit
 
 
 class Ledger:
     """What is held, by everything that a limit can name; updated as a plan grants."""
 
-    def __init__(self, leases: Iterable[Lease], policy: Policy) -> None:
-        self.limits = policy.limits
-        self.named = {(limit.scope, limit.name) for limit in policy.limits}
+    def __init__(self, leases: Iterable[Lease], policy: Policy, devices: Mapping[str, Device]) -> None:
+        self.limits = [limit for limit in policy.limits if (limit.gpus, limit.shares) != (None, None)]
         self.used: Counter[tuple[str, str, str]] = Counter()
-        if self.limits:
-            for lease in leases:
-                owner = lease.owner
-                party = Party(owner.user, owner.groups)
-                self.add(party, lease.priority, len(lease.devices), lease.memory is not None)
+        self._of_party: dict[Party, list[Limit]] = {}
+        for lease in leases if self.limits else ():
+            device = devices.get(lease.devices[0]) if lease.devices else None
+            parts = parts_of(len(lease.devices), lease.memory, None if device is None else device.memory_total)
+            owner = lease.owner
+            self.add(Party(owner.user, owner.groups), lease.priority, parts, lease.memory is not None)
 
-    def add(self, party: Party, priority: int, gpus: int, share: bool) -> None:
-        what, amount = ("shares", 1) if share else ("gpus", gpus)
-        for limit, name in self._applying(party, priority):
-            self.used[limit.scope, _counted(limit, name), what] += amount
+    def add(self, party: Party, priority: int, parts: int, share: bool) -> None:
+        for limit in self._applying(party, priority):
+            self.used[limit.scope, limit.name, "gpus"] += parts
+            self.used[limit.scope, limit.name, "shares"] += share
 
-    def reached(self, party: Party, priority: int, gpus: int, share: bool) -> Reached | None:
-        """The first limit that so many more devices, or one more share, would exceed."""
-        what, amount = ("shares", 1) if share else ("gpus", gpus)
-        for limit, name in self._applying(party, priority):
-            most = limit.shares if share else limit.gpus
-            used = self.used[limit.scope, _counted(limit, name), what]
-            if most is not None and used + amount > most:
-                return Reached(limit, name, what, most, used)
+    def stops(self, waiting: Waiting, board: Board) -> Reached | None:
+        """The first limit that keeps a request from what it wants."""
+        if not self.limits:
+            return None
+        request, share = waiting.request, waiting.request.memory is not None
+        total = board.least_memory(family_of(waiting.kind, request)) if share else None
+        parts = parts_of(request.gpus, request.memory, total)
+        for limit in self._applying(party_of(waiting), request.priority):
+            wanted = (("gpus", limit.gpus, parts, PARTS), ("shares", limit.shares if share else None, 1, 1))
+            for what, most, amount, unit in wanted:
+                used = self.used[limit.scope, limit.name, what]
+                if most is not None and used + amount > most * unit:
+                    return Reached(limit, what, most, used / unit, amount > most * unit)
         return None
 
-    def left(self, party: Party, priority: int, share: bool) -> int:
-        """How many more whole devices, or shares, every limit allows."""
+    def left(self, party: Party, priority: int, total: int | None) -> int:
+        """The most whole devices that every limit still allows; or bytes of a share of a device that has `total`."""
         left = UNLIMITED
-        for limit, name in self._applying(party, priority) if self.limits else ():
-            most = limit.shares if share else limit.gpus
-            if most is not None:
-                used = self.used[limit.scope, _counted(limit, name), "shares" if share else "gpus"]
-                left = min(left, most - used)
+        for limit in self._applying(party, priority):
+            if limit.gpus is not None:
+                free = limit.gpus * PARTS - self.used[limit.scope, limit.name, "gpus"]
+                if total is None:
+                    left = min(left, free // PARTS)
+                elif free < PARTS:
+                    left = min(left, free * total // PARTS)
+            if total is not None and limit.shares is not None:
+                left = left if self.used[limit.scope, limit.name, "shares"] < limit.shares else 0
         return left
 
-    def _applying(self, party: Party, priority: int) -> Iterator[tuple[Limit, str]]:
+    def _applying(self, party: Party, priority: int) -> Iterator[Limit]:
+        if party not in self._of_party:
+            self._of_party[party] = [limits_of(self.limits, *party), *map(self._of_group, party.groups)]
+        yield from self._of_party[party]
         for limit in self.limits:
-            if limit.scope == "priority":
-                if priority >= int(limit.name):
-                    yield limit, limit.name
-                continue
-            for name in (party.user,) if limit.scope == "user" else party.groups:
-                # A limit with a name stands in the place of the one for everybody.
-                everybody = limit.name == "*" and (limit.scope, name) not in self.named
-                if limit.name == name or everybody:
-                    yield limit, name
+            if limit.scope == "priority" and priority >= int(limit.name):
+                yield limit
 
-
-def _counted(limit: Limit, name: str) -> str:
-    return f">={name}" if limit.scope == "priority" else name
+    def _of_group(self, group: str) -> Limit:
+        of_groups = [limit for limit in self.limits if limit.scope == "group"]
+        ranks = [[limit for limit in of_groups if limit.name == name] for name in (group, "*")]
+        return Limit("group", group, **_most_specific(ranks))

@@ -11,13 +11,25 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 
 
+UNLIMITED = 1 << 62  # an amount that is said to have no limit
+
+
 class Limit(NamedTuple):
-    """At most so many whole devices and so many shares at once, for everything in one scope."""
+    """What one user, one group or one priority may have; None where nothing is said.
+
+    Of a group and of a priority only what is held at once is counted: `gpus` and `shares`.
+    """
 
     scope: str  # "user", "group" or "priority"
-    name: str  # who; "*" is each one apart; for a priority: this number and every larger one, together
-    gpus: int | None = None
-    shares: int | None = None
+    name: str  # who; "*" is each one apart, "@lab" each member of a group; a priority: this number and all larger ones
+    gpus: int | None = None  # held at once; a share counts as its part of the device's memory
+    shares: int | None = None  # held at once
+    jobs: int | None = None  # that are not over
+    log_limit: int | None = None  # bytes of one job's log
+    longest_lease: float | None = None  # seconds
+    longest_reservation: float | None = None  # seconds
+    time_limit: float | None = None  # seconds, of a job that was given none
+    priorities: tuple[int, int] | None = None  # the smallest and the largest that may be asked for
 
 
 class Policy(NamedTuple):

@@ -14,11 +14,14 @@ BLOCKED = "blocked"
 CLOSED = "closed"
 NOT_YET = "not-yet"
 IMPOSSIBLE = "impossible"
+OVER_LIMIT = "over-limit"
 QUOTA = "quota"
 HOLDING = "holding"
 HELD = "held"
 UNAVAILABLE = "unavailable"
 BUSY = "busy"
+
+NEVER = (IMPOSSIBLE, OVER_LIMIT)  # waiting does not help
 
 FORCED = "forced"  # in `closed` a kind of its own: who was told to start now by somebody who is bound
 
@@ -81,10 +84,18 @@ def _impossible(fields: Mapping[str, Value]) -> str:
 
 
 def _quota(fields: Mapping[str, Value]) -> str:
-    scope, name, most, what = fields["scope"], fields["name"], fields["most"], fields["what"]
+    return f"{_limit(fields)} is reached: {fields['used']:.3g} in use."
+
+
+def _over_limit(fields: Mapping[str, Value]) -> str:
+    return f"It wants {wanted_text(fields)}. {_limit(fields)} never allows that."
+
+
+def _limit(fields: Mapping[str, Value]) -> str:
+    scope, name = fields["scope"], fields["name"]
     whose = f"priority {name} and later" if scope == "priority" else f"{scope} {name}"
-    unit = "GPUs" if what == "gpus" else "shares"
-    return f"The limit of {most} {unit} for {whose} is reached: {fields['used']} in use."
+    unit = "GPUs" if fields["what"] == "gpus" else "shares"
+    return f"The limit of {fields['most']} {unit} for {whose}"
 
 
 def _holding(fields: Mapping[str, Value]) -> str:
@@ -116,6 +127,7 @@ SENTENCES: dict[str, Callable[[Mapping[str, Value]], str]] = {
     CLOSED: _given,
     NOT_YET: _not_yet,
     IMPOSSIBLE: _impossible,
+    OVER_LIMIT: _over_limit,
     QUOTA: _quota,
     HOLDING: _holding,
     HELD: _held,

@@ -12,7 +12,6 @@ from gpulease.model import Request, Waiting
 from gpulease.planner.board import Board, Slot, refusal
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
 from gpulease.planner.limits import Ledger
-from gpulease.planner.line import party_of
 from gpulease.planner.reasons import Value, size_text, span_text
 
 FILTERS = {
@@ -35,9 +34,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(waiting: Waiting, board: Board, ledger: Ledger, now: float) -> tuple[Verdict, ...]:
-    request = waiting.request
-    gpus, share = request.gpus, request.memory is not None
-    reached = ledger.reached(party_of(waiting), request.priority, gpus, share)
+    reached = ledger.stops(waiting, board)
     return tuple(_verdict(slot, waiting, board, reached is not None, now) for slot in board.slots)
 
 

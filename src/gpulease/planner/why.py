@@ -14,7 +14,7 @@ from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
 from gpulease.planner.holds import Hold, expected_start
 from gpulease.planner.limits import Ledger, Reached
-from gpulease.planner.line import family_of, party_of, size_of
+from gpulease.planner.line import family_of, size_of
 from gpulease.planner.placement import fits_if_unheld
 from gpulease.planner.reasons import FORCED, Reason, Value
 
@@ -41,10 +41,9 @@ def why(
         return Reason(reasons.NOT_YET, {"not_before": start, "seconds": start - now})
     if not board.ever(family_of(waiting.kind, request), size_of(request)):
         return _impossible(board, waiting.kind, request)
-    gpus, share = request.gpus, request.memory is not None
-    reached = ledger.reached(party_of(waiting), request.priority, gpus, share)
+    reached = ledger.stops(waiting, board)
     if reached is not None and (waiting.bound or not waiting.forced):
-        return _quota(reached)
+        return _quota(reached, request)
     if held is not None:
         return _holding(board, held, now)
     return _devices(board, waiting, now)
@@ -63,15 +62,16 @@ def _impossible(board: Board, kind: str, request: Request) -> Reason:
     return Reason(reasons.IMPOSSIBLE, {**_amount(request), "most": most})
 
 
-def _quota(reached: Reached) -> Reason:
+def _quota(reached: Reached, request: Request) -> Reason:
     fields: dict[str, Value] = {
+        **(_amount(request) if reached.never else {}),
         "scope": reached.limit.scope,
-        "name": reached.name,
+        "name": reached.limit.name,
         "what": reached.what,
         "most": reached.most,
         "used": reached.used,
     }
-    return Reason(reasons.QUOTA, fields)
+    return Reason(reasons.OVER_LIMIT if reached.never else reasons.QUOTA, fields)
 
 
 def _holding(board: Board, held: Hold, now: float) -> Reason:

@@ -36,8 +36,8 @@ class Store(Protocol):
     ) -> list[Document]:
         """Jobs in order of their ids, or the newest first; `ids` are ranges, both ends included."""
 
-    def count_jobs(self) -> dict[str, int]:
-        """How many jobs there are in each state."""
+    def count_jobs(self) -> dict[tuple[str, int], int]:
+        """How many jobs there are in each state, of each user."""
 
     def write(self, table: str, key: str, document: Document | None) -> None:
         """Put `document` under `key`, or remove what is there when it is None. A job has `state`, `uid`, `label`."""

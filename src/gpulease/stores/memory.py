@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 
 from gpulease.stores.base import TABLES, Document, HistoryEvent
@@ -43,12 +44,9 @@ class MemoryStore:
                 found.append(job)
         return found[:most]
 
-    def count_jobs(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for body in self._tables["jobs"].values():
-            state = json.loads(body)["state"]
-            counts[state] = counts.get(state, 0) + 1
-        return counts
+    def count_jobs(self) -> dict[tuple[str, int], int]:
+        found = [json.loads(body) for body in self._tables["jobs"].values()]
+        return dict(Counter((job["state"], job["uid"]) for job in found))
 
     def forget_environments(self) -> None:
         used = {json.loads(body)["environment"] for body in self._tables["jobs"].values()}

@@ -106,8 +106,9 @@ class SqliteStore:
         rows = self._read(f"SELECT body FROM jobs {where} {order}", (*values, -1 if most is None else most))
         return [self._decoded(body) for (body,) in rows]
 
-    def count_jobs(self) -> dict[str, int]:
-        return dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
+    def count_jobs(self) -> dict[tuple[str, int], int]:
+        rows = self._read("SELECT state, uid, count(*) FROM jobs GROUP BY state, uid")
+        return {(state, uid): number for state, uid, number in rows}
 
     def forget_environments(self) -> None:
         used = "SELECT json_extract(body, '$.environment') FROM jobs"
