@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import BinaryIO
 
 from gpulease.broker.events import Key
 from gpulease.messages import Message
@@ -38,7 +39,7 @@ class Hooks:
             return
         pending, self._pending = self._pending, []
         try:
-            pid = _start(self._command, "\n".join(map(json.dumps, pending)).encode())
+            pid = _start("\n".join(map(json.dumps, (self._command, *pending))).encode())
         except OSError as trouble:
             return self._log(f"the hook on-finish could not be started: {trouble}")
         self._running = (pid, None)  # a child of ours, so the number is nobody else's until it is reaped
@@ -53,22 +54,30 @@ class Hooks:
         return True
 
 
-def _start(hook: str, lines: bytes) -> int:
-    """With the jobs in a file in memory: a pipe could make the broker wait for its reader."""
-    words = [sys.executable, "-m", "gpulease.broker.hooks", hook]
-    descriptor = os.memfd_create("jobs")
-    with open(descriptor, "r+b") as file:
-        file.write(lines)
-        file.seek(0)
+def _start(lines: bytes) -> int:
+    """With the hook and the jobs in a file in memory: a pipe could make the broker wait for its reader.
+
+    The hook may have a password in it, and everybody sees the words of a process.
+    """
+    words = [sys.executable, "-P", "-m", "gpulease.broker.hooks"]
+    with _in_memory(lines) as file:
         child = subprocess.Popen(words, stdin=file, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/")
     child.returncode = 0  # reaped by its pid elsewhere; keeps Popen from waiting for it
     return child.pid
 
 
+def _in_memory(content: bytes) -> BinaryIO:
+    file = open(os.memfd_create("hook"), "r+b")  # noqa: SIM115  # closed by the caller
+    file.write(content)
+    file.seek(0)
+    return file
+
+
 def main() -> int:
-    hook = sys.argv[1]
+    first, *lines = sys.stdin.buffer.read().splitlines()
+    hook = json.loads(first)
     tell = _post if hook.startswith(("http://", "https://")) else _run
-    for line in sys.stdin.buffer.read().splitlines():
+    for line in lines:
         trouble = tell(hook, line)
         if trouble is not None:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -79,7 +88,9 @@ def main() -> int:
 def _run(command: str, body: bytes) -> str | None:
     """Why it failed; None when it did not."""
     try:
-        code = subprocess.run(["/bin/sh", "-c", command], input=body, timeout=LONGEST).returncode
+        with _in_memory(os.fsencode(command)) as script:
+            words = ["/bin/sh", f"/proc/self/fd/{script.fileno()}"]
+            code = subprocess.run(words, input=body, timeout=LONGEST, pass_fds=[script.fileno()]).returncode
     except subprocess.TimeoutExpired:
         return f"it was ended after {LONGEST} s"
     except OSError as trouble:

@@ -299,7 +299,7 @@ def set_parameter(turn: Turn, event: Received) -> None:
     if name is not None and text is not None:
         _set(turn, event.peer, name, text)
     state = turn.state
-    rows = settings.shown(state.settings, state.policy, state.texts, state.config)
+    rows = settings.shown(state.settings, state.policy, state.texts, state.config, state.manages(event.peer.uid))
     turn.reply(event.peer, parameters=[entry for entry in rows if name in (None, entry["name"])])
 
 

@@ -35,6 +35,7 @@ class Parameter(NamedTuple):
     bounds: str
     policy: bool = True
     seed: str | None = None  # what gpulimit calls it
+    secret: bool = False  # shown to whoever may change it only
 
 
 def _part(text: str, most: float = 1) -> float:
@@ -118,7 +119,7 @@ PARAMETERS: dict[str, Parameter] = {
                                    False),
     "hide-commands": Parameter("hide_commands", _flag, "hide a job's command from other users", "on or off", False),
     "on-finish": Parameter("on_finish", _hook, "command or URL that gets each ended job as JSON", "text, or none",
-                           False),
+                           False, secret=True),
     "patience": Parameter("patience", _factor, "a request is overdue after so many times the time it declared",
                           "0 to 1000000"),
     "patience-floor": Parameter("patience_floor", parse_seconds, "nobody is overdue sooner", "a time"),
@@ -136,6 +137,7 @@ PARAMETERS: dict[str, Parameter] = {
                         "user, group or priority, whose, and how much, as user:*:gpus=4; or none"),
 }
 # fmt: on
+HIDDEN = "(hidden)"
 RENAMED = {"quotas": "limits"}  # an older name -> today's
 SEED_NAMES = {parameter.seed: name for name, parameter in PARAMETERS.items() if parameter.seed}
 
@@ -185,17 +187,18 @@ def apply(texts: Mapping[str, str], log: Callable[[str], None]) -> tuple[Setting
 
 
 def shown(
-    settings: Settings, policy: Policy, texts: Mapping[str, str], config: Mapping[str, str]
+    settings: Settings, policy: Policy, texts: Mapping[str, str], config: Mapping[str, str], secrets: bool
 ) -> list[dict[str, Any]]:
     """Each parameter as it is, and where that comes from: what was set wins over the config, that over the default."""
     rows = []
     for name, parameter in PARAMETERS.items():
         value = getattr(policy if parameter.policy else settings, parameter.field)
         source = "set" if name in texts else "config" if name in config else "default"
+        hidden = parameter.secret and not secrets and source != "default"
         rows.append(
             {
                 "name": name,
-                "value": texts.get(name) or config.get(name) or text_of(value),
+                "value": HIDDEN if hidden else texts.get(name) or config.get(name) or text_of(value),
                 "default": source == "default",
                 "from": source,
                 "meaning": parameter.meaning,
