@@ -1,4 +1,4 @@
-# `make demo` and `make test` each do their own set-up: a .venv, and a C compiler where that is permitted.
+# `make demo` and `make test` each do their own set-up: a .venv. What the system lacks, such as a C compiler, is named.
 PYTHON ?= python3
 BIN := .venv/bin
 

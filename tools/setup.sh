@@ -1,20 +1,23 @@
 #!/bin/sh
-# Makes .venv and installs $1 (`.` or `.[test]`) into it. What the system lacks is installed where that
-# is permitted, else named.
+# Makes .venv and installs $1 (`.` or `.[test]`) into it. What the system lacks is named; with GPULEASE_SETUP_APT=1
+# or CI=1, and as root, apt-get installs it.
 set -eu
 wanted=$1
 python=${PYTHON:-python3}
 
 say() { printf '%s\n' "setup: $*" >&2; }
 
-system_package() { # NAME WHAT-FOR
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        say "installing the system package $1 ($2)"
+system_packages() { # WHAT-FOR NAME...
+    what=$1
+    shift
+    if [ -n "${GPULEASE_SETUP_APT:-}${CI:-}" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        say "apt-get installs $* ($what)"
         export DEBIAN_FRONTEND=noninteractive
-        apt-get install -y -qq "$1" >/dev/null 2>&1 || { apt-get update -qq >/dev/null && apt-get install -y -qq "$1" >/dev/null; }
-    else
-        return 1
+        apt-get install -y "$@" >&2 || { apt-get update >&2 && apt-get install -y "$@" >&2; }
+        return
     fi
+    say "$what: missing. On Debian or Ubuntu run: apt-get install $*"
+    return 1
 }
 
 command -v "$python" >/dev/null 2>&1 || { say "there is no $python; install Python 3.11 or newer"; exit 1; }
@@ -26,19 +29,13 @@ has_compiler() {
     return 1
 }
 
-if ! has_compiler; then
-    if ! { system_package gcc "a C compiler, for the simulated driver library" && system_package libc6-dev "its headers"; }; then
-        case $wanted in
-            *test*) say "the tests need a C compiler: install gcc (Debian: apt-get install gcc libc6-dev)"; exit 1 ;;
-            *) say "there is no C compiler, and the demo and \`gpulease simulate\` need one: install gcc (Debian: apt-get install gcc libc6-dev)" ;;
-        esac
-    fi
+if ! has_compiler && ! system_packages "a C compiler, for simulated GPUs" gcc libc6-dev; then
+    case $wanted in *test*) exit 1 ;; esac # everything else runs without
 fi
 
 if [ ! -x .venv/bin/pip ]; then
     if ! "$python" -c 'import ensurepip' >/dev/null 2>&1; then
-        system_package python3-venv "to make a virtual environment" ||
-            { say "Python has no venv module: install python3-venv"; exit 1; }
+        system_packages "Python's venv module" python3-venv || exit 1
     fi
     rm -rf .venv
     "$python" -m venv .venv
