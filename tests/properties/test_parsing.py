@@ -15,7 +15,7 @@ from gpulease.cli.main import VERBS, load
 from gpulease.cli.parsing import REMAINDER, Irregular, Options, quick_parse
 
 LOOSE = ["0", "3,5-9", "all", "last", "", "x", "-3", "-", "1h", "running", "random", "a b"]
-OWN_PARSERS = ("broker", "pool")  # verbs of verbs, and options that exclude each other
+OWN_PARSERS = ("broker", "install", "pool", "uninstall")  # verbs of verbs, and options that exclude each other
 
 
 def options_of(verb: str) -> Options:

@@ -96,7 +96,6 @@ class ScriptedWorld:
         self.shells: dict[tuple[int, int], Key] = {}  # by job and run
         self.codes: dict[tuple[int, int], int] = {}  # noted in the journal
         self.logs: list[str] = []
-        self.removed: list[str] = []  # logs of jobs
         self.sent: list[told.Send] = []  # in the last turn
         self.launched: list[Job] = []  # in the last turn
         self.turns = 0
@@ -210,10 +209,7 @@ class ScriptedWorld:
     def _nothing(self, one: object) -> None:
         pass
 
-    _Tidy = _Hook = _Stop = _nothing
-
-    def _Remove(self, one: told.Remove) -> None:
-        self.removed += one.logs
+    _Remove = _Tidy = _Hook = _Stop = _nothing
 
     # ---------------------------------------------------------------- what the world does
 

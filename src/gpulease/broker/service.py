@@ -42,10 +42,10 @@ def socket_group_name(path: str) -> str | None:
     try:
         with open(path, "rb") as file:
             name = tomllib.load(file).get(GROUP_KEY)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
-        raise UsageError(f"{path} cannot be read: {wrong}.", "Correct that line.") from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+        raise UsageError(f"{path} cannot be read: {wrong}.", "Correct it.") from None
     if name is not None and not (isinstance(name, str) and name):
         raise UsageError(f"{GROUP_KEY} in {path} is {name!r}.", "Give the name of a group, in quotes.")
     return name

@@ -22,12 +22,13 @@ _gpulease() {
 }
 complete -o default -F _gpulease gpulease""",
     "zsh": """\
+#compdef gpulease
 _gpulease() {
     local -a found
     found=(${(f)"$(gpulease completion --words "${(@)words[2,CURRENT]}" 2>/dev/null)"})
     if (( ${#found} )); then compadd -a found; else _files; fi
 }
-compdef _gpulease gpulease""",
+if [[ $funcstack[1] == _gpulease ]]; then _gpulease "$@"; else compdef _gpulease gpulease; fi""",
     "fish": """\
 complete -c gpulease -a '(gpulease completion --words (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'""",
 }

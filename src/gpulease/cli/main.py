@@ -44,6 +44,8 @@ VERBS = {
     "doctor": ("doctor", "what is here, what is wrong, what to do"),
     "broker": ("broker", "the broker in the foreground, for this user or for everybody"),
     "stop": ("stop", "end the broker; leases stay valid"),
+    "install": ("install", "set it up as a service, for everybody or for this user"),
+    "uninstall": ("uninstall", "remove what `install` wrote"),
     "completion": ("completion", "print the script for shell completion"),
 }
 

@@ -1,0 +1,90 @@
+"""`gpulease uninstall`: remove what `install` wrote. The program itself stays, and so does what users left waiting."""
+
+from __future__ import annotations
+
+import os
+
+from gpulease.cli.install import add_options, check_words
+from gpulease.cli.parsing import ArgumentParser, Namespace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.installation.changes import Change, Target
+
+EXAMPLES = """\
+Queue, quotas and history in /var/lib/gpulease stay unless --purge is given, and
+so does every file that was edited by hand. While the broker runs, or something
+that it granted is still held, it refuses; --force goes on.
+
+examples:
+  sudo gpulease uninstall --dry-run     what would be removed
+  sudo gpulease uninstall               the service of this machine
+  gpulease uninstall --user             your own
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument("--system", action="store_true", help="the service of this machine (default for root)")
+    whose.add_argument("--user", action="store_true", help="that of this user (default for everybody else)")
+    parser.add_argument("--purge", action="store_true", help="the state and the account too")
+    add_options(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.cli.installing import has_systemd, show
+    from gpulease.installation import fitness, manifest
+    from gpulease.installation.changes import Target
+
+    arguments.user = arguments.user or not (arguments.system or arguments.root or os.geteuid() == 0)
+    arguments.system = not arguments.user
+    check_words(arguments)
+    target = Target(arguments.root or "/", arguments.force)
+    here = arguments.system and not arguments.root
+    if here and not (arguments.dry_run or arguments.force):
+        _refuse_while_in_use()
+    files = manifest.user("", os.environ) if arguments.user else manifest.system("", root=target.root)
+    changes = list(target.removable(files, arguments.purge))
+    changes += _left_by_use(changes, target, here)
+    account = "remove" if here and arguments.purge and fitness.account_exists() else None
+    if not arguments.dry_run:
+        for change in changes:
+            target.carry_out(change)
+        if account:
+            fitness.remove_account()
+    reload = f"systemctl {'--user ' if arguments.user else ''}daemon-reload"
+    then = [reload] if has_systemd() and not arguments.root else []
+    if show(arguments, target, changes, account, then) and then:
+        print(f"Then run:\n  {reload}")
+    return 0
+
+
+def _refuse_while_in_use() -> None:
+    from gpulease import places
+    from gpulease.errors import WrongState
+
+    if places.in_charge(places.SYSTEM):
+        step = (
+            "End its jobs and leases (`gpulease status`), stop it (`systemctl disable --now gpulease`), "
+            "and try again; or give --force."
+        )
+        raise WrongState("The system's broker runs, or what it granted is still held.", step)
+
+
+def _left_by_use(changes: list[Change], target: Target, here: bool) -> list[Change]:
+    """What others made: the link by which the unit was enabled, and the folder with the socket."""
+    from gpulease import places
+    from gpulease.installation.changes import Change, File
+
+    units = [
+        change.file.path for change in changes if change.action == "remove" and change.file.path.endswith(".service")
+    ]
+    wants = [
+        File(f"{os.path.dirname(unit)}/{goal}.target.wants/gpulease.service", "")
+        for unit in units
+        for goal in ("multi-user", "default")
+    ]
+    found = [link for link in wants if os.path.islink(target.path(link))]
+    run = [File(places.SYSTEM, None, data=True)] if here and os.path.isdir(places.SYSTEM) else []
+    return [Change("remove", file) for file in (*found, *run)]

@@ -1,0 +1,95 @@
+"""The one list of what an installation consists of, for the machine and for one user."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from importlib.resources import files as package_files
+from textwrap import wrap
+
+from gpulease.broker.service import CONFIG, GROUP_KEY
+from gpulease.broker.settings import PARAMETERS, Settings, text_of
+from gpulease.cli.completion import SCRIPTS
+from gpulease.installation.changes import File, sealed
+from gpulease.installation.manual import man_page
+from gpulease.planner import Policy
+
+ACCOUNT = "gpulease"
+HOME = "/var/lib/gpulease"
+COMPLETIONS = {
+    "bash": "bash-completion/completions/gpulease",
+    "zsh": "zsh/site-functions/_gpulease",
+    "fish": "fish/vendor_completions.d/gpulease.fish",
+}
+FOLDERS = [
+    File(HOME, None, 0o700, ACCOUNT, data=True),
+    File(f"{HOME}-launcher", None, 0o700, data=True),
+    File(os.path.dirname(CONFIG), None, 0o755),
+]
+CONFIG_HEAD = """\
+# Settings of gpulease. Every setting stands here with its default, commented out: to change one, remove the `#`
+# before it and give a value, then {reload}. `gpulease set` shows what is in force and where it
+# comes from. What is set with `gpulease set NAME VALUE` counts more than this file.
+"""
+
+
+def system(python: str, group: str | None = None, root: str = "/") -> list[File]:
+    unit = _template("system.service").replace("@PYTHON@", unit_word(python))
+    rows = [f"d {folder.path} {folder.mode:04o} {folder.owner} {folder.owner} -\n" for folder in FOLDERS]
+    return [
+        *FOLDERS,
+        File(CONFIG, config("run `systemctl reload gpulease`", group), settings=True),
+        File("/etc/pam.d/gpulease", sealed(_template("pam").replace("@ACCOUNT@", _pam_account(root)))),
+        File("/etc/systemd/system/gpulease.service", sealed(unit)),
+        File("/etc/tmpfiles.d/gpulease.conf", sealed("".join(rows))),
+        File("/etc/sysusers.d/gpulease.conf", sealed(f'u {ACCOUNT} - "gpulease broker" {HOME}\n')),
+        *_for_shells("/usr/local/share", "root"),
+    ]
+
+
+def user(python: str, environ: Mapping[str, str]) -> list[File]:
+    home = os.path.expanduser("~")
+    settings = environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    unit = _template("user.service").replace("@PYTHON@", unit_word(python))
+    return [
+        File(f"{settings}/gpulease/config.toml", config("restart the broker"), owner=None, settings=True),
+        File(f"{settings}/systemd/user/gpulease.service", sealed(unit), owner=None),
+        *_for_shells(environ.get("XDG_DATA_HOME") or f"{home}/.local/share", None),
+    ]
+
+
+def config(reload: str, group: str | None = None) -> str:
+    """Every setting with its meaning, from the table that the broker itself reads."""
+    lines = [CONFIG_HEAD.format(reload=reload)]
+    if reload.startswith("run"):
+        lines += ["# Only members of this group may use the socket. Without it everybody may."]
+        lines += [f'# {GROUP_KEY} = "users"\n' if group is None else f"{GROUP_KEY} = {json.dumps(group)}\n"]
+    for name, parameter in PARAMETERS.items():
+        default = text_of(getattr(Policy() if parameter.policy else Settings(), parameter.field))
+        lines += [f"# {line}" for line in wrap(f"{parameter.meaning}: {parameter.bounds}", 100)]
+        lines += [f"# {name} = {json.dumps(default)}\n"]
+    return sealed("\n".join(lines))
+
+
+def _for_shells(share: str, owner: str | None) -> list[File]:
+    scripts = [File(f"{share}/{COMPLETIONS[shell]}", sealed(f"{SCRIPTS[shell]}\n"), 0o644, owner) for shell in SCRIPTS]
+    return [*scripts, File(f"{share}/man/man1/gpulease.1", sealed(man_page(), '.\\"'), 0o644, owner)]
+
+
+def _pam_account(root: str) -> str:
+    """What this distribution asks of an account: Debian and SUSE call it so, Fedora and Arch otherwise."""
+    for name in ("common-account", "system-auth"):
+        if os.path.exists(os.path.join(root, "etc/pam.d", name)):
+            return f"include   {name}"
+    return "required  pam_unix.so"
+
+
+def unit_word(path: str) -> str:
+    """A path as a word of a unit file."""
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"' if any(letter in escaped for letter in " '\"\\;") else escaped
+
+
+def _template(name: str) -> str:
+    return package_files("gpulease.installation").joinpath("templates", name).read_text(encoding="utf-8")

@@ -1,0 +1,61 @@
+"""A mount namespace whose /etc, /run, /var/lib and /usr/local/share can be written without touching the machine's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pynvml
+import pytest
+
+import gpulease
+from support.machine import plain_environment
+from support.users import interpreter
+from support.waiting import PATIENCE
+
+PRIVATE = ("/run", "/var/lib", "/usr/local/share")
+ANYBODY = 61001
+
+
+class OwnEtc:
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gpulease-test-", dir="/var/tmp"))
+        self.folder.chmod(0o755)
+        shutil.copytree("/etc", self.folder / "etc", symlinks=True)
+        self.environ = {**plain_environment(), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(self.folder)}
+        self.python = self.make_python("opt")
+        mounts = [f"mount --bind {self.folder}/etc /etc", *(f"mount -t tmpfs -o mode=755 none {p}" for p in PRIVATE)]
+        words = ["unshare", "-m", "sh", "-c", " && ".join([*mounts, "echo ready", "exec cat"])]
+        self.keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.keeper.stdout is not None
+        if self.keeper.stdout.readline() != "ready\n":
+            self.close()
+            pytest.skip("mounting is not permitted here")
+
+    def make_python(self, name: str) -> str:
+        """A virtual environment with gpulease in it, as an administrator makes it for everybody."""
+        base = interpreter(ANYBODY)
+        venv = self.folder / name
+        subprocess.run([base, "-m", "venv", "--without-pip", str(venv)], check=True)
+        packages = next(venv.glob("lib/python*/site-packages"))
+        without = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(gpulease.__file__).parent, packages / "gpulease", ignore=without)
+        shutil.copy(pynvml.__file__, packages)
+        return str(venv / "bin" / "python")
+
+    def words(self, *words: str) -> list[str]:
+        return ["nsenter", "--mount", "--target", str(self.keeper.pid), *words]
+
+    def execute(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.words(*words), env=self.environ, cwd="/", capture_output=True, text=True, timeout=PATIENCE
+        )
+
+    def run(self, *words: str, python: str | None = None) -> subprocess.CompletedProcess[str]:
+        return self.execute(python or self.python, "-m", "gpulease", *words)
+
+    def close(self) -> None:
+        self.keeper.communicate()
+        shutil.rmtree(self.folder)

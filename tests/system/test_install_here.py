@@ -1,0 +1,109 @@
+"""`gpulease install --system` on a machine, in a mount namespace: the account, the owners, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from support.other_users import needs_root
+from support.own_etc import ANYBODY, OwnEtc
+from support.users import becoming
+
+pytestmark = needs_root
+
+
+@pytest.fixture(scope="module", name="shared")
+def one_machine() -> Iterator[OwnEtc]:
+    machine = OwnEtc()
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def machine(shared: OwnEtc) -> Iterator[OwnEtc]:
+    yield shared
+    done = shared.run("uninstall", "--system", "--purge", "--force")
+    assert done.returncode == 0, done.stderr
+    left = shared.execute("sh", "-c", "find /etc /var/lib /run /usr/local/share -name '*gpulease*'; id gpulease")
+    assert left.stdout == ""
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert [word for word in words if word not in done.stderr] == []
+
+
+def test_the_account_and_the_owners(machine: OwnEtc) -> None:
+    done = machine.run("install", "--system")
+    assert done.returncode == 0, done.stderr
+    account = machine.execute("getent", "passwd", "gpulease").stdout.strip().split(":")
+    assert (account[5], account[6].rpartition("/")[2]) == ("/var/lib/gpulease", "nologin")
+    assert 0 < int(account[2]) < 1000
+    seen = machine.execute("stat", "-c", "%a %U:%G", "/var/lib/gpulease", "/var/lib/gpulease-launcher", "/etc/gpulease")
+    assert seen.stdout.splitlines() == ["700 gpulease:gpulease", "700 root:root", "755 root:root"]
+    again = machine.run("install", "--system", "--json")
+    told = json.loads(again.stdout)
+    assert (told["account"], {row["action"] for row in told["files"]}) == (None, {"none"})
+
+
+def test_what_to_run_next_depends_on_systemd(machine: OwnEtc) -> None:
+    done = machine.run("install", "--system")
+    command = f"{machine.python} -I -m gpulease broker --system"
+    assert "There is no systemd here" in done.stdout
+    assert f"@reboot root {command}" in done.stdout
+    machine.execute("mkdir", "-p", "/run/systemd/system")
+    told = json.loads(machine.run("install", "--system", "--json").stdout)
+    machine.execute("rm", "-r", "/run/systemd")
+    assert told["next"] == ["systemctl daemon-reload", "systemctl enable gpulease", "systemctl restart gpulease"]
+
+
+def test_only_root_installs_and_everybody_may_try(machine: OwnEtc) -> None:
+    words = [*becoming(ANYBODY), machine.python, "-m", "gpulease", "install", "--system"]
+    refused(machine.execute(*words), 77, "Only root", "--user")
+    assert machine.execute(*words, "--dry-run").returncode == 0
+
+
+def test_a_group_that_does_not_exist_changes_nothing(machine: OwnEtc) -> None:
+    refused(machine.run("install", "--system", "--group", "no-such-group"), 1, "no-such-group", "groupadd")
+    assert machine.execute("ls", "/etc/gpulease").returncode != 0
+
+
+def test_a_python_that_others_cannot_run_is_refused(machine: OwnEtc) -> None:
+    closed = machine.make_python("closed")
+    (machine.folder / "closed").chmod(0o700)
+    refused(machine.run("install", "--system", python=closed), 1, "Other users cannot run", "/opt/gpulease")
+    refused(machine.run("install", "--system", "--python", "/no/such/python"), 1, "/no/such/python")
+
+
+def test_a_python_that_others_can_change_is_refused(machine: OwnEtc) -> None:
+    """Its code would run as root: installing with sudo from a user's own environment gave that user the machine."""
+    theirs = machine.make_python("theirs")
+    os.chown(machine.folder / "theirs", ANYBODY, ANYBODY)
+    refused(machine.run("install", "--system", python=theirs), 1, f"user {ANYBODY} can change", "/opt/gpulease")
+    os.chown(machine.folder / "theirs", 0, 0)
+    (machine.folder / "theirs" / "lib").chmod(0o777)
+    refused(machine.run("install", "--system", python=theirs), 1, "everybody can change")
+
+
+def test_a_read_only_etc_is_said(machine: OwnEtc) -> None:
+    machine.run("install", "--system")
+    machine.execute("rm", "/etc/pam.d/gpulease")
+    assert machine.execute("mount", "-o", "remount,bind,ro", "/etc").returncode == 0
+    done = machine.run("install", "--system")
+    machine.execute("mount", "-o", "remount,bind,rw", "/etc")
+    refused(done, 1, "/etc/pam.d/gpulease", "Read-only file system")
+
+
+def test_uninstall_refuses_while_something_is_held(machine: OwnEtc) -> None:
+    """A broker that ends takes its socket away, unless what it granted is still held."""
+    machine.run("install", "--system")
+    bind = "import os, socket; os.mkdir('/run/gpulease'); socket.socket(socket.AF_UNIX).bind('/run/gpulease/socket')"
+    assert machine.execute(machine.python, "-c", bind).returncode == 0
+    refused(machine.run("uninstall"), 1, "still held", "--force")
+    assert machine.run("uninstall", "--dry-run").returncode == 0
+    assert machine.execute("test", "-e", "/etc/systemd/system/gpulease.service").returncode == 0
+    assert machine.run("uninstall", "--force").returncode == 0
+    assert machine.execute("test", "-e", "/run/gpulease").returncode != 0
