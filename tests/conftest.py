@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.machine import Machine, plain_environment
+from support.machine import Machine, listener_at, plain_environment
 
 from gpulease.simulation.state import create
 
@@ -31,6 +32,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         machine = Machine(tmp_path)
         machine.environ["GPULEASE_DIR"] = f"{short}/dir"
         yield machine
+        if (broker := listener_at(f"{short}/dir")) is not None:  # it would put its folder back
+            os.kill(broker, signal.SIGKILL)
 
 
 @pytest.fixture

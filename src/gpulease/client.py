@@ -149,13 +149,16 @@ def find(only: str | None = None) -> tuple[socket.socket, places.Place] | None:
         if only not in (None, place.state):
             continue
         connected = _try(place.run)
+        if connected is None and (elsewhere := places.moved_to(place)) is not None:
+            connected = _try(elsewhere)
         if connected is not None:
             return connected, place
-        if only is None and place.kind != "own" and places.in_charge(place.run):
+        if only is None and places.in_charge(place):
             kind, whose = place.kind, places.owner(place.run)
             raise BrokerUnavailable(
-                f"The {kind} broker of {whose} at {place.run} is down, and what it granted is still held.",
-                f"Have {whose} start it again (`gpulease broker --{kind}`), or set GPULEASE_DIR to have your own.",
+                f"The {kind} broker of {whose} at {place.run} is down, and while it is nobody else grants.",
+                f"Have {whose} start it again (`gpulease broker --{kind}`) or remove {place.run}; "
+                "or set GPULEASE_DIR to have your own.",
             )
     return None
 

@@ -21,6 +21,7 @@ SYSTEM = "/run/gpulease"
 SYSTEM_STATE = "/var/lib/gpulease"
 SHARED = "/tmp/gpulease"
 SOCKET = "socket"
+LOCK = "broker.lock"
 READY = b"1"  # what a broker tells whoever started it
 LONGEST_SOCKET = 100  # sun_path holds 108 bytes
 
@@ -172,13 +173,33 @@ def distrust(directory: str, owners: set[int] | None = None) -> str | None:
     return None
 
 
-def in_charge(directory: str) -> bool:
-    """Whether a broker served here and did not end with nothing held: its socket is still there."""
+def in_charge(place: Place) -> bool:
+    """Whether a broker for everybody that does not run keeps others from granting.
+
+    The system's does until root removes its folder. A shared one does if it did not end with nothing held: its socket
+    is still there.
+    """
+    if place.kind == "system":
+        return read_kind(place.run) == "system" and distrust(place.run, {0}) is None
+    if place.kind == "own":
+        return False
     try:
-        left = os.lstat(socket_path(directory))
-        return stat.S_ISSOCK(left.st_mode) and left.st_uid == os.lstat(directory).st_uid and distrust(directory) is None
+        left, folder = os.lstat(socket_path(place.run)), os.lstat(place.run)
+        return stat.S_ISSOCK(left.st_mode) and left.st_uid == folder.st_uid and distrust(place.run) is None
     except OSError:
         return False
+
+
+def moved_to(place: Place) -> str | None:
+    """The run folder in which a user's broker was when it last listened, if it is another than this session's."""
+    if place.kind != "own" or place.state == place.run or distrust(place.state, {os.geteuid()}):
+        return None
+    try:
+        with open(place.kept(LOCK), "rb") as file:
+            told = os.fsdecode(file.read(LONGEST_SOCKET))
+    except OSError:
+        return None
+    return told if os.path.isabs(told) and told != place.run else None
 
 
 def owner(directory: str) -> str:

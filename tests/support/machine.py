@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,16 @@ def plain_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(OURS) and not name.lower().endswith("_proxy")
     }
+
+
+def listener_at(directory: str) -> int | None:
+    """The pid of the broker that listens there, by the kernel's word."""
+    with socket.socket(socket.AF_UNIX) as connected:
+        try:
+            connected.connect(f"{directory}/socket")
+        except OSError:
+            return None
+        return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 class Machine:

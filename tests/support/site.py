@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -16,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.machine import Machine
+from support.machine import Machine, listener_at
 from support.raw import Raw
 from support.waiting import PATIENCE, wait_for_end, wait_until
 
@@ -82,12 +80,7 @@ class Site(Machine):
 
     def broker_pid(self) -> int | None:
         """Who listens now, by the kernel's word."""
-        with socket.socket(socket.AF_UNIX) as connected:
-            try:
-                connected.connect(f"{self.directory}/socket")
-            except OSError:
-                return None
-            return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+        return listener_at(self.directory)
 
     def kill_broker(self) -> bool:
         """With -9, if there is one."""
@@ -125,14 +118,19 @@ class Site(Machine):
 
     def _none_left(self) -> bool:
         """Whoever still runs for this folder, the broker above all, is killed; a folder is only ever one test's."""
-        mark = f"{MARK}={self.folder}".encode()
-        left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _environ(pid)]
+        left = marked(self.folder)
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         return not left
+
+
+def marked(folder: Path) -> list[int]:
+    """All processes that were started for a site, however indirectly."""
+    mark = f"{MARK}={folder}".encode()
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _environ(pid)]
 
 
 def _environ(pid: int) -> list[bytes]:

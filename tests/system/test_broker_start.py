@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
+from support.users import becoming, interpreter
 from support.waiting import wait_for_end, wait_until
+
+from gpulease.broker.home import lock_name
 
 
 def starts(site: Site) -> int:
-    return site.log().count("serves")
+    return site.log().count("broker of kind")
 
 
 def test_twenty_clients_at_once_start_exactly_one_broker(site: Site) -> None:
@@ -185,13 +188,56 @@ def test_a_python_that_cannot_run_the_broker_is_reported(site: Site) -> None:
 
 
 @pytest.mark.parametrize("loss", ["socket", "folder"])
-def test_a_broker_that_cannot_be_reached_any_more_ends(site: Site, loss: str) -> None:
-    """As after `gpulease simulate`, which removes its machine; and a lock held for ever would keep the next out."""
+def test_a_broker_that_cannot_be_reached_any_more_ends_if_nothing_is_held(site: Site, loss: str) -> None:
     pid = site.ensure_broker()
-    holder = site.holder()
     if loss == "socket":
         os.unlink(f"{site.directory}/socket")
-        assert [lease["pid"] for lease in site.status()["leases"]] == [holder.pid]
     else:
         shutil.rmtree(site.directory)
     wait_for_end(pid)
+
+
+def test_a_broker_ends_with_the_machine_that_it_simulates(site: Site) -> None:
+    pid = site.ensure_broker()
+    site.holder()
+    for folder in (site.state, site.directory):
+        shutil.rmtree(folder)
+    wait_for_end(pid)
+
+
+@pytest.mark.parametrize("loss", ["socket", "folder", "lock"])
+def test_what_is_removed_under_a_broker_is_put_back_and_nothing_is_granted_twice(site: Site, loss: str) -> None:
+    """Before, the next command started a second broker, which knew nothing of what the first had granted."""
+    pid = site.ensure_broker()
+    holder = site.holder("-n", "4")
+    if loss == "folder":
+        shutil.rmtree(site.directory)
+    else:
+        os.unlink(f"{site.directory}/{'socket' if loss == 'socket' else 'broker.lock'}")
+    assert site.run("get", "--no-wait").returncode == 75
+    assert [lease["pid"] for lease in site.status()["leases"]] == [holder.pid]
+    assert site.broker_pid() == pid
+    wait_until(lambda: all(os.path.exists(f"{site.directory}/{name}") for name in ("state.db", "broker.lock")))
+    site.kill_broker()
+    assert site.run("get", "--no-wait").returncode == 75
+    assert [lease["pid"] for lease in site.status()["leases"]] == [holder.pid]
+
+
+SQUAT = """
+import socket, sys
+name = socket.socket(socket.AF_UNIX); name.bind(sys.argv[1].replace("@", chr(0)))
+if sys.argv[2] == "listens":
+    name.listen()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
+@pytest.mark.parametrize("manner", ["listens", "is silent"])
+def test_another_user_who_takes_the_brokers_name_keeps_nobody_out(site: Site, manner: str) -> None:
+    name = lock_name(site.directory).replace("\0", "@")
+    squatter = site.popen([*becoming(61666), interpreter(61666), "-c", SQUAT, name, manner], cwd="/")
+    assert squatter.stdout is not None
+    assert squatter.stdout.readline() == "ready\n"
+    assert site.run("get", "--owner", str(os.getpid())).stdout == "0\n"

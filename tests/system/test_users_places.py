@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
-from support.site import MARK, Site
-from support.users import PATHS, User, becoming, interpreter, shared_cache
+from support.island import ASK, Island, gpulease
+from support.site import Site
+from support.users import User
 from support.waiting import wait_until
-
-import gpulease as gpulease_package
 
 FIRST, SECOND, THIRD = 61001, 61002, 61666
 
@@ -160,55 +158,6 @@ def test_system_needs_root(site: Site) -> None:
 
 # -------------------------------------------------------------------- which broker is found
 
-ASK = "from gpulease.client import Client; c = Client({start}); print(c.place.kind, c.place.run)"
-
-
-def gpulease(*words: str) -> list[str]:
-    return ["-m", "gpulease", *words]
-
-
-class Island:
-    """A mount namespace with a /run, a /tmp and a /var/lib of its own, where nothing says which broker to use."""
-
-    def __init__(self) -> None:
-        if any(path.startswith(("/tmp/", "/run/")) for path in (sys.prefix, gpulease_package.__file__)):
-            pytest.skip("this checkout lies in a folder that the test covers with one of its own")
-        self.site = Site(shared=True, base="/var/tmp")
-        self.environ = {k: v for k, v in self.site.environ.items() if not k.startswith(("GPULEASE_", "XDG_", "TMP"))}
-        self.environ |= {**PATHS, MARK: str(self.site.folder)}
-        self.environ["XDG_CACHE_HOME"] = shared_cache(self.site)
-        self.simulated = {"GPULEASE_SIMULATION": str(self.site.state)}
-        mounts = "mount -t tmpfs -o mode=755 none /run && mount -t tmpfs -o mode=1777 none /tmp"
-        mounts += " && mount -t tmpfs -o mode=755 none /var/lib"
-        self.keeper = self.site.popen(
-            ["unshare", "-m", "sh", "-c", f"{mounts} && echo ready && exec cat"], env=self.environ
-        )
-        assert self.keeper.stdout is not None
-        if self.keeper.stdout.readline() != "ready\n":
-            pytest.skip("mounting is not permitted here")
-
-    def words(self, uid: int, words: list[str]) -> list[str]:
-        return ["nsenter", "--mount", "--target", str(self.keeper.pid), *becoming(uid), interpreter(uid), *words]
-
-    def home(self, uid: int) -> dict[str, str]:
-        home = self.site.folder / f"home-{uid}"
-        if not home.exists():
-            home.mkdir()
-            os.chown(home, uid, uid)
-        return {"HOME": str(home)}
-
-    def run(self, uid: int, words: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-        environ = {**self.environ, **self.home(uid), **more}
-        return subprocess.run(self.words(uid, words), env=environ, cwd="/", capture_output=True, text=True, timeout=60)
-
-    def broker(self, uid: int, *words: str) -> subprocess.Popen[str]:
-        environ = {**self.environ, **self.home(uid), **self.simulated}
-        return self.site.popen(self.words(uid, gpulease("broker", *words)), cwd="/", env=environ)
-
-    def found(self, uid: int, start: bool = False) -> str:
-        done = self.run(uid, ["-c", ASK.format(start=start)], **self.simulated if start else {})
-        return done.stdout.strip() or done.stderr.splitlines()[-1]
-
 
 @pytest.fixture
 def island() -> Iterator[Island]:
@@ -231,6 +180,9 @@ def test_clients_find_the_systems_broker_then_a_shared_one_then_their_own(island
     assert '"kind": "system"' in told
     island.run(FIRST, gpulease("release", "0"))
     system.terminate()
+    system.wait()
+    assert "is down" in island.found(FIRST)  # nobody falls through to another user's, though nothing is held
+    island.run(0, ["-c", "import shutil; shutil.rmtree('/run/gpulease')"])
     wait_until(lambda: island.found(FIRST) == "shared /tmp/gpulease")
     shared.terminate()
     wait_until(lambda: "No broker" in island.found(FIRST))

@@ -6,16 +6,15 @@ Clients start it so at their first need; people use `gpulease broker`. A lock on
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import socket
 import sys
 from collections.abc import Sequence
 
 from gpulease import places
 from gpulease.broker.config import config_of
+from gpulease.broker.home import Home
 from gpulease.broker.server import Server, listen_to_signals
-from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted, StateError
+from gpulease.errors import GpuleaseError, NotPermitted, StateError
 from gpulease.messages import error
 from gpulease.probes.detect import deadline_seconds
 from gpulease.stores.disks import network_filesystem
@@ -41,35 +40,29 @@ def main(words: Sequence[str] | None = None) -> int:
 def serve(kind: str, ready: int, idle: float | None) -> None:
     """Serve until stopped. A byte on the descriptor `ready` tells that clients may come."""
     try:
-        server, lock = _prepare(place_of(kind))
+        server, home = _prepare(place_of(kind))
     except GpuleaseError as trouble:
         _tell(ready, pack(error(trouble)))
         raise
     _tell(ready, places.READY)
     server.run(idle)
     server.log("broker ended")
-    os.close(lock)
+    home.close()
 
 
-def _prepare(place: places.Place) -> tuple[Server, int]:
+def _prepare(place: places.Place) -> tuple[Server, Home]:
     os.umask(0o077)  # what is for everybody is made so one by one
     config = config_of(place.kind, os.environ).read()
-    places.prepare_both(place)
-    try:
-        lock = _lock(place)
-        _keep_private(place.kept("state.db"))
-        network = network_filesystem(place.state)
-        store = SqliteStore(place.kept("state.db"), network is not None)
-        places.write_kind(place.run, place.kind)
-        listener = _listen(places.socket_path(place.run), everyone=place.kind != "own")
-    except OSError as trouble:
-        what = f"{trouble.strerror}: {trouble.filename}" if trouble.filename else trouble.strerror
-        raise StateError(f"The broker cannot start in {place.state!r}: {what}.") from None
-    server = Server(listener, store, place, deadline_seconds(os.environ), config)
+    home = Home(place)
+    home.enter()
+    _keep_private(place.kept("state.db"))
+    network = network_filesystem(place.state)
+    store = SqliteStore(place.kept("state.db"), network is not None)
+    server = Server(home, store, deadline_seconds(os.environ), config)
     listen_to_signals(server)
     where = f"{place.state}, which is on {network}: each commit is forced there" if network else place.state
     server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {where}")
-    return server, lock
+    return server, home
 
 
 def _keep_private(path: str) -> None:
@@ -93,32 +86,6 @@ def place_of(kind: str) -> places.Place:
     if kind == "system" and os.geteuid() != 0:
         raise NotPermitted("Only root may run the system's broker.", "Use --shared instead.")
     return places.of_kind(kind, os.environ)
-
-
-def _lock(place: places.Place) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(place.kept("broker.lock"), flags, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BrokerUnavailable(
-            f"A broker already serves {place.run!r}.", "Use it, or end it with `gpulease stop`.", serving=1
-        ) from None
-    return descriptor
-
-
-def _listen(path: str, everyone: bool) -> socket.socket:
-    """Bound under another name and moved into place: a socket that can be seen can be used."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    fresh = f"{path}.{os.getpid()}"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(fresh)  # of a broker that had our pid and died in this moment
-    listener.bind(fresh)
-    os.chmod(fresh, 0o666 if everyone else 0o600)
-    listener.listen(1024)
-    listener.setblocking(False)
-    os.rename(fresh, path)
-    return listener
 
 
 def _after(words: list[str], option: str) -> str | None:

@@ -56,6 +56,13 @@ class Clients:
         self.heard = False  # whether anybody said anything since this was last set to False
         poll.register(listener.fileno(), select.EPOLLIN)
 
+    def listen_at(self, listener: socket.socket) -> None:
+        """From now on; who is connected stays so."""
+        self._poll.unregister(self._listener.fileno())
+        self._listener.close()
+        self._listener = listener
+        self._poll.register(listener.fileno(), 0 if self._full else select.EPOLLIN)
+
     @property
     def waiting(self) -> bool:
         """Whether there are messages to be handled."""

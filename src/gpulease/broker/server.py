@@ -31,6 +31,7 @@ from gpulease.broker.core import Core
 from gpulease.broker.core_state import About
 from gpulease.broker.errands import Errands
 from gpulease.broker.events import Event, Key
+from gpulease.broker.home import Home
 from gpulease.broker.hooks import Hooks
 from gpulease.broker.hostmemory import HostMemory
 from gpulease.broker.neighbours import SafeGpuLock
@@ -72,18 +73,17 @@ class Host:
 
 
 class Server:
-    def __init__(
-        self, listener: socket.socket, store: Store, place: places.Place, deadline: float, config: Config
-    ) -> None:
+    def __init__(self, home: Home, store: Store, deadline: float, config: Config) -> None:
         _raise_file_limit()
+        place = home.place
         self._poll = select.epoll()
-        self._store, self._place, self._config = store, place, config
+        self._store, self._home, self._config = store, home, config
         self._clock = _clock(store)
         self._events: list[Event] = []
         self._alarms: list[tuple[float, str, str]] = []
         self._running = True
         self._wakers: tuple[socket.socket, ...] = ()
-        self._clients = Clients(self._poll, listener, self._events.append, self.log)
+        self._clients = Clients(self._poll, home.listen(), self._events.append, self.log)
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
         self._checks: list[int] = []  # revisions for which the sampler was asked to check devices
@@ -91,8 +91,8 @@ class Server:
         self._errands = Errands(self._poll, self.log)
         self._runner = Runner(place.state, self._errands, self._events.append)
         self._hooks = Hooks(self._watch, self.log)
-        self._home_seen = time.monotonic()
-        self._home = _inode(places.socket_path(place.run))
+        self._house_kept = time.monotonic()
+        self._house_trouble = ""
         host = Host(self._clock, lambda one: DOES[type(one)](self, one))
         self._core = Core(store, host, self._about(place), config.texts)
         self._carry_out(self._core.load(self._clock.now()))
@@ -133,16 +133,34 @@ class Server:
         return max(0.0, min(moments)) + 0.0005
 
     def _keep_house(self, now: float) -> bool:
-        """Whether the socket is gone, or another's: nobody can come any more, and the next broker needs the lock."""
-        if now - self._home_seen < HOUSEKEEPING:
+        """Whether the broker is needed no more: somebody removed its folders, and nothing is held."""
+        if now - self._house_kept < HOUSEKEEPING:
             return False
-        self._home_seen = now
+        self._house_kept = now
         self._reaper.sweep()
         self._store.shrink()
         for key in self._reaper.look_again():
             self._ended(key, already=True)
         self._clients.let_in()
-        return _inode(places.socket_path(self._place.run)) != self._home
+        if not self._home.whole and (self._home.deserted or not self._core.busy):
+            return True
+        self._put_back()
+        return False
+
+    def _put_back(self) -> None:
+        """What somebody removed and the next client or the next broker needs."""
+        trouble = ""
+        try:
+            if not self._home.whole:
+                self._clients.listen_at(self._home.put_back())
+                self._core.state.about = self._core.state.about._replace(directory=self._home.place.run)
+                self.log(f"what had been removed is put back; broker serves {self._home.place.run}")
+            self._store.keep()
+        except GpuleaseError as error:
+            trouble = error.what
+        if trouble and trouble != self._house_trouble:
+            self.log(trouble)
+        self._house_trouble = trouble
 
     def _dispatch(self, descriptor: int, flags: int) -> None:
         try:
@@ -278,8 +296,7 @@ class Server:
         busy = self._core.busy
         self._store.close()
         if not busy:
-            with contextlib.suppress(OSError):  # a place without a socket holds nothing: others may grant
-                os.unlink(places.socket_path(self._place.run))
+            self._home.leave()
 
 
 DOES: dict[type, Callable[[Server, Any], None]] = {
@@ -311,14 +328,6 @@ def _clock(store: Store) -> Clock:
     store.write("facts", "clock", {"boot_id": boot_id, "offset": clock.offset})
     store.commit()
     return clock
-
-
-def _inode(path: str) -> tuple[int, int] | None:
-    try:
-        seen = os.stat(path)
-    except OSError:
-        return None
-    return seen.st_dev, seen.st_ino
 
 
 def _raise_file_limit() -> None:

@@ -60,6 +60,9 @@ class Store(Protocol):
 
     def events(self, since: float, most: int) -> list[HistoryEvent]: ...
 
+    def keep(self) -> None:
+        """See that the next broker finds what was committed: what was written to a file that was removed is lost."""
+
     def shrink(self) -> None:
         """Give a little of the room that nothing takes any more back to the disk."""
 

@@ -82,6 +82,9 @@ class MemoryStore:
     def events(self, since: float, most: int) -> list[HistoryEvent]:
         return [event for event in self._events if event.time >= since][-most:]
 
+    def keep(self) -> None:
+        pass
+
     def shrink(self) -> None:
         pass
 

@@ -119,12 +119,11 @@ class SqliteStore:
         rows = self._read(f"SELECT CAST({column} AS TEXT), body FROM {_known(table)}")
         return {key: self._decoded(body) for key, body in rows}
 
-    def _check_file(self) -> None:
-        """What is written to a file that was removed is not on disk."""
+    def keep(self) -> None:
         try:
             there = os.stat(self._path)
         except OSError:
-            return self.put_back()
+            return self._put_back()
         if (there.st_dev, there.st_ino) != self._file:
             raise StateError(
                 f"The state file {self._path!r} was replaced while the broker ran.",
@@ -132,8 +131,8 @@ class SqliteStore:
             )
         return None
 
-    def put_back(self) -> None:
-        """Where its file was removed: all that is known, written to the path again. The old file is still open."""
+    def _put_back(self) -> None:
+        """All that is known, written to the path again. The file that was removed is still open."""
         fresh = f"{self._path}.new"
         try:
             _remove(fresh)
@@ -160,7 +159,7 @@ class SqliteStore:
     def _execute(self, statement: str, values: tuple[object, ...] = ()) -> None:
         try:
             if not self._open:
-                self._check_file()
+                self.keep()
                 self._database.execute("BEGIN IMMEDIATE")
                 self._open = True
             self._database.execute(statement, values)

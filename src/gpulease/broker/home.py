@@ -1,0 +1,174 @@
+"""The folders that a broker lives in: made, locked, listened in, and put back when somebody removed them.
+
+Whoever has the locks is the only broker. There are three, since one alone can be got round. The file in the state
+folder goes with that folder. The file in the run folder is the one that brokers of earlier versions lock. And a name
+that is no file (an abstract socket) stays as long as the broker lives, whatever is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import socket
+import time
+
+from gpulease import places
+from gpulease.errors import BrokerUnavailable, StateError
+from gpulease.identity import peer
+from gpulease.simulation.activate import directory_from_environment
+
+NAMED = 1.0  # seconds for whoever has the name to listen at it
+
+
+class Home:
+    def __init__(self, place: places.Place) -> None:
+        self.place = place
+        self._machine = directory_from_environment(os.environ)  # a simulated one
+        self._locks: dict[str, int] = {}  # by path: the descriptor that has it
+        self._name: socket.socket | None = None
+        self._socket: tuple[int, int] | None = None
+
+    def enter(self) -> None:
+        """Make the folders and become the only broker in them, or say who is."""
+        places.prepare_both(self.place)
+        paths = [os.path.join(folder, places.LOCK) for folder in (self.place.state, self.place.run)]
+        try:
+            self._take_name()
+            for path in paths:
+                self._lock(path)
+        except OSError as trouble:
+            raise _cannot(self.place, trouble) from None
+        for path in set(self._locks) - set(paths):  # of a run folder that is gone
+            os.close(self._locks.pop(path))
+
+    def listen(self) -> socket.socket:
+        """Where clients come in; told in the lock's file, for those who look in another run folder."""
+        place = self.place
+        try:
+            places.write_kind(place.run, place.kind)
+            listener = _listen(places.socket_path(place.run), everyone=place.kind != "own")
+            descriptor = self._locks[place.kept(places.LOCK)]
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, os.fsencode(place.run), 0)
+        except OSError as trouble:
+            raise _cannot(place, trouble) from None
+        self._socket = _inode(places.socket_path(place.run))
+        return listener
+
+    @property
+    def whole(self) -> bool:
+        """Whether the next client and the next broker find what they look for."""
+        locked = all(_inode(path) == _inode(descriptor) for path, descriptor in self._locks.items())
+        return locked and _inode(places.socket_path(self.place.run)) == self._socket
+
+    @property
+    def deserted(self) -> bool:
+        """Whether the devices themselves are gone: `gpulease simulate` has ended."""
+        return self._machine is not None and not self._machine.exists()
+
+    def put_back(self) -> socket.socket:
+        """Everything but the database. After a logout there may be another run folder."""
+        if self.place.kind == "own":
+            self.place = places.own(os.environ)
+        self.enter()
+        return self.listen()
+
+    def leave(self) -> None:
+        """A place without a socket holds nothing: others may grant."""
+        if _inode(places.socket_path(self.place.run)) == self._socket:
+            with contextlib.suppress(OSError):
+                os.unlink(places.socket_path(self.place.run))
+
+    def close(self) -> None:
+        for descriptor in self._locks.values():
+            os.close(descriptor)
+        if self._name is not None:
+            self._name.close()
+
+    # ---------------------------------------------------------------- locks
+
+    def _lock(self, path: str) -> None:
+        held = self._locks.get(path)
+        if held is not None and _inode(path) == _inode(held):
+            return
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise _serving(self.place) from None
+        if held is not None:
+            os.close(held)
+        self._locks[path] = descriptor
+
+    def _take_name(self) -> None:
+        """A stranger who has it keeps nobody out: then the files are the only locks."""
+        if self._name is not None:
+            return
+        name, until = lock_name(self.place.state), time.monotonic() + NAMED
+        while True:
+            taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            try:
+                taken.bind(name)
+                taken.listen(1024)
+                self._name = taken
+                return
+            except OSError:
+                taken.close()
+            holder = _uid_at(name)
+            if holder in (0, os.geteuid()):
+                raise _serving(self.place)
+            if holder is not None or time.monotonic() > until:
+                return
+            time.sleep(0.01)
+
+
+def lock_name(state: str) -> str:
+    folder = hashlib.sha256(os.fsencode(os.path.realpath(state))).hexdigest()
+    return f"\0gpulease/{os.geteuid()}/{folder[:40]}"
+
+
+def _uid_at(name: str) -> int | None:
+    """Who listens at that name, by the kernel's word; None when nobody does who can be asked."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(name)
+            return peer(asking)[1]
+        except OSError:
+            return None
+
+
+def _serving(place: places.Place) -> BrokerUnavailable:
+    return BrokerUnavailable(
+        f"A broker already serves {place.run!r}.", "Use it, or end it with `gpulease stop`.", serving=1
+    )
+
+
+def _cannot(place: places.Place, trouble: OSError) -> StateError:
+    what = f"{trouble.strerror}: {trouble.filename}" if trouble.filename else trouble.strerror
+    return StateError(f"The broker cannot start in {place.state!r}: {what}.")
+
+
+def _listen(path: str, everyone: bool) -> socket.socket:
+    """Bound under another name and moved into place: a socket that can be seen can be used."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    fresh = f"{path}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(fresh)  # of a broker that had our pid and died in this moment
+    listener.bind(fresh)
+    os.chmod(fresh, 0o666 if everyone else 0o600)
+    listener.listen(1024)
+    listener.setblocking(False)
+    os.rename(fresh, path)
+    return listener
+
+
+def _inode(path: str | int) -> tuple[int, int] | None:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino
