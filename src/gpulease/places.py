@@ -176,16 +176,18 @@ def distrust(directory: str, owners: set[int] | None = None) -> str | None:
 def in_charge(place: Place) -> bool:
     """Whether a broker for everybody that does not run keeps others from granting.
 
-    The system's does until root removes its folder. A shared one does if it did not end with nothing held: its socket
-    is still there.
+    The system's does until root removes its folder. A shared one does while its socket is left.
     """
     if place.kind == "system":
         return read_kind(place.run) == "system" and distrust(place.run, {0}) is None
-    if place.kind == "own":
-        return False
+    return place.kind == "shared" and socket_left(place.run)
+
+
+def socket_left(directory: str) -> bool:
+    """Whether a broker served here and did not end with nothing held."""
     try:
-        left, folder = os.lstat(socket_path(place.run)), os.lstat(place.run)
-        return stat.S_ISSOCK(left.st_mode) and left.st_uid == folder.st_uid and distrust(place.run) is None
+        left, folder = os.lstat(socket_path(directory)), os.lstat(directory)
+        return stat.S_ISSOCK(left.st_mode) and left.st_uid == folder.st_uid and distrust(directory) is None
     except OSError:
         return False
 

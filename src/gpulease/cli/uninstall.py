@@ -64,7 +64,7 @@ def _refuse_while_in_use() -> None:
     from gpulease import places
     from gpulease.errors import WrongState
 
-    if places.in_charge(places.SYSTEM):
+    if places.socket_left(places.SYSTEM):
         step = (
             "End its jobs and leases (`gpulease status`), stop it (`systemctl disable --now gpulease`), "
             "and try again; or give --force."
