@@ -59,17 +59,16 @@ class Held:
         return variables(self.devices)
 
     def release(self) -> None:
-        """Give back. A second time, or in a forked child, it does nothing."""
+        """Give back. A second time, or in a forked child, it does nothing; when it fails, it is still held."""
         if self._released or os.getpid() != self._pid:
             return
-        self._released = True
         self._occupied.clear()
         try:
             thread_client.ask("release", self.directory, what=[self.id])
         except NotFound:
             pass  # it ended in the meantime, by the clock or by somebody's hand
-        finally:
-            _environment.leave(self)  # last: whoever waits for the devices is in more of a hurry
+        self._released = True
+        _environment.leave(self)  # last: whoever waits for the devices is in more of a hurry
 
     def __enter__(self) -> Held:
         return self
@@ -108,6 +107,8 @@ class _Environment:
 
     def leave(self, lease: Held) -> None:
         with self._lock:
+            if lease not in self._held:
+                return  # two threads gave it back at once
             newest = self._held[-1] is lease
             self._held.remove(lease)
             if newest:

@@ -135,7 +135,7 @@ def test_each_bug_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> No
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=400,
+                max_examples=1500,
                 stateful_step_count=100,
                 deadline=None,
                 database=None,

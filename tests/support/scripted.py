@@ -96,6 +96,7 @@ class ScriptedWorld:
         self.shells: dict[tuple[int, int], Key] = {}  # by job and run
         self.codes: dict[tuple[int, int], int] = {}  # noted in the journal
         self.logs: list[str] = []
+        self.removed: list[str] = []  # logs of jobs
         self.sent: list[told.Send] = []  # in the last turn
         self.launched: list[Job] = []  # in the last turn
         self.turns = 0
@@ -209,7 +210,10 @@ class ScriptedWorld:
     def _nothing(self, one: object) -> None:
         pass
 
-    _Remove = _Tidy = _Hook = _Stop = _nothing
+    _Tidy = _Hook = _Stop = _nothing
+
+    def _Remove(self, one: told.Remove) -> None:
+        self.removed += one.logs
 
     # ---------------------------------------------------------------- what the world does
 

@@ -9,8 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+from support.queue_site import alive
 from support.site import HOLD, Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
-from support.waiting import wait_until
+from support.waiting import wait_for_end, wait_until
 
 ALL = [0, 1, 2, 3]
 HANGS = "3"  # seconds: the process that asks the driver has to start in them too
@@ -88,7 +89,8 @@ def test_a_driver_that_fails_to_start_is_told_and_asked_again(site: Site) -> Non
 
 def sampler_of(site: Site) -> int:
     pid = wait_until(site.broker_pid)
-    return int(wait_until(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text().split())[0])
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return wait_until(lambda: list(filter(alive, map(int, children.read_text().split()))))[0]
 
 
 def test_a_sampler_that_is_killed_is_started_again(site: Site) -> None:
@@ -99,6 +101,42 @@ def test_a_sampler_that_is_killed_is_started_again(site: Site) -> None:
         assert site.run("run", "--wait", "30s", "--", "true").returncode == 0
     wait_until(lambda: devices_of(site, "free") == ALL)
     wait_until(lambda: site.status()["trouble"] is None)
+
+
+def test_a_sampler_that_dies_before_the_first_sample_costs_nobody_its_wait(site: Site) -> None:
+    """The question is asked again of the next one; before, who would have waited without end was refused."""
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "60"
+    site.ensure_broker()
+    site.set("fault.hang=1")
+    waiting = site.start("run", "--", "echo", "mine")
+    os.kill(sampler_of(site), signal.SIGKILL)
+    site.set("fault.hang=0")
+    assert waiting.communicate(timeout=60)[0] == "mine\n"
+
+
+def test_a_sampler_that_keeps_dying_is_told_as_what_it_is(site: Site) -> None:
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "60"
+    site.ensure_broker()
+    site.set("fault.hang=1")
+    refused = site.start("run", "--", "true")
+    first = sampler_of(site)
+    os.kill(first, signal.SIGKILL)
+    os.kill(wait_until(lambda: pid if (pid := sampler_of(site)) != first else None), signal.SIGKILL)
+    assert "keeps ending unexpectedly" in refused.communicate(timeout=60)[1]
+    assert refused.returncode == 69
+
+
+def test_a_sampler_ends_with_its_broker_while_the_driver_hangs(site: Site) -> None:
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "60"
+    site.ensure_broker()
+    site.status()
+    site.set("fault.hang=1")
+    sampler = sampler_of(site)
+    with site.raw() as raw:
+        raw.acquire(1)
+        assert site.raw().ask("ping")  # the driver was asked
+        site.kill_broker()
+    wait_for_end(sampler)
 
 
 def test_a_sampler_that_is_stopped_counts_as_a_driver_that_hangs(site: Site) -> None:

@@ -206,6 +206,40 @@ def test_owners_that_end_and_reservations_that_run_out_on_a_full_disk_are_ended_
     wait_until(lambda: {0, 1} <= set(devices_of(site, "free")))
 
 
+RELEASES = """
+import os, sys, gpulease
+lease = gpulease.acquire()
+print(lease.id, flush=True)
+sys.stdin.readline()
+while True:
+    try:
+        lease.release()
+        break
+    except gpulease.errors.StateError:
+        print("full", "CUDA_VISIBLE_DEVICES" in os.environ, flush=True)
+        sys.stdin.readline()
+print("released", "CUDA_VISIBLE_DEVICES" in os.environ, flush=True)
+"""
+
+
+def test_a_release_that_fails_on_a_full_disk_can_be_repeated(site: Site, small: Path) -> None:
+    program = site.python(RELEASES)
+    assert program.stdin is not None
+    assert program.stdout is not None
+    id = program.stdout.readline().strip()
+    ballast = fill(small)
+    use_up(site)
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert program.stdout.readline() == "full True\n"  # it is still held
+    ballast.unlink()
+    wait_until(lambda: site.run("get", "--owner", str(os.getpid()), "--mem", "1M").returncode == 0)
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert program.stdout.readline() == "released False\n"
+    assert id not in [lease["id"] for lease in site.status()["leases"]]
+
+
 def test_a_broker_that_finds_the_disk_full_says_so_and_starts_later(site: Site, small: Path) -> None:
     ballast = fill(small)
     done = site.run("get", "--owner", str(os.getpid()))

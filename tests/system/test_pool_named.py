@@ -184,3 +184,19 @@ def test_a_pool_of_that_name_is_not_started_twice(started: Machine) -> None:
     done = started.run("pool", "start", "sums")
     assert done.returncode == 2
     assert "already running" in done.stderr
+
+
+def test_a_pool_whose_process_is_stopped_is_named_and_hides_no_other(started: Machine) -> None:
+    pid = started.json("pool", "ls")["pools"][0]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        words = [started.words("pool", "ls"), started.words("pool", "stop", "sums")]
+        pipe = subprocess.PIPE
+        asked = [subprocess.Popen(each, env=started.environ, stdout=pipe, stderr=pipe, text=True) for each in words]
+        told = [(*process.communicate(timeout=60), process.returncode) for process in asked]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert [code for *_, code in told] == [0, 1]
+    for _, error, _ in told:
+        assert f"process {pid}, does not answer" in error
+        assert "Traceback" not in error

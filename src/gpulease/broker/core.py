@@ -9,11 +9,11 @@ Not here: sockets, processes, files and the clock, which are the edge (server.py
 from __future__ import annotations
 
 import traceback  # now: when it is needed there may be no descriptor left to load it
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from gpulease.broker import events as happened
-from gpulease.broker import granting, job_ends, recovery, requesting, subscribing, verbs
+from gpulease.broker import full_disk, granting, job_ends, recovery, requesting, subscribing, verbs
 from gpulease.broker.core_state import NOTHING, About, State
 from gpulease.broker.events import Event, Received
 from gpulease.broker.instructions import Alarm, Instruction, Send, WriteLog
@@ -109,7 +109,8 @@ class Core:
             HANDLERS[type(event)](turn, event)
             turn.run_deferred()
         except GpuleaseError as trouble:
-            if not isinstance(event, Received) or self.state.changes.count != changes:
+            changed = self.state.changes.count != changes
+            if not isinstance(event, Received) or isinstance(trouble, StateError) or changed:
                 raise
             del turn.instructions[instructions:]
             turn.send(event.peer, error(trouble))
@@ -153,6 +154,8 @@ class Core:
 
     def _failed(self, event: Event, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Who asked is told. What happened in the world has happened, and is written when that is possible again."""
+        if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)):
+            return
         told = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
         if not isinstance(trouble, GpuleaseError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
@@ -164,6 +167,21 @@ class Core:
             yield Alarm(now + RETRY_DISK, "late")
         else:
             yield WriteLog(f"{event!r} could not be handled: {told.what}")
+
+    def _without_disk(self, event: Event, now: float) -> Generator[Instruction, None, bool]:
+        """Whether it was done in memory, to be written later."""
+        turn = self._turn(now)
+        try:
+            ended = full_disk.act(turn, event)
+            self.state.commit()
+        except Exception:
+            self._undo()
+            return False
+        yield from turn.instructions
+        self._late += [happened.Due("write-job", str(id)) for id in ended]
+        if ended:
+            yield Alarm(now + RETRY_DISK, "late")
+        return bool(ended)
 
     def _cannot_conclude(self, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""
@@ -267,6 +285,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "plan": lambda turn, id: turn.state.touch(),
     "late": lambda turn, id: None,
     "time-limit": job_ends.over_time,
+    "write-job": full_disk.write,
     "grace": job_ends.grace_over,
     "trees": lambda turn, id: job_ends.look_at_trees(turn),
     "tidy": lambda turn, id: job_ends.tidy(turn),

@@ -108,10 +108,15 @@ def kill(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
 
 def over_time(turn: Turn, id: str) -> None:
     job = turn.state.running.get(int(id))
-    if job is None or job.started is None or job.time_limit is None or job.ending is not None:
-        return
-    if job.started + job.time_limit <= turn.now:
-        kill(turn, job, f"its time limit of {job.time_limit:g} s was over")
+    why = None if job is None else why_over_time(turn, job)
+    if job is not None and why is not None:
+        kill(turn, job, why)
+
+
+def why_over_time(turn: Turn, job: Job) -> str | None:
+    if job.started is None or job.time_limit is None or job.ending is not None:
+        return None
+    return f"its time limit of {job.time_limit:g} s was over" if job.started + job.time_limit <= turn.now else None
 
 
 def grace_over(turn: Turn, id: str) -> None:

@@ -177,16 +177,21 @@ def _forget_one(turn: Turn, job: Job) -> None:
 
 def forget(turn: Turn, gone: list[Job]) -> None:
     """Remove ended jobs and what the queue itself wrote for them."""
-    logs: dict[int, list[str]] = {}
     for job in gone:
         turn.state.forget_job(job)
         turn.job_changed(job.id, job.state, None)
+    remove_logs(turn, gone)
+    if gone:
+        turn.state.store.forget_environments()
+
+
+def remove_logs(turn: Turn, gone: list[Job]) -> None:
+    logs: dict[int, list[str]] = {}
+    for job in gone:
         if job.log == default_log(turn.state, job.uid, job.id):
             logs.setdefault(job.uid, []).append(job.log)
     for uid, paths in logs.items():
         turn.emit(Remove(uid, tuple(paths)))
-    if gone:
-        turn.state.store.forget_environments()
 
 
 # -------------------------------------------------------------------- its processes

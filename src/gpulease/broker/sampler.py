@@ -1,6 +1,7 @@
 """The child that talks to the driver, so that the broker's loop never waits on one.
 
-Reads a line for each question, `all` or `check UUID …`, and answers with one message. It ends when the broker does.
+Reads a line for each question, `all` or `check UUID …`, and answers with one message. It ends when the broker does,
+also while it waits for a driver that hangs.
 Nobody but the broker starts it: `python -m gpulease.broker.sampler`.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 from gpulease import identity
 from gpulease.errors import GpuleaseError
+from gpulease.execution import end_with
 from gpulease.messages import error
 from gpulease.model import Device, Process, Sample
 from gpulease.probes.detect import Detected
@@ -21,6 +23,7 @@ LARGEST = 16 << 20  # bytes of an answer: thousands of processes
 
 
 def main() -> int:
+    end_with(os.getppid())  # who waits in a driver that hangs reads no end of file
     probe = Detected(os.environ)
     try:
         for line in sys.stdin.buffer:

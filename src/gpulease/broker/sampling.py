@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from gpulease.broker.sampler import LARGEST
-from gpulease.errors import DriverError, DriverHangs, GpuleaseError, ProtocolError
+from gpulease.errors import DriverError, DriverHangs, GpuleaseError
 from gpulease.errors import by_code as error_by_code
 from gpulease.wire import Message, Unpacker
 
@@ -28,6 +28,7 @@ class Sampling:
         self._questions: list[str] = []  # the first one is under way
         self._due: float | None = None
         self._failures = 0
+        self._again = False  # the question under way has ended a child already
         self._not_before = 0.0
         self._not_started: GpuleaseError | None = None
         self.trouble: GpuleaseError = DriverHangs("The GPU driver does not answer.")  # the last one
@@ -58,17 +59,27 @@ class Sampling:
         assert self._child.stdout is not None
         data = os.read(self._child.stdout.fileno(), READ)
         if not data:
-            return [self._failed(now, ProtocolError("The process that reads the driver ended unexpectedly."))]
+            return self._child_ended(now)
         answers: list[Message | GpuleaseError] = []
         for message in self._unpacker.feed(data):
             self._questions.pop(0)
-            self._failures = 0
+            self._failures, self._again = 0, False
             answers.append(_judge(message))
         if answers:  # else a part of a long one
             self._due = None
             if self._questions:
                 self._send(now)
         return answers
+
+    def _child_ended(self, now: float) -> list[Message | GpuleaseError]:
+        """Another one is asked the same: it may have been killed. If that ends too, something is wrong."""
+        if self._questions and not self._again:
+            self._again = True
+            self.close()
+            self._send(now)
+            return []
+        what = "The process that reads the GPU driver keeps ending unexpectedly."
+        return [self._failed(now, DriverError(what, "See the broker's log: the driver's library may be damaged."))]
 
     def overdue(self, now: float) -> GpuleaseError:
         """Give up on the question under way."""
@@ -111,7 +122,7 @@ class Sampling:
     def _failed(self, now: float, trouble: GpuleaseError) -> GpuleaseError:
         self.close()
         self._questions.clear()
-        self._due = None
+        self._due, self._again = None, False
         self._failures += 1
         self.trouble = trouble
         self._not_before = now + min(LONGEST_PAUSE, 0.5 * 2**self._failures)

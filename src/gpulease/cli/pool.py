@@ -214,13 +214,16 @@ def _names() -> list[str]:
 
 
 def _status(name: str) -> dict[str, Any] | None:
-    from gpulease.errors import PoolClosed
+    from gpulease.errors import PoolClosed, PoolError
     from gpulease.pool.pool_places import ask
 
     try:
         return ask(name, "status")
     except (NotFound, PoolClosed, ConnectionError):
         return None  # its process was killed; the socket is only a file
+    except PoolError as error:
+        print(f"gpulease: {error}", file=sys.stderr)  # the others are shown all the same
+        return None
 
 
 def _row(told: dict[str, Any]) -> tuple[str, ...]:

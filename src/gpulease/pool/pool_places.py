@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from gpulease import places
-from gpulease.errors import NotFound, NotPermitted, PoolClosed, UsageError
+from gpulease.errors import NotFound, NotPermitted, PoolClosed, PoolError, UsageError
 from gpulease.identity import peer
 from gpulease.pool import frames
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
 ENDING = 5.0  # seconds for a pool that was stopped to be gone
-ANSWER = 30.0  # seconds
+ANSWER = 10.0  # seconds for an answer, which needs no worker
 
 
 def check_name(name: str) -> str:
@@ -116,12 +116,16 @@ def ask(name: str, verb: str, **more: Any) -> dict[str, Any]:
     """One question to a named pool, one answer."""
     with connect(name) as connected:
         connected.settimeout(ANSWER)
-        connected.sendall(frames.pack_json({"do": verb, **more}))
         receiver = frames.Receiver(connected)
         try:
+            connected.sendall(frames.pack_json({"do": verb, **more}))
             while not (received := receiver.receive()):
                 pass
         except EOFError:
             raise PoolClosed(f"The pool {name!r} ended while it was asked.") from None
+        except TimeoutError:
+            pid = peer(connected)[0]
+            step = f"It may be stopped or stuck: `kill -CONT {pid}` lets it go on, `kill -KILL {pid}` ends it."
+            raise PoolError(f"The pool {name!r}, process {pid}, does not answer.", step) from None
     answer: dict[str, Any] = json.loads(received[0].body)["ok"]
     return answer

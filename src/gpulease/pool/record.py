@@ -16,6 +16,7 @@ import hashlib
 import os
 import pickle
 import re
+import shlex
 import sys
 import warnings
 from collections import Counter
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
-from gpulease.errors import StateError, UsageError
+from gpulease.errors import NotPermitted, StateError, UsageError
 from gpulease.pool.items import Item
 from gpulease.pool.pickling import Packed, has_its_name, pack_whole
 
@@ -69,8 +70,10 @@ class Record:
 
     def read(self, name: str) -> Any:
         try:
-            with open(self.folder / name, "rb") as file:
+            with open(self.folder / name, "rb", opener=_open_own) as file:
                 return pickle.load(file)
+        except NotPermitted:
+            raise
         except (Exception, SystemExit) as error:
             raise StateError(
                 f"The result {name!r} cannot be read: {type(error).__name__}: {error}.",
@@ -111,14 +114,29 @@ class Record:
 def make_folder(folder: str | os.PathLike[str]) -> Path:
     try:
         path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(0o755, parents=True, exist_ok=True)
+        seen = path.stat()
     except TypeError:
         raise UsageError(f"results is {folder!r}.", "Give the path of a folder.") from None
     except (FileExistsError, NotADirectoryError):
         raise UsageError(f"{str(folder)!r} for results is not a folder.", "Give a folder, or a new path.") from None
     except OSError as error:
         raise StateError(f"The folder {str(folder)!r} for results cannot be made: {error.strerror}.") from None
+    if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
+        text = (
+            f"The folder {str(folder)!r} for results can be written by others, and what is read there could run code."
+        )
+        raise NotPermitted(text, f"chmod go-w {shlex.quote(str(folder))}, if it is yours; else give another.")
     return path
+
+
+def _open_own(path: str, flags: int) -> int:
+    """A pickle can run any code when it is read, so only one's own is."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW)
+    if os.fstat(descriptor).st_uid != os.geteuid():
+        os.close(descriptor)
+        raise NotPermitted(f"The result {path!r} belongs to another user.", "Remove that file and run again.")
+    return descriptor
 
 
 # -------------------------------------------------------------------- a name for what a value holds

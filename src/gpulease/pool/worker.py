@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpulease.errors import GpuleaseError, NotGranted
+from gpulease.execution import end_with
 from gpulease.pool import context, frames
 from gpulease.pool.failures import short_of
 from gpulease.pool.frames import Receiver
@@ -26,7 +27,6 @@ from gpulease.pool.session import Session
 if TYPE_CHECKING:
     from gpulease.leases import Held
 
-PR_SET_PDEATHSIG = 1
 CONTROL = 3
 
 Told = dict[str, Any]
@@ -34,21 +34,12 @@ Told = dict[str, Any]
 
 def main(parent: int) -> None:
     os.closerange(CONTROL + 1, os.sysconf("SC_OPEN_MAX"))  # what the parent's libraries left open
-    _end_with(parent)
+    end_with(parent)
     _leave_a_guard()
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
     WorkerLoop(socket.socket(fileno=CONTROL)).serve()
-
-
-def _end_with(parent: int) -> None:
-    """The kernel ends this process with the thread that started it, even in the midst of a long call."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it was gone before the kernel was asked
 
 
 def _leave_a_guard() -> None:
