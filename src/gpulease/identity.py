@@ -49,6 +49,16 @@ def subordinate(uid: int, path: str = "/etc/subuid") -> str | None:
     return None
 
 
+def uid_of(name: str) -> int | None:
+    """The user of that name, or with that number."""
+    import pwd
+
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        return int(name) if name.isascii() and name.isdecimal() and len(name) < 12 else None
+
+
 def has_account(uid: int) -> bool:
     import pwd
 

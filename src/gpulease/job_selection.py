@@ -1,4 +1,4 @@
-"""PURE: which jobs a verb is about: ids, ranges, `all`, `last`, a label, a state. The same for every verb."""
+"""PURE: which jobs a verb is about: ids, ranges, `all`, `last`, a label, a state, a user. The same for every verb."""
 
 from __future__ import annotations
 
@@ -18,26 +18,34 @@ if TYPE_CHECKING:
 STATES = ("waiting", "held", "running", "paused", "complete", "failed", "invalid", "killed", "lost")
 ENDED = STATES[4:]
 ALONE = ("all", "last")
+EVERYBODY = "*"
 MANY = 100  # ids that are named one by one; of more, the broker need not say which of them is missing
 MISSING = "No such job"
 FORM = "Write 3, 5-9, 3,5-9, `all` or `last`."
 
 
 def selection(
-    jobs: Iterable[Named], label: str | None = None, state: str | None = None, required: bool = True
+    jobs: Iterable[Named],
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    mine: bool = False,
+    required: bool = True,
 ) -> Selection:
+    """One's own jobs, but for ids, and for verbs that only look; those of `user`, "*" being everybody."""
     given = list(jobs)
     words = [word for one in given for inner in _listed(one) for word in _words(inner, "A job")]
-    if label == "" or (given and not words):  # an unset variable must not turn `some` into `all`
-        what = "label" if label == "" else "id"
+    empty = [what for what, value in (("label", label), ("user", user)) if value == ""]
+    if empty or (given and not words):  # an unset variable must not turn `some` into `all`
+        what = empty[0] if empty else "id"
         raise UsageError(f"No job was named: the {what} is empty.", "It may be an unset variable.")
     if state is not None and state not in STATES:
         raise UsageError(f"The state is {state!r}.", f"Give one of {', '.join(STATES)}.")
-    if not words and label is None and state is None:
+    if not words and label is None and state is None and user in (None, EVERYBODY) and not mine:
         if required:
             raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, a label or a state.")
         return {}
-    select: Selection = {"label": label, "state": state}
+    select: Selection = {"label": label, "state": state, "user": user, "mine": mine or None}
     if words == ["last"]:
         select["last"] = True
     elif words and words != ["all"]:
@@ -102,7 +110,8 @@ def named(error: NotFound, select: Selection) -> NotFound:
         return error
     label = f" with the label {select['label'][:40]!r}" if "label" in select else ""
     state = f" in the state {select['state']}" if "state" in select else ""
-    return NotFound(f"{MISSING}{label}{state}.", error.next_step)
+    user = f" of {select['user'][:40]}" if select.get("user", EVERYBODY) != EVERYBODY else ""
+    return NotFound(f"{MISSING}{user}{label}{state}.", error.next_step)
 
 
 def ranges(ids: Iterable[int]) -> str:

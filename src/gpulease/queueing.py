@@ -1,6 +1,6 @@
 """The verbs of the queue, for the command line and for Python alike: each asks the broker and gives its reply.
 
-Jobs are chosen in the same way by all: ids, ranges as "5-9", jobs, "all", "last", and `label` or `state`.
+Jobs are chosen in the same way by all: ids, ranges as "5-9", jobs, "all", "last", and `label`, `state` or `user`.
 """
 
 from __future__ import annotations
@@ -38,53 +38,58 @@ def ask(verb: str, select: Selection, **fields: Any) -> Any:
 # ---------------------------------------------------------------------- acting
 
 
-def kill(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+def kill(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
     """End jobs, with all that they started."""
-    return _act("kill", jobs, label, state)
+    return _act("kill", jobs, label, state, user)
 
 
-def rm(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+def rm(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
     """Remove jobs from the queue; a running one is killed first."""
-    return _act("rm", jobs, label, state)
+    return _act("rm", jobs, label, state, user)
 
 
-def retry(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+def retry(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
     """Queue ended jobs again."""
-    return _act("retry", jobs, label, state)
+    return _act("retry", jobs, label, state, user)
 
 
-def start(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+def start(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
     """Start waiting jobs now, past the policy, but never on a device of another."""
-    return _act("start", jobs, label, state)
+    return _act("start", jobs, label, state, user)
 
 
-def _act(verb: str, jobs: tuple[Named, ...], label: str | None, state: str | None) -> Done:
-    done: Done = ask(verb, selection(jobs, label, state))
+def _act(verb: str, jobs: tuple[Named, ...], label: str | None, state: str | None, user: str | None) -> Done:
+    done: Done = ask(verb, selection(jobs, label, state, user))
     return done
 
 
-def pause(*jobs: Named, label: str | None = None, state: str | None = None, queue: bool = False) -> Done:
+def pause(
+    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, queue: bool = False
+) -> Done:
     """Stop jobs for a while; with `queue` start no more jobs."""
-    return _pause_or_resume("pause", jobs, label, state, queue)
+    return _pause_or_resume("pause", selection(jobs, label, state, user, required=False), queue)
 
 
-def resume(*jobs: Named, label: str | None = None, state: str | None = None, queue: bool = False) -> Done:
+def resume(
+    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, queue: bool = False
+) -> Done:
     """Let paused or held jobs go on; with `queue` start jobs again."""
-    return _pause_or_resume("resume", jobs, label, state, queue)
+    return _pause_or_resume("resume", selection(jobs, label, state, user, required=False), queue)
 
 
-def _pause_or_resume(verb: str, jobs: tuple[Named, ...], label: str | None, state: str | None, queue: bool) -> Done:
-    if not queue:
-        return _act(verb, jobs, label, state)
-    if jobs or label is not None or state is not None:
+def _pause_or_resume(verb: str, select: Selection, queue: bool) -> Done:
+    if select and queue:
         raise UsageError("`queue` is about all jobs, and some were named too.", "Leave one of the two out.")
-    thread_client.ask(verb, queue=True)
-    return {"ids": [], "skipped": []}
+    if queue:
+        thread_client.ask(verb, queue=True)
+        return {"ids": [], "skipped": []}
+    done: Done = ask(verb, select or selection(()))  # which says that none was named
+    return done
 
 
-def clean(*jobs: Named, label: str | None = None, state: str | None = None) -> Done:
+def clean(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
     """Forget ended jobs, by default all, and the logs that the queue made for them."""
-    select = selection(jobs, label, state, required=False)
+    select = selection(jobs, label, state, user, required=False)
     try:
         done: Done = ask("clean", select)
         return done
@@ -117,17 +122,25 @@ def set(name: str | None = None, value: str | None = None) -> list[ParameterRow]
 
 
 def ls(
-    *jobs: Named, label: str | None = None, state: str | None = None, all: bool = False, most: int | None = None
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    all: bool = False,
+    most: int | None = None,
+    mine: bool = False,
 ) -> Listing:
     """What runs, what waits and why, what ended, and how many there are of each."""
-    select = selection(jobs, label, state, required=False)
+    select = selection(jobs, label, state, user, mine, required=False)
     told: Listing = ask("ls", select, all=all, most=most or (1000 if all or select else 50))
     return told
 
 
-def show(*jobs: Named, label: str | None = None, state: str | None = None, environment: bool = False) -> list[JobRow]:
+def show(
+    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, environment: bool = False
+) -> list[JobRow]:
     """All about jobs."""
-    told: list[JobRow] = ask("show", selection(jobs, label, state), environment=environment)["jobs"]
+    told: list[JobRow] = ask("show", selection(jobs, label, state, user), environment=environment)["jobs"]
     return told
 
 
@@ -149,11 +162,12 @@ def wait(
     *jobs: Named,
     label: str | None = None,
     state: str | None = None,
+    user: str | None = None,
     timeout: float | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[JobEnd]:
     """How each job ended, through restarts of the broker. `progress` hears how many of how many have."""
-    select = selection(jobs, label, state)
+    select = selection(jobs, label, state, user)
     until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
     ended: dict[int, JobEnd] = {}
     try:

@@ -108,13 +108,15 @@ def submit(
     return SubmittedJob(added["first"])
 
 
-def edit(*jobs: Named, label: str | None = None, state: str | None = None, **changes: Any) -> Done:
+def edit(
+    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, **changes: Any
+) -> Done:
     """Change jobs that wait or are held. What is not given stays; None takes back what there was.
 
     `gpus mem name devices exclude min_memory max_leases priority duration at`, `command cwd retry time_limit after
     after_any job_name note` as for `submit`, and `new_label`.
     """
-    select = selection(jobs, label, state)
+    select = selection(jobs, label, state, user)
     strange = sorted(set(changes) - CHANGEABLE)
     if strange:
         raise UsageError(f"A job has no {strange[0]!r} that can be changed.", "See the reference of `edit`.")

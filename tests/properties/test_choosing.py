@@ -14,7 +14,7 @@ ranges = st.tuples(st.integers(0, 10**6), st.integers(0, 1000)).map(lambda pair:
 
 
 def chosen(*words: str, label: str | None = None, state: str | None = None, required: bool = True) -> dict[str, object]:
-    return selection(words, label, state, required)
+    return selection(words, label, state, required=required)
 
 
 @given(st.lists(ranges, min_size=1, max_size=8), st.booleans())

@@ -117,6 +117,9 @@ class ScriptedWorld:
     def groups_of(self, uid: int) -> tuple[str, ...]:
         return ("users",)
 
+    def uid_of(self, name: str) -> int | None:
+        return int(name.removeprefix("user"))
+
     def has_account(self, uid: int) -> bool:
         return True
 

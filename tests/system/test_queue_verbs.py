@@ -120,7 +120,7 @@ def test_start_passes_quotas_but_never_a_lease_of_another(queue: QueueSite) -> N
     assert "limit" in wait_until(lambda: queue.job(second)["why_waiting"])
     queue.act("start", second)
     queue.until(second, "running")
-    third = queue.shell(BLOCK, {"gpus": 3})
+    third = queue.shell(BLOCK, {"gpus": 3}, hold=True)
     queue.act("start", third)
     assert queue.job(third)["state"] == "waiting"
     go(queue)

@@ -1,4 +1,4 @@
-"""What each request about jobs does. One function a verb; each acts on one's own jobs, root's on all."""
+"""What each request about jobs does. One function a verb; each acts on one's own jobs, root's on those it names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotFound, NotPermitted, UsageError, WrongState
 from gpulease.job import Job
+from gpulease.job_selection import EVERYBODY
 from gpulease.messages import Message
 from gpulease.model import Waiting
 
@@ -21,7 +22,7 @@ SHOWN = 50
 SHOWN_ENDED = 10
 MOST_SHOWN = 5000  # of one answer, which must fit a message
 MOST_RANGES = 500
-CHOICES = {"ids", "all", "last", "label", "state"}
+CHOICES = {"ids", "all", "last", "label", "state", "user", "mine"}
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
 INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "bound", "met")
@@ -30,16 +31,18 @@ INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "pl
 
 
 def chosen(turn: Turn, peer: Peer, select: Message, states: tuple[str, ...] = (), look: bool = False) -> list[Job]:
-    """The jobs that a selection names: ids and ranges, all, last, a label, a state.
+    """The jobs that a selection names: ids and ranges, all, last, a label, a state, a user.
 
-    One's own, unless root asks, or somebody who only wants to `look`.
+    Only root may change others', and has to name them: by ids, a user, or "*" for every user. All may `look`.
     """
-    everyone = look or peer.uid == 0
     ranges = _ranges(select)
-    label, state = select.get("label"), select.get("state")
-    if not all(value is None or (isinstance(value, str) and is_text(value)) for value in (label, state)):
-        raise UsageError("The choice of jobs is not right.", "Give the label and the state as text.")
-    uid = None if everyone or ranges else peer.uid
+    label, state, user = (select.get(name) for name in ("label", "state", "user"))
+    if not all(value is None or (isinstance(value, str) and is_text(value)) for value in (label, state, user)):
+        raise UsageError("The choice of jobs is not right.", "Give the label, the state and the user as text.")
+    everyone = look or peer.uid == 0
+    if user == EVERYBODY and not everyone:
+        raise NotPermitted("Only root may do that to the jobs of every user.", "Leave --all-users out.")
+    uid = _whose(turn, peer, select, user, look or bool(ranges))
     last = bool(select.get("last"))
     rows = turn.state.store.jobs((state,) if state else states, uid, label, ranges, 1 if last else None, last)
     found = [turn.state.running.get(row["id"]) or jobs.read(row) for row in rows]
@@ -49,6 +52,18 @@ def chosen(turn: Turn, peer: Peer, select: Message, states: tuple[str, ...] = ()
     if not mine:
         raise NotPermitted(f"Job {found[0].id} belongs to {found[0].user}.", "Only its user or root may do that.")
     return mine
+
+
+def _whose(turn: Turn, peer: Peer, select: Message, user: str | None, others: bool) -> int | None:
+    """The user whose jobs are meant; None for all of them."""
+    if select.get("mine") or (user is None and not others):
+        return peer.uid
+    if user is None or user == EVERYBODY:
+        return None
+    uid = turn.world.uid_of(user)
+    if uid is None:
+        raise NotFound(f"There is no user {user[:40]!r}.", "Check the name.")
+    return uid
 
 
 def _ranges(select: Message) -> list[tuple[int, int]]:
@@ -144,7 +159,7 @@ def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
 def _ids(turn: Turn, peer: Peer, select: Message) -> None:
     """One's own, without anything about them: there may be a hundred thousand."""
     try:
-        found = [job.id for job in chosen(turn, peer, select) if job.uid == peer.uid]
+        found = [job.id for job in chosen(turn, peer, {**select, "mine": True})]
     except NotFound:
         found = []
     turn.reply(peer, ids=found)

@@ -65,6 +65,9 @@ class Host:
             self._groups[uid] = identity.group_names(uid)
         return self._groups[uid]
 
+    def uid_of(self, name: str) -> int | None:
+        return identity.uid_of(name)
+
     def has_account(self, uid: int) -> bool:
         return identity.has_account(uid)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.choosing import add_choice, add_everybody, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.job_selection import ENDED, ranges, selection
 
@@ -24,6 +24,7 @@ class Act:
     def configure(self, parser: ArgumentParser) -> None:
         parser.epilog = self._examples
         add_choice(parser)
+        add_everybody(parser)
         if self._queue is not None:
             parser.add_argument("--queue", action="store_true", help=self._queue)
 
@@ -62,6 +63,7 @@ examples:
   gpulease kill 3,5-9
   gpulease kill all
   gpulease kill --label sweep1
+  sudo gpulease kill --user ada     all that ada queued
 """,
 )
 rm = Act(

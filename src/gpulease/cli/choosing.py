@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
-from gpulease.job_selection import STATES
+from gpulease.errors import UsageError
+from gpulease.job_selection import EVERYBODY, STATES
 
 
 def add_choice(parser: ArgumentParser, more: str = "") -> None:
@@ -11,7 +12,18 @@ def add_choice(parser: ArgumentParser, more: str = "") -> None:
     parser.add_argument("--label", action="once", help="jobs with this label")
     states = f"jobs in this state: {', '.join(STATES[:-1])} or {STATES[-1]}"
     parser.add_argument("--state", action="once", choices=STATES, metavar="STATE", help=states)
+    parser.add_argument("--user", action="once", metavar="NAME", help="jobs of this user; others' are root's to change")
+
+
+def add_everybody(parser: ArgumentParser) -> None:
+    """For verbs that change jobs: of root, `all` is root's own unless this is said."""
+    parser.add_argument("--all-users", action="store_true", help="jobs of every user, for root; else only one's own")
 
 
 def filters(arguments: Namespace) -> dict[str, Any]:
-    return {"label": arguments.label, "state": arguments.state}
+    user = arguments.user
+    if getattr(arguments, "all_users", False):
+        if user is not None:
+            raise UsageError("--user and --all-users were both given.", "Leave one of the two out.")
+        user = EVERYBODY
+    return {"label": arguments.label, "state": arguments.state, "user": user}

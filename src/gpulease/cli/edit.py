@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gpulease.cli.acting import say
-from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.choosing import add_choice, add_everybody, filters
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.job_fields import job_changes
 from gpulease.job_selection import selection
@@ -44,6 +44,7 @@ CLEARED = ("mem", "min_memory", "name", "time_limit", "after", "after_any", "at"
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser)
+    add_everybody(parser)
     parser.set_defaults(command_behind=True)
     for options, value, text in NUMBERS:
         parser.add_argument(*options, type=int, metavar=value, help=text)

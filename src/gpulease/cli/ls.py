@@ -39,6 +39,7 @@ COLOURS = {
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser)
+    parser.add_argument("--mine", action="store_true", help="one's own jobs")
     parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
     parser.add_argument("--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000)")
     add_json(parser)
@@ -48,13 +49,13 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import ls
 
     most = at_least(1, "--most", arguments.most)
-    told = ls(*arguments.ids, **filters(arguments), all=arguments.all, most=most)
+    told = ls(*arguments.ids, **filters(arguments), all=arguments.all, most=most, mine=arguments.mine)
     if arguments.json:
         return print_json(told, 2)
     from gpulease.cli.render import Terminal
 
     terminal = Terminal()
-    chosen = arguments.ids or arguments.label or arguments.state
+    chosen = arguments.ids or arguments.mine or any(filters(arguments).values())
     more = [] if chosen else _more(told, arguments.all, terminal)
     print("\n".join([*_lines(told, terminal), *more]))
     return 0
