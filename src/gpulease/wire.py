@@ -126,10 +126,14 @@ class Unpacker:
 
 
 def _decode(body: bytes) -> Message:
+    text = body.decode("utf-8", "surrogateescape")
     try:
-        message = _read(body.decode("utf-8", "surrogateescape"))
+        message = _read(text)
+        # Half a letter, which no encoding can carry, must get nowhere. It comes as an escape only, which we never send.
+        if "\\u" in text:
+            _encode(message).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError):
-        raise ProtocolError("A message is not JSON.") from None
+        raise ProtocolError("A message is not JSON, or not text.") from None
     if not isinstance(message, dict):
         raise ProtocolError("A message is not a JSON object.")
     return message

@@ -79,6 +79,27 @@ def test_leases_are_found_again_by_a_broker_that_starts_while_the_driver_hangs(s
     assert holder.poll() is None
 
 
+def test_who_was_granted_by_a_former_broker_hears_of_it_once_the_devices_are_known(site: Site) -> None:
+    """Killed between grant and claim; the next broker finds a driver that hangs. Before, it granted no devices."""
+    site.environ["GPULEASE_PROBE_DEADLINE"] = HANGS
+    site.ensure_broker()
+    asked = {"request": {"gpus": 2}, "kind": "get", "owner": os.getpid(), "wait": None, "id": "mine"}
+    with site.raw() as raw:
+        raw.send("acquire", **asked)
+        granted = raw.receive()["granted"]
+        site.set("fault.hang=1")
+        site.kill_broker()
+    site.ensure_broker()
+    with site.raw() as raw:
+        raw.send("acquire", **asked)
+        assert raw.receive()["waiting"]["id"] == granted["id"]
+        site.set("fault.hang=0")
+        while "granted" not in (told := raw.receive()):
+            pass
+        assert told["granted"] == granted
+        assert raw.ask("taken", id=granted["id"])["ok"]["taken"]
+
+
 def test_a_driver_that_fails_to_start_is_told_and_asked_again(site: Site) -> None:
     site.set("fault.init=999")
     done = site.run("get", "--owner", str(os.getpid()))

@@ -147,10 +147,20 @@ def test_strange_changes_are_refused(queue: QueueSite, changes: dict[str, Any]) 
         assert raw.ask("edit", select={"ids": [[id, id]]}, changes=changes)["error"]["code"] == "usage"
 
 
-def test_half_a_letter_in_a_command_keeps_nobody_from_seeing_the_queue(queue: QueueSite) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b'"options":{"cwd":"/","environment":{}},"commands":[["echo","\\ud800"]]',
+        b'"options":{"cwd":"/","environment":{}},"commands":[["true"]],"each":[{"log":"/tmp/x\\ud800"}]',
+        b'"options":{"cwd":"/","environment":{"A":"\\uDfff\\ud800"}},"commands":[["true"]]',
+        b'"options":{"cwd":"/\\ud800","environment":{}},"commands":[["true"]]',
+    ],
+)
+def test_half_a_letter_anywhere_in_a_job_keeps_nobody_from_the_queue(queue: QueueSite, fields: bytes) -> None:
+    """One message with such a path raised where grants are made, so that nobody got anything until it was removed."""
     with queue.raw() as raw:
-        body = b'{"v":1,"do":"add","request":{},"options":{"cwd":"/","environment":{}},"commands":[["echo","\\ud800"]]}'
+        body = b'{"v":1,"do":"add","request":{},' + fields + b"}"
         raw.socket.sendall(len(body).to_bytes(4, "big") + body)
-        assert raw.receive()["ok"] == {"first": 1, "last": 1}
-    assert queue.end(1)[0]["state"] == "invalid"
+        assert raw.receive()["error"]["code"] == "protocol"
+    assert queue.end(queue.submit("true"))[0]["state"] == "complete"
     assert queue.run("ls").returncode == 0

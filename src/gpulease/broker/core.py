@@ -221,6 +221,7 @@ def _process_ended(turn: Turn, event: happened.ProcessEnded) -> None:
 def _sampled(turn: Turn, event: happened.Sampled) -> None:
     turn.state.set("sampling", False)
     turn.state.see(event.sample, turn.now)
+    requesting.resume(turn)
     job_ends.remember_memory(turn)
 
 
@@ -241,7 +242,7 @@ def _due(turn: Turn, event: happened.Due) -> None:
 def _sample(turn: Turn, id: str) -> None:
     state = turn.state
     state.set("look_due", False)
-    if (state.line or state.running or state.watched) and turn.now - state.sampled_at >= state.settings.polling * 0.9:
+    if state.looked_at and turn.now - state.sampled_at >= state.settings.polling * 0.9:
         turn.take_sample()
     look_again(turn)
 

@@ -130,6 +130,7 @@ class State:
         self.sampled_at = 0.0
         self.sampling = False  # a sample was asked for
         self.awaiting: tuple[Received, ...] = ()  # messages that cannot be answered without one
+        self.resuming: tuple[Received, ...] = ()  # of clients whose lease a former broker granted
         self.look_due = False  # an alarm for the next sample is set
         self.trouble: GpuleaseError | None = None
         self.failed_at = 0.0  # when the driver last did not answer
@@ -450,9 +451,10 @@ class State:
         self.subscribers.put(subscriber.peer, subscriber)
 
     @property
-    def watched(self) -> bool:
-        """Whether somebody is shown the devices as they change."""
-        return any("devices" in subscriber.topics for subscriber in self.subscribers.values())
+    def looked_at(self) -> bool:
+        """Whether anybody needs to know the devices as they change: who waits, runs, or is shown them."""
+        watched = any("devices" in subscriber.topics for subscriber in self.subscribers.values())
+        return bool(self.line or self.running or self.resuming or watched)
 
     # ---------------------------------------------------------------- what is shown
 

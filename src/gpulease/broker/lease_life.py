@@ -121,7 +121,7 @@ def _enter_line(turn: Turn, step: LeaseStep) -> None:
 def look_again(turn: Turn) -> None:
     """As long as somebody waits, or wants to see, others' use of the devices is looked at again, by one alarm."""
     state = turn.state
-    if (state.line or state.running or state.watched) and not state.look_due:
+    if state.looked_at and not state.look_due:
         state.set("look_due", True)
         turn.alarm(state.settings.polling, "sample")
 

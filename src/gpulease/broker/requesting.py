@@ -35,7 +35,7 @@ def acquire(turn: Turn, event: Received) -> None:
     peer, message = event.peer, event.message
     state = turn.state
     token = message.get("id")
-    if token and _resume(turn, peer, token):
+    if token and _resume(turn, event, token):
         return
     if state.sample is None and state.trouble is not None:
         raise state.trouble
@@ -57,9 +57,9 @@ def acquire(turn: Turn, event: Received) -> None:
     lease_life.ask(turn, Pending(waiting, owner, deadline, message.get("note"), owner.pid != peer.pid, token))
 
 
-def _resume(turn: Turn, peer: Peer, name: str) -> bool:
+def _resume(turn: Turn, event: Received, name: str) -> bool:
     """A client of a broker that is gone goes on waiting in its old place, or gets what it was granted there."""
-    state = turn.state
+    state, peer = turn.state, event.peer
     id = state.tokens.get((peer.uid, name), name)
     pending, lease = state.pending.get(id), state.leases.get(id)
     if pending is not None and pending.owner.uid == peer.uid:
@@ -67,13 +67,26 @@ def _resume(turn: Turn, peer: Peer, name: str) -> bool:
         _tell_place(turn, peer, id)
         return True
     if lease is not None and lease.owner.uid == peer.uid:
+        if id in state.unclaimed:
+            state.listeners.put(id, peer)
+        if state.sample is None:  # nobody could say which devices these are
+            state.set("resuming", (*state.resuming, event))
+            turn.send(peer, {"waiting": {"id": id, "place": 1, "why": why(turn, id)}})
+            lease_life.look_again(turn)
+            return True
         if id in state.unclaimed and lease.owner.pid == peer.pid:
             lease_life.claim(turn, lease)  # whoever asked is whoever holds: its end is watched
-        elif id in state.unclaimed:
-            state.listeners.put(id, peer)
         turn.send(peer, {"granted": lease_life.granted(state, lease)})
         return True
     return False
+
+
+def resume(turn: Turn) -> None:
+    """The first sample came: those who were granted something before may hear of it."""
+    waiting = turn.state.resuming
+    turn.state.set("resuming", ())
+    for event in waiting:
+        _resume(turn, event, event.message["id"])
 
 
 def _tell_place(turn: Turn, peer: Peer, id: str) -> None:
@@ -232,6 +245,7 @@ def deadline(turn: Turn, id: str) -> None:
 def left(turn: Turn, peer: Peer) -> None:
     """Whoever waited there has left the line; what was granted and never claimed is given back."""
     state = turn.state
+    state.set("resuming", tuple(event for event in state.resuming if event.peer is not peer))
     for id in [id for id, listener in state.listeners.items() if listener is peer]:
         if id in state.pending:
             lease_life.leave(turn, id)

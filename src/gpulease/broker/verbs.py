@@ -27,7 +27,6 @@ def handle(turn: Turn, event: Received) -> None:
     if any(waiting.peer is event.peer for waiting in state.awaiting):
         return turn.after_sample(event)  # answers come in the order of the questions
     verb = check(message)["do"]
-    _refuse_surrogates(message)
     if verb in NEEDS_DEVICES and state.sample is None and not _told_lately(turn):
         return turn.after_sample(event)
     return VERBS[verb](turn, event)
@@ -36,19 +35,6 @@ def handle(turn: Turn, event: Received) -> None:
 def _told_lately(turn: Turn) -> bool:
     """Whether the driver was asked in vain a moment ago: then it is not asked again for each who comes."""
     return turn.state.trouble is not None and turn.now - turn.state.failed_at <= FRESH
-
-
-def _refuse_surrogates(message: Message) -> None:
-    """Text that no encoding can carry must not get into what others are shown."""
-    for value in message.values():
-        texts = value.values() if isinstance(value, dict) else (value,)
-        for text in texts:
-            for part in text if isinstance(text, list) else (text,):
-                if isinstance(part, str) and not part.isascii() and not part.isprintable():
-                    try:
-                        part.encode("utf-8", "surrogateescape")
-                    except UnicodeEncodeError:
-                        raise UsageError("The message has text that is not text.") from None
 
 
 # -------------------------------------------------------------------- giving back

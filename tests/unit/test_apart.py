@@ -1,0 +1,40 @@
+"""An exception while one request is handled ends that request, and nobody else's."""
+
+from __future__ import annotations
+
+import pytest
+from support.scripted import ScriptedWorld
+
+from gpulease.broker import verbs
+from gpulease.broker.events import Received
+from gpulease.broker.turn import Turn
+
+JOB = {"request": {"gpus": 1}, "commands": [["true"]]}
+
+
+def ask_before_the_first_sample(world: ScriptedWorld, **options: str) -> dict[str, str]:
+    """What each of three clients is told, of whom the second asks for something that is not right."""
+    clients = {name: world.connect() for name in ("first", "wrong", "last")}
+    world.say(clients["first"], "acquire", request={"gpus": 1}, kind="run", wait=None)
+    world.say(clients["wrong"], "add", **JOB, options={"cwd": "/", "environment": {}, **options})
+    world.say(clients["last"], "status")
+    world.turn()
+    told: dict[str, str] = {}
+    for answer in (world.answer_sample, world.answer_check):
+        answer()
+        world.turn()
+        told |= {n: next(iter(one.message)) for n, c in clients.items() for one in world.sent if one.peer is c.peer}
+    return told
+
+
+def test_a_wrong_request_takes_none_of_those_that_wait_for_the_first_sample_with_it() -> None:
+    told = ask_before_the_first_sample(ScriptedWorld(), label="\udcff")
+    assert told == {"first": "granted", "wrong": "error", "last": "ok"}
+
+
+def test_nor_does_a_mistake_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(turn: Turn, event: Received) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(verbs.VERBS, "add", fails)
+    assert ask_before_the_first_sample(ScriptedWorld()) == {"first": "granted", "wrong": "error", "last": "ok"}
