@@ -10,13 +10,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.machine import PATIENCE, plain_environment
 
 from gpulease.broker import settings
-from gpulease.broker.service import socket_group_name
+from gpulease.broker.config import texts_of
+from gpulease.broker.service import LAUNCHER_KEYS, socket_group
 from gpulease.cli.main import VERBS
 from gpulease.installation import manifest
 from gpulease.installation.changes import is_sealed, sealed
@@ -139,26 +139,24 @@ def test_an_edited_config_is_never_overwritten_and_the_new_one_is_beside_it(forc
 
 def test_the_config_has_every_setting_with_its_default(root: Path) -> None:
     text = (root / CONFIG).read_text()
-    assert tomllib.loads(text) == {}
+    assert texts_of(text, CONFIG) == {}
     lines = re.findall(r"^# ([a-z-]+ = .*)$", text, re.MULTILINE)
-    found = tomllib.loads("\n".join(lines))
-    assert set(found) == {*settings.PARAMETERS, "socket-group"}
-    values: dict[str, Any] = {name: settings.parse(name, found[name]) for name in settings.PARAMETERS}
-    asked, policy = settings.apply({name: found[name] for name in values}, pytest.fail)
-    assert (asked, policy) == settings.apply({}, pytest.fail)
+    found = texts_of("\n".join(lines), CONFIG)
+    assert set(tomllib.loads("\n".join(lines))) == {*settings.PARAMETERS, *LAUNCHER_KEYS}
+    assert settings.apply(found, pytest.fail) == settings.apply({}, pytest.fail)
     words = " ".join(text.replace("\n#", " ").split())
     assert all(" ".join(one.meaning.split()) in words for one in settings.PARAMETERS.values())
 
 
 def test_the_group_of_the_socket_is_kept(root: Path) -> None:
-    assert socket_group_name(str(root / CONFIG)) is None
+    assert socket_group(str(root / CONFIG)) is None
     assert again(root, "--group", "lab users").returncode == 0
     assert again(root).returncode == 0
-    assert socket_group_name(str(root / CONFIG)) == "lab users"
+    assert socket_group(str(root / CONFIG)) == "lab users"
 
 
 def test_an_edited_config_with_another_group_stops_the_installation(root: Path) -> None:
-    (root / CONFIG).write_text('socket-group = "old"\n')
+    (root / CONFIG).write_text('socket-group = "old"\ngrace = 1\n')
     before = tree(root)
     done = again(root, "--group", "new")
     assert (done.returncode, "edited by hand" in done.stderr) == (2, True)

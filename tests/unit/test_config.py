@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.broker import settings
-from gpulease.broker.config import SYSTEM, Config, config_of, texts_of
+from gpulease.broker.config import Config, config_of, texts_of
+from gpulease.broker.config_file import SYSTEM
 from gpulease.errors import ConfigError
 
 

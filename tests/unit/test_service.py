@@ -5,12 +5,15 @@ from __future__ import annotations
 import grp
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from gpulease.broker.service import notify_ready, socket_group
-from gpulease.errors import UsageError
+from gpulease.broker.config import texts_of
+from gpulease.broker.service import LauncherConfig, notify_ready
+from gpulease.errors import ConfigError
 
 
 @pytest.mark.parametrize("abstract", [False, True])
@@ -37,17 +40,26 @@ def test_a_manager_that_is_gone_ends_nothing(tmp_path: Path, monkeypatch: pytest
     notify_ready()
 
 
-@pytest.mark.parametrize("text", [None, "", '# socket-group = "users"\n'])
-def test_without_a_group_everybody_may_come(text: str | None, tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
+def read(folder: Path) -> LauncherConfig:
+    return LauncherConfig.read({"GPULEASE_DIR": str(folder)})
+
+
+@pytest.mark.parametrize("text", [None, "", '# socket-group = "users"\n', "grace = 1\nroot-jobs = false\n"])
+def test_without_a_word_everybody_may_come_and_roots_jobs_are_not_run(text: str | None, tmp_path: Path) -> None:
     if text is not None:
-        config.write_text(text)
-    assert socket_group(str(config)) is None
+        (tmp_path / "config.toml").write_text(text)
+    assert read(tmp_path) == LauncherConfig(None, False)
 
 
-def test_a_group_is_found_by_name(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('socket-group = "daemon"\n')
-    assert socket_group(str(tmp_path / "config.toml")) == grp.getgrnam("daemon").gr_gid
+def test_a_simulated_machine_has_no_config_of_the_real_one() -> None:
+    assert LauncherConfig.read({"GPULEASE_SIMULATE": "2"}) == LauncherConfig()
+
+
+def test_what_the_launcher_reads_is_left_to_it_by_the_broker(tmp_path: Path) -> None:
+    text = 'socket-group = "daemon"\nroot-jobs = true\n'
+    (tmp_path / "config.toml").write_text(text)
+    assert read(tmp_path) == LauncherConfig(grp.getgrnam("daemon").gr_gid, True)
+    assert texts_of(text, "config.toml") == {}
 
 
 @pytest.mark.parametrize(
@@ -56,11 +68,20 @@ def test_a_group_is_found_by_name(tmp_path: Path) -> None:
         ('socket-group = "no-such-group"', "no group 'no-such-group'"),
         ("socket-group = 7", "is 7"),
         ('socket-group = ""', "is ''"),
+        ('root-jobs = "yes"', "is 'yes'"),
         ("grace = 1\nsocket-group =\n", "line 2"),
-        ("\udcff", "cannot be read"),
+        ("socket-group", "line 1"),
+        ("\udcff", "line 1"),
     ],
 )
-def test_a_wrong_group_is_named(text: str, said: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_named(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(UsageError, match=said):
-        socket_group(str(tmp_path / "config.toml"))
+    with pytest.raises(ConfigError, match=said):
+        read(tmp_path)
+
+
+def test_the_launchers_part_needs_neither_planner_nor_store() -> None:
+    """Root reads it: what is loaded for it is what must be trusted."""
+    program = "import sys, gpulease.broker.service; print(*[name for name in sys.modules if 'gpulease' in name])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [name for name in done.stdout.split() if "planner" in name or "stores" in name or "settings" in name] == []

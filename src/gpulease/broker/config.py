@@ -5,20 +5,16 @@ A wrong file is refused whole, with its line: half of what an administrator wrot
 
 from __future__ import annotations
 
-import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpulease.broker import settings
+from gpulease.broker.config_file import config_path, read_text, read_toml, wrong_line
 from gpulease.broker.limit_texts import read_limits
+from gpulease.broker.service import LAUNCHER_KEYS
 from gpulease.errors import ConfigError, GpuleaseError
-from gpulease.probes import simulated
-
-SYSTEM = "/etc/gpulease/config.toml"
-LARGEST = 256 << 10  # bytes
 
 
 class Config(NamedTuple):
@@ -32,50 +28,13 @@ class Config(NamedTuple):
         """What the file says now."""
         if self.path is None:
             return self
-        text = _text(self.path, self.named)
+        text = read_text(self.path, self.named)
         return self._replace(texts={} if text is None else texts_of(text, self.path))
 
 
 def config_of(kind: str, environ: Mapping[str, str]) -> Config:
     """Where the config of a broker of this kind belongs; not read yet."""
-    named, directory = environ.get("GPULEASE_CONFIG"), environ.get("GPULEASE_DIR")
-    if named:
-        return Config(os.path.abspath(named), named=True)
-    if directory:
-        return Config(os.path.join(os.path.abspath(directory), "config.toml"))
-    if simulated(environ):
-        return Config()
-    if kind == "system":
-        return Config(SYSTEM)
-    home = environ.get("HOME") or os.path.expanduser("~")
-    base = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
-    return Config(os.path.join(base, "gpulease", "config.toml"))
-
-
-def _text(path: str, required: bool) -> str | None:
-    try:
-        with open(path, "rb") as file:
-            _refuse_strangers(path, os.fstat(file.fileno()))
-            raw = file.read(LARGEST + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        if required:
-            raise ConfigError(f"The config file {path} is not there.", "Make it, or unset GPULEASE_CONFIG.") from None
-        return None
-    except OSError as trouble:
-        raise ConfigError(f"The config file {path} cannot be read: {trouble.strerror}.") from None
-    if len(raw) > LARGEST:
-        raise ConfigError(f"The config file {path} has more than {LARGEST >> 10} KiB.")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as trouble:
-        raise _wrong(path, raw.count(b"\n", 0, trouble.start) + 1, "It is not text in UTF-8.") from None
-
-
-def _refuse_strangers(path: str, seen: os.stat_result) -> None:
-    """Whoever writes the file decides what the broker runs at a job's end."""
-    if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o002:
-        step = f"Run `chown root {path}; chmod o-w {path}` as root."
-        raise ConfigError(f"The config file {path} may be written by another user.", step)
+    return Config(config_path(kind, environ), named=bool(environ.get("GPULEASE_CONFIG")))
 
 
 # -------------------------------------------------------------------- what it says
@@ -83,17 +42,11 @@ def _refuse_strangers(path: str, seen: os.stat_result) -> None:
 
 def texts_of(text: str, path: str) -> dict[str, str]:
     """The parameters in a config file by their names, each known to be right."""
-    try:
-        found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as trouble:
-        at = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", str(trouble))
-        line = int(at[1]) if at and at[1] else text.count("\n") + 1
-        what = str(trouble)[: at.start()] if at else str(trouble)
-        raise _wrong(path, line, f"It is not TOML: {what}.") from None
-    except RecursionError:
-        raise ConfigError(f"The config file {path} nests too deeply.") from None
+    found = read_toml(text, path)
     texts: dict[str, str] = {}
     for key, value in found.items():
+        if key in LAUNCHER_KEYS:
+            continue
         try:
             name = settings.find(key)
             if name in texts:
@@ -102,9 +55,9 @@ def texts_of(text: str, path: str) -> dict[str, str]:
             texts[name] = " ".join(_limits(key, value)) if tables else _written(name, value)
             settings.parse(name, texts[name])
         except _At as at:
-            raise _wrong(path, _line(text, at.keys), at.trouble.what, at.trouble.next_step) from None
+            raise wrong_line(path, _line(text, at.keys), at.trouble.what, at.trouble.next_step) from None
         except GpuleaseError as trouble:
-            raise _wrong(path, _line(text, (key,)), trouble.what, trouble.next_step) from None
+            raise wrong_line(path, _line(text, (key,)), trouble.what, trouble.next_step) from None
     return texts
 
 
@@ -170,7 +123,3 @@ def _line(text: str, keys: tuple[str, ...]) -> int:
             continue
         return number
     return len(lines)
-
-
-def _wrong(path: str, line: int, what: str, next_step: str = "Mend that line.") -> ConfigError:
-    return ConfigError(f"{path}, line {line}: {what}", next_step)

@@ -5,11 +5,61 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from gpulease.errors import UsageError
+from gpulease.broker.config_file import config_path, read_text, read_toml
+from gpulease.errors import ConfigError
 
-CONFIG = "/etc/gpulease/config.toml"
-GROUP_KEY = "socket-group"
+GROUP_KEY, ROOT_KEY = LAUNCHER_KEYS = ("socket-group", "root-jobs")
+
+
+class LauncherConfig(NamedTuple):
+    """The part of the config file that the launcher obeys. It is read when it starts."""
+
+    group: int | None = None  # whose members alone may use the socket; None: everybody may
+    root_jobs: bool = False
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> LauncherConfig:
+        path = config_path("system", environ)
+        if path is None:
+            return cls()
+        found = _found(path, bool(environ.get("GPULEASE_CONFIG")))
+        jobs = found.get(ROOT_KEY, False)
+        if not isinstance(jobs, bool):
+            raise ConfigError(f"{ROOT_KEY} in {path} is {jobs!r}.", "Give true or false.")
+        return cls(_group_number(found, path), jobs)
+
+
+def socket_group(path: str) -> str | None:
+    """The name of the group in a config file, which need not be there."""
+    return _group_name(_found(path, False), path)
+
+
+def _found(path: str, required: bool) -> dict[str, Any]:
+    text = read_text(path, required)
+    return {} if text is None else read_toml(text, path)
+
+
+def _group_name(found: dict[str, Any], path: str) -> str | None:
+    name = found.get(GROUP_KEY)
+    if name is not None and not (isinstance(name, str) and name):
+        raise ConfigError(f"{GROUP_KEY} in {path} is {name!r}.", "Give the name of a group, in quotes.")
+    return name
+
+
+def _group_number(found: dict[str, Any], path: str) -> int | None:
+    name = _group_name(found, path)
+    if name is None:
+        return None
+    import grp
+
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        step = f"Make it with `groupadd`, or change {GROUP_KEY} in {path}."
+        raise ConfigError(f"There is no group {name[:40]!r}.", step) from None
 
 
 def notify_ready() -> None:
@@ -20,32 +70,3 @@ def notify_ready() -> None:
     name = f"\0{address[1:]}" if address.startswith("@") else address
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
         way.sendto(b"READY=1", name)
-
-
-def socket_group(path: str = CONFIG) -> int | None:
-    """The number of the group whose members alone may use the socket; None: everybody may."""
-    name = socket_group_name(path)
-    if name is None:
-        return None
-    import grp
-
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        step = f"Make it with `groupadd`, or change {GROUP_KEY} in {path}."
-        raise UsageError(f"There is no group {name[:40]!r}.", step) from None
-
-
-def socket_group_name(path: str) -> str | None:
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            name = tomllib.load(file).get(GROUP_KEY)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
-        raise UsageError(f"{path} cannot be read: {wrong}.", "Correct it.") from None
-    if name is not None and not (isinstance(name, str) and name):
-        raise UsageError(f"{GROUP_KEY} in {path} is {name!r}.", "Give the name of a group, in quotes.")
-    return name

@@ -80,12 +80,13 @@ def check_words(arguments: Namespace) -> None:
 
 def _group(arguments: Namespace, root: str) -> str | None:
     """As asked for, else as it is: a second run without --group does not open the socket to everybody."""
-    from gpulease.broker.service import CONFIG, GROUP_KEY, socket_group_name
+    from gpulease.broker.config_file import SYSTEM
+    from gpulease.broker.service import GROUP_KEY, socket_group
     from gpulease.errors import UsageError
     from gpulease.installation import changes, fitness
 
-    path = os.path.join(root, CONFIG.lstrip("/"))
-    known = socket_group_name(path)
+    path = os.path.join(root, SYSTEM.lstrip("/"))
+    known = socket_group(path)
     if arguments.group in (None, known):
         return known
     if not arguments.root:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from importlib.resources import files as package_files
 from textwrap import wrap
 
-from gpulease.broker.service import CONFIG, GROUP_KEY
+from gpulease.broker.config_file import SYSTEM as CONFIG
+from gpulease.broker.service import GROUP_KEY, ROOT_KEY
 from gpulease.broker.settings import PARAMETERS, Settings, text_of
 from gpulease.cli.completion import SCRIPTS
 from gpulease.installation.changes import File, sealed
@@ -28,9 +29,20 @@ FOLDERS = [
     File(os.path.dirname(CONFIG), None, 0o755),
 ]
 CONFIG_HEAD = """\
-# Settings of gpulease. Every setting stands here with its default, commented out: to change one, remove the `#`
-# before it and give a value, then {reload}. `gpulease set` shows what is in force and where it
-# comes from. What is set with `gpulease set NAME VALUE` counts more than this file.
+# Settings of gpulease. Every setting stands here with its default, commented out. To change one, remove the `#` before
+# it and give a value, then run `{reload}`, or restart the broker. `gpulease set` shows what is in force
+# and where it comes from. What is set with `gpulease set NAME VALUE` counts more than this file.
+
+"""
+FOR_LAUNCHER = f"""\
+# These two count from the next start of the service on.
+# whether root's own jobs are run: true or false
+# {ROOT_KEY} = false
+
+# only members of this group may use the socket: a name; without it everybody may
+"""
+LIMITS = """\
+# Limits may also stand here as tables, at the end of this file: [limits.user."*"], and below it lines as gpus = 4.
 """
 
 
@@ -39,7 +51,7 @@ def system(python: str, group: str | None = None, root: str = "/") -> list[File]
     rows = [f"d {folder.path} {folder.mode:04o} {folder.owner} {folder.owner} -\n" for folder in FOLDERS]
     return [
         *FOLDERS,
-        File(CONFIG, config("run `systemctl reload gpulease`", group), settings=True),
+        File(CONFIG, config("systemctl reload gpulease", FOR_LAUNCHER + _group_line(group)), settings=True),
         File("/etc/pam.d/gpulease", sealed(_template("pam").replace("@ACCOUNT@", _pam_account(root)))),
         File("/etc/systemd/system/gpulease.service", sealed(unit)),
         File("/etc/tmpfiles.d/gpulease.conf", sealed("".join(rows))),
@@ -53,23 +65,24 @@ def user(python: str, environ: Mapping[str, str]) -> list[File]:
     settings = environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     unit = _template("user.service").replace("@PYTHON@", unit_word(python))
     return [
-        File(f"{settings}/gpulease/config.toml", config("restart the broker"), owner=None, settings=True),
+        File(f"{settings}/gpulease/config.toml", config("systemctl --user reload gpulease"), owner=None, settings=True),
         File(f"{settings}/systemd/user/gpulease.service", sealed(unit), owner=None),
         *_for_shells(environ.get("XDG_DATA_HOME") or f"{home}/.local/share", None),
     ]
 
 
-def config(reload: str, group: str | None = None) -> str:
+def config(reload: str, first: str = "") -> str:
     """Every setting with its meaning, from the table that the broker itself reads."""
-    lines = [CONFIG_HEAD.format(reload=reload)]
-    if reload.startswith("run"):
-        lines += ["# Only members of this group may use the socket. Without it everybody may."]
-        lines += [f'# {GROUP_KEY} = "users"\n' if group is None else f"{GROUP_KEY} = {json.dumps(group)}\n"]
+    lines = [CONFIG_HEAD.format(reload=reload), first]
     for name, parameter in PARAMETERS.items():
         default = text_of(getattr(Policy() if parameter.policy else Settings(), parameter.field))
-        lines += [f"# {line}" for line in wrap(f"{parameter.meaning}: {parameter.bounds}", 100)]
-        lines += [f"# {name} = {json.dumps(default)}\n"]
-    return sealed("\n".join(lines))
+        lines += [f"# {line}\n" for line in wrap(f"{parameter.meaning}: {parameter.bounds}", 100)]
+        lines += [f"# {name} = {json.dumps(default)}\n\n"]
+    return sealed("".join([*lines, LIMITS]))
+
+
+def _group_line(group: str | None) -> str:
+    return f'# {GROUP_KEY} = "users"\n\n' if group is None else f"{GROUP_KEY} = {json.dumps(group)}\n\n"
 
 
 def _for_shells(share: str, owner: str | None) -> list[File]:

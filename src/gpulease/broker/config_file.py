@@ -1,0 +1,72 @@
+"""Where a broker's config file is, and its text. What the text means: `config`, and `service` for the launcher."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from gpulease.errors import ConfigError
+from gpulease.probes import simulated
+
+SYSTEM = "/etc/gpulease/config.toml"
+LARGEST = 256 << 10  # bytes
+
+
+def config_path(kind: str, environ: Mapping[str, str]) -> str | None:
+    """Where the config of a broker of this kind belongs."""
+    named, directory = environ.get("GPULEASE_CONFIG"), environ.get("GPULEASE_DIR")
+    if named:
+        return os.path.abspath(named)
+    if directory:
+        return os.path.join(os.path.abspath(directory), "config.toml")
+    if simulated(environ):
+        return None
+    if kind == "system":
+        return SYSTEM
+    home = environ.get("HOME") or os.path.expanduser("~")
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    return os.path.join(base, "gpulease", "config.toml")
+
+
+def read_text(path: str, required: bool) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            _refuse_strangers(path, os.fstat(file.fileno()))
+            raw = file.read(LARGEST + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        if required:
+            raise ConfigError(f"The config file {path} is not there.", "Make it, or unset GPULEASE_CONFIG.") from None
+        return None
+    except OSError as trouble:
+        raise ConfigError(f"The config file {path} cannot be read: {trouble.strerror}.") from None
+    if len(raw) > LARGEST:
+        raise ConfigError(f"The config file {path} has more than {LARGEST >> 10} KiB.")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as trouble:
+        raise wrong_line(path, raw.count(b"\n", 0, trouble.start) + 1, "It is not text in UTF-8.") from None
+
+
+def _refuse_strangers(path: str, seen: os.stat_result) -> None:
+    """Whoever writes the file decides what the broker runs at a job's end."""
+    if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o002:
+        step = f"Run `chown root {path}; chmod o-w {path}` as root."
+        raise ConfigError(f"The config file {path} may be written by another user.", step)
+
+
+def read_toml(text: str, path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as trouble:
+        what, _, place = str(trouble).rpartition(" (at ")
+        word = place.removeprefix("line ").partition(",")[0]
+        line = int(word) if word.isdecimal() else text.count("\n") + 1
+        raise wrong_line(path, line, f"It is not TOML: {what or place}.") from None
+    except RecursionError:
+        raise ConfigError(f"The config file {path} nests too deeply.") from None
+
+
+def wrong_line(path: str, line: int, what: str, next_step: str = "Mend that line.") -> ConfigError:
+    return ConfigError(f"{path}, line {line}: {what}", next_step)
