@@ -46,7 +46,6 @@ class Job(NamedTuple):
     pid: int | None = None
     place: float | None = None  # its place in the line after a `move`
     forced: bool = False
-    bound: bool = False  # forced by somebody who may not pass quotas and a paused queue
     run: int = 0  # which run of it this is; counted on through every retry, so that no two have the same name
     ending: str | None = None  # why it is being killed, from the order until all of it is gone
     removing: bool = False  # to be forgotten once it is gone
@@ -102,6 +101,8 @@ def read(stored: dict[str, Any]) -> Job:
     fields["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))
     for name in ("command", "after", "devices", "met"):
         fields[name] = tuple(stored.get(name, ()))
+    if stored.get("bound"):  # an older version's `start` by somebody who may not pass others
+        fields["forced"] = False
     return Job(**fields)
 
 

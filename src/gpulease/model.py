@@ -106,7 +106,6 @@ class Waiting(NamedTuple):
     place: float | None = None  # the order of arrival when it is not `since`, after a `move`
     blocked: str | None = None  # why it may not be granted yet, whatever is free; one sentence
     forced: bool = False  # start now, past the policy's thresholds, never past a lease
-    bound: bool = False  # forced, and yet not past a quota or a paused queue
 
 
 class Lease(NamedTuple):

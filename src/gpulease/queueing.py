@@ -54,7 +54,7 @@ def retry(*jobs: Named, label: str | None = None, state: str | None = None, user
 
 
 def start(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
-    """Start waiting jobs now, past the policy, but never on a device of another."""
+    """Start waiting jobs now, if one runs the broker, but never on a device of another; else ahead of one's own."""
     return _act("start", jobs, label, state, user)
 
 

@@ -190,16 +190,16 @@ def test_a_user_cannot_have_others_killed_by_what_is_in_their_journal(system: Qu
             os.kill(pid, signal.SIGKILL)
 
 
-def test_only_whoever_runs_the_broker_passes_quotas_a_paused_queue_and_others(system: QueueSite) -> None:
+def test_only_whoever_runs_the_broker_passes_limits_a_paused_queue_and_others(system: QueueSite) -> None:
     one, other = two_users()
-    system.ask("set", name="quotas", value=f"user:{one.pw_name}:gpus=1")
+    system.ask("set", name="limits", value=f"user:{one.pw_name}:gpus=1")
     first, second, third = (submit(system, one, "sleep 600")["ok"]["first"] for _ in range(3))
     system.until(first, "running")
     assert "ok" in told(system, one, "start", select=pick(second))
     assert "limit of 1" in wait_until(lambda: system.job(second)["why_waiting"])
     system.act("start", third)
     system.until(third, "running")
-    system.ask("set", name="quotas", value="none")
+    system.ask("set", name="limits", value="none")
     system.until(second, "running")
     system.ask("pause", queue=True)
     fourth, last = submit(system, other, "true")["ok"]["first"], submit(system, one, "true")["ok"]["first"]
@@ -210,6 +210,21 @@ def test_only_whoever_runs_the_broker_passes_quotas_a_paused_queue_and_others(sy
     system.act("start", fourth)
     assert system.end(fourth)[0]["state"] == "complete"
     assert system.job(last)["state"] == "waiting"
+
+
+def test_start_goes_ahead_of_ones_own_jobs_and_of_nobody_elses(system: QueueSite) -> None:
+    """`start` by anybody passed everybody in the line."""
+    one, other = two_users()
+    system.ask("pause", queue=True)
+    before = submit(system, other, "true")["ok"]["first"]
+    ours = [submit(system, one, "true")["ok"]["first"] for _ in range(2)]
+    between = submit(system, other, "true")["ok"]["first"]
+    late, held = submit(system, one, "true")["ok"]["first"], submit(system, one, "true", hold=True)["ok"]["first"]
+    assert told(system, one, "start", select=pick(late, held))["ok"]["ids"] == [late, held]
+    line = [job["id"] for job in system.jobs() if job["state"] == "waiting"]
+    assert line == [before, late, held, *ours, between]
+    assert "ok" in told(system, one, "start", select=pick(late))
+    assert [job["id"] for job in system.jobs() if job["state"] == "waiting"] == line
 
 
 def test_one_may_move_ahead_of_ones_own_jobs(system: QueueSite) -> None:

@@ -16,7 +16,7 @@ FULL = PLAIN._replace(
     request=Request(2, names=("A100", "V100"), devices=("GPU-1",), priority=1, not_before=9.0, duration=60.0),
     state="failed", name="n", label="l", note="o", log="/log", retry=2, time_limit=4.0, after=(3, 4), after_any=True,
     tries=2, started=6.0, ended=7.0, exit_code=137, signal=9, why="so", out_of_memory=True, devices=("0", "1:0"),
-    peak_memory=1 << 33, pid=99, place=1.5, forced=True, bound=True, run=5, ending="killed by ada", removing=True,
+    peak_memory=1 << 33, pid=99, place=1.5, forced=True, run=5, ending="killed by ada", removing=True,
     log_begin=12, met=(3,),
 )  # fmt: skip
 

@@ -276,16 +276,19 @@ def test_a_declared_duration_that_ends_in_time_runs_on_a_held_device() -> None:
     assert done.holds[0].expected == NOW + 1000
 
 
-def test_who_is_bound_and_told_to_start_passes_neither_a_quota_nor_a_paused_queue() -> None:
-    bound = waiting("f")._replace(forced=True, bound=True)
-    assert granted(decide(devices(1), [bound])) == {"f": ("0",)}
-    quota = decide(devices(1), [bound], policy=Policy(limits=(Limit("user", "*", gpus=0),)))
-    assert (granted(quota), quota.reason("f").code) == ({}, "over-limit")
+def test_who_outlasted_what_they_declared_does_not_enter_devices_that_are_held() -> None:
+    """`run --for 1s -- sleep 45` took devices that were held for another, again and again."""
+    running = (lease("l", "0", since=NOW - 60, duration=1060.0)._replace(owner=Owner(9, "eve", "h", "b")),)
+    wide = waiting("wide", Request(2), since=NOW - DAY, user="ben")
+    short = waiting("short", Request(duration=100.0))
+    assert list(granted(decide(devices(2), [wide, short], running))) == ["short"]
     line = Line()
-    line.add(bound._replace(kind="job"))
-    paused = plan(devices(1), (), line, Policy(), NOW, closed={"job": "paused", "forced": "paused"})
-    assert (granted(paused), paused.reason("f").sentence) == ({}, "paused")
-    assert granted(plan(devices(1), (), line, Policy(), NOW, closed={"job": "low"})) == {"f": ("0",)}
+    for entry in (wide, short):
+        line.add(entry)
+    done = plan(devices(2), running, line, Policy(), NOW, records={"ada": Spent(30.0, NOW)})
+    assert granted(done) == {}
+    assert done.reason("short").sentence.endswith("is not believed: leases of ada outlasted theirs.")
+    assert done.explain("short")[1].code == "held"
 
 
 def test_a_forced_request_passes_thresholds_but_never_a_lease() -> None:

@@ -121,7 +121,8 @@ class State:
         self.ended: Table[str, Ended] = Table(changes, True)  # the last lease that ended on a device
         self.excluded: Table[str, str] = Table(changes, True)
         self.usage: Table[str, Spent] = Table(changes, True)
-        self.usage_due = False  # an alarm to write it is set
+        self.records: Table[str, Spent] = Table(changes, True)  # of who outlasted what they declared
+        self.usage_due = False  # an alarm to write both is set
         self.policy = Policy()
         self.line = Line(self.policy)
         self.settings = Settings()
@@ -250,16 +251,18 @@ class State:
         self.set("line", self.line.under(policy))
         return complaints
 
-    def charge(self, usage: Mapping[str, Spent]) -> None:
-        for user in set(self.usage) - set(usage):
-            self.usage.drop(user)
-        for user, spent in usage.items():
-            if self.usage.get(user) != spent:
-                self.usage.put(user, spent)
+    def charge(self, usage: Mapping[str, Spent], records: Mapping[str, Spent]) -> None:
+        for table, rows in ((self.usage, usage), (self.records, records)):
+            for user in set(table) - set(rows):
+                table.drop(user)
+            for user, spent in rows.items():
+                if table.get(user) != spent:
+                    table.put(user, spent)
 
     def write_usage(self) -> None:
         """Fair share may lose a few seconds to a crash; what was granted never does."""
-        self.store.write("facts", "usage", {user: list(spent) for user, spent in self.usage.items()})
+        for name, table in (("usage", self.usage), ("records", self.records)):
+            self.store.write("facts", name, {user: list(spent) for user, spent in table.items()})
 
     # ---------------------------------------------------------------- the line
 

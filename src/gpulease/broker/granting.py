@@ -16,7 +16,7 @@ from gpulease.broker.instructions import Unlock
 from gpulease.broker.passing_by import blocked
 from gpulease.broker.turn import FRESH, Turn
 from gpulease.broker.views import views
-from gpulease.planner import FORCED, Grant, Plan, lease_of, plan
+from gpulease.planner import Grant, Plan, lease_of, plan
 
 RETRY = 0.05  # seconds between looks at safe-gpu's lock, while one of its users chooses
 GRACE = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
@@ -42,6 +42,7 @@ def current_plan(turn: Turn) -> Plan:
             turn.now,
             views=views(devices, leases, state.ended, state.excluded, state.about.host),
             usage=state.usage,
+            records=state.records,
             closed=closed,
         )
         planned.revision = state.revision
@@ -63,7 +64,7 @@ def _closed(turn: Turn) -> tuple[dict[str, str], float]:
     if not turn.state.counts.get("waiting"):
         return {}, inf
     if turn.state.settings.paused:
-        return dict.fromkeys(("job", FORCED), "The queue is paused; `gpulease resume --queue` goes on."), inf
+        return {"job": "The queue is paused; `gpulease resume --queue` goes on."}, inf
     keep, free = turn.state.settings.keep_memory, turn.world.free_memory()
     if free is not None and free < keep:
         low = f"Host memory is low: {free:.0%} is free, and {keep:.0%} is kept."

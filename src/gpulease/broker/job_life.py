@@ -23,7 +23,7 @@ from gpulease.job import Job
 from gpulease.model import Lease, Owner, Waiting
 from gpulease.planner import Grant
 
-HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "bound", "met")
+HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "met")
 
 # -------------------------------------------------------------------- steps
 
@@ -44,7 +44,7 @@ def start(turn: Turn, grant: Grant) -> None:
     advance(
         turn, before, "start", tries=before.tries + 1, run=before.run + 1, started=turn.now, ended=None,
         devices=tuple(turn.state.labels(grant.devices)), exit_code=None, signal=None, why=None, out_of_memory=False,
-        forced=False, bound=False, place=None, log_begin=0,
+        forced=False, place=None, log_begin=0,
     )  # fmt: skip
 
 
@@ -76,11 +76,10 @@ def join(turn: Turn, job: Job) -> None:
 
 
 def _waiting(turn: Turn, job: Job, blocked: str | None = None) -> Waiting:
-    place, forced, bound = job.place, job.forced, job.bound
+    groups = turn.world.groups_of(job.uid)
     return Waiting(
-        job.planner_id, job.request, job.user, job.uid, job.added, turn.world.groups_of(job.uid), "job", place, blocked,
-        forced, bound,
-    )  # fmt: skip
+        job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced
+    )
 
 
 def _comes_after(ids: list[int]) -> str | None:

@@ -25,7 +25,7 @@ MOST_RANGES = 500
 CHOICES = {"ids", "all", "last", "label", "state", "user", "mine"}
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
-INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "bound", "met")
+INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "met")
 
 # ---------------------------------------------------------------------- choosing
 
@@ -263,17 +263,42 @@ def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
 
 
 def start(turn: Turn, event: Received) -> None:
-    bound = not turn.state.manages(event.peer.uid)
+    """Now, if whoever runs the broker says so; else ahead of one's own other jobs, and of nobody else's."""
+    if not turn.state.manages(event.peer.uid):
+        return _start_first(turn, event)
+    return _each(turn, event, WAITING, lambda job: _let_start(turn, job, forced=True), "started")
 
-    def force(job: Job) -> None:
-        request = job.request._replace(not_before=None)
-        reason = impossible(turn, Waiting("probe", request, job.user, job.uid, 0.0, kind="job", forced=True))
-        if reason is not None:
-            raise refused(reason, "Change what it asks for with `gpulease edit`.")
-        way = "let-go" if job.state == "held" else "edit"
-        job_life.advance(turn, job, way, forced=True, bound=bound, request=request)
 
-    _each(turn, event, WAITING, force, "started")
+def _start_first(turn: Turn, event: Received) -> None:
+    found, fitting = _fitting(turn, event, WAITING, "started")
+    line = turn.state.line
+    first = line.first_of(event.peer.user, {job.planner_id for job in fitting})
+    behind = [job for job in fitting if first is not None and _standing(job) > _standing(first)]
+    places = [] if first is None else line.places_before(first, len(behind))
+    moved = dict(zip((job.id for job in behind), places, strict=True))
+    for job in fitting:
+        if first is not None and job.id in moved:
+            _let_start(turn, job, priority=first.request.priority, place=moved[job.id])
+        else:
+            _let_start(turn, job)
+    _done(turn, event.peer, fitting, _others(found, WAITING, event))
+
+
+def _standing(one: Job | Waiting) -> tuple[int, float]:
+    arrival = one.added if isinstance(one, Job) else one.since
+    return one.request.priority, arrival if one.place is None else one.place
+
+
+def _let_start(
+    turn: Turn, job: Job, forced: bool = False, priority: int | None = None, place: float | None = None
+) -> None:
+    request = job.request._replace(not_before=None, priority=job.request.priority if priority is None else priority)
+    groups = turn.world.groups_of(job.uid)
+    reason = impossible(turn, Waiting("probe", request, job.user, job.uid, 0.0, groups, "job", forced=forced))
+    if reason is not None:
+        raise refused(reason, "Change what it asks for with `gpulease edit`.")
+    way = "let-go" if job.state == "held" else "edit"
+    job_life.advance(turn, job, way, forced=forced, request=request, place=job.place if place is None else place)
 
 
 def retry(turn: Turn, event: Received) -> None:

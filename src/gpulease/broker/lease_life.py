@@ -18,7 +18,7 @@ from gpulease.errors import GpuleaseError
 from gpulease.lifecycle import LEASE, START, transition
 from gpulease.messages import Message, error
 from gpulease.model import Lease, Owner
-from gpulease.planner import charged, forget, weight_of
+from gpulease.planner import charged, forget, recorded, weight_of
 
 UNCLAIMED = 10.0  # seconds for a client to come back after the broker was started anew
 SAVE_USAGE = 10.0  # seconds between saves of who has used how much
@@ -189,7 +189,7 @@ def _tell_granted(turn: Turn, step: LeaseStep) -> None:
 def _charge_usage(turn: Turn, step: LeaseStep) -> None:
     state, lease, now = turn.state, _lease(step), turn.now
     spent = charged(state.usage, lease, weight_of(lease, state.devices), now, state.policy)
-    state.charge(forget(spent, now, state.policy))
+    state.charge(forget(spent, now, state.policy), recorded(state.records, lease, now, state.policy))
     if not state.usage_due:
         state.set("usage_due", True)
         turn.alarm(SAVE_USAGE, "usage")

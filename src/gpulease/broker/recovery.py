@@ -33,7 +33,8 @@ def _load_facts(turn: Turn) -> None:
     number = facts.get("number", {}).get("value", 0)
     state.set("number", number)
     state.set("numbers_kept", number)
-    state.charge({user: Spent(*spent) for user, spent in facts.get("usage", {}).items()})
+    usage, records = (facts.get(name, {}) for name in ("usage", "records"))
+    state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
     store.forget_events(turn.now - KEEP_EVENTS)
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():

@@ -91,7 +91,17 @@ examples:
     "start no more jobs",
 )
 resume = Act("resume", "resumed", "examples:\n  gpulease resume 3\n  gpulease resume --queue\n", "start jobs again")
-start = Act("start", "next to start:", "examples:\n  gpulease start 12\n")
+start = Act(
+    "start",
+    "next to start:",
+    """\
+By root and whoever runs the broker it starts now, past everybody in the line,
+but never on a GPU that somebody has. By others it goes ahead of their own jobs.
+
+examples:
+  gpulease start 12
+""",
+)
 retry = Act("retry", "queued again", "examples:\n  gpulease retry 12\n  gpulease retry --state failed\n")
 clean = Act(
     "clean",

@@ -1,26 +1,27 @@
 """The planner: who gets which devices, and why the others wait. Pure: equal input, equal output.
 
-    plan(devices, leases, line, policy, now, views=…, usage=…, closed=…) -> Plan
+    plan(devices, leases, line, policy, now, views=…, usage=…, records=…, closed=…) -> Plan
 
 The caller keeps a `Line`, gives one `DeviceView` for each device, applies `Plan.grants`, asks
-`Plan.reason(id)` and `Plan.explain(id)`, and charges the usage of each lease that ends.
+`Plan.reason(id)` and `Plan.explain(id)`, and charges the usage of each lease that ends and records
+whether it kept to what it declared.
 How decisions are made: docs/concepts/planner.md.
 """
 
 from gpulease.planner.board import refusal
 from gpulease.planner.decide import plan
+from gpulease.planner.declarations import recorded
 from gpulease.planner.device_states import DeviceState, DeviceView, device_state
 from gpulease.planner.fairness import Spent, Usage, charged, decayed, forget, weight_of
 from gpulease.planner.holds import Hold, remaining
 from gpulease.planner.limits import limits_of
 from gpulease.planner.line import Line
 from gpulease.planner.policy import Limit, Policy
-from gpulease.planner.reasons import FORCED, Reason
+from gpulease.planner.reasons import Reason
 from gpulease.planner.result import Grant, Plan, lease_of
 from gpulease.planner.verdicts import Verdict
 
 __all__ = [
-    "FORCED",
     "DeviceState",
     "DeviceView",
     "Grant",
@@ -40,6 +41,7 @@ __all__ = [
     "lease_of",
     "limits_of",
     "plan",
+    "recorded",
     "refusal",
     "remaining",
     "weight_of",

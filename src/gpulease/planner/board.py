@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from gpulease.model import Device, Lease, Request
+from gpulease.model import Device, Lease, Request, Waiting
 from gpulease.planner.device_states import FREE, SHARED, DeviceState, DeviceView, device_state
 from gpulease.planner.line import Family
 from gpulease.planner.policy import Policy
@@ -105,12 +105,13 @@ class Board:
         views: Mapping[str, DeviceView],
         policy: Policy,
         now: float,
+        unbelieved: frozenset[str] = frozenset(),
     ) -> None:
         on: dict[str, list[Lease]] = {}
         for lease in leases:
             for uuid in lease.devices:
                 on.setdefault(uuid, []).append(lease)
-        self.policy = policy
+        self.policy, self.unbelieved = policy, unbelieved
         self.slots = [
             Slot(device, on.get(device.uuid, ()), views.get(device.uuid, NO_VIEW), policy) for device in devices
         ]
@@ -154,6 +155,11 @@ class Board:
             return max((sum(s.whole and s.window >= window for s in slots) for slots in hosts), default=0)
         open_slots = [slot for slots in hosts for slot in slots if slot.window >= window]
         return max((self.space(slot, family.max_leases) for slot in open_slots), default=0)
+
+    def believed(self, waiting: Waiting) -> Request:
+        """The request, without the time that it declares if its user is not believed."""
+        request = waiting.request
+        return request._replace(duration=None) if waiting.user in self.unbelieved else request
 
     def space(self, slot: Slot, max_leases: int | None, forced: bool = False) -> int:
         """Bytes for one more share here, limits of leases on a device included; -1 when none may come."""

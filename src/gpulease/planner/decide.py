@@ -16,6 +16,7 @@ from operator import itemgetter
 
 from gpulease.model import Device, Lease, Waiting
 from gpulease.planner.board import Board, Slot
+from gpulease.planner.declarations import Records, doubted
 from gpulease.planner.device_states import DeviceView
 from gpulease.planner.fairness import Standing, Usage
 from gpulease.planner.holds import Hold, hold, worthwhile
@@ -24,7 +25,6 @@ from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, s
 from gpulease.planner.placement import place
 from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key, Queue
-from gpulease.planner.reasons import FORCED
 from gpulease.planner.result import Grant, Plan
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
@@ -43,10 +43,13 @@ def plan(
     *,
     views: Mapping[str, DeviceView] | None = None,
     usage: Usage | None = None,
+    records: Records | None = None,
     closed: Mapping[str, str] = NOTHING,
 ) -> Plan:
     """Decide. `views` by UUID; `closed` by kind of request, each with the sentence why none of it starts."""
-    decision = _Decision(tuple(devices), tuple(leases), line.under(policy), policy, now, views, usage, closed)
+    held = tuple(leases)
+    unbelieved = doubted(records or {}, held, now, policy)
+    decision = _Decision(tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed)
     decision.force()
     for priority in sorted(decision.line.tiers):
         decision.serve(priority)
@@ -65,13 +68,14 @@ class _Decision:
         now: float,
         views: Mapping[str, DeviceView] | None,
         usage: Usage | None,
+        unbelieved: frozenset[str],
         closed: Mapping[str, str],
     ) -> None:
         self.line = line
         self.policy = policy
         self.now = now
         self.closed = closed
-        self.board = Board(devices, leases, views or {}, policy, now)
+        self.board = Board(devices, leases, views or {}, policy, now, unbelieved)
         if line.wide:
             self.board.spare()
         by_uuid = {device.uuid: device for device in devices}
@@ -95,14 +99,9 @@ class _Decision:
     def force(self) -> None:
         for id in sorted(self.line.forced, key=lambda id: (self.line[id].since, id)):
             waiting = self.line[id]
-            if waiting.bound and self._stopped(waiting):
-                continue
             slots = place(self.board, waiting.kind, waiting.request, forced=True)
             if slots is not None:
                 self.grant(waiting, slots)
-
-    def _stopped(self, waiting: Waiting) -> bool:
-        return FORCED in self.closed or self.ledger.stops(waiting, self.board) is not None
 
     def serve(self, priority: int) -> None:
         tier = self.line.tiers[priority]
@@ -139,9 +138,8 @@ class _Decision:
             waiting = self.line[id]
             if id in self.grants or id in self.holds or not self.may_start(waiting):
                 continue
-            family, request = self.line.family(waiting), waiting.request
-            size = size_of(request)
-            if self.board.fits(family, size, request.duration):
+            family, size = self.line.family(waiting), size_of(waiting.request)
+            if self.board.fits(family, size, self.board.believed(waiting).duration):
                 self.grant_where_best(waiting)
             elif not refused.covers(size, family) and not self.keep(waiting, family):
                 refused.add(size, family)
@@ -208,6 +206,8 @@ class _Decision:
             if steps is None:
                 continue
             left = self._left(priority, party, family) if self.ledger.limits else UNLIMITED
+            if party.user in self.board.unbelieved:
+                steps = [step for step in steps if step[0] == inf]  # not on devices that are held for another
             for window, amount in steps if left > 0 else ():
                 found = pick(queues).first(until, min(amount, left), self.now, window, self.grants)
                 if found is not None and (best is None or found[0] < best):
@@ -219,7 +219,7 @@ class _Decision:
         return self.ledger.left(party, priority, total)
 
     def grant_where_best(self, waiting: Waiting) -> None:
-        slots = place(self.board, waiting.kind, waiting.request)
+        slots = place(self.board, waiting.kind, self.board.believed(waiting))
         if slots is None:
             raise AssertionError(f"request {waiting.id} was found to fit and then did not")
         self.grant(waiting, slots)

@@ -7,7 +7,7 @@ O(log n). Not here: who goes first between users, and what fits; a plan never ch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from heapq import merge
 from itertools import islice
 from math import inf
@@ -213,6 +213,21 @@ class Line:
         if len(places) == 2:
             return sum(places) / 2, priority
         return places[0] + (-STEP if behind else STEP), priority
+
+    def first_of(self, user: str, but: Container[str]) -> Waiting | None:
+        """The first of a user's that has a place, of those that are not in `but`."""
+        for priority in sorted(self.tiers):
+            mine = [families for party, families in self.tiers[priority].parties.items() if party.user == user]
+            for _, entry in merge(*(queues.arrival for families in mine for queues in families.values())):
+                if entry.id not in but:
+                    return self._waiting[entry.id]
+        return None
+
+    def places_before(self, waiting: Waiting, count: int) -> list[float]:
+        """So many places, in order, that nobody else stands between and `waiting`; its priority belongs to them."""
+        found = self.place_at(self.ahead(waiting.id) - len(self.forced), "")
+        assert found is not None
+        return [found[0] + (place_of(waiting)[0] - found[0]) * number / (count + 1) for number in range(count)]
 
     def under(self, policy: Policy) -> Line:
         """This line as `policy` sees it: itself, or a copy indexed anew when the patience differs."""

@@ -23,8 +23,6 @@ BUSY = "busy"
 
 NEVER = (IMPOSSIBLE, OVER_LIMIT)  # waiting does not help
 
-FORCED = "forced"  # in `closed` a kind of its own: who was told to start now by somebody who is bound
-
 
 class Reason(NamedTuple):
     code: str
@@ -105,7 +103,10 @@ def _holding(fields: Mapping[str, Value]) -> str:
 
 
 def _held(fields: Mapping[str, Value]) -> str:
-    return f"It wants {wanted_text(fields)}; what is free is held for {_join(fields['holders'])}."
+    said = f"It wants {wanted_text(fields)}; what is free is held for {_join(fields['holders'])}."
+    if fields["doubted"] is None:
+        return said
+    return f"{said} The time that it declares is not believed: leases of {fields['doubted']} outlasted theirs."
 
 
 def _unavailable(fields: Mapping[str, Value]) -> str:

@@ -47,7 +47,7 @@ def _verdict(slot: Slot, waiting: Waiting, board: Board, over_quota: bool, now: 
         _out_of_reach(slot)
         or _leased(slot, request, now)
         or _short(slot, request, board)
-        or _reserved(slot, waiting)
+        or _reserved(slot, waiting, board)
         or (_say(slot, "quota", "It is free, but a limit is reached.") if over_quota else None)
         or _say(slot, "fits", "It is free and fits.")
     )
@@ -103,10 +103,10 @@ def _short(slot: Slot, request: Request, board: Board) -> Verdict | None:
     return _say(slot, "memory", f"Only {size_text(room)} of its memory is free to share.", free=room)
 
 
-def _reserved(slot: Slot, waiting: Waiting) -> Verdict | None:
+def _reserved(slot: Slot, waiting: Waiting, board: Board) -> Verdict | None:
     if slot.held_for is None or slot.held_for == waiting.id:
         return None
-    declared = waiting.request.duration
+    declared = board.believed(waiting).duration
     if declared is not None and declared <= slot.window:
         return None
     return _say(slot, "held", f"It is held for request {slot.held_for}.", holder=slot.held_for)

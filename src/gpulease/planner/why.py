@@ -16,7 +16,7 @@ from gpulease.planner.holds import Hold, expected_start
 from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import family_of, size_of
 from gpulease.planner.placement import fits_if_unheld
-from gpulease.planner.reasons import FORCED, Reason, Value
+from gpulease.planner.reasons import Reason, Value
 
 OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
 
@@ -33,16 +33,15 @@ def why(
     request = waiting.request
     if waiting.blocked is not None:
         return Reason(reasons.BLOCKED, {"text": waiting.blocked})
-    kind = FORCED if waiting.bound else waiting.kind
-    if kind in closed and (waiting.bound or not waiting.forced):
-        return Reason(reasons.CLOSED, {"text": closed[kind]})
+    if waiting.kind in closed and not waiting.forced:
+        return Reason(reasons.CLOSED, {"text": closed[waiting.kind]})
     if not waiting.forced and (request.not_before or -inf) > now:
         start = request.not_before or 0.0
         return Reason(reasons.NOT_YET, {"not_before": start, "seconds": start - now})
     if not board.ever(family_of(waiting.kind, request), size_of(request)):
         return _impossible(board, waiting.kind, request)
     reached = ledger.stops(waiting, board)
-    if reached is not None and (waiting.bound or not waiting.forced):
+    if reached is not None and not waiting.forced:
         return _quota(reached, request)
     if held is not None:
         return _holding(board, held, now)
@@ -87,7 +86,8 @@ def _devices(board: Board, waiting: Waiting, now: float) -> Reason:
     slots = [slot for host in hosts for slot in host]
     if fits_if_unheld(board, waiting.kind, request):
         holders = tuple(sorted({slot.held_for for slot in slots if slot.held_for is not None}))
-        return Reason(reasons.HELD, {**_amount(request), "holders": holders})
+        doubted = waiting.user if board.believed(waiting) != request else None
+        return Reason(reasons.HELD, {**_amount(request), "holders": holders, "doubted": doubted})
     within = max((sum(_in_reach(slot, request) for slot in host) for host in hosts), default=0)
     if within < request.gpus:
         return _unavailable(slots, request)
