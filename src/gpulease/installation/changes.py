@@ -11,7 +11,7 @@ import os
 import pwd
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gpulease.errors import StateError
@@ -83,8 +83,8 @@ class Target:
 
     def _as_it_should_be(self, path: str, file: File) -> bool:
         seen = os.stat(path)
-        owner = _number(file.owner) if self.owners else None
-        return stat.S_IMODE(seen.st_mode) == file.mode and owner in (None, seen.st_uid)
+        owned = not self.owners or file.owner is None or number_of(file.owner) == seen.st_uid
+        return owned and stat.S_IMODE(seen.st_mode) == file.mode
 
     def removable(self, files: Iterable[File], purge: bool) -> Iterator[Change]:
         """The last first: what is in a folder before the folder."""
@@ -106,12 +106,13 @@ class Target:
 
     def carry_out(self, change: Change) -> None:
         path = self.path(change.file)
-        acts: dict[str, Callable[[str, Change], None]] = {
-            "make": self._make, "replace": self._make, "mode": self._set_mode, "remove": _remove,
-        }  # fmt: skip
         try:
-            if change.action in acts:
-                acts[change.action](path, change)
+            if change.action in ("make", "replace"):
+                self._make(path, change)
+            elif change.action == "mode":
+                self._set_mode(path, change)
+            elif change.action == "remove":
+                _remove(path, change)
         except OSError as trouble:
             what = f"{trouble.filename or path} cannot be changed: {trouble.strerror}."
             raise StateError(what, "Correct that and try again; what was done before this stays.") from None
@@ -123,22 +124,21 @@ class Target:
         if change.file.content is None:
             os.mkdir(path, 0o700)
             return self._set_mode(path, change)
-        fresh = f"{path}.{os.getpid()}.part"
-        try:
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                file.write(change.file.content)
-            self._set_mode(fresh, change)
-            os.rename(fresh, path)
-        except OSError:
-            if os.path.exists(fresh):
-                os.unlink(fresh)
-            raise
+        fresh = f"{path}.part"  # what an interrupted run left is written over
+        with open(fresh, "w", encoding="utf-8", opener=_private) as file:
+            file.write(change.file.content)
+        self._set_mode(fresh, change)
+        os.rename(fresh, path)
 
     def _set_mode(self, path: str, change: Change) -> None:
         if self.owners and change.file.owner is not None:
             account = pwd.getpwnam(change.file.owner)
             os.chown(path, account.pw_uid, account.pw_gid)
         os.chmod(path, change.file.mode)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _remove(path: str, change: Change) -> None:
@@ -167,10 +167,10 @@ def was_edited(path: str) -> bool:
     return os.path.lexists(path) and not is_sealed(_read(path) or "")
 
 
-def _number(owner: str | None) -> int | None:
-    """None where there is no such account yet."""
+def number_of(owner: str) -> int | None:
+    """None where there is no such account."""
     try:
-        return None if owner is None else pwd.getpwnam(owner).pw_uid
+        return pwd.getpwnam(owner).pw_uid
     except KeyError:
         return None
 

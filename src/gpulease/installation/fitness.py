@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
+import shlex
 import shutil
 import subprocess
 
 from gpulease.errors import NotFound, StateError
+from gpulease.installation.changes import number_of
 from gpulease.installation.manifest import ACCOUNT, HOME
 
 NOBODY = 65534
@@ -17,8 +18,9 @@ RECIPE = (
     "Install it for everybody: `python3 -m venv /opt/gpulease`, `/opt/gpulease/bin/pip install gpulease`, "
     "then `/opt/gpulease/bin/gpulease install --system`."
 )
-DEVICE_GROUPS = ("video", "render")  # whose members may ask the driver, on some machines
+DEVICE_GROUPS = {"video", "render"}  # whose members may ask the driver, on some machines
 PATIENCE = 60.0
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def check_python(python: str) -> None:
@@ -26,21 +28,15 @@ def check_python(python: str) -> None:
     try:
         tried = subprocess.run(
             [python, "-I", "-c", PROGRAM], cwd="/", env={}, user=NOBODY, group=NOBODY, extra_groups=[],
-            capture_output=True, text=True, timeout=PATIENCE,
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as trouble:
-        raise StateError(f"Other users cannot run {python}: {_why(trouble)}.", RECIPE) from None
-    if tried.returncode != 0:
-        last = (tried.stderr.strip().splitlines() or [f"it ended with {tried.returncode}"])[-1]
-        raise StateError(f"Other users cannot run gpulease with {python}: {last[:200]}.", RECIPE)
+    except (OSError, subprocess.SubprocessError) as trouble:
+        said = (getattr(trouble, "stderr", "") or str(trouble)).strip().splitlines()
+        raise StateError(f"Other users cannot run gpulease with {python}: {said[-1][:200]}.", RECIPE) from None
     for path in (python, *tried.stdout.splitlines()):
         stranger = _stranger(path)
         if stranger:
             raise StateError(f"The service would run what {stranger}.", RECIPE)
-
-
-def _why(trouble: Exception) -> str:
-    return str(getattr(trouble, "strerror", None) or trouble)
 
 
 def _stranger(path: str) -> str | None:
@@ -66,14 +62,14 @@ def check_group(name: str) -> None:
 
 
 def account_exists() -> bool:
-    return _exists(pwd.getpwnam, ACCOUNT)
+    return number_of(ACCOUNT) is not None
 
 
 def make_account() -> None:
-    shell = shutil.which("nologin", path="/usr/sbin:/sbin:/usr/bin") or "/bin/false"
-    own_group = ["--gid", ACCOUNT] if _exists(grp.getgrnam, ACCOUNT) else ["--user-group"]
-    groups = [name for name in DEVICE_GROUPS if _exists(grp.getgrnam, name)]
-    more = ["--groups", ",".join(groups)] if groups else []
+    groups = {entry.gr_name for entry in grp.getgrall()}
+    shell = shutil.which("nologin", path=PATH) or "/bin/false"
+    own_group = ["--gid", ACCOUNT] if ACCOUNT in groups else ["--user-group"]
+    more = ["--groups", ",".join(groups & DEVICE_GROUPS)] if groups & DEVICE_GROUPS else []
     about = ["--no-create-home", "--home-dir", HOME, "--shell", shell, "--comment", "gpulease broker"]
     _call(["useradd", "--system", *own_group, *more, *about, ACCOUNT])
 
@@ -82,19 +78,11 @@ def remove_account() -> None:
     _call(["userdel", ACCOUNT])
 
 
-def _exists(look_up: object, name: str) -> bool:
-    try:
-        look_up(name)  # type: ignore[operator]  # pwd.getpwnam or grp.getgrnam
-    except KeyError:
-        return False
-    return True
-
-
 def _call(words: list[str]) -> None:
-    path = "/usr/sbin:/usr/bin:/sbin:/bin"
     try:
-        done = subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, timeout=PATIENCE)
-    except (OSError, subprocess.TimeoutExpired) as trouble:
-        raise StateError(f"`{words[0]}` cannot be run: {_why(trouble)}.", f"Run `{' '.join(words)}`.") from None
-    if done.returncode != 0:
-        raise StateError(f"`{words[0]}` failed: {done.stderr.strip()[:200]}", "Correct that and try again.")
+        subprocess.run(words, env={"PATH": PATH}, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    except (OSError, subprocess.SubprocessError) as trouble:
+        why = (getattr(trouble, "stderr", "") or str(trouble)).strip()[:200]
+        raise StateError(
+            f"`{words[0]}` failed: {why}", f"Run `{shlex.join(words)}` yourself, then try again."
+        ) from None
