@@ -1,4 +1,4 @@
-"""Starting a broker: `python -m gpulease.broker [--system|--shared] [--ready FD] [--idle SECONDS]`.
+"""Starting a broker: `python -m gpulease.broker [--system|--shared] [--replace] [--ready FD] [--idle SECONDS]`.
 
 Clients start it so at their first need; people use `gpulease broker`. A lock on a file makes it the only one.
 """
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from gpulease import places
+from gpulease.broker import takeover
 from gpulease.broker.config import config_of
 from gpulease.broker.home import Home
 from gpulease.broker.server import Server, listen_to_signals
@@ -30,17 +31,17 @@ def main(words: Sequence[str] | None = None) -> int:
     ready = int(_after(arguments, "--ready") or -1)
     idle = _after(arguments, "--idle")
     try:
-        serve(kind, ready, IDLE if idle is None else float(idle))
+        serve(kind, ready, IDLE if idle is None else float(idle), "--replace" in arguments)
     except GpuleaseError as trouble:
         print(f"gpulease: {trouble.what}\n{trouble.next_step}", file=sys.stderr, flush=True)
         return trouble.exit_code
     return 0
 
 
-def serve(kind: str, ready: int, idle: float | None) -> None:
+def serve(kind: str, ready: int, idle: float | None, replace: bool = False) -> None:
     """Serve until stopped. A byte on the descriptor `ready` tells that clients may come."""
     try:
-        server, home = _prepare(place_of(kind))
+        server, home = _prepare(place_of(kind), replace)
     except GpuleaseError as trouble:
         _tell(ready, pack(error(trouble)))
         raise
@@ -50,16 +51,19 @@ def serve(kind: str, ready: int, idle: float | None) -> None:
     home.close()
 
 
-def _prepare(place: places.Place) -> tuple[Server, Home]:
+def _prepare(place: places.Place, replace: bool) -> tuple[Server, Home]:
     os.umask(0o077)  # what is for everybody is made so one by one
     config = config_of(place.kind, os.environ).read()
     home = Home(place)
-    home.enter()
+    takeover.enter(home, replace)
     _keep_private(place.kept("state.db"))
     network = network_filesystem(place.state)
+    came_from = takeover.take_over(place, network is not None)
     store = SqliteStore(place.kept("state.db"), network is not None)
     server = Server(home, store, deadline_seconds(os.environ), config)
     listen_to_signals(server)
+    if came_from is not None:
+        server.log(f"the state of an earlier version was taken over from {came_from}")
     where = f"{place.state}, which is on {network}: each commit is forced there" if network else place.state
     server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {where}")
     return server, home

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import time
 
+from gpulease import identity
+from gpulease.stores.base import Store
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -20,6 +23,16 @@ class Clock:
     def ticks(self) -> int:
         """Now as /proc counts it: clock ticks since boot."""
         return int(_since_boot() * TICKS)
+
+
+def clock_of(store: Store) -> Clock:
+    """Wall time as this boot first knew it, whatever happened to the wall clock since."""
+    boot_id = identity.boot_id()
+    known = store.get("facts", "clock") or {}
+    clock = Clock(known["offset"] if known.get("boot_id") == boot_id else None)
+    store.write("facts", "clock", {"boot_id": boot_id, "offset": clock.offset})
+    store.commit()
+    return clock
 
 
 def _since_boot() -> float:

@@ -43,6 +43,19 @@ class Home:
         for path in set(self._locks) - set(paths):  # of a run folder that is gone
             os.close(self._locks.pop(path))
 
+    def lock_too(self, folder: str) -> None:
+        """Where a broker of an earlier version may still serve what is to be taken over."""
+        try:
+            self._lock(os.path.join(folder, places.LOCK))
+        except BrokerUnavailable:
+            raise BrokerUnavailable(
+                f"A broker of an earlier version serves {folder!r}.",
+                "End it and go on with its leases and its queue: `gpulease broker --replace`.",
+                earlier=folder,
+            ) from None
+        except OSError as trouble:
+            raise _cannot(self.place, trouble) from None
+
     def listen(self) -> socket.socket:
         """Where clients come in; told in the lock's file, for those who look in another run folder."""
         place = self.place

@@ -25,7 +25,7 @@ from gpulease.broker import events as happened
 from gpulease.broker import instructions as told
 from gpulease.broker import spawn
 from gpulease.broker.clients import Clients
-from gpulease.broker.clock import TICKS, Clock
+from gpulease.broker.clock import TICKS, Clock, clock_of
 from gpulease.broker.config import Config
 from gpulease.broker.core import Core
 from gpulease.broker.core_state import About
@@ -81,7 +81,7 @@ class Server:
         place = home.place
         self._poll = select.epoll()
         self._store, self._home, self._config = store, home, config
-        self._clock = _clock(store)
+        self._clock = clock_of(store)
         self._events: list[Event] = []
         self._alarms: list[tuple[float, str, str]] = []
         self._running = True
@@ -321,16 +321,6 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.WriteLog: lambda server, one: server.log(one.text),
     told.Stop: Server.stop,
 }
-
-
-def _clock(store: Store) -> Clock:
-    """Wall time as this boot first knew it, whatever happened to the wall clock since."""
-    boot_id = identity.boot_id()
-    known = store.get("facts", "clock") or {}
-    clock = Clock(known["offset"] if known.get("boot_id") == boot_id else None)
-    store.write("facts", "clock", {"boot_id": boot_id, "offset": clock.offset})
-    store.commit()
-    return clock
 
 
 def _raise_file_limit() -> None:

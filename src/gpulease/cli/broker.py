@@ -12,6 +12,7 @@ examples:
   gpulease broker                 for you alone
   sudo gpulease broker --system   for every user of this machine
   gpulease broker --shared        for every user, where nobody is root
+  gpulease broker --replace       instead of the one that runs, after an upgrade
 """
 
 
@@ -20,6 +21,7 @@ def configure(parser: ArgumentParser) -> None:
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument("--system", action="store_true", help="serve everybody from /run/gpulease (root only)")
     whose.add_argument("--shared", action="store_true", help="serve everybody from the temporary folder")
+    parser.add_argument("--replace", action="store_true", help="end the one that runs, and go on with all that it held")
     parser.add_argument("--idle", metavar="TIME", help="end after so long with nothing to do (default: never)")
 
 
@@ -28,5 +30,5 @@ def run(arguments: Namespace) -> int:
     from gpulease.quantities import parse_seconds
 
     kind = "system" if arguments.system else "shared" if arguments.shared else "own"
-    serve(kind, -1, None if arguments.idle is None else parse_seconds(arguments.idle))
+    serve(kind, -1, None if arguments.idle is None else parse_seconds(arguments.idle), arguments.replace)
     return 0

@@ -137,7 +137,7 @@ class SqliteStore:
         try:
             _remove(fresh)
             self._database.execute("VACUUM INTO ?", (fresh,))
-            _move(fresh, self._path)
+            move(fresh, self._path)
             self._disconnect()
             self._connect()
         except (sqlite3.Error, OSError) as error:
@@ -265,10 +265,24 @@ def _create(path: str) -> None:
     with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as database:
         database.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before the first table
         _upgrade(database, 0)
-    _move(fresh, path)
+    move(fresh, path)
 
 
-def _move(fresh: str, path: str) -> None:
+def copy(source: str, target: str) -> None:
+    """A database that nobody writes to now, whole, with what is still in the log beside it."""
+    _remove(target)
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
+            old.backup(new)
+    except sqlite3.Error as error:
+        raise StateError(
+            f"The state in {source!r} cannot be taken over: {error}.",
+            "Make room, or move the file away to begin anew: no lease, no queue. End first what still runs.",
+        ) from None
+
+
+def move(fresh: str, path: str) -> None:
     """Into its place, for good. A log beside a file that is gone would be taken for the new one's."""
     os.chmod(fresh, 0o600)
     for ending in ("-wal", "-shm", "-journal"):

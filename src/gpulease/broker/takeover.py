@@ -1,0 +1,117 @@
+"""Taking over: from a broker that still runs, and from the places in which earlier versions kept state.
+
+Before places had two folders, state lay beside the socket. It is copied once. Until the copy is in its place, whole,
+the old one counts; from then on the new one does. A kill at any moment leaves one of the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+
+from gpulease import PROTOCOL, identity, places
+from gpulease.broker.clock import clock_of
+from gpulease.broker.home import Home
+from gpulease.errors import BrokerUnavailable
+from gpulease.stores import sqlite
+from gpulease.wire import pack
+
+ENDING = 30.0  # seconds for the broker before to end
+STATE = "state.db"
+
+
+def enter(home: Home, replace: bool) -> None:
+    """Become the only broker there. With `replace` one that runs ends first, as by `gpulease stop`."""
+    if not replace:
+        return _enter(home)
+    places.prepare_both(home.place)
+    starting = os.open(os.path.join(home.place.run, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + ENDING
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError):  # a client is starting one: it is ended next
+                fcntl.flock(starting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                return _enter(home)
+            except BrokerUnavailable as trouble:
+                if not trouble.fields.keys() & {"serving", "earlier"}:
+                    raise
+            if time.monotonic() > until:
+                what = f"The broker in {home.place.run!r} was told to stop and did not end."
+                raise BrokerUnavailable(what, "If it hangs, kill it.")
+            _stop(home.place)
+            time.sleep(0.02)
+    finally:
+        os.close(starting)
+
+
+def _enter(home: Home) -> None:
+    home.enter()
+    for folder in _before(home.place):
+        if _usable(folder):
+            home.lock_too(folder)
+
+
+def _stop(place: places.Place) -> None:
+    """Tell whoever listens there, if it is to be trusted; its connection ends with it."""
+    for folder in filter(None, (place.run, places.moved_to(place), *_before(place))):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
+            asking.settimeout(ENDING)
+            with contextlib.suppress(OSError):
+                asking.connect(places.socket_path(folder))
+                if places.is_broker_of(folder, identity.peer(asking)[1]):
+                    asking.sendall(pack({"v": PROTOCOL, "do": "stop"}))
+                    while asking.recv(4096):
+                        pass
+
+
+def take_over(place: places.Place, network: bool) -> str | None:
+    """Bring state from before to the state folder; the folder that it came from, or None. The caller has the locks."""
+    path = place.kept(STATE)
+    for folder in filter(_usable, _before(place)):
+        old = os.path.join(folder, STATE)
+        if _came_from(path, folder) if os.path.lexists(path) else _copy(old, path, folder, network):
+            os.rename(old, f"{old}.moved")
+            return folder
+    return None
+
+
+def _before(place: places.Place) -> list[str]:
+    """Where an earlier version kept what is now in the state folder."""
+    if place.state == place.run:
+        return []
+    home = os.path.join(os.path.expanduser("~"), ".local", "state", "gpulease")
+    return [place.run, home] if place.kind == "own" else [place.run]
+
+
+def _usable(folder: str) -> bool:
+    path = os.path.join(folder, STATE)
+    if not os.path.isfile(path) or os.path.islink(path) or places.distrust(folder, {os.geteuid()}):
+        return False
+    return os.stat(path).st_uid == os.geteuid() and os.path.getsize(path) > 0
+
+
+def _copy(old: str, path: str, folder: str, network: bool) -> bool:
+    """Whether it is in its place now. A home may be shared by hosts: what another host granted stays where it is."""
+    fresh = f"{path}.new"
+    sqlite.copy(old, fresh)
+    with contextlib.closing(sqlite.SqliteStore(fresh, network)) as store:
+        host = os.uname().nodename
+        owners = [lease.get("owner") or {} for lease in store.load("leases").values()]
+        if any(owner.get("host", host) != host for owner in owners):
+            return False
+        moved = {"at": clock_of(store).now(), "folder": os.path.join(folder, "jobs")}
+        store.write("facts", "moved", moved)
+        store.commit(durable=True)
+    sqlite.move(fresh, path)
+    return True
+
+
+def _came_from(path: str, folder: str) -> bool:
+    """Whether the state in its place is the copy of that in `folder`: whoever copied it was killed right after."""
+    with contextlib.closing(sqlite.SqliteStore(path)) as store:
+        moved = store.get("facts", "moved") or {}
+    return moved.get("folder") == os.path.join(folder, "jobs")

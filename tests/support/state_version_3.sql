@@ -1,0 +1,28 @@
+-- The state of a broker from before places had two folders, as it wrote it: /run/gpulease/state.db. HOST is the machine's name.
+BEGIN TRANSACTION;
+CREATE TABLE environments (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "environments" VALUES('153d3d753528875bea6dc0deb36fd134','{"PATH":"/usr/bin:/bin","LANG":"C","LC_CTYPE":"C.UTF-8","GPULEASE_UMASK":"022"}');
+CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, what TEXT NOT NULL, body TEXT NOT NULL);
+INSERT INTO "events" VALUES(1,1.79485291772548365596e+09,'granted','{"id":"L1","kind":"reservation","user":"root","pid":null,"devices":["1"],"waited":0.002116680145263672}');
+INSERT INTO "events" VALUES(2,1.79485291776619100565e+09,'ended','{"id":"J1","kind":"job","user":"root","pid":null,"devices":["0"],"why":"job 1 is complete: it ended"}');
+INSERT INTO "events" VALUES(3,1.79485291793625783922e+09,'excluded','{"user":"root","devices":["3"],"note":"fan broken"}');
+CREATE TABLE excluded (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "excluded" VALUES('GPU-04512a42-83e4-2481-9ca4-39077e6e13cc','{"note":"fan broken"}');
+CREATE TABLE facts (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "facts" VALUES('clock','{"boot_id":"78516b3b-aafa-481c-b7b7-d31129a48f63","offset":1794839444.0444999}');
+INSERT INTO "facts" VALUES('job','{"value":3,"batches":{"0 8dbf8a3fca3f7e3e":[1,1],"0 451b9c8ea0e40585":[2,2],"0 ad5aeccf4a9aea59":[3,3]}}');
+INSERT INTO "facts" VALUES('number','{"value":100}');
+INSERT INTO "facts" VALUES('usage','{"root":[60.0,1794852917.766191]}');
+CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT NOT NULL, uid INTEGER NOT NULL, label TEXT, body TEXT NOT NULL);
+INSERT INTO "jobs" VALUES(1,'complete',0,NULL,'{"id":1,"command":["sh","-c","echo out"],"uid":0,"user":"root","cwd":"/tmp","environment":"153d3d753528875bea6dc0deb36fd134","request":{},"added":1794852917.7604165,"state":"complete","history":[[1794852917.7604165,"new","add","waiting"],[1794852917.7626367,"waiting","start","running"],[1794852917.766191,"running","exit-zero","complete"]],"name":"ended","label":null,"log":"/run/gpulease/jobs/0/1.log","tries":1,"started":1794852917.7626367,"ended":1794852917.766191,"exit_code":0,"devices":["0"],"run":1}');
+INSERT INTO "jobs" VALUES(2,'waiting',0,NULL,'{"id":2,"command":["true"],"uid":0,"user":"root","cwd":"/tmp","environment":"153d3d753528875bea6dc0deb36fd134","request":{"gpus":4},"added":1794852917.817662,"state":"waiting","history":[[1794852917.817662,"new","add","waiting"]],"name":"waits","label":null,"log":"/run/gpulease/jobs/0/2.log"}');
+INSERT INTO "jobs" VALUES(3,'held',0,'sweep','{"id":3,"command":["sleep","1"],"uid":0,"user":"root","cwd":"/tmp","environment":"153d3d753528875bea6dc0deb36fd134","request":{},"added":1794852917.8425615,"state":"held","history":[[1794852917.8425615,"new","add-held","held"]],"name":"held","label":"sweep","log":"/run/gpulease/jobs/0/3.log"}');
+CREATE TABLE leases (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "leases" VALUES('L1','{"id":"L1","kind":"reservation","devices":["GPU-c37d3daa-7326-d533-0759-6fbee988e092"],"owner":{"uid":0,"user":"root","host":"HOST","boot_id":"78516b3b-aafa-481c-b7b7-d31129a48f63","pid":null,"start_time":null,"groups":["root"]},"since":1794852917.7254837,"until":1881252917.7254837,"memory":null,"priority":5,"note":"demo","duration":86400000.0,"max_leases":null,"claimed":true,"token":null}');
+CREATE TABLE line (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE settings (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "settings" VALUES('keep-memory','{"text":"0.5"}');
+INSERT INTO "settings" VALUES('quotas','{"text":"user:someone:gpus=1"}');
+CREATE INDEX jobs_by_state ON jobs (state, id);
+PRAGMA user_version=3;
+COMMIT;
