@@ -42,7 +42,8 @@ class OwnEtc:
         packages = next(venv.glob("lib/python*/site-packages"))
         without = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(gpulease.__file__).parent, packages / "gpulease", ignore=without)
-        shutil.copy(pynvml.__file__, packages)
+        for module in (pynvml, pytest.importorskip("pamela")):
+            shutil.copy(module.__file__, packages)
         return str(venv / "bin" / "python")
 
     def words(self, *words: str) -> list[str]:

@@ -78,6 +78,12 @@ def test_a_python_that_others_cannot_run_is_refused(machine: OwnEtc) -> None:
     refused(machine.run("install", "--system", "--python", "/no/such/python"), 1, "/no/such/python")
 
 
+def test_a_python_that_lacks_something_is_refused(machine: OwnEtc) -> None:
+    lacking = machine.make_python("lacking")
+    next((machine.folder / "lacking").glob("lib/python*/site-packages/pamela.py")).unlink()
+    refused(machine.run("install", "--system", python=lacking), 1, "No module named 'pamela'", "gpulease[system]")
+
+
 def test_a_python_that_others_can_change_is_refused(machine: OwnEtc) -> None:
     """Its code would run as root: installing with sudo from a user's own environment gave that user the machine."""
     theirs = machine.make_python("theirs")

@@ -13,9 +13,12 @@ from gpulease.installation.changes import number_of
 from gpulease.installation.manifest import ACCOUNT, HOME
 
 NOBODY = 65534
-PROGRAM = "import sys, gpulease.broker.server, pynvml; print(gpulease.__file__, pynvml.__file__, sys.prefix, sep='\\n')"
+PROGRAM = """
+import sys, gpulease.broker.server, pamela, pynvml
+print(gpulease.__file__, pamela.__file__, pynvml.__file__, sys.prefix, sep="\\n")
+"""
 RECIPE = (
-    "Install it for everybody: `python3 -m venv /opt/gpulease`, `/opt/gpulease/bin/pip install gpulease`, "
+    "Install it for everybody: `python3 -m venv /opt/gpulease`, `/opt/gpulease/bin/pip install 'gpulease[system]'`, "
     "then `/opt/gpulease/bin/gpulease install --system`."
 )
 DEVICE_GROUPS = {"video", "render"}  # whose members may ask the driver, on some machines
