@@ -33,6 +33,7 @@ class Disk(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.fail_writes = self.fail_commits = 0
+        self.writes = 0  # so far
         self.dirty = False
 
     def write(self, table: str, key: str, document: dict[str, Any] | None) -> None:
@@ -40,6 +41,7 @@ class Disk(MemoryStore):
             self.fail_writes -= 1
             raise StateError("The disk is full.")
         self.dirty = True
+        self.writes += 1
         super().write(table, key, document)
 
     def commit(self, durable: bool = False) -> None:
@@ -177,6 +179,11 @@ class ScriptedWorld:
             client.missed = True
         elif "snapshot" in one.message or "changed" in one.message:
             client.hear(one.message)
+            if one.more:
+                self.ready.append(happened.Drained(one.peer))
+
+    def _GoOn(self, one: told.GoOn) -> None:
+        self.ready.append(one.event)
 
     def _Unlock(self, one: told.Unlock) -> None:
         if not self.checks:

@@ -111,7 +111,7 @@ def test_of_one_user_those_that_act_come_before_those_that_look(crowd: Crowd) ->
 
 def test_a_user_has_a_few_long_requests_under_way_at_a_time(crowd: Crowd) -> None:
     """Each holds what it has found so far: a hundred at a time would hold a hundred answers."""
-    many = crowd.add(1, 20)
+    crowd.add(1, 20)
     seen: list[Connection] = []
 
     def take(connection: Connection) -> Received:

@@ -34,20 +34,18 @@ class Batch:
         """Of the last one."""
         return self._added(self.last)
 
-    def __iter__(self) -> Iterator[Job]:
-        for id, words in enumerate(self._commands, self.first):
-            yield self._pattern._replace(**self._own(id, words))
+    def jobs(self, begin: int, end: int) -> Iterator[Job]:
+        for id in range(begin, end):
+            yield self._pattern._replace(**self._own(id))
 
-    def __len__(self) -> int:
-        return len(self._commands)
-
-    def documents(self) -> Iterator[tuple[int, Document]]:
+    def documents(self, begin: int, end: int) -> Iterator[tuple[int, Document]]:
         """As the store keeps them, by id."""
         alike = stored(self._pattern)
-        for id, words in enumerate(self._commands, self.first):
-            yield id, {**alike, **self._own(id, words)}
+        for id in range(begin, end):
+            yield id, {**alike, **self._own(id)}
 
-    def _own(self, id: int, words: tuple[str, ...]) -> Document:
+    def _own(self, id: int) -> Document:
+        words = self._commands[id - self.first]
         own = {"id": id, "command": words, "log": self._log(id), "added": self._added(id)}
         return {**own, **self._each[id - self.first]} if self._each else own
 

@@ -214,10 +214,11 @@ class Clients:
     def go_on(self, event: Received) -> None:
         """A long request: before anything else that its client says, since answers come in the order of questions."""
         connection = self._by_peer.get(event.peer)
-        if connection is not None:
-            connection.resumed = event
-            self._turns.drop(connection)
-            self._await_turn(connection)
+        if connection is None:
+            return self._happened(event)  # what was begun is done, also for a client that has gone
+        connection.resumed = event
+        self._turns.drop(connection)
+        return self._await_turn(connection)
 
     def _set_interest(self, connection: Connection, ready: bool) -> None:
         interest = (0 if ready else select.EPOLLIN) | (select.EPOLLOUT if connection.outgoing else 0)
@@ -253,7 +254,7 @@ class Clients:
 
     # ---------------------------------------------------------------- hearing
 
-    def send(self, peer: Peer, message: Message, droppable: bool = False) -> None:
+    def send(self, peer: Peer, message: Message, droppable: bool = False, more: bool = False) -> None:
         connection = self._by_peer.get(peer)
         if connection is None or connection.ended:
             return
@@ -270,6 +271,9 @@ class Clients:
                 return  # its end is read like any other
         if data:
             self._keep_unread(connection, data)
+            connection.missed = connection.missed or more
+        elif more:
+            self._happened(Drained(peer))
 
     def _keep_unread(self, connection: Connection, data: bytes) -> None:
         costs = self._users[connection.peer.uid]

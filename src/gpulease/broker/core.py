@@ -154,12 +154,13 @@ class Core:
 
     def _failed(self, event: Event, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Who asked is told. What happened in the world has happened, and is written when that is possible again."""
-        if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)):
+        begun = isinstance(event, Received) and event.progress is not None  # a long request, in an earlier turn
+        if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)) and not begun:
             return
         told = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
         if not isinstance(trouble, GpuleaseError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
-        if isinstance(event, Received):
+        if isinstance(event, Received) and not (begun and isinstance(trouble, StateError)):
             yield Send(event.peer, error(told))
         elif isinstance(trouble, StateError):
             self._late.append(event)
@@ -209,6 +210,7 @@ def _mistake(trouble: Exception) -> GpuleaseError:
 
 def _left(turn: Turn, event: happened.Left) -> None:
     turn.state.gather(event.peer, None)
+    turn.state.adding.drop(event.peer)
     turn.state.subscribers.drop(event.peer)
     requesting.left(turn, event.peer)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from gpulease import job as jobs
 from gpulease.broker import settings
 from gpulease.broker.events import Key, Occupancy, Received
+from gpulease.broker.ids import Ids
 from gpulease.broker.peer import Peer
 from gpulease.broker.records import Pending, lease_document, pending_document
 from gpulease.broker.settings import Settings
@@ -90,8 +91,11 @@ class Subscriber(NamedTuple):
 
     peer: Peer
     topics: frozenset[str]
-    jobs: frozenset[int] | None = None  # those that it chose; None for all
+    jobs: Ids | None = None  # those that it chose; None for all
     open: int = 0  # how many of them are not over
+    at: int | None = None  # of those that it chose: up to which id it was told, while its snapshot is not complete
+    told: int = 0  # how many it was told of, while its snapshot is not complete
+    drained: bool = False  # the next part of its snapshot may be sent
     seen: Mapping[str, dict[str, Document]] = NOTHING  # by topic and key, but for jobs
     news: Mapping[str, Document | None] = NOTHING  # jobs that changed since it was told
     revision: int = -1
@@ -104,9 +108,18 @@ class Subscriber(NamedTuple):
 class Parts(NamedTuple):
     """Of a batch of jobs that is still coming in."""
 
-    commands: tuple[list[list[str]], ...] = ()
+    commands: tuple[list[tuple[str, ...]], ...] = ()
     each: tuple[list[dict[str, str]], ...] = ()  # what each of them has of its own, if anything
     size: int = 0  # in characters
+    words: int = 0  # and texts, and commands
+
+
+class Added(NamedTuple):
+    """A batch: the ids of its jobs, and the first that is not in the queue yet."""
+
+    first: int
+    last: int
+    next: int
 
 
 class State:
@@ -158,7 +171,8 @@ class State:
         self.dependents: Table[int, dict[int, None]] = Table(changes)
         self.look_at_trees_due = self.tidy_due = False  # alarms that are set
         self.job_number = 0
-        self.batches: Table[str, tuple[int, int]] = Table(changes)  # that were added lately, by token
+        self.batches: Table[str, Added] = Table(changes)  # that were added lately, by token
+        self.adding: Table[Peer, str | None] = Table(changes)  # batches that are being added, by token
         self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
@@ -432,15 +446,16 @@ class State:
             del found[dependent]
             self.changes.add(found.__setitem__, dependent, None)
 
-    def add_batch(self, first: int, last: int, token: str | None, kept: int) -> None:
+    def add_batch(self, added: Added, token: str | None, uid: int, kept: int) -> None:
         """Ids that were given to jobs; a client that sends them again by the same token gets the same."""
-        for old in list(self.batches)[: max(0, len(self.batches) - kept)]:
-            self.batches.drop(old)
         if token is not None:
-            self.batches.put(token, (first, last))
-        self.set("job_number", last)
-        self.store.write("facts", "job", {"value": last, "batches": dict(self.batches)})
-        self.durable = True
+            mine = [one for one in self.batches if one.startswith(f"{uid} ") and one != token]
+            for old in mine[: max(0, len(mine) - kept)]:
+                self.batches.drop(old)
+            self.batches.put(token, added)
+        self.set("job_number", max(self.job_number, added.last))
+        self.store.write("facts", "job", {"value": self.job_number, "batches": dict(self.batches)})
+        self.durable = self.durable or added.next > added.last
 
     def gather(self, peer: Peer, parts: Parts | None) -> None:
         if parts is None:

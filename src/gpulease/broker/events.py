@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from gpulease.broker.batch import Batch
 from gpulease.broker.peer import Peer
 from gpulease.broker.runs import Fate
 from gpulease.errors import GpuleaseError
@@ -18,14 +19,26 @@ Key = tuple[int, int | None]  # a process: pid and start time
 Occupancy = tuple[int | None, tuple[Process, ...] | None, str | None]  # memory in use, processes, why lost
 
 
+class Adding(NamedTuple):
+    """How far a batch of jobs that are added has come."""
+
+    batch: Batch
+    token: str | None
+    next: int  # the id of the first that is not in the queue yet
+
+
 class Progress(NamedTuple):
     """How far a request about many jobs has come."""
 
-    at: int  # the id of the last job that was looked at
-    last: int  # that there was when it began
-    done: tuple[Any, ...] = ()  # pieces, each a list of what becomes its answer
-    skipped: tuple[list[str], ...] = ()
-    first: tuple[int, str, str] | None = None  # id, state and user of the first job that was found
+    at: int  # the last id that was looked at
+    last: int  # the last id that there was when it began
+    found: int | None = None  # the id of the first job that was found, anybody's
+    mine: tuple[int, str] | None = None  # the first that the client may do something about
+    done: tuple[list[Any], ...] = ()  # what its answer will have, in pieces
+    skipped: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()  # ids that were named one by one and are nobody's
+    size: int = 0  # of `done`, in characters
+    checked: bool = False  # it was gone through once, to see whether it can be done
 
 
 class Received(NamedTuple):
@@ -34,7 +47,7 @@ class Received(NamedTuple):
     peer: Peer
     message: Message
     size: int = 0  # bytes on the wire
-    progress: Progress | None = None  # of a long request that is taken up again
+    progress: Progress | Adding | None = None  # of a long request that is taken up again
 
 
 class Left(NamedTuple):

@@ -6,12 +6,13 @@ once. Nothing else is acknowledged that a broker started anew would not know.
 
 from __future__ import annotations
 
-from gpulease.broker import job_ends, job_life
+from gpulease import job as jobs
+from gpulease.broker import bulk, job_ends, job_life
 from gpulease.broker.events import Due, Event, Received
-from gpulease.broker.job_verbs import RUNNING, chosen
 from gpulease.broker.turn import Turn
-from gpulease.job import Job
+from gpulease.job import RUNNING, Job
 
+MOST = 1000  # jobs of one request that are looked at
 WHY = {"kill": "killed", "rm": "removed", "clean": ""}
 
 
@@ -28,12 +29,16 @@ def act(turn: Turn, event: Event) -> list[int]:
 
 def _asked(turn: Turn, event: Received) -> list[int]:
     verb, peer = event.message["do"], event.peer
-    found = chosen(turn, peer, event.message.get("select") or {})
-    running = [job for job in found if job.state in RUNNING and verb != "clean"]
+    choice = bulk.choice(turn, event)
+    rows = turn.state.store.jobs(choice.states, choice.uid, choice.label, choice.ranges, 1 if choice.last else MOST)
+    found = [turn.state.running.get(row["id"]) or jobs.read(row) for row in rows]
+    found = [job for job in found if choice.everyone or job.uid == peer.uid]
+    again = event.progress is not None  # it was begun while there was room, and is tried again
+    running = [job for job in found if job.state in RUNNING and verb != "clean" and not (again and job.ending)]
     ended = [_end(turn, job, f"{WHY[verb]} by {peer.user}", verb == "rm") for job in running]
     if verb != "kill":
         job_life.remove_logs(turn, [job for job in found if job.over or job in running])
-    if ended:
+    if ended and not again:
         left = [f"{job.id} is {job.state}, and the disk is full" for job in found if job not in running]
         turn.reply(peer, ids=ended, skipped=left)
     return ended

@@ -19,6 +19,7 @@ class Send(NamedTuple):
     peer: Peer
     message: Message
     droppable: bool = False  # to a subscriber: left out while it has not read what came before; `Drained` follows
+    more: bool = False  # there is more to tell it: `Drained` follows when it has read this
 
 
 class Check(NamedTuple):

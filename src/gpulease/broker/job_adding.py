@@ -1,4 +1,4 @@
-"""Queueing jobs, one or a hundred thousand, in one commit; and changing those that have not started."""
+"""Queueing jobs, one or a hundred thousand; and changing those that have not started."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from gpulease.broker import job_input as given
 from gpulease.broker import job_life
 from gpulease.broker.allowances import allowance, check_jobs, time_limit
 from gpulease.broker.batch import Batch
-from gpulease.broker.core_state import Parts
-from gpulease.broker.events import Received
+from gpulease.broker.core_state import Added, Parts
+from gpulease.broker.events import Adding, Received
+from gpulease.broker.instructions import GoOn
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError
@@ -17,53 +18,76 @@ from gpulease.messages import Message
 from gpulease.model import Request
 
 MOST_JOBS = 1_000_000  # of one broker that are not over
-MOST_BYTES = 64 << 20  # of one batch
+MOST_OF_USER = 500_000  # of one user
+MOST_BYTES = 64 << 20  # characters of the batches that one user is sending
+MOST_WORDS = 2_000_000  # words and texts of them: each costs memory, be it empty
+A_PART = 16  # words that a part counts for, be it empty
 MOST_RETRIES = 1000
-BATCHES = 31  # whose tokens are remembered, beside the newest
+BATCHES = 31  # whose tokens are remembered of each user, beside the newest
+PIECE = 200  # jobs that are added in one turn
 TEXTS, PATHS = {"name", "label", "note"}, {"cwd", "log"}
 EDITABLE = TEXTS | PATHS | {"retry", "time_limit", "command", "after", "after_any", "request"}
 
 
 def add(turn: Turn, event: Received) -> None:
-    """A batch may come in parts; the last part adds all of them at once.
+    """A batch may come in parts; when the last has come all are added, a piece in each turn, and then it is answered.
 
     With a token of the client's choice it may be sent again, when the broker ended before it answered.
     """
     state, peer, message = turn.state, event.peer, event.message
-    gathered = _gathered(turn, event)
-    if gathered is None:
-        return turn.reply(peer, more=True)
-    commands, each = gathered
-    _check_user(turn, peer)
+    if isinstance(event.progress, Adding):
+        return _add_piece(turn, event, event.progress)
     token = f"{peer.uid} {message['token']}" if message.get("token") else None
-    if token is not None and token in state.batches:
-        first, last = state.batches[token]
-        return turn.reply(peer, first=first, last=last)
-    if sum(state.counts.get(one, 0) for one in jobs.OPEN) + len(commands) > MOST_JOBS:
-        raise TooMuch(f"More than {MOST_JOBS} jobs would wait.", "Let some of them end first.")
-    options, limit = message["options"], allowance(state, peer.user, turn.world.groups_of(peer.uid))
-    check_jobs(limit, state.open_jobs.get(peer.uid, 0), len(commands))
+    if token is not None and token in state.adding.values() and not message.get("more"):
+        return turn.emit(GoOn(event))  # the same batch came before, by another connection: answered when it is in
+    parts = _gathered(turn, event)
+    if parts is None:
+        return turn.reply(peer, more=True)
+    _check_user(turn, peer)
+    begun = state.batches.get(token or "")
+    if begun is not None and begun.next > begun.last:
+        return turn.reply(peer, first=begun.first, last=begun.last)
+    _check_numbers(turn, peer, sum(map(len, parts.commands)))
+    options = message["options"]
     request = given.request_of(turn, peer, message["request"], bool(options.get("hold")))
     environ = given.environment_of(options.get("environment"))
-    batch = _make(turn, peer, commands, each, request, environ[0], options)
-    _add(turn, batch, environ, token)
+    first = state.job_number + 1 if begun is None else begun.first
+    batch = _make(turn, peer, parts, request, environ[0], options, first)
+    state.store.write("environments", *environ)
+    state.adding.put(peer, token)
+    state.gather(peer, Parts(size=parts.size, words=parts.words))  # counted until all of them are in
+    short = event._replace(message={"do": "add"})
+    return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next))
+
+
+def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
+    """Some of them: the table's effects, once for what is alike."""
+    state, peer, batch = turn.state, event.peer, adding.batch
+    end = min(adding.next + PIECE, batch.last + 1)
+    for id, document in batch.documents(adding.next, end):
+        state.store.write("jobs", str(id), document)
+    state.count(peer.uid, None, batch.state, end - adding.next)
+    for job in batch.jobs(adding.next, end):
+        if "join-line" in batch.effects:
+            job_life.join(turn, job)
+        if state.subscribers:
+            turn.job_changed(job.id, jobs.NEW, job)
+    state.add_batch(Added(batch.first, batch.last, end), adding.token, peer.uid, BATCHES)
+    if end <= batch.last:
+        return turn.emit(GoOn(event._replace(progress=adding._replace(next=end))))
+    state.adding.drop(peer)
+    state.gather(peer, None)
     return turn.reply(peer, first=batch.first, last=batch.last)
 
 
-def _add(turn: Turn, batch: Batch, environment: tuple[str, Message], token: str | None) -> None:
-    """All of them, in one commit, or none: the table's effects, once for what is alike."""
+def _check_numbers(turn: Turn, peer: Peer, number: int) -> None:
     state = turn.state
-    state.store.write("environments", *environment)
-    state.add_batch(batch.first, batch.last, token, BATCHES)
-    for id, document in batch.documents():
-        state.store.write("jobs", str(id), document)
-    state.count(batch.uid, None, batch.state, len(batch))
-    if "join-line" in batch.effects:
-        for job in batch:
-            job_life.join(turn, job)
-    if state.subscribers:
-        for job in batch:
-            turn.job_changed(job.id, jobs.NEW, job)
+    if sum(state.counts.get(one, 0) for one in jobs.OPEN) + number > MOST_JOBS:
+        raise TooMuch(f"More than {MOST_JOBS} jobs would wait.", "Let some of them end first.")
+    if state.open_jobs.get(peer.uid, 0) + number > MOST_OF_USER:
+        raise TooMuch(f"You would have more than {MOST_OF_USER} jobs that wait.", "Let some of them end first.")
+    limit = allowance(state, peer.user, turn.world.groups_of(peer.uid))
+    check_jobs(limit, state.open_jobs.get(peer.uid, 0), number)
 
 
 def _check_user(turn: Turn, peer: Peer) -> None:
@@ -80,40 +104,44 @@ def _check_user(turn: Turn, peer: Peer) -> None:
         raise NotPermitted(f"User {peer.uid} has no account here, so no job can run as it.", "Have one made.")
 
 
-def _gathered(turn: Turn, event: Received) -> tuple[list[list[str]], list[dict[str, str]]] | None:
+def _gathered(turn: Turn, event: Received) -> Parts | None:
     """All parts of a batch, once the last has come."""
-    message, state = event.message, turn.state
-    before = state.parts.get(event.peer, Parts())
-    each = message.get("each") or []
-    size = sum(sum(map(len, words)) for words in message["commands"])
-    size += before.size + sum(sum(map(len, texts.values())) for texts in each)
-    parts = Parts((*before.commands, message["commands"]), (*before.each, each), size)
-    too_much = size > MOST_BYTES
-    if message.get("more") and not too_much:
-        state.gather(event.peer, parts)
+    message, state, peer = event.message, turn.state, event.peer
+    before = state.parts.get(peer, Parts())
+    commands, each = list(map(given.without_zero, message["commands"])), message.get("each") or []
+    texts = [*commands, *(one.values() for one in each)]
+    parts = Parts(
+        (*before.commands, commands),
+        (*before.each, each),
+        before.size + sum(sum(map(len, words)) for words in texts),
+        before.words + A_PART + sum(1 + len(words) for words in texts),
+    )
+    try:
+        _check_size(turn, peer, parts)
+    except TooMuch:
+        state.gather(peer, None)
+        raise
+    if message.get("more"):
+        state.gather(peer, parts)
         return None
-    state.gather(event.peer, None)
-    commands, texts = [one for part in parts.commands for one in part], [one for part in parts.each for one in part]
-    if too_much:
-        raise TooMuch(f"A batch has more than {MOST_BYTES >> 20} MiB of commands.", "Divide it.")
-    if not commands:
+    number, texts_of_own = sum(map(len, parts.commands)), sum(map(len, parts.each))
+    if not number:
         raise UsageError("No command was given.", "Write it behind `--`, or one a line with --file.")
-    if texts and len(texts) != len(commands):
+    if texts_of_own and texts_of_own != number:
         raise UsageError("Some commands have texts of their own, and others have not.")
-    return commands, texts
+    return parts
 
 
-def _make(
-    turn: Turn,
-    peer: Peer,
-    commands: list[list[str]],
-    each: list[dict[str, str]],
-    request: Request,
-    environ: str,
-    options: Message,
-) -> Batch:
+def _check_size(turn: Turn, peer: Peer, parts: Parts) -> None:
+    others = [one for who, one in turn.state.parts.items() if who.uid == peer.uid and who is not peer]
+    if parts.size + sum(one.size for one in others) > MOST_BYTES:
+        raise TooMuch(f"You are adding more than {MOST_BYTES >> 20} MiB of commands at once.", "Divide them.")
+    if parts.words + sum(one.words for one in others) > MOST_WORDS:
+        raise TooMuch(f"You are adding more than {MOST_WORDS} words of commands at once.", "Divide them.")
+
+
+def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, options: Message, first: int) -> Batch:
     """All alike but for id, command, log, the moment of arrival, and the texts that are in `each`."""
-    first = turn.state.job_number + 1
     now = turn.state.since(turn.now)
     alike = Job(
         id=first,
@@ -135,8 +163,10 @@ def _make(
     )
     alike = alike._replace(met=_met(turn, alike.after))
     alike, effects = jobs.step(alike, "add-held" if options.get("hold") else "add", now)
+    commands = [words for part in parts.commands for words in part]
+    each = [texts for part in parts.each for texts in part]
     log = given.log_of(turn, peer, options, len(commands))
-    batch = Batch(alike, effects, list(map(given.without_zero, commands)), log, given.own_texts(options, each, first))
+    batch = Batch(alike, effects, commands, log, given.own_texts(options, each, first))
     turn.state.since(batch.arrival)
     return batch
 

@@ -11,7 +11,7 @@ from gpulease.broker.allowances import allowance, check_request, refused
 from gpulease.broker.job_life import folder
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
-from gpulease.errors import NotFound, UsageError, WrongState
+from gpulease.errors import NotFound, TooMuch, UsageError, WrongState
 from gpulease.job import Job
 from gpulease.messages import Message, read_request
 from gpulease.model import Request, Waiting
@@ -24,6 +24,7 @@ LONGEST = 10 * 365 * 86400.0  # seconds of a time limit
 LONGEST_WORD = (128 << 10) - 1  # the kernel starts no program with a longer one
 OWN = {"name", "label", "note", "log"}  # what each job of a batch may have of its own
 MOST_AFTER = 1000  # jobs that one may come after
+MOST_BEFORE = 10_000  # that are followed back, one after the other, when a job is to come after others
 
 
 def request_of(turn: Turn, user: Peer | Job, fields: Message, hold: bool) -> Request:
@@ -41,6 +42,13 @@ def impossible(turn: Turn, probe: Waiting) -> Reason | None:
     """Why a request can never be granted here; None when it can."""
     if turn.state.sample is None:
         return None
+    key = (probe, turn.state.policy)
+    if key not in turn.possible:
+        turn.possible[key] = _impossible(turn, probe)
+    return turn.possible[key]
+
+
+def _impossible(turn: Turn, probe: Waiting) -> Reason | None:
     line = Line(turn.state.policy)
     line.add(probe)
     decided = plan(turn.state.devices.values(), (), line, turn.state.policy, turn.now)
@@ -79,7 +87,8 @@ def dependencies(turn: Turn, options: Message, own: int) -> tuple[int, ...]:
             raise WrongState(
                 f"Job {id} is {other.state}, so nothing can come after it.", "Use --after-any, or retry it."
             )
-    _refuse_circle(turn, after, own)
+    if own <= turn.state.job_number:  # nothing comes after one that is new
+        _refuse_circle(turn, after, own)
     return tuple(dict.fromkeys(after))
 
 
@@ -95,6 +104,8 @@ def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
             if id not in seen:
                 seen.add(id)
                 rest.append(id)
+        if len(seen) > MOST_BEFORE:
+            raise TooMuch(f"Job {own} would come after more than {MOST_BEFORE} jobs.", "Leave it where it is.")
 
 
 def log_of(turn: Turn, peer: Peer, options: Message, count: int) -> Callable[[int], str]:

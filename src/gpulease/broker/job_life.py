@@ -180,8 +180,7 @@ def forget(turn: Turn, gone: list[Job]) -> None:
         turn.state.forget_job(job)
         turn.job_changed(job.id, job.state, None)
     remove_logs(turn, gone)
-    if gone:
-        turn.state.store.forget_environments()
+    turn.state.store.forget_environments({job.environment for job in gone})
 
 
 def remove_logs(turn: Turn, gone: list[Job]) -> None:

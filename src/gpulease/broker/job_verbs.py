@@ -5,119 +5,58 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpulease import job as jobs
-from gpulease.broker import job_ends, job_life, reports, requesting, settings
+from gpulease.broker import bulk, job_ends, job_life, reports, requesting, settings
 from gpulease.broker.allowances import refused
-from gpulease.broker.events import Received
+from gpulease.broker.events import Progress, Received
+from gpulease.broker.instructions import GoOn
 from gpulease.broker.job_adding import add, edited
-from gpulease.broker.job_input import impossible, is_text
+from gpulease.broker.job_input import impossible
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
-from gpulease.errors import NotFound, NotPermitted, UsageError, WrongState
+from gpulease.errors import NotPermitted, TooMuch, UsageError, WrongState
 from gpulease.job import Job
-from gpulease.job_selection import EVERYBODY
 from gpulease.messages import Message
 from gpulease.model import Waiting
 
 SHOWN = 50
 SHOWN_ENDED = 10
 MOST_SHOWN = 5000  # of one answer, which must fit a message
-MOST_RANGES = 500
-CHOICES = {"ids", "all", "last", "label", "state", "user", "mine"}
+MOST_LISTED = 1000  # of each kind, where no jobs were named
+MOST_BYTES = 4 << 20  # characters of commands in one answer
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
 INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "met")
 
-# ---------------------------------------------------------------------- choosing
+# ---------------------------------------------------------------------- many of them
 
 
-def chosen(turn: Turn, peer: Peer, select: Message, states: tuple[str, ...] = (), look: bool = False) -> list[Job]:
-    """The jobs that a selection names: ids and ranges, all, last, a label, a state, a user.
-
-    Only root may change others', and has to name them: by ids, a user, or "*" for every user. All may `look`.
-    """
-    ranges = _ranges(select)
-    label, state, user = (select.get(name) for name in ("label", "state", "user"))
-    if not all(value is None or (isinstance(value, str) and is_text(value)) for value in (label, state, user)):
-        raise UsageError("The choice of jobs is not right.", "Give the label, the state and the user as text.")
-    everyone = look or peer.uid == 0
-    if user == EVERYBODY and not everyone:
-        raise NotPermitted("Only root may do that to the jobs of every user.", "Leave --all-users out.")
-    uid = _whose(turn, peer, select, user, look or bool(ranges))
-    last = bool(select.get("last"))
-    rows = turn.state.store.jobs((state,) if state else states, uid, label, ranges, 1 if last else None, last)
-    found = [turn.state.running.get(row["id"]) or jobs.read(row) for row in rows]
-    if not found:
-        raise NotFound(f"No such job{_called(ranges)}.", "See the ids with `gpulease ls --all`.")
-    mine = [job for job in found if everyone or job.uid == peer.uid]
-    if not mine:
-        raise NotPermitted(f"Job {found[0].id} belongs to {found[0].user}.", "Only its user or root may do that.")
-    return mine
+def _each(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[Job], object], wrong: str) -> None:
+    _all(turn, event, states, lambda fitting: list(map(act, fitting)), wrong)
 
 
-def _whose(turn: Turn, peer: Peer, select: Message, user: str | None, others: bool) -> int | None:
-    """The user whose jobs are meant; None for all of them."""
-    if select.get("mine") or (user is None and not others):
-        return peer.uid
-    if user is None or user == EVERYBODY:
-        return None
-    uid = turn.world.uid_of(user)
-    if uid is None:
-        raise NotFound(f"There is no user {user[:40]!r}.", "Check the name.")
-    return uid
-
-
-def _ranges(select: Message) -> list[tuple[int, int]]:
-    if not set(select) <= CHOICES or select.get("ids") == []:
-        raise UsageError("The choice of jobs is not right.", f"Choose by {', '.join(sorted(CHOICES))}.")
-    ranges = select.get("ids") or []
-    good = isinstance(ranges, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(type(end) is int and 0 <= end < 1 << 62 for end in pair)
-        for pair in ranges
-    )
-    if not good:
-        raise UsageError("The choice of jobs is not right.", "Write ids and ranges, as 3,5-9.")
-    if len(ranges) > MOST_RANGES:
-        raise UsageError(f"More than {MOST_RANGES} ids and ranges were given.", "Use ranges, as 5-900, or --label.")
-    return [(first, last) for first, last in ranges]
-
-
-def _called(ranges: list[tuple[int, int]]) -> str:
-    named = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:5])
-    return f": {named}" if named else ""
-
-
-def _done(turn: Turn, peer: Peer, done: list[Job], skipped: list[str] | None = None) -> None:
-    turn.reply(peer, ids=[job.id for job in done], skipped=skipped or [])
-
-
-def _each(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[Job], object], verb: str) -> None:
-    """Do `act` to each chosen job that is in one of `states`; if none is, say in which it is."""
-    found, fitting = _fitting(turn, event, states, verb)
-    for job in fitting:
-        act(job)
-    _done(turn, event.peer, fitting, _others(found, states, event))
-
-
-def _fitting(turn: Turn, event: Received, states: tuple[str, ...], verb: str) -> tuple[list[Job], list[Job]]:
+def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[list[Job]], object], wrong: str) -> None:
+    """Do `act` to the chosen jobs that are in one of `states`, a piece at a time; if none is, say in which it is."""
     if event.message.get("select") is None:
         raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, --label or --state.")
-    found = chosen(turn, event.peer, event.message["select"])
-    fitting = [job for job in found if job.state in states]
-    if not fitting:
-        raise WrongState(f"Job {found[0].id} is {found[0].state}, so it cannot be {verb}.")
-    return found, fitting
+    chosen = bulk.choice(turn, event)
+    piece = bulk.take(turn, event, chosen)
+    fitting = [job for job in piece.jobs if job.state in states]
+    act(fitting)
+    skipped = [f"{job.id} is {job.state}" for job in piece.jobs if job.state not in states]
+    progress = bulk.go_on(turn, event, piece, [job.id for job in fitting], skipped)
+    if progress is not None:
+        _answer(turn, event, chosen, progress, wrong)
 
 
-def _others(found: list[Job], states: tuple[str, ...], event: Received) -> list[str]:
-    """What was named and left as it is: jobs in another state, and ids that are nobody's."""
-    skipped = [f"{job.id} is {job.state}" for job in found if job.state not in states]
-    return [*skipped, *(f"{id} is not there, or not yours" for id in missing(found, event.message["select"]))]
-
-
-def missing(found: list[Job], select: Message) -> list[int]:
-    """Ids that were named one by one and are nobody's."""
-    there = {job.id for job in found}
-    return [first for first, last in select.get("ids") or [] if first == last and first not in there]
+def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress, wrong: str) -> None:
+    """What was done, and what was named and left as it is: jobs in another state, and ids that are nobody's."""
+    bulk.refuse_nothing(turn, progress, chosen)
+    done = bulk.gathered(progress)
+    if not done and progress.mine is not None:
+        id, state = progress.mine
+        raise WrongState(f"Job {id} is {state}{wrong}.")
+    missing = [f"{id} is not there, or not yours" for id in progress.missing]
+    turn.reply(event.peer, ids=done, skipped=[*progress.skipped, *missing])
 
 
 # ---------------------------------------------------------------------- looking
@@ -136,18 +75,44 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
 
 def ls(turn: Turn, event: Received) -> None:
     message = event.message
-    most = max(1, min(MOST_SHOWN, message.get("most") or SHOWN))
-    select = message.get("select")
     if message.get("ids"):
-        return _ids(turn, event.peer, select or {})
-    shown = chosen(turn, event.peer, select, look=True) if select else _shown(turn, most, bool(message.get("all")))
-    rows = [row(turn, job, event.peer) for job in (shown[:most] if select else shown)]
+        return _ids(turn, event)
+    if message.get("select"):
+        return _rows(turn, event, bulk.choice(turn, event, look=True), _most(message), **_counts(turn))
+    shown = _shown(turn, _most(message), bool(message.get("all")))
+    rows = [row(turn, job, event.peer) for job in shown]
     return turn.reply(event.peer, jobs=rows, **_counts(turn))
+
+
+def _most(message: Message) -> int:
+    return max(1, min(MOST_SHOWN, message.get("most") or SHOWN))
+
+
+def _rows(turn: Turn, event: Received, chosen: bulk.Chosen, most: int, **more: object) -> None:
+    """The first of the jobs that were chosen, with all about them."""
+    piece = bulk.take(turn, event, chosen)
+    rows = [_row_for(turn, job, event) for job in piece.jobs]
+    told = sum(map(len, piece.progress.done))
+    size = sum(sum(map(len, shown["command"])) for shown in rows)
+    if piece.progress.size + size > MOST_BYTES:
+        raise TooMuch(f"The answer would have more than {MOST_BYTES >> 20} MiB.", "Ask for fewer jobs at once.")
+    piece = piece._replace(over=piece.over or told + len(rows) >= most)
+    progress = bulk.go_on(turn, event, piece, rows[: most - told], size=size)
+    if progress is not None:
+        bulk.refuse_nothing(turn, progress, chosen)
+        turn.reply(event.peer, jobs=bulk.gathered(progress), **more)
+
+
+def _row_for(turn: Turn, job: Job, event: Received) -> Message:
+    shown = row(turn, job, event.peer)
+    if event.message.get("environment"):
+        shown["environment"] = turn.state.environment(job) if job.uid == event.peer.uid else None
+    return shown
 
 
 def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
     """Running ones, the line in its order, the held, the last that ended."""
-    state = turn.state
+    state, most = turn.state, min(most, MOST_LISTED)
     shown = [state.running[id] for id in sorted(state.running)]
     waiting = [entry for entry in state.line.front(most) if entry.kind == "job"]
     shown += [job for entry in waiting if (job := state.job(int(entry.id[1:]))) is not None]
@@ -156,13 +121,13 @@ def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
     return shown + [jobs.read(stored) for stored in ended]
 
 
-def _ids(turn: Turn, peer: Peer, select: Message) -> None:
+def _ids(turn: Turn, event: Received) -> None:
     """One's own, without anything about them: there may be a hundred thousand."""
-    try:
-        found = [job.id for job in chosen(turn, peer, {**select, "mine": True})]
-    except NotFound:
-        found = []
-    turn.reply(peer, ids=found)
+    mine = event._replace(message={**event.message, "select": {**(event.message.get("select") or {}), "mine": True}})
+    piece = bulk.take_rows(turn, mine, bulk.choice(turn, mine))
+    progress = bulk.go_on(turn, event, piece, [row.id for row in piece.jobs])
+    if progress is not None:
+        turn.reply(event.peer, ids=bulk.gathered(progress))
 
 
 def _counts(turn: Turn) -> Message:
@@ -174,13 +139,7 @@ def _counts(turn: Turn) -> Message:
 
 
 def show(turn: Turn, event: Received) -> None:
-    peer = event.peer
-    found = chosen(turn, peer, event.message["select"])[:MOST_SHOWN]
-    rows = [row(turn, job, peer) for job in found]
-    if event.message.get("environment"):
-        for shown, job in zip(rows, found, strict=True):
-            shown["environment"] = turn.state.environment(job) if job.uid == peer.uid else None
-    turn.reply(peer, jobs=rows)
+    _rows(turn, event, bulk.choice(turn, event), MOST_SHOWN)
 
 
 # ---------------------------------------------------------------------- acting
@@ -194,36 +153,37 @@ def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
 
 
 def kill(turn: Turn, event: Received) -> None:
-    found = chosen(turn, event.peer, event.message["select"])
-    fitting = [job for job in found if not job.over]
-    if not fitting:
-        raise WrongState(f"Job {found[0].id} is {found[0].state} already.")
-    for job in fitting:
-        _end(turn, job, f"killed by {event.peer.user}")
-    _done(turn, event.peer, fitting, _others(found, jobs.OPEN, event))
+    why = f"killed by {event.peer.user}"
+    _each(turn, event, jobs.OPEN, lambda job: _end(turn, job, why), " already")
 
 
 def rm(turn: Turn, event: Received) -> None:
     """Who comes after a removed job is told of its end first, and then it is forgotten."""
-    found = chosen(turn, event.peer, event.message["select"])
-    for job in found:
+    ids: list[int] = []
+
+    def remove(job: Job) -> None:
         _end(turn, job, f"removed by {event.peer.user}", remove=True)
-    ids = [job.id for job in found if job.state not in RUNNING]
+        if job.state not in RUNNING:
+            ids.append(job.id)
+
     turn.defer(lambda turn: job_life.forget(turn, [gone for id in ids if (gone := turn.state.job(id)) is not None]))
-    _done(turn, event.peer, found, _others(found, (*jobs.OPEN, *jobs.ENDS), event))
+    _each(turn, event, (*jobs.OPEN, *jobs.ENDS), remove, "")
 
 
 def pause(turn: Turn, event: Received) -> None:
     if event.message.get("queue"):
         return _pause_queue(turn, event.peer, True)
-    return _each(turn, event, ("running",), lambda job: job_life.advance(turn, job, "pause"), "paused")
+    return _each(
+        turn, event, ("running",), lambda job: job_life.advance(turn, job, "pause"), ", so it cannot be paused"
+    )
 
 
 def resume(turn: Turn, event: Received) -> None:
     if event.message.get("queue"):
         return _pause_queue(turn, event.peer, False)
     events = {"paused": "resume", "held": "let-go"}
-    return _each(turn, event, tuple(events), lambda job: job_life.advance(turn, job, events[job.state]), "resumed")
+    act = lambda job: job_life.advance(turn, job, events[job.state])  # noqa: E731
+    return _each(turn, event, tuple(events), act, ", so it cannot be resumed")
 
 
 def _pause_queue(turn: Turn, peer: Peer, paused: bool) -> None:
@@ -238,8 +198,7 @@ def move(turn: Turn, event: Received) -> None:
 
     Who was told to start now is ahead of all places, and who waits for another job has none.
     """
-    id = event.message["id"]
-    job = chosen(turn, event.peer, {"ids": [[id, id]]})[0]
+    job = _one(turn, event)
     if job.state != "waiting":
         raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the line.")
     index = max(0, event.message.get("index") or 0)
@@ -247,7 +206,18 @@ def move(turn: Turn, event: Received) -> None:
         _refuse_to_pass(turn, job, index)
     place, priority = turn.state.line.place_at(index, job.planner_id) or (job.added, job.request.priority)
     job_life.advance(turn, job, "edit", place=place, request=job.request._replace(priority=priority))
-    _done(turn, event.peer, [job])
+    turn.reply(event.peer, ids=[job.id], skipped=[])
+
+
+def _one(turn: Turn, event: Received) -> Job:
+    """The job that a message names by its id, if it is one's own."""
+    id = event.message["id"]
+    named = event._replace(message={"select": {"ids": [[id, id]]}})
+    chosen = bulk.choice(turn, named)
+    piece = bulk.take(turn, named, chosen)
+    bulk.refuse_nothing(turn, piece.progress, chosen)
+    found: Job = piece.jobs[0]
+    return found
 
 
 def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
@@ -266,22 +236,26 @@ def start(turn: Turn, event: Received) -> None:
     """Now, if whoever runs the broker says so; else ahead of one's own other jobs, and of nobody else's."""
     if not turn.state.manages(event.peer.uid):
         return _start_first(turn, event)
-    return _each(turn, event, WAITING, lambda job: _let_start(turn, job, forced=True), "started")
+    return _each(turn, event, WAITING, lambda job: _let_start(turn, job, forced=True), ", so it cannot be started")
 
 
 def _start_first(turn: Turn, event: Received) -> None:
-    found, fitting = _fitting(turn, event, WAITING, "started")
-    line = turn.state.line
-    first = line.first_of(event.peer.user, {job.planner_id for job in fitting})
-    behind = [job for job in fitting if first is not None and _standing(job) > _standing(first)]
-    places = [] if first is None else line.places_before(first, len(behind))
-    moved = dict(zip((job.id for job in behind), places, strict=True))
-    for job in fitting:
-        if first is not None and job.id in moved:
-            _let_start(turn, job, priority=first.request.priority, place=moved[job.id])
-        else:
-            _let_start(turn, job)
-    _done(turn, event.peer, fitting, _others(found, WAITING, event))
+    before = event.progress.done if isinstance(event.progress, Progress) else ()
+    done = {f"J{id}" for part in before for id in part}
+
+    def start_all(fitting: list[Job]) -> None:
+        line = turn.state.line
+        first = line.first_of(event.peer.user, done | {job.planner_id for job in fitting})
+        behind = [job for job in fitting if first is not None and _standing(job) > _standing(first)]
+        places = [] if first is None else line.places_before(first, len(behind))
+        moved = dict(zip((job.id for job in behind), places, strict=True))
+        for job in fitting:
+            if first is not None and job.id in moved:
+                _let_start(turn, job, priority=first.request.priority, place=moved[job.id])
+            else:
+                _let_start(turn, job)
+
+    _all(turn, event, WAITING, start_all, ", so it cannot be started")
 
 
 def _standing(one: Job | Waiting) -> tuple[int, float]:
@@ -309,28 +283,45 @@ def retry(turn: Turn, event: Received) -> None:
             met=(), exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
         )  # fmt: skip
 
-    _each(turn, event, jobs.ENDS, again, "run again")
+    _each(turn, event, jobs.ENDS, again, ", so it cannot be run again")
 
 
 def edit(turn: Turn, event: Received) -> None:
-    """All of them, or none if one of the changes is not right."""
-    found, fitting = _fitting(turn, event, WAITING, "edited")
-    for job, changes in [(job, edited(turn, job, event.message["changes"])) for job in fitting]:
-        job_life.advance(turn, job, "edit", **changes)
-    _done(turn, event.peer, fitting, _others(found, WAITING, event))
+    """All of them, or none if one of the changes is not right: what takes several pieces is gone through twice."""
+    changes, before = event.message["changes"], event.progress
+    checked = isinstance(before, Progress) and before.checked
+
+    def change(job: Job) -> None:
+        found[job.id] = edited(turn, job, changes)
+
+    found: dict[int, Message] = {}
+    if not checked:
+        piece = bulk.take(turn, event, bulk.choice(turn, event))
+        for job in piece.jobs:
+            if job.state in WAITING:
+                change(job)
+        if not piece.over:
+            return turn.emit(GoOn(event._replace(progress=piece.progress)))
+        if before is not None:
+            again = Progress(0, piece.progress.last, checked=True)
+            return turn.emit(GoOn(event._replace(progress=again)))
+    return _each(
+        turn, event, WAITING,
+        lambda job: job_life.advance(turn, job, "edit", **(found.get(job.id) or edited(turn, job, changes))),
+        ", so it cannot be edited",
+    )  # fmt: skip
 
 
 def clean(turn: Turn, event: Received) -> None:
-    select = event.message.get("select") or {}
-    try:
-        found = chosen(turn, event.peer, select, jobs.ENDS)
-    except NotFound:
-        if select.get("ids"):
-            raise
-        found = []
-    over = [job for job in found if job.over]
+    chosen = bulk.choice(turn, event, jobs.ENDS)
+    piece = bulk.take(turn, event, chosen)
+    over = [job for job in piece.jobs if job.over]
     job_life.forget(turn, over)
-    _done(turn, event.peer, over)
+    progress = bulk.go_on(turn, event, piece, [job.id for job in over])
+    if progress is not None:
+        if chosen.ranges or progress.found:
+            bulk.refuse_nothing(turn, progress, chosen)
+        turn.reply(event.peer, ids=bulk.gathered(progress), skipped=[])
 
 
 def set_parameter(turn: Turn, event: Received) -> None:

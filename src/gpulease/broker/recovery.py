@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpulease import job as jobs
 from gpulease.broker import job_ends, job_life, lease_life, settings
+from gpulease.broker.core_state import Added
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
@@ -13,7 +14,6 @@ from gpulease.broker.turn import Turn
 from gpulease.job import Job
 from gpulease.planner import Spent
 
-KEEP_EVENTS = 90 * 86400.0  # seconds
 CHUNK = 5000  # jobs that are read from the store at a time
 
 
@@ -35,7 +35,6 @@ def _load_facts(turn: Turn) -> None:
     state.set("numbers_kept", number)
     usage, records = (facts.get(name, {}) for name in ("usage", "records"))
     state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
-    store.forget_events(turn.now - KEEP_EVENTS)
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():
         if (kept := store.get("settings", old)) is not None:
@@ -78,12 +77,16 @@ def _load_line(turn: Turn) -> None:
 
 def _load_jobs(turn: Turn) -> None:
     state = turn.state
-    for (stage, uid), number in state.store.count_jobs().items():
-        state.count(uid, None, stage, number)
+    for (uid, name), number in state.store.count_jobs().items():
+        state.count(uid, None, name, number)
     last = state.store.jobs(most=1, newest=True)
     known = state.store.get("facts", "job") or {}
     state.set("job_number", max(last[0]["id"] if last else 0, known.get("value", 0)))
-    state.restore(state.batches, {token: (first, end) for token, (first, end) in known.get("batches", {}).items()})
+    batches = {
+        token: Added(*(numbers if len(numbers) == 3 else (*numbers, numbers[1] + 1)))
+        for token, numbers in known.get("batches", {}).items()
+    }
+    state.restore(state.batches, batches)
     running = list(_stored(turn, jobs.RUNNING))
     for job in running:
         state.change_job(job, job)

@@ -243,7 +243,7 @@ class Server:
         self._hooks.run()
 
     def _send(self, one: told.Send) -> None:
-        self._clients.send(one.peer, one.message, one.droppable)
+        self._clients.send(one.peer, one.message, one.droppable, one.more)
 
     def _check(self, one: told.Check) -> None:
         now = time.monotonic()

@@ -15,7 +15,9 @@ from gpulease.broker.instructions import EARLY, Alarm, Check, Instruction, Send,
 from gpulease.broker.peer import Peer
 from gpulease.job import Job
 from gpulease.messages import Message
-from gpulease.planner import Grant, Plan
+from gpulease.model import Waiting
+from gpulease.planner import Grant, Plan, Policy
+from gpulease.planner.reasons import Reason
 from gpulease.stores.base import Document
 
 FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
@@ -58,11 +60,14 @@ class Turn:
         "changed_jobs",
         "granted",
         "instructions",
+        "messages",
         "now",
         "planned",
+        "possible",
         "rows",
         "state",
         "status",
+        "told",
         "world",
     )
 
@@ -71,7 +76,10 @@ class Turn:
         self.instructions: list[Instruction] = []
         self.status: Message | None = None  # the document that was shown in this turn
         self.rows: dict[str, dict[str, Document]] = {}  # that subscribers were shown in this turn, by topic
+        self.told: dict[tuple[str, object], Message] = {}  # what several subscribers are told alike
+        self.messages: dict[int, Message] = {}  # the messages with that, by its identity
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
+        self.possible: dict[tuple[Waiting, Policy], Reason | None] = {}  # why what was asked can never be granted
         self.granted: dict[int, Grant] = {}  # to jobs that are being started
         self._deferred: list[Callable[[Turn], None]] = []
 

@@ -24,6 +24,8 @@ def handle(turn: Turn, event: Received) -> None:
     message, state = event.message, turn.state
     if not isinstance(message.get("do"), str):
         raise ProtocolError("The message does not say what to do.")
+    if event.progress is not None:
+        return VERBS[message["do"]](turn, event)  # it was checked when it began
     if any(waiting.peer is event.peer for waiting in state.awaiting):
         return turn.after_sample(event)  # answers come in the order of the questions
     verb = check(message)["do"]

@@ -5,10 +5,11 @@ What was written is seen by whoever reads the store, and is undone by `rollback`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 Document = dict[str, Any]
+SOME = 1 << 20  # characters of jobs that are read in a moment
 TABLES = ("leases", "line", "excluded", "settings", "facts", "environments", "jobs")
 
 
@@ -18,6 +19,15 @@ class HistoryEvent(NamedTuple):
     time: float
     what: str
     fields: Document
+
+
+class JobRow(NamedTuple):
+    """What most questions about many jobs are about."""
+
+    id: int
+    state: str
+    uid: int
+    exit_code: int | None
 
 
 class Store(Protocol):
@@ -36,18 +46,34 @@ class Store(Protocol):
     ) -> list[Document]:
         """Jobs in order of their ids, or the newest first; `ids` are ranges, both ends included."""
 
-    def count_jobs(self) -> dict[tuple[str, int], int]:
-        """How many jobs there are in each state, of each user."""
+    def some_jobs(
+        self, states: Sequence[str], uid: int | None, label: str | None, ids: Sequence[tuple[int, int]], most: int
+    ) -> tuple[list[Document], bool]:
+        """The first of them, as many as are read in a moment; and whether there may be others."""
+
+    def job_rows(
+        self,
+        states: Sequence[str] = (),
+        uid: int | None = None,
+        label: str | None = None,
+        ids: Sequence[tuple[int, int]] = (),
+        most: int | None = None,
+    ) -> list[JobRow]:
+        """The same, without most of what is known of them."""
+
+    def count_jobs(self, states: Sequence[str] = (), ids: Sequence[tuple[int, int]] = ()) -> dict[tuple[int, str], int]:
+        """How many jobs there are, by user and state."""
 
     def write(self, table: str, key: str, document: Document | None) -> None:
         """Put `document` under `key`, or remove what is there when it is None. A job has `state`, `uid`, `label`."""
 
     def append(self, record: HistoryEvent) -> None: ...
 
-    def forget_environments(self) -> None:
-        """Remove those that no job has."""
+    def forget_environments(self, keys: Iterable[str]) -> None:
+        """Remove those of them that no job has."""
 
-    def forget_events(self, before: float) -> None: ...
+    def forget_events(self, before: float, most: int) -> int:
+        """Remove so many of the oldest; how many there were."""
 
     def commit(self, durable: bool = False) -> None:
         """All that was written since the last commit. `durable`: it also survives a power cut.

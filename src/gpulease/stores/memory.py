@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from gpulease.stores.base import TABLES, Document, HistoryEvent
+from gpulease.stores.base import TABLES, Document, HistoryEvent, JobRow
 
 
 class MemoryStore:
@@ -44,13 +43,32 @@ class MemoryStore:
                 found.append(job)
         return found[:most]
 
-    def count_jobs(self) -> dict[tuple[str, int], int]:
-        found = [json.loads(body) for body in self._tables["jobs"].values()]
-        return dict(Counter((job["state"], job["uid"]) for job in found))
+    def some_jobs(
+        self, states: Sequence[str], uid: int | None, label: str | None, ids: Sequence[tuple[int, int]], most: int
+    ) -> tuple[list[Document], bool]:
+        found = self.jobs(states, uid, label, ids, most)
+        return found, len(found) == most
 
-    def forget_environments(self) -> None:
+    def job_rows(
+        self,
+        states: Sequence[str] = (),
+        uid: int | None = None,
+        label: str | None = None,
+        ids: Sequence[tuple[int, int]] = (),
+        most: int | None = None,
+    ) -> list[JobRow]:
+        found = self.jobs(states, uid, label, ids, most)
+        return [JobRow(job["id"], job["state"], job["uid"], job.get("exit_code")) for job in found]
+
+    def count_jobs(self, states: Sequence[str] = (), ids: Sequence[tuple[int, int]] = ()) -> dict[tuple[int, str], int]:
+        counts: dict[tuple[int, str], int] = {}
+        for row in self.job_rows(states, ids=ids):
+            counts[row.uid, row.state] = counts.get((row.uid, row.state), 0) + 1
+        return counts
+
+    def forget_environments(self, keys: Iterable[str]) -> None:
         used = {json.loads(body)["environment"] for body in self._tables["jobs"].values()}
-        for key in set(self._tables["environments"]) - used:
+        for key in set(keys) - used:
             self.write("environments", key, None)
 
     def write(self, table: str, key: str, document: Document | None) -> None:
@@ -67,8 +85,11 @@ class MemoryStore:
     def append(self, record: HistoryEvent) -> None:
         self._events.append(record)
 
-    def forget_events(self, before: float) -> None:
-        self._events = [event for event in self._events if event.time >= before]
+    def forget_events(self, before: float, most: int) -> int:
+        old = {number for number, event in enumerate(self._events[:most]) if event.time < before}
+        self._events = [event for number, event in enumerate(self._events) if number not in old]
+        self._kept -= sum(number < self._kept for number in old)
+        return len(old)
 
     def commit(self, durable: bool = False) -> None:
         self._undo.clear()

@@ -10,3 +10,6 @@ CREATE TABLE facts (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT NOT NULL, uid INTEGER NOT NULL, label TEXT, body TEXT NOT NULL);
 CREATE INDEX jobs_by_state ON jobs (state, id);
 CREATE TABLE environments (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+-- Version 4
+CREATE INDEX jobs_by_user ON jobs (uid, id, state);
+CREATE INDEX jobs_by_environment ON jobs (json_extract(body, '$.environment'));

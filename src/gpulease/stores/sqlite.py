@@ -11,12 +11,12 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpulease.errors import StateError
-from gpulease.stores.base import TABLES, Document, HistoryEvent
+from gpulease.stores.base import SOME, TABLES, Document, HistoryEvent, JobRow
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 PUT: dict[str, str] = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
@@ -89,30 +89,50 @@ class SqliteStore:
         most: int | None = None,
         newest: bool = False,
     ) -> list[Document]:
-        rules: list[str] = []
-        values: list[object] = []
-        if states:
-            rules.append(f"state IN ({', '.join('?' * len(states))})")
-            values += states
-        for column, value in (("uid", uid), ("label", label)):
-            if value is not None:
-                rules.append(f"{column} = ?")
-                values.append(value)
-        if ids:
-            rules.append(" OR ".join(["id BETWEEN ? AND ?"] * len(ids)))
-            values += [end for pair in ids for end in pair]
-        where = f"WHERE {' AND '.join(f'({rule})' for rule in rules)}" if rules else ""
+        where, values = _where(states, uid, label, ids)
         order = f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?"
         rows = self._read(f"SELECT body FROM jobs {where} {order}", (*values, -1 if most is None else most))
         return [self._decoded(body) for (body,) in rows]
 
-    def count_jobs(self) -> dict[tuple[str, int], int]:
-        rows = self._read("SELECT state, uid, count(*) FROM jobs GROUP BY state, uid")
-        return {(state, uid): number for state, uid, number in rows}
+    def some_jobs(
+        self, states: Sequence[str], uid: int | None, label: str | None, ids: Sequence[tuple[int, int]], most: int
+    ) -> tuple[list[Document], bool]:
+        where, values = _where(states, uid, label, ids)
+        found: list[Document] = []
+        size = 0
+        try:
+            query = f"SELECT body FROM jobs {where} ORDER BY id LIMIT ?"
+            with contextlib.closing(self._database.execute(query, (*values, most))) as rows:
+                for (body,) in rows:
+                    found.append(self._decoded(body))
+                    size += len(body)
+                    if size >= SOME:
+                        return found, True
+        except sqlite3.Error as error:
+            raise self._trouble("read", error) from None
+        return found, len(found) == most
 
-    def forget_environments(self) -> None:
-        used = "SELECT json_extract(body, '$.environment') FROM jobs"
-        self._execute(f"DELETE FROM environments WHERE key NOT IN ({used})")
+    def job_rows(
+        self,
+        states: Sequence[str] = (),
+        uid: int | None = None,
+        label: str | None = None,
+        ids: Sequence[tuple[int, int]] = (),
+        most: int | None = None,
+    ) -> list[JobRow]:
+        where, values = _where(states, uid, label, ids)
+        query = f"SELECT id, state, uid, json_extract(body, '$.exit_code') FROM jobs {where} ORDER BY id LIMIT ?"
+        return [JobRow(*row) for row in self._read(query, (*values, -1 if most is None else most))]
+
+    def count_jobs(self, states: Sequence[str] = (), ids: Sequence[tuple[int, int]] = ()) -> dict[tuple[int, str], int]:
+        where, values = _where(states, None, None, ids)
+        rows = self._read(f"SELECT uid, state, count(*) FROM jobs {where} GROUP BY uid, state", values)
+        return {(uid, state): number for uid, state, number in rows}
+
+    def forget_environments(self, keys: Iterable[str]) -> None:
+        unused = "NOT EXISTS (SELECT 1 FROM jobs WHERE json_extract(body, '$.environment') = environments.key)"
+        for key in keys:
+            self._execute(f"DELETE FROM environments WHERE key = ? AND {unused}", (key,))
 
     def load(self, table: str) -> dict[str, Document]:
         column = "id" if table == "jobs" else "key"
@@ -198,8 +218,14 @@ class SqliteStore:
         rows = self._read(query, (since, most))
         return [HistoryEvent(time, what, self._decoded(body)) for time, what, body in reversed(rows)]
 
-    def forget_events(self, before: float) -> None:
-        self._execute("DELETE FROM events WHERE time < ?", (before,))
+    def forget_events(self, before: float, most: int) -> int:
+        old = self._read(
+            "SELECT number FROM (SELECT number, time FROM events ORDER BY number LIMIT ?) WHERE time < ?",
+            (most, before),
+        )
+        if old:
+            self._execute("DELETE FROM events WHERE number <= ? AND time < ?", (old[-1][0], before))
+        return len(old)
 
     def shrink(self) -> None:
         """Give a little of what is free in the file back to the disk. It is tried again, so trouble is not told."""
@@ -306,6 +332,25 @@ def _remove(fresh: str) -> None:
 def _upgrade(database: sqlite3.Connection, present: int) -> None:
     for number, step in list(enumerate(_steps()))[present:]:
         database.executescript(f"BEGIN;{step};PRAGMA user_version={number + 1};COMMIT;")
+
+
+def _where(
+    states: Sequence[str], uid: int | None, label: str | None, ids: Sequence[tuple[int, int]]
+) -> tuple[str, list[object]]:
+    """Which jobs, and the values for its question marks."""
+    rules: list[str] = []
+    values: list[object] = []
+    if states:
+        rules.append(f"state IN ({', '.join('?' * len(states))})")
+        values += states
+    for column, value in (("uid", uid), ("label", label)):
+        if value is not None:
+            rules.append(f"{column} = ?")
+            values.append(value)
+    if ids:
+        rules.append(" OR ".join(["id BETWEEN ? AND ?"] * len(ids)))
+        values += [end for pair in ids for end in pair]
+    return f"WHERE {' AND '.join(f'({rule})' for rule in rules)}" if rules else "", values
 
 
 def _row(table: str, key: str, document: Document) -> tuple[object, ...]:
