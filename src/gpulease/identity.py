@@ -171,6 +171,38 @@ def asking_process(pid: int) -> int:
     return asker
 
 
+def outer_pid(inside: int, pid: int) -> int | None:
+    """What we call the process that `inside` calls `pid`: another number where `inside` is in a container.
+
+    None when it is in one, and `pid` is none of the processes above it there.
+    """
+    depth = len(_numbers(inside))
+    above: int | None = inside
+    while depth > 1 and above is not None and above > 1:
+        numbers = _numbers(above)
+        if len(numbers) == depth and numbers[-1] == pid:
+            return above
+        above = parent_of(above)
+    return None if depth > 1 else pid
+
+
+def _numbers(pid: int) -> list[int]:
+    """In our namespace, and in each one inside it that the process is in."""
+    _, _, rest = (_read(f"/proc/{pid}/status") or b"").partition(b"\nNSpid:")
+    return list(map(int, rest.partition(b"\n")[0].split()))
+
+
+def same_script(pid: int, other: int) -> bool:
+    """Whether `other` is one of the processes above `pid`, or was started by the same shell or script."""
+    above: int | None = pid
+    while above is not None and above > 1:
+        if above == other:
+            return True
+        above = parent_of(above)
+    asker = asking_process(pid)
+    return asker > 1 and asker == asking_process(other)
+
+
 def _only_asks(pid: int) -> bool:
     """Whether it is a `sh -c 'gpulease get …'`, as other programs start commands: it ends with that command."""
     words = (_read(f"/proc/{pid}/cmdline") or b"").split(b"\0")

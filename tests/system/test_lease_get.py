@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_for_end, wait_until
 
 ALL = [0, 1, 2, 3]
+OURS = f'gpulease() {{ "{sys.executable}" -m gpulease "$@"; }}\n'
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,55 @@ def test_release_by_id_by_index_by_uuid_and_mine(site: Site) -> None:
     assert site.run("release", "2").returncode == 1
     assert site.run("release", "9").returncode == 2
     assert site.run("release").returncode == 2
+
+
+SCRIPT = """
+gpulease get
+read
+gpulease release 0
+echo "code $?"
+read
+"""
+
+
+def test_a_script_whose_lease_ended_does_not_end_that_of_another_by_device(site: Site) -> None:
+    """GPU 0 passed from the first to the second; before, the cleanup of the first ended the lease of the second."""
+    scripts = []
+    for _ in range(2):
+        script = site.popen(["bash", "-c", OURS + SCRIPT])
+        assert script.stdout is not None
+        assert script.stdin is not None
+        scripts.append((script.stdin, script.stdout))
+        assert script.stdout.readline() == "0\n"
+        if len(scripts) == 1:
+            assert site.run("release", "L1").returncode == 0
+    for (stdin, stdout), code in zip(scripts, ("2", "0"), strict=True):
+        assert [lease["id"] for lease in site.status()["leases"]] == ["L2"]
+        stdin.write("\n")
+        stdin.flush()
+        while "code" not in (line := stdout.readline()):
+            assert line
+        assert line == f"code {code}\n"
+    assert not site.status()["leases"]
+
+
+def test_in_a_container_the_script_that_asked_is_the_owner(site: Site) -> None:
+    """There it has another pid, and the broker's process of that number is somebody else."""
+    site.ensure_broker()
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode:
+        pytest.skip("namespaces are not permitted here")
+    lines = OURS + "gpulease get --owner 77777 2>&1; gpulease get; read"
+    script = site.popen([*inside, "sh", "-c", 'bash -c "$1"; true', "sh", lines])
+    assert script.stdout is not None
+    assert "pid namespace of its own" in script.stdout.readline()
+    while (line := script.stdout.readline()) != "0\n":
+        assert line
+    lease = site.status()["leases"][0]
+    assert lease["pid"] not in (1, script.pid)
+    assert Path(f"/proc/{lease['pid']}/comm").read_text() == "bash\n"
+    script.kill()
+    wait_until(lambda: not site.status()["leases"])
 
 
 def test_release_is_all_or_nothing(site: Site) -> None:

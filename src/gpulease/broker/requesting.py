@@ -107,7 +107,11 @@ def _owner(turn: Turn, peer: Peer, message: Message, request: Request) -> Owner:
         if request.duration is None:
             raise UsageError("A reservation needs an end.", "Say how long, as --for 4h.")
         return base
-    pid = peer.pid if message.get("owner") is None else message["owner"]
+    named = message.get("owner")
+    pid = peer.pid if named is None else turn.world.outer_pid(peer.pid, named)
+    if not pid:
+        what = f"The broker does not see process {named or ''}: it is in a pid namespace of its own, as in a container."
+        raise NotFound(what, "Use `gpulease run`, or `gpulease get --for TIME`; or share the host's pid namespace.")
     start_time, owned_by = turn.world.identify(pid)
     if owned_by is not None and peer.uid not in (0, owned_by):
         raise NotPermitted(f"Process {pid} belongs to another user.", "Name a process of your own.")

@@ -60,6 +60,12 @@ class Host:
             what = f"The broker cannot look at process {pid} now: {trouble.strerror}."
             raise BrokerUnavailable(what, "Try again in a moment.") from None
 
+    def outer_pid(self, inside: int, pid: int) -> int | None:
+        return identity.outer_pid(inside, pid)
+
+    def same_script(self, pid: int, other: int) -> bool:
+        return identity.same_script(pid, other)
+
     def groups_of(self, uid: int) -> tuple[str, ...]:
         if uid not in self._groups:
             self._groups[uid] = identity.group_names(uid)

@@ -29,6 +29,12 @@ class World(Protocol):
     def identify(self, pid: int) -> tuple[int | None, int | None]:
         """Start time and user of a process."""
 
+    def outer_pid(self, inside: int, pid: int) -> int | None:
+        """What the broker calls the process that `inside` calls `pid`; None when it cannot be told."""
+
+    def same_script(self, pid: int, other: int) -> bool:
+        """Whether `other` is one of the processes above `pid`, or was started by the same shell or script."""
+
     def groups_of(self, uid: int) -> tuple[str, ...]: ...
 
     def uid_of(self, name: str) -> int | None: ...

@@ -74,6 +74,7 @@ def _leases_called(turn: Turn, peer: Peer, name: str) -> list[Lease]:
         leases = [lease for lease in state.leases.values() if device.uuid in lease.devices]
         if not leases:
             raise NotFound(f"Device {device.label} is not leased.", "Run `gpulease status` to see the leases.")
+    by_id = name in state.leases
     for lease in leases:
         if lease.kind == "job":
             raise UsageError(f"{name} belongs to job {lease.id[1:]}.", f"End it with `gpulease kill {lease.id[1:]}`.")
@@ -81,7 +82,21 @@ def _leases_called(turn: Turn, peer: Peer, name: str) -> list[Lease]:
     if not mine:
         users = ", ".join(sorted({lease.owner.user for lease in leases}))
         raise NotPermitted(f"{name} is leased to {users}.", "Only its user or root may do that.")
-    return mine
+    return mine if by_id else _of_the_asking_script(turn, peer, name, mine)
+
+
+def _of_the_asking_script(turn: Turn, peer: Peer, device: str, leases: list[Lease]) -> list[Lease]:
+    """A device may have passed to another script of the same user, which still works there."""
+    found = [
+        lease
+        for lease in leases
+        if lease.owner.pid is None or lease.owner.uid != peer.uid or turn.world.same_script(peer.pid, lease.owner.pid)
+    ]
+    if not found:
+        held = ", ".join(f"{lease.id} of process {lease.owner.pid}" for lease in leases)
+        step = f"If it is to end, name it: `gpulease release {leases[0].id}`."
+        raise UsageError(f"GPU {device} is held by another of your scripts ({held}).", step)
+    return found
 
 
 def _short(turn: Turn, lease: Lease) -> Message:
