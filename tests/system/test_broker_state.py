@@ -127,6 +127,19 @@ def test_a_broker_started_after_the_clock_was_set_back_ends_a_reservation_in_tim
     wait_until(lambda: devices_of(site, "free") == ALL)
 
 
+def test_a_job_that_starts_at_a_time_means_the_wall_clock_that_was_set_since(site: Site) -> None:
+    """As above: the wall clock is an hour ahead of what the last broker wrote down. Before, the job waited an hour."""
+    site.ensure_broker()
+    site.kill_broker()
+    with state_file(site) as database:
+        ((body,),) = database.execute("SELECT body FROM facts WHERE key = 'clock'").fetchall()
+        clock = json.loads(body)
+        clock["offset"] -= 3600
+        database.execute("UPDATE facts SET body = ? WHERE key = 'clock'", (json.dumps(clock),))
+    id = site.run("add", "--at", "in 1s", "--", "true").stdout.strip()
+    assert site.run("wait", id).returncode == 0
+
+
 # -------------------------------------------------------------------- the disk
 
 

@@ -20,6 +20,10 @@ class Clock:
     def now(self) -> float:
         return self.offset + _since_boot()
 
+    def wall_ahead(self) -> float:
+        """Seconds by which the wall clock was set forward since."""
+        return time.time() - self.now()
+
     def ticks(self) -> int:
         """Now as /proc counts it: clock ticks since boot."""
         return int(_since_boot() * TICKS)

@@ -273,6 +273,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.CheckRefused: granting.check_refused,
     happened.Due: _due,
     happened.ConfigRead: _config_read,
+    happened.ClockStepped: lambda turn, event: turn.state.step_clock(event.wall_ahead),
     happened.Launched: job_ends.launched,
     happened.LaunchFailed: job_ends.launch_failed,
     happened.Found: job_ends.found,

@@ -47,6 +47,7 @@ class About(NamedTuple):
     boot_time: float = 0.0  # the moment that clock ticks are counted from
     ticks: int = 100  # of the kernel's clock in a second
     simulated: bool = False  # before the first sample: what it was started to look at
+    wall_ahead: float = 0.0  # seconds that the wall clock is ahead of the broker's time, at the start
 
 
 class Idle(NamedTuple):
@@ -138,6 +139,7 @@ class State:
         self.usage_due = False  # an alarm to write both is set
         self.policy = Policy()
         self.line = Line(self.policy)
+        self.wall_ahead = about.wall_ahead
         self.settings = Settings()
         # The devices as they were seen
         self.sample: Sample | None = None
@@ -281,6 +283,18 @@ class State:
     # ---------------------------------------------------------------- the line
 
     def enter_line(self, waiting: Waiting) -> None:
+        """In the line `not_before` is in the broker's time; who asked meant the wall clock."""
+        self._put_in_line(_sooner(waiting, self.wall_ahead))
+
+    def step_clock(self, wall_ahead: float) -> None:
+        """The wall clock was set: what is to start at a time of it starts earlier or later. Nothing else moves."""
+        step = wall_ahead - self.wall_ahead
+        self.set("wall_ahead", wall_ahead)
+        for waiting in [one for one in self.line if one.request.not_before is not None]:
+            self.leave_line(waiting.id)
+            self._put_in_line(_sooner(waiting, step))
+
+    def _put_in_line(self, waiting: Waiting) -> None:
         self.line.add(waiting)
         self.changes.add(self.line.remove, waiting.id)
         self.changes.revision += 1
@@ -483,3 +497,10 @@ class State:
         about = self.about._asdict()
         shown = {name: about[name] for name in ("pid", "kind", "user", "directory", "version")}
         return {**shown, "uptime": now - self.about.began, "config_trouble": self.config_trouble}
+
+
+def _sooner(waiting: Waiting, seconds: float) -> Waiting:
+    start = waiting.request.not_before
+    if start is None or not seconds:
+        return waiting
+    return waiting._replace(request=waiting.request._replace(not_before=start - seconds))

@@ -102,6 +102,12 @@ class Due(NamedTuple):
     id: str = ""
 
 
+class ClockStepped(NamedTuple):
+    """The wall clock was set, or has drifted."""
+
+    wall_ahead: float  # seconds, of the broker's time
+
+
 class ConfigRead(NamedTuple):
     """The config file was read again."""
 
@@ -157,6 +163,6 @@ class TreeSeen(NamedTuple):
 # fmt: off
 Event = (
     Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | Due | ConfigRead
-    | Launched | LaunchFailed | Found | EndRead | TreeSeen
+    | ClockStepped | Launched | LaunchFailed | Found | EndRead | TreeSeen
 )
 # fmt: on

@@ -43,6 +43,7 @@ from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.stores.base import Store
 
 HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file
+STEP = 0.5  # seconds: smaller differences between the wall clock and the broker's are let be
 
 
 class Host:
@@ -111,6 +112,7 @@ class Server:
         return About(
             os.uname().nodename, identity.boot_id(), uid, identity.user_name(uid), os.getpid(), place.kind, place.run,
             place.state, __version__, clock.now(), clock.offset, TICKS, places.simulated(os.environ),
+            clock.wall_ahead(),
         )  # fmt: skip
 
     # ---------------------------------------------------------------- the loop
@@ -147,6 +149,7 @@ class Server:
             return False
         self._house_kept = now
         self._reaper.sweep()
+        self._follow_wall_clock()
         self._store.shrink()
         for key in self._reaper.look_again():
             self._ended(key, already=True)
@@ -155,6 +158,11 @@ class Server:
             return True
         self._put_back()
         return False
+
+    def _follow_wall_clock(self) -> None:
+        ahead = self._clock.wall_ahead()
+        if abs(ahead - self._core.state.wall_ahead) > STEP:
+            self._events.append(happened.ClockStepped(ahead))
 
     def _put_back(self) -> None:
         """What somebody removed and the next client or the next broker needs."""
