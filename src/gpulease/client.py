@@ -49,6 +49,7 @@ class Client:
         self._readable.register(self._socket, select.POLLIN)
         self._unpacker = Unpacker(LARGEST)
         self._messages: list[Message] = []
+        self.env_exclude: str | None = None  # which variables are not sent to it, once it was asked
 
     def ask(self, verb: str, **fields: Any) -> Any:
         """One question, one answer."""

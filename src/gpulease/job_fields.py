@@ -7,11 +7,12 @@ import stat
 
 from gpulease.errors import UsageError
 from gpulease.job_selection import ids
+from gpulease.quantities import matching
 from gpulease.request_fields import UNSET, as_argument, changed_fields, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from gpulease.request_fields import Said
@@ -23,9 +24,11 @@ TEXTS = {"job_name": "name", "label": "label", "note": "note"}  # argument -> fi
 
 def job_fields(given: Mapping[str, Any], said: Said = as_argument) -> dict[str, Any]:
     """The options of new jobs in a message; what was not given is left out."""
+    named = variables(given.get("env") or {})
     options = {
         "cwd": folder(given.get("cwd")),
-        "environment": {**own_environment(), **variables(given.get("env") or {})},
+        "environment": {**without(own_environment(), given.get("no_env") or ()), **named},
+        "env_kept": list(named),
         "log": log_path(given.get("log")),
         "retry": given.get("retry"),
         "time_limit": _time_limit(given.get("time_limit"), said("time_limit")),
@@ -123,6 +126,15 @@ def own_environment() -> dict[str, str]:
     mask = os.umask(0o077)
     os.umask(mask)
     return {**os.environ, "GPULEASE_UMASK": f"{mask:03o}"}
+
+
+def without(environ: dict[str, str], patterns: str | Iterable[str]) -> dict[str, str]:
+    """The variables whose names are not like one of the patterns."""
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    if not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise UsageError("A variable to leave out has no name.", UNSET)
+    left_out = matching(environ, patterns)
+    return {name: value for name, value in environ.items() if name not in left_out}
 
 
 def variables(given: Mapping[str, str]) -> dict[str, str]:

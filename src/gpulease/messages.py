@@ -214,7 +214,7 @@ EventRow = TypedDict("EventRow", {
 })
 # Of jobs: those that it was done to, and a sentence for each that was left as it is.
 Done = TypedDict("Done", {"ids": list[int], "skipped": list[str]})
-Added = TypedDict("Added", {"first": int, "last": int})
+Added = TypedDict("Added", {"first": int, "last": int, "left_out": list[str]})  # variables that the job does not get
 JobEnd = TypedDict("JobEnd", {"id": int, "state": str, "exit_code": int | None})
 # To a subscriber, as `snapshot` and then as `changed`: rows by key, None for what is gone; how many jobs are not over.
 Changed = TypedDict("Changed", {

@@ -1,8 +1,12 @@
-"""PURE: amounts as people write them: `6G` of memory, `30m` of time."""
+"""PURE: amounts and patterns as people write them: `6G` of memory, `30m` of time, `AWS_*` among names."""
 
 from __future__ import annotations
 
 from gpulease.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 LONGEST = 3650 * 86400  # seconds
@@ -99,3 +103,26 @@ def _run(text: str, start: int, letters: str) -> int:
     while start < len(text) and text[start] in letters:
         start += 1
     return start
+
+
+def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """The names that are like one of the patterns, in any case; `*` stands for anything."""
+    listed, patterns_parts = list(names), [pattern.upper().split("*") for pattern in patterns]
+    all_of_them = "\n".join(listed).upper()
+    possible = [parts for parts in patterns_parts if all(part in all_of_them for part in parts)]  # seldom any
+    return [name for name in listed if any(_is_like(name.upper(), parts) for parts in possible)]
+
+
+def _is_like(name: str, parts: list[str]) -> bool:
+    if len(parts) == 1:
+        return name == parts[0]
+    first, *middle, last = parts
+    if not (name.startswith(first) and name.endswith(last)):
+        return False
+    at = len(first)
+    for part in middle:
+        found = name.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(name) - len(last) >= at

@@ -12,6 +12,7 @@ from gpulease import thread_client
 from gpulease.client import Client, again, refuse_stranger
 from gpulease.errors import NotFound, NotGranted, UsageError, WrongState
 from gpulease.job_selection import ENDED, named, selection
+from gpulease.quantities import matching
 from gpulease.request_fields import seconds
 from gpulease.subscription import Subscription
 
@@ -218,13 +219,28 @@ def add(
     while True:
         try:
             refuse_stranger(client)
+            sent, left_out = _without_secrets(client, options)
             for part in parts:
                 client.ask("add", request={}, options={}, more=True, **part)
-            added: Added = client.ask("add", request=request, options=options, token=token, **last)
+            added: Added = client.ask("add", request=request, options=sent, token=token, **last)
             thread_client.put_back(client)
-            return added
+            return {**added, "left_out": sorted({*left_out, *added.get("left_out", ())})}
         except ConnectionError:
             client = again(client)
+
+
+def _without_secrets(client: Client, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The options without the variables that are not to leave this process, and the names of these."""
+    if client.env_exclude is None:
+        try:
+            client.env_exclude = client.ask("set", name="env-exclude")["parameters"][0]["value"]
+        except NotFound:
+            client.env_exclude = "none"  # an older broker
+    patterns = () if client.env_exclude == "none" else client.env_exclude.split()
+    environ, kept = options["environment"], options.get("env_kept", ())
+    left_out = [name for name in matching(environ, patterns) if name not in kept]
+    rest = {name: value for name, value in environ.items() if name not in left_out}
+    return {**options, "environment": rest}, left_out
 
 
 def _parts(commands: list[list[str]], each: list[dict[str, str]]) -> list[dict[str, Any]]:

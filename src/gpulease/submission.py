@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,7 @@ def submit(
     duration: float | str | None = None,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
+    no_env: str | Iterable[str] = (),
     log: str | os.PathLike[str] | None = None,
     retry: int = 0,
     time_limit: float | str | None = None,
@@ -99,12 +101,16 @@ def submit(
 ) -> SubmittedJob:
     """Queue a command; it is on disk when this returns.
 
+    It gets this process's variables, without those like `no_env` or the parameter `env-exclude`, and with `env`.
     It comes after `after`, if those are complete, or after `after_any`, however they end.
     """
     given = dict(locals())  # the arguments, by their names
     words = command_words(given.pop("command"))
     with _in_words_of_python():
         added = queueing.add([words], request_fields(given, now=time.time()), job_fields(given))
+    if added["left_out"]:
+        names = ", ".join(added["left_out"])
+        warnings.warn(f"the job does not get {names}: secret by its name; give it in env=", stacklevel=2)
     return SubmittedJob(added["first"])
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.errors import UsageError
-from gpulease.quantities import format_bytes, parse_bytes, parse_seconds
+from gpulease.quantities import format_bytes, matching, parse_bytes, parse_seconds
 
 
 @given(st.integers(0, 2**40), st.sampled_from(["", "K", "M", "g", "GB", "GiB", "t"]))
@@ -49,3 +50,9 @@ def test_what_is_no_amount(text: str) -> None:
 )
 def test_short_sizes(value: int | None, text: str) -> None:
     assert format_bytes(value) == text
+
+
+@given(st.lists(st.text("ab_", max_size=5), max_size=5), st.lists(st.text("AB_*", max_size=5), max_size=4))
+def test_names_are_like_a_pattern_as_a_shell_has_it_in_any_case(names: list[str], patterns: list[str]) -> None:
+    expected = [name for name in names if any(fnmatchcase(name.upper(), pattern) for pattern in patterns)]
+    assert matching(names, patterns) == expected

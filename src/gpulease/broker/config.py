@@ -103,6 +103,8 @@ def _written(name: str, value: object) -> str:
         return f"{value:.12g}" if isinstance(value, float) else str(value)
     if isinstance(value, str):
         return value
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return " ".join(value)
     known = settings.PARAMETERS.get(name)
     raise ConfigError(f"{name} is {_kind(value)}.", f"Give {known.bounds}." if known else "Give a number or text.")
 

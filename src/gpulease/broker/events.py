@@ -25,6 +25,7 @@ class Adding(NamedTuple):
     batch: Batch
     token: str | None
     next: int  # the id of the first that is not in the queue yet
+    left_out: list[str]  # variables that they do not get
 
 
 class Progress(NamedTuple):

@@ -46,18 +46,18 @@ def add(turn: Turn, event: Received) -> None:
     _check_user(turn, peer)
     begun = state.batches.get(token or "")
     if begun is not None and begun.next > begun.last:
-        return turn.reply(peer, first=begun.first, last=begun.last)
+        return turn.reply(peer, first=begun.first, last=begun.last, left_out=[])
     _check_numbers(turn, peer, sum(map(len, parts.commands)))
     options = message["options"]
     request = given.request_of(turn, peer, message["request"], bool(options.get("hold")))
-    environ = given.environment_of(options.get("environment"))
+    key, environ, left_out = given.environment_of(turn, options)
     first = state.job_number + 1 if begun is None else begun.first
-    batch = _make(turn, peer, parts, request, environ[0], options, first)
-    state.store.write("environments", *environ)
+    batch = _make(turn, peer, parts, request, key, options, first)
+    state.store.write("environments", key, environ)
     state.adding.put(peer, token)
     state.gather(peer, Parts(size=parts.size, words=parts.words))  # counted until all of them are in
     short = event._replace(message={"do": "add"})
-    return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next))
+    return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next, left_out))
 
 
 def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
@@ -77,7 +77,7 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
         return turn.emit(GoOn(event._replace(progress=adding._replace(next=end))))
     state.adding.drop(peer)
     state.gather(peer, None)
-    return turn.reply(peer, first=batch.first, last=batch.last)
+    return turn.reply(peer, first=batch.first, last=batch.last, left_out=adding.left_out)
 
 
 def _check_numbers(turn: Turn, peer: Peer, number: int) -> None:

@@ -17,6 +17,7 @@ from gpulease.messages import Message, read_request
 from gpulease.model import Request, Waiting
 from gpulease.planner import Line, plan
 from gpulease.planner.reasons import NEVER, Reason
+from gpulease.quantities import matching
 from gpulease.selection import resolve
 
 ENVIRONMENT_BYTES = 512 << 10
@@ -58,16 +59,21 @@ def _impossible(turn: Turn, probe: Waiting) -> Reason | None:
     return reason if reason.code in NEVER else None
 
 
-def environment_of(environ: object) -> tuple[str, dict[str, str]]:
-    """Its key in the store, and itself."""
+def environment_of(turn: Turn, options: Message) -> tuple[str, dict[str, str], list[str]]:
+    """Its key in the store, itself, and the names of what is left out of it: secrets, unless their user named them."""
+    environ, kept = options.get("environment"), options.get("env_kept") or []
+    if not isinstance(kept, list):
+        raise UsageError("The variables to keep are not right.", "Give a list of names.")
     if not isinstance(environ, dict) or not all(isinstance(v, str) for pair in environ.items() for v in pair):
         raise UsageError("The environment of the job is not right.")
+    left_out = [name for name in matching(environ, turn.state.settings.env_exclude) if name not in kept]
+    environ = {name: value for name, value in environ.items() if name not in left_out}
     text = "\0".join(f"{name}={value}" for name, value in sorted(environ.items()))
     if len(text) > ENVIRONMENT_BYTES:
         raise UsageError(
             f"The environment has more than {ENVIRONMENT_BYTES >> 10} KiB.", "Queue it from a smaller one."
         )
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest(), environ
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest(), environ, left_out
 
 
 def dependencies(turn: Turn, options: Message, own: int) -> tuple[int, ...]:

@@ -13,6 +13,13 @@ from gpulease.errors import NotFound, UsageError
 from gpulease.planner import Policy
 from gpulease.quantities import parse_bytes, parse_seconds
 
+# Names of variables that jobs seldom need and whose values open more than one door. Keys of services that training jobs
+# talk to (WANDB_API_KEY, HF_TOKEN) are not among them.
+SECRETS = (
+    "*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*SECRET*", "AWS_SESSION_TOKEN", "GITHUB_TOKEN", "GH_TOKEN",
+    "GITLAB_TOKEN", "CI_JOB_TOKEN", "VAULT_TOKEN",
+)  # fmt: skip
+
 
 class Settings(NamedTuple):
     """Of the queue; the planner's are in its Policy."""
@@ -26,6 +33,7 @@ class Settings(NamedTuple):
     on_finish: str = ""
     paused: bool = False
     log_limit: int | None = 1 << 30
+    env_exclude: tuple[str, ...] = SECRETS
 
 
 class Parameter(NamedTuple):
@@ -97,6 +105,10 @@ def _flag(text: str) -> bool:
     ]
 
 
+def _patterns(text: str) -> tuple[str, ...]:
+    return () if text == "none" else tuple(text.split())
+
+
 def _size_or_none(text: str) -> int | None:
     return None if text == "none" else parse_bytes(text)
 
@@ -130,6 +142,8 @@ PARAMETERS: dict[str, Parameter] = {
     "half-life": Parameter("half_life", _positive, "after this, GPU time used counts half", "a time above 0"),
     "unexplained-memory": Parameter("unexplained_memory", parse_bytes,
                                     "GPU memory in use by nobody visible that counts as nothing", "a size"),
+    "env-exclude": Parameter("env_exclude", _patterns, "variables that jobs do not get unless --env names them",
+                             "names with `*`, divided by spaces; or none", False),
     "log-limit": Parameter("log_limit", _size_or_none, "most bytes of a job's log; beyond it the oldest are cut",
                            "a size, or none", False),
     "limits": Parameter("limits", read_limits,
@@ -214,4 +228,6 @@ def text_of(value: object) -> str:
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
     return f"{value:.12g}" if isinstance(value, float) else str(value)

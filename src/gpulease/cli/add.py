@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
@@ -24,6 +26,7 @@ examples:
   gpulease add -- python train.py --lr 0.1
   gpulease add -n 2 --retry 3 --time-limit 4h -- python train.py
   gpulease add --mem 6G -- python small.py         several on one GPU
+  gpulease add --no-env 'WANDB_*' -- python t.py   without these variables
   gpulease add --after 12,13 -- python evaluate.py
   gpulease add --file jobs.txt                     a command a line
   gpulease add --sweep lr=0.1,0.01 --sweep seed=1:5 -- \\
@@ -43,7 +46,12 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--label", help="a label, to choose several jobs by")
     parser.add_argument("--log", "--logpath", metavar="PATH", help="where its output goes; a folder gets ID.log")
     parser.add_argument("--cwd", metavar="PATH", help="the folder to run in (default: this one)")
-    parser.add_argument("--env", action="append", default=[], metavar="K=V", help="one more variable; may be repeated")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="K=V", help="one more variable; NAME alone keeps a secret one"
+    )
+    parser.add_argument(
+        "--no-env", action="append", default=[], metavar="NAME", help="leave a variable out, or several, as `AWS_*`"
+    )
     parser.add_argument("--retry", type=int, default=0, metavar="N", help="run again up to N times if it fails")
     parser.add_argument("--time-limit", metavar="TIME", help="kill it after so long, as 4h")
     parser.add_argument("--after", action="once", metavar="IDS", help="start after these are complete, as 3,4")
@@ -67,9 +75,14 @@ def run(arguments: Namespace) -> int:
         raise UsageError("--exclusive and --mem were both given.", "Leave one of the two out.")
     request = request_fields(vars(arguments), as_option, time.time())
     given = {name: value for name in OF_ALL if (value := getattr(arguments, name)) is not None}
-    options = job_fields({**given, "env": _variables(arguments.env)}, as_option)
+    options = job_fields({**given, "env": _variables(arguments.env), "no_env": arguments.no_env}, as_option)
     done = add(commands, request, {**options, **texts}, each)
     print("\n".join(map(str, range(done["first"], done["last"] + 1))))
+    if done["left_out"]:
+        left_out = ", ".join(done["left_out"])
+        print(
+            f"gpulease: the job does not get {left_out}: secret by its name. Keep it with --env NAME.", file=sys.stderr
+        )
     return 0
 
 
@@ -77,9 +90,10 @@ def _variables(pairs: list[str]) -> dict[str, str]:
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--env {pair[:40]!r} is not a variable.", "Write it as --env NAME=VALUE.")
-        found[name] = value
+        if not name or (not equals and name not in os.environ):
+            step = "Write it as --env NAME=VALUE, or NAME of a variable that is set."
+            raise UsageError(f"--env {pair[:40]!r} is not a variable.", step)
+        found[name] = value if equals else os.environ[name]
     return found
 
 
@@ -117,8 +131,6 @@ def _commands(arguments: Namespace) -> list[list[str]]:
 
 
 def _from_file(path: str) -> list[list[str]]:
-    import sys
-
     try:
         text = sys.stdin.read() if path == "-" else open(path).read()  # noqa: SIM115  # read whole, and gone
     except (OSError, UnicodeDecodeError) as error:
