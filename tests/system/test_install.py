@@ -193,6 +193,10 @@ def test_a_link_or_file_where_a_folder_belongs_is_refused(tmp_path: Path) -> Non
         (["--user", "--root", "/tmp"], 2),
         (["--user", "--group", "x"], 2),
         (["--system", "--root", "/no/such/folder"], 2),
+        (["--system", "--root", ""], 2),
+        (["--system", "--root", "/tmp", "--group", ""], 2),
+        (["--system", "--root", "/tmp", "--group", "a\nb"], 2),
+        (["--system", "--root", "/tmp", "--python", "/x\nExecStartPre=/bin/false"], 2),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: list[str], code: int) -> None:
@@ -219,9 +223,9 @@ def test_a_users_files_are_below_the_home_folder_and_all_leave(home: dict[str, s
 
 
 def test_other_folders_for_settings_and_data_are_heeded(home: dict[str, str], tmp_path: Path) -> None:
-    more = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "XDG_DATA_HOME": str(tmp_path / "d")}
+    more = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "XDG_DATA_HOME": "relative"}
     assert gpulease("install", "--user", **{**home, **more}).returncode == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"c", "d"}
+    assert {path.name for path in tmp_path.iterdir()} == {"c", ".local"}
 
 
 # -------------------------------------------------------------------- what the files say

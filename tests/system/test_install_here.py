@@ -63,6 +63,7 @@ def test_what_to_run_next_depends_on_systemd(machine: OwnEtc) -> None:
 def test_only_root_installs_and_everybody_may_try(machine: OwnEtc) -> None:
     words = [*becoming(ANYBODY), machine.python, "-m", "gpulease", "install", "--system"]
     refused(machine.execute(*words), 77, "Only root", "--user")
+    refused(machine.execute(*words, "--root", "//"), 77, "Only root")
     assert machine.execute(*words, "--dry-run").returncode == 0
 
 

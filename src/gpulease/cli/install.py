@@ -70,10 +70,16 @@ def check_words(arguments: Namespace) -> None:
     """Refuse what does not go together, and whoever may not do it."""
     from gpulease.errors import NotPermitted, UsageError
 
-    if arguments.user and (arguments.root or getattr(arguments, "group", None)):
+    given = {name: getattr(arguments, name, None) for name in ("root", "group", "python")}
+    if arguments.user and (given["root"] or given["group"]):
         raise UsageError("--root and --group belong to --system.", "Leave them out.")
+    for name, value in given.items():
+        if value is not None and not (value and value.isprintable()):
+            raise UsageError(f"--{name} is {value!r}.", "Leave it out, or give a name.")
     if arguments.root and not os.path.isdir(arguments.root):
         raise UsageError(f"{arguments.root} is not a folder.", "Make it first.")
+    if arguments.root and os.path.samefile(arguments.root, "/"):
+        arguments.root = None
     if arguments.system and not arguments.root and not arguments.dry_run and os.geteuid() != 0:
         raise NotPermitted("Only root may change the services of this machine.", "Use sudo, or --user for your own.")
 

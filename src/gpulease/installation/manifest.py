@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 from collections.abc import Mapping
 from importlib.resources import files as package_files
 from textwrap import wrap
@@ -61,14 +62,21 @@ def system(python: str, group: str | None = None, root: str = "/") -> list[File]
 
 
 def user(python: str, environ: Mapping[str, str]) -> list[File]:
-    home = os.path.expanduser("~")
-    settings = environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    home = environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+    settings = _folder(environ, "XDG_CONFIG_HOME", f"{home}/.config")
+    share = _folder(environ, "XDG_DATA_HOME", f"{home}/.local/share")
     unit = _template("user.service").replace("@PYTHON@", unit_word(python))
     return [
         File(f"{settings}/gpulease/config.toml", config("systemctl --user reload gpulease"), owner=None, settings=True),
         File(f"{settings}/systemd/user/gpulease.service", sealed(unit), owner=None),
-        *_for_shells(environ.get("XDG_DATA_HOME") or f"{home}/.local/share", None),
+        *_for_shells(share, None),
     ]
+
+
+def _folder(environ: Mapping[str, str], name: str, usual: str) -> str:
+    """What is not absolute does not count, by the rules of these variables."""
+    asked = environ.get(name, "")
+    return asked if os.path.isabs(asked) else usual
 
 
 def config(reload: str, first: str = "") -> str:
