@@ -130,7 +130,8 @@ def _start_once(place: places.Place, only: str | None) -> tuple[socket.socket, p
     except BlockingIOError:
         return find(only)
     except OSError as trouble:
-        raise StateError(f"The broker cannot start in {place.run!r}: {trouble.strerror}.") from None
+        where = trouble.filename or place.run
+        raise StateError(f"The broker cannot start: {trouble.strerror}: {where!r}.", places.ELSEWHERE) from None
     finally:
         if lock is not None:
             os.close(lock)

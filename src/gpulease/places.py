@@ -22,6 +22,7 @@ SYSTEM_STATE = "/var/lib/gpulease"
 SHARED = "/tmp/gpulease"
 SOCKET = "socket"
 LOCK = "broker.lock"
+ELSEWHERE = "Make it writable for you, or set XDG_STATE_HOME or GPULEASE_DIR to a folder that is."
 READY = b"1"  # what a broker tells whoever started it
 LONGEST_SOCKET = 100  # sun_path holds 108 bytes
 
@@ -114,14 +115,19 @@ def prepare(directory: str, everyone: bool) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise BrokerUnavailable(f"The folder {directory!r} cannot be made: {error.strerror}.") from None
+        raise BrokerUnavailable(f"The folder {directory!r} cannot be made: {error.strerror}.", ELSEWHERE) from None
     trouble = distrust(directory, {os.geteuid()})
     if trouble:
+        whose = {owner(directory): 1, "root": 1}
         raise BrokerUnavailable(
             f"The folder {directory!r} cannot be used: {trouble}.",
-            f"Have {owner(directory)} or root remove it, or set GPULEASE_DIR to another.",
+            f"Have {' or '.join(whose)} remove it, or set GPULEASE_DIR to another.",
         )
-    os.chmod(directory, mode)  # whatever the umask is
+    try:
+        if os.stat(directory).st_mode & 0o7777 != mode:
+            os.chmod(directory, mode)  # whatever the umask is
+    except OSError as error:
+        raise BrokerUnavailable(f"The folder {directory!r} cannot be used: {error.strerror}.", ELSEWHERE) from None
 
 
 def write_kind(directory: str, kind: str) -> None:

@@ -334,6 +334,28 @@ def test_a_state_that_is_no_database_is_refused_and_left_alone(site: Site) -> No
     assert Path(f"{site.directory}/state.db").read_text().startswith("my precious notes")
 
 
+NONSENSE = {
+    "jobs": """INSERT INTO jobs VALUES (1, 'waiting', 0, NULL, '{"id":1}')""",
+    "leases": """INSERT INTO leases VALUES ('L1', '{"id":7}')""",
+    "line": """INSERT INTO line VALUES ('L1', '[]')""",
+    "facts": """INSERT OR REPLACE INTO facts VALUES ('number', '{"value":"x"}')""",
+}
+
+
+@pytest.mark.parametrize("table", NONSENSE)
+def test_a_state_whose_documents_make_no_sense_is_called_damaged(site: Site, table: str) -> None:
+    """Before, some of what is damaged ended in a traceback, or in `could not be started`."""
+    site.ensure_broker()
+    site.run("stop")
+    with state_file(site) as database:
+        database.execute(NONSENSE[table])
+    done = site.run("get", "--owner", str(os.getpid()))
+    assert done.returncode == 1
+    assert "state.db' is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
+    Path(site.directory, "broker.log").unlink()  # the traceback is there, for whoever mends it
+
+
 def test_a_broker_with_few_descriptors_keeps_every_lease_of_a_living_owner(site: Site) -> None:
     """Started anew under a low limit, it cannot watch all owners: those count as alive, and their ends are noticed."""
     site.ensure_broker()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from gpulease import places
@@ -60,7 +61,12 @@ def _prepare(place: places.Place, replace: bool) -> tuple[Server, Home]:
     network = network_filesystem(place.state)
     came_from = takeover.take_over(place, network is not None)
     store = SqliteStore(place.kept("state.db"), network is not None)
-    server = Server(home, store, deadline_seconds(os.environ), config)
+    deadline = deadline_seconds(os.environ)
+    try:
+        server = Server(home, store, deadline, config)
+    except (KeyError, TypeError, ValueError, AttributeError) as trouble:
+        traceback.print_exc()
+        raise store.damaged(f"this version can make nothing of it ({trouble!r})") from None
     listen_to_signals(server)
     if came_from is not None:
         server.log(f"the state of an earlier version was taken over from {came_from}")
@@ -74,8 +80,13 @@ def _keep_private(path: str) -> None:
     if os.path.islink(path):
         raise StateError(f"The state in {path!r} could not be opened: it is a symbolic link.")
     for name in (path, f"{path}-wal", f"{path}-shm"):
-        if os.path.exists(name):
-            os.chmod(name, 0o600)
+        try:
+            if os.stat(name).st_mode & 0o077:
+                os.chmod(name, 0o600)
+        except FileNotFoundError:
+            continue
+        except OSError as trouble:
+            raise StateError(f"The state in {path!r} could not be opened: {trouble.strerror}.") from None
 
 
 def _tell(ready: int, told: bytes) -> None:

@@ -19,6 +19,7 @@ examples:
   gpulease doctor
   gpulease doctor --json
 """
+ROOM = 1 << 20  # bytes on disk that a broker needs to begin with
 CHOOSING = 1.0  # seconds that a user of safe-gpu may need
 COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -153,14 +154,20 @@ def _broker() -> Iterator[Finding]:
         if trouble is not None:
             step = "Commands pass it by. Have it removed, or set GPULEASE_DIR."
             yield Finding("warning", "broker", f"the {place.kind} place {place.run} is not trusted: {trouble}", step)
-    yield from _state(places.own(os.environ).state)
+    own = places.own(os.environ)
     try:
         found = client.find()
     except GpuleaseError as error:
         yield Finding("error", "broker", error.what, error.next_step)
         return
+    if found is None or found[1].kind == "own":
+        yield from _state(own.state)
     if found is None:
-        yield Finding("ok", "broker", "not running; it starts by itself when it is needed")
+        trouble = next(filter(None, map(_unwritable, (own.run, own.state))), None)
+        if trouble is None:
+            yield Finding("ok", "broker", "not running; it starts by itself when it is needed")
+        else:
+            yield Finding("error", "broker", f"not running, and it cannot start: {trouble}", places.ELSEWHERE)
         return
     found[0].close()
     about = client.Client(start=False).ask("ping")
@@ -182,6 +189,21 @@ def _state(folder: str) -> Iterator[Finding]:
     if network is not None:
         step = "Set XDG_STATE_HOME to a folder on a disk of this host to make `add` and `get` faster."
         yield Finding("warning", "state", f"{folder} is on a network file system ({network})", step)
+
+
+def _unwritable(folder: str) -> str | None:
+    """Why a broker cannot keep anything there; None when it can."""
+    from gpulease.places import distrust
+
+    if os.path.lexists(folder) and (trouble := distrust(folder, {os.geteuid()})):
+        return f"{folder} cannot be used, since {trouble}"
+    there = folder
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} cannot be written to"
+    room = os.statvfs(there)
+    return f"the disk of {there} is full" if room.f_bavail * room.f_frsize < ROOM else None
 
 
 def _neighbours() -> Iterator[Finding]:

@@ -42,7 +42,7 @@ class SqliteStore:
             if not os.path.lexists(path):
                 _create(path)
             if os.path.getsize(path) == 0:
-                raise self._damaged("it is empty")
+                raise self.damaged("it is empty")
             self._connect()
             self._upgrade()
             self._make_shrinkable()
@@ -71,7 +71,7 @@ class SqliteStore:
         try:
             document: Document = json.loads(body)
         except ValueError as error:
-            raise self._damaged(str(error)) from None
+            raise self.damaged(str(error)) from None
         return document
 
     def _read(self, query: str, values: Sequence[object] = ()) -> list[Any]:
@@ -261,7 +261,7 @@ class SqliteStore:
         present = self._pragma("user_version")
         steps = _steps()
         if not 0 <= present <= NEWEST:
-            raise self._damaged(f"its version is {present}")
+            raise self.damaged(f"its version is {present}")
         if present > len(steps):
             raise StateError(
                 f"The state in {self._path!r} was written by a newer gpulease (version {present}, known {len(steps)}).",
@@ -273,10 +273,10 @@ class SqliteStore:
         code = getattr(error, "sqlite_errorcode", 0)
         short = code == sqlite3.SQLITE_IOERR_SHORT_READ
         if code & 0xFF in DAMAGED or short or any(words in str(error) for words in ALSO_DAMAGED):
-            return self._damaged(str(error))
+            return self.damaged(str(error))
         return StateError(f"The state in {self._path!r} could not be {what}: {error}.")
 
-    def _damaged(self, why: str) -> StateError:
+    def damaged(self, why: str) -> StateError:
         return StateError(
             f"The state in {self._path!r} is damaged: {why}.",
             "Move the file away, and the next broker begins anew: no lease, no queue. End first what still runs.",
