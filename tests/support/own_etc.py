@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pynvml
 import pytest
 
 import gpulease
+from gpulease.simulation.state import create
 from support.machine import plain_environment
 from support.users import interpreter
 from support.waiting import PATIENCE
@@ -24,6 +27,7 @@ class OwnEtc:
         self.folder = Path(tempfile.mkdtemp(prefix="gpulease-test-", dir="/var/tmp"))
         self.folder.chmod(0o755)
         shutil.copytree("/etc", self.folder / "etc", symlinks=True)
+        create(self.folder / "machine", 2, "a100")
         self.environ = {**plain_environment(), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(self.folder)}
         self.python = self.make_python("opt")
         mounts = [f"mount --bind {self.folder}/etc /etc", *(f"mount -t tmpfs -o mode=755 none {p}" for p in PRIVATE)]
@@ -56,6 +60,17 @@ class OwnEtc:
 
     def run(self, *words: str, python: str | None = None) -> subprocess.CompletedProcess[str]:
         return self.execute(python or self.python, "-m", "gpulease", *words)
+
+    @contextmanager
+    def started(self, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+        """Until the block ends, on simulated GPUs."""
+        environ = {**self.environ, **more, "GPULEASE_SIMULATION": str(self.folder / "machine")}
+        process = subprocess.Popen(self.words(*words), env=environ, cwd="/", stdin=subprocess.PIPE, text=True)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
 
     def close(self) -> None:
         self.keeper.communicate()

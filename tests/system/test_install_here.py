@@ -11,6 +11,7 @@ import pytest
 from support.other_users import needs_root
 from support.own_etc import ANYBODY, OwnEtc
 from support.users import becoming
+from support.waiting import wait_until
 
 pytestmark = needs_root
 
@@ -104,13 +105,17 @@ def test_a_read_only_etc_is_said(machine: OwnEtc) -> None:
     refused(done, 1, "/etc/pam.d/gpulease", "Read-only file system")
 
 
-def test_uninstall_refuses_while_something_is_held(machine: OwnEtc) -> None:
-    """A broker that ends takes its socket away, unless what it granted is still held."""
-    machine.run("install", "--system")
-    bind = "import os, socket; os.mkdir('/run/gpulease'); socket.socket(socket.AF_UNIX).bind('/run/gpulease/socket')"
-    assert machine.execute(machine.python, "-c", bind).returncode == 0
-    refused(machine.run("uninstall"), 1, "still held", "--force")
-    assert machine.run("uninstall", "--dry-run").returncode == 0
-    assert machine.execute("test", "-e", "/etc/systemd/system/gpulease.service").returncode == 0
-    assert machine.run("uninstall", "--force").returncode == 0
+def test_uninstall_refuses_while_the_broker_runs(machine: OwnEtc) -> None:
+    """Whoever listens at the place of the system's broker; a socket that is left there is no obstacle."""
+    assert machine.run("install", "--system").returncode == 0
+    listen = (
+        "import os, socket, sys; os.mkdir('/run/gpulease'); s = socket.socket(socket.AF_UNIX); s.bind('/run/new'); "
+        "s.listen(); os.rename('/run/new', '/run/gpulease/socket'); sys.stdin.read()"
+    )
+    with machine.started(machine.python, "-c", listen):
+        wait_until(lambda: machine.execute("test", "-S", "/run/gpulease/socket").returncode == 0)
+        refused(machine.run("uninstall"), 1, "runs", "--force")
+        assert machine.run("uninstall", "--dry-run").returncode == 0
+        assert machine.execute("test", "-e", "/etc/systemd/system/gpulease.service").returncode == 0
+    assert machine.run("uninstall").returncode == 0
     assert machine.execute("test", "-e", "/run/gpulease").returncode != 0

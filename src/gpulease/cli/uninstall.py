@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 Queue, quotas and history in /var/lib/gpulease stay unless --purge is given, and
-so does every file that was edited by hand. While the broker runs, or something
-that it granted is still held, it refuses; --force goes on.
+so does every file that was edited by hand. It refuses while the broker runs.
 
 examples:
   sudo gpulease uninstall --dry-run     what would be removed
@@ -43,7 +42,7 @@ def run(arguments: Namespace) -> int:
     target = Target(arguments.root or "/", arguments.force)
     here = arguments.system and not arguments.root
     if here and not (arguments.dry_run or arguments.force):
-        _refuse_while_in_use()
+        _refuse_while_it_runs()
     files = manifest.user("", os.environ) if arguments.user else manifest.system("", root=target.root)
     changes = list(target.removable(files, arguments.purge))
     changes += _left_by_use(changes, target, here)
@@ -60,16 +59,25 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _refuse_while_in_use() -> None:
+def _refuse_while_it_runs() -> None:
+    """Jobs that it left are no obstacle: other brokers see whose processes are on a GPU."""
+    import socket
+
     from gpulease import places
     from gpulease.errors import WrongState
 
-    if places.socket_left(places.SYSTEM):
-        step = (
-            "End its jobs and leases (`gpulease status`), stop it (`systemctl disable --now gpulease`), "
-            "and try again; or give --force."
-        )
-        raise WrongState("The system's broker runs, or what it granted is still held.", step)
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.setblocking(False)  # one that is too busy to let us in runs all the same
+        try:
+            connected.connect(places.socket_path(places.SYSTEM))
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            return
+        except BlockingIOError:
+            pass
+    step = (
+        "Stop it first (`systemctl disable --now gpulease`): its jobs go on, and its reservations end. Or give --force."
+    )
+    raise WrongState("The broker of this machine runs.", step)
 
 
 def _left_by_use(changes: list[Change], target: Target, here: bool) -> list[Change]:
