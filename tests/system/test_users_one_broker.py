@@ -64,6 +64,33 @@ def town(request: pytest.FixtureRequest) -> Iterator[Town]:
         town.site.close()
 
 
+SEEN = """
+import json, gpulease
+from gpulease.subscription import Subscription
+with Subscription("devices", "leases", "line") as told:
+    print(json.dumps(told.receive(30)))
+print(gpulease.status(), gpulease.events(), *[gpulease.explain(f"L{number}") for number in (1, 2)])
+"""
+
+
+def test_hidden_commands_and_notes_are_hidden_wherever_they_could_be_seen(town: Town) -> None:
+    """By status, explain, events and subscriptions they leaked to everybody."""
+    command = "sys.stdin.read"  # of a process of root's, without a lease
+    with town.site.occupied("3"):
+        town.holder(town.first, "-n", "3", "--note", "SECRET")
+        town.first.start("run", "--note", "SECRET", "--", "true")
+        wait_until(lambda: town.site.status()["line"])
+        open_to_all = town.second.python(SEEN).stdout
+        assert (town.site if town.kind == "system" else town.carol).run("set", "hide-commands", "on").returncode == 0
+        hidden, own = town.second.python(SEEN), town.first.python(SEEN)
+    assert "SECRET" in open_to_all
+    assert command in open_to_all
+    assert "(hidden)" in hidden.stdout, hidden.stderr
+    assert "SECRET" not in hidden.stdout
+    assert command not in hidden.stdout + own.stdout
+    assert own.stdout.count("SECRET") == open_to_all.count("SECRET")
+
+
 def test_both_are_served_in_one_line_and_shown_by_name(town: Town) -> None:
     first = town.holder(town.first, "-n", "4")
     waiting = town.second.start("run", "--", "echo", "mine")

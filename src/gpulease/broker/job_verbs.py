@@ -13,6 +13,7 @@ from gpulease.broker.job_adding import add, edited
 from gpulease.broker.job_input import impossible
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
+from gpulease.broker.visibility import of_job, viewer
 from gpulease.errors import NotPermitted, TooMuch, UsageError, WrongState
 from gpulease.job import Job
 from gpulease.messages import Message
@@ -68,9 +69,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
         fields.pop(name)
     waits = job.state == "waiting" and job.planner_id in turn.state.line
     fields["why_waiting"] = requesting.why(turn, job.planner_id) if waits else None
-    if turn.state.settings.hide_commands and peer.uid not in (0, job.uid):
-        fields.update(command=["(hidden)"], cwd="", log="", name=None, note=None, why=None)
-    return fields
+    return of_job(fields, viewer(turn.state.settings, peer))
 
 
 def ls(turn: Turn, event: Received) -> None:

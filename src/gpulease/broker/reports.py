@@ -8,6 +8,7 @@ from gpulease.broker.granting import current_plan
 from gpulease.broker.passing_by import passed_by
 from gpulease.broker.turn import Turn
 from gpulease.broker.views import views
+from gpulease.broker.visibility import of_device, of_lease
 from gpulease.errors import NotFound
 from gpulease.model import Device, Lease, Waiting
 from gpulease.planner import DeviceState, DeviceView, device_state
@@ -16,7 +17,7 @@ from gpulease.stores.base import Document
 MOST_LINES = 1000  # of the line that one status shows
 
 
-def status(turn: Turn) -> Document:
+def status(turn: Turn, seen_by: str | None = None) -> Document:
     """The contract's document. Without a sample it says what is wrong instead of devices."""
     state = turn.state
     return {
@@ -27,9 +28,9 @@ def status(turn: Turn) -> Document:
         "sample_age": turn.now - state.sampled_at if state.sample else None,
         "trouble": None if state.trouble is None else str(state.trouble),
         "broker": state.describe(turn.now),
-        "devices": list(device_rows(turn).values()),
-        "leases": list(lease_rows(turn).values()),
-        "line": list(line_rows(turn).values()),
+        "devices": list(device_rows(turn, seen_by).values()),
+        "leases": list(lease_rows(turn, seen_by).values()),
+        "line": list(line_rows(turn, seen_by).values()),
         "line_length": len(state.line),
         "passed_by": sorted(user or "somebody" for user in passed_by(state, turn.now)),
     }
@@ -39,10 +40,11 @@ def simulated(state: State) -> bool:
     return state.about.simulated if state.sample is None else state.sample.simulated
 
 
-def device_rows(turn: Turn) -> dict[str, Document]:
+def device_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
     state = turn.state
     seen = views(state.devices.values(), state.leases.values(), state.ended, state.excluded, state.about.host)
-    return {uuid: _device_row(state, device, seen[uuid]) for uuid, device in state.devices.items()}
+    rows = {uuid: _device_row(state, device, seen[uuid]) for uuid, device in state.devices.items()}
+    return {uuid: of_device(row, seen_by) for uuid, row in rows.items()}
 
 
 def _device_row(state: State, device: Device, view: DeviceView) -> Document:
@@ -83,8 +85,8 @@ def _pid(state: State, lease: Lease) -> int | None:
     return state.roots.get(int(lease.id[1:]), (None, None))[0] if lease.kind == "job" else lease.owner.pid
 
 
-def lease_rows(turn: Turn) -> dict[str, Document]:
-    return {id: lease_row(turn.state, lease) for id, lease in turn.state.leases.items()}
+def lease_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
+    return {id: of_lease(lease_row(turn.state, lease), seen_by) for id, lease in turn.state.leases.items()}
 
 
 def lease_row(state: State, lease: Lease) -> Document:
@@ -103,8 +105,8 @@ def lease_row(state: State, lease: Lease) -> Document:
     }
 
 
-def line_rows(turn: Turn) -> dict[str, Document]:
-    return {entry.id: _line_row(turn, entry) for entry in turn.state.line.front(MOST_LINES)}
+def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
+    return {entry.id: of_lease(_line_row(turn, entry), seen_by) for entry in turn.state.line.front(MOST_LINES)}
 
 
 def _line_row(turn: Turn, entry: Waiting) -> Document:
@@ -123,10 +125,10 @@ def _line_row(turn: Turn, entry: Waiting) -> Document:
     }
 
 
-def explain(turn: Turn, id: str) -> Document:
+def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     state = turn.state
     if id in state.leases:
-        return {"id": id, "lease": lease_row(state, state.leases[id]), "why": None, "devices": []}
+        return {"id": id, "lease": of_lease(lease_row(state, state.leases[id]), seen_by), "why": None, "devices": []}
     if id.isdecimal():
         id = f"J{id}"
     if id not in state.line:

@@ -16,6 +16,7 @@ from gpulease.broker.ids import Ids
 from gpulease.broker.instructions import Send
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
+from gpulease.broker.visibility import viewer
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.job import Job
 from gpulease.messages import Message
@@ -28,7 +29,7 @@ MOST_NEWS = 10_000  # jobs of one message; who missed more gets a fresh snapshot
 MOST_RANGES = 20_000  # of ids that one user waits for
 MOST_TABLES = 100  # subscriptions of one user to devices, leases or the line
 SHOWN = (*jobs.RUNNING, *jobs.ENDS)  # those that wait are counted only: there may be a hundred thousand
-TABLES: dict[str, Callable[[Turn], dict[str, Document]]] = {
+TABLES: dict[str, Callable[[Turn, str | None], dict[str, Document]]] = {
     "devices": reports.device_rows,
     "leases": reports.lease_rows,
     "line": reports.line_rows,
@@ -91,9 +92,10 @@ def drained(turn: Turn, peer: Peer) -> None:
 
 
 def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
-    key = ("snapshot", subscriber.topics)
+    seen_by = viewer(turn.state.settings, subscriber.peer)
+    key = ("snapshot", (seen_by, subscriber.topics))
     if key not in turn.told:
-        turn.told[key] = {topic: _rows(turn, topic) for topic in subscriber.topics if topic in TABLES}
+        turn.told[key] = {topic: _rows(turn, topic, seen_by) for topic in subscriber.topics if topic in TABLES}
     told = turn.told[key]
     if "jobs" not in subscriber.topics:
         return _send(turn, subscriber, "snapshot", told)
@@ -123,10 +125,10 @@ def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
     _send(turn, subscriber, kind, {**told, "jobs": rows, "open": open_jobs})
 
 
-def _rows(turn: Turn, topic: str) -> dict[str, Document]:
-    if topic not in turn.rows:
-        turn.rows[topic] = TABLES[topic](turn)
-    return turn.rows[topic]
+def _rows(turn: Turn, topic: str, seen_by: str | None) -> dict[str, Document]:
+    if (topic, seen_by) not in turn.rows:
+        turn.rows[topic, seen_by] = TABLES[topic](turn, seen_by)
+    return turn.rows[topic, seen_by]
 
 
 def _open(turn: Turn, chosen: Ids) -> int:
@@ -203,11 +205,12 @@ def _tell(turn: Turn, subscriber: Subscriber) -> None:
 
 def _changed_rows(turn: Turn, subscriber: Subscriber) -> Message:
     """What is new in the tables; worked out once for all who were told the same before."""
-    key = ("changed", frozenset((topic, id(rows)) for topic, rows in subscriber.seen.items()))
+    seen_by = viewer(turn.state.settings, subscriber.peer)
+    key = ("changed", (seen_by, frozenset((topic, id(rows)) for topic, rows in subscriber.seen.items())))
     if key not in turn.told:
         told: Message = {}
         for topic, before in subscriber.seen.items():
-            rows = _rows(turn, topic)
+            rows = _rows(turn, topic, seen_by)
             changed: dict[str, Document | None] = {name: row for name, row in rows.items() if before.get(name) != row}
             changed |= dict.fromkeys(before.keys() - rows.keys())
             if changed:
@@ -222,7 +225,8 @@ def _send(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
     if told:
         message = turn.messages.setdefault(id(told), {kind: told})  # packed once for all who are told the same
         turn.emit(Send(subscriber.peer, message, droppable=not unfinished, more=unfinished))
-    seen = {topic: _rows(turn, topic) for topic in subscriber.topics & TABLES.keys()}
+    seen_by = viewer(state.settings, subscriber.peer)
+    seen = {topic: _rows(turn, topic, seen_by) for topic in subscriber.topics & TABLES.keys()}
     told_at = turn.now if told else subscriber.told_at
     news = subscriber.news if unfinished else {}
     state.put_subscriber(

@@ -80,8 +80,8 @@ class Turn:
     def __init__(self, state: State, world: World, now: float, planned: Planned) -> None:
         self.state, self.world, self.now, self.planned = state, world, now, planned
         self.instructions: list[Instruction] = []
-        self.status: Message | None = None  # the document that was shown in this turn
-        self.rows: dict[str, dict[str, Document]] = {}  # that subscribers were shown in this turn, by topic
+        self.status: dict[str | None, Message] = {}  # the document that was shown in this turn, by viewer
+        self.rows: dict[tuple[str, str | None], dict[str, Document]] = {}  # shown in this turn, by topic and viewer
         self.told: dict[tuple[str, object], Message] = {}  # what several subscribers are told alike
         self.messages: dict[int, Message] = {}  # the messages with that, by its identity
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there

@@ -10,6 +10,7 @@ from gpulease.broker.events import Received
 from gpulease.broker.instructions import Stop
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import FRESH, Turn
+from gpulease.broker.visibility import of_event, viewer
 from gpulease.errors import NotFound, NotPermitted, ProtocolError, UsageError
 from gpulease.messages import Message, check
 from gpulease.model import Device, Lease
@@ -124,13 +125,14 @@ def renew(turn: Turn, event: Received) -> None:
 def status(turn: Turn, event: Received) -> None:
     if turn.stale() and not _told_lately(turn):
         return turn.after_sample(event)
-    if turn.status is None:
-        turn.status = {"ok": reports.status(turn)}  # the same for all who ask in one turn
-    return turn.send(event.peer, turn.status)
+    seen_by = viewer(turn.state.settings, event.peer)
+    if seen_by not in turn.status:
+        turn.status[seen_by] = {"ok": reports.status(turn, seen_by)}  # the same for all who ask in one turn
+    return turn.send(event.peer, turn.status[seen_by])
 
 
 def explain(turn: Turn, event: Received) -> None:
-    turn.send(event.peer, {"ok": reports.explain(turn, event.message["id"])})
+    turn.send(event.peer, {"ok": reports.explain(turn, event.message["id"], viewer(turn.state.settings, event.peer))})
 
 
 def events(turn: Turn, event: Received) -> None:
@@ -138,17 +140,7 @@ def events(turn: Turn, event: Received) -> None:
     since = 0.0 if message.get("since") is None else turn.now - message["since"]
     most = max(1, min(MOST_EVENTS, message.get("most") or 1000))
     rows = [{"time": record.time, "what": record.what, **record.fields} for record in store.events(since, most)]
-    if turn.state.settings.hide_commands and peer.uid != 0:
-        rows = [row if row.get("user") == peer.user else _without_command(row) for row in rows]
-    turn.reply(peer, events=rows)
-
-
-def _without_command(row: Message) -> Message:
-    """Why a job ended may quote its command; that it ended, and how, is said before the colon."""
-    why = row.get("why")
-    if row.get("kind") != "job" or why is None:
-        return row
-    return {**row, "why": why.partition(":")[0] if why.startswith("job ") else None}
+    turn.reply(peer, events=[of_event(row, viewer(turn.state.settings, peer)) for row in rows])
 
 
 def ping(turn: Turn, event: Received) -> None:
