@@ -20,6 +20,7 @@ from gpulease.broker.turn import Planned, Turn
 from gpulease.errors import StateError
 from gpulease.job import Job
 from gpulease.model import Device, Process, Sample
+from gpulease.stores.base import HistoryEvent
 from gpulease.stores.memory import MemoryStore
 
 MEMORY = 80 << 30
@@ -32,7 +33,7 @@ class Disk(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fail_writes = self.fail_commits = 0
+        self.fail_writes = self.fail_commits = self.fail_appends = 0
         self.writes = 0  # so far
         self.dirty = False
 
@@ -43,6 +44,12 @@ class Disk(MemoryStore):
         self.dirty = True
         self.writes += 1
         super().write(table, key, document)
+
+    def append(self, event: HistoryEvent) -> None:
+        if self.fail_appends:
+            self.fail_appends -= 1
+            raise StateError("The disk is full.")
+        super().append(event)
 
     def commit(self, durable: bool = False) -> None:
         if self.dirty and self.fail_commits:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from gpulease.broker import events as happened
-from gpulease.broker import full_disk, granting, job_ends, recovery, requesting, subscribing, verbs
+from gpulease.broker import full_disk, granting, job_ends, outside_use, recovery, requesting, subscribing, verbs
 from gpulease.broker.core_state import NOTHING, About, State
 from gpulease.broker.events import Event, Received
 from gpulease.broker.instructions import Alarm, Instruction, Send, WriteLog
@@ -225,6 +225,7 @@ def _sampled(turn: Turn, event: happened.Sampled) -> None:
     turn.state.see(event.sample, turn.now)
     requesting.resume(turn)
     job_ends.remember_memory(turn)
+    outside_use.look(turn)
 
 
 def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
@@ -287,6 +288,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "sample": _sample,
     "usage": _write_usage,
     "plan": lambda turn, id: turn.state.touch(),
+    "outside": lambda turn, id: outside_use.write(turn),
     "late": lambda turn, id: None,
     "time-limit": job_ends.over_time,
     "write-job": full_disk.write,

@@ -153,6 +153,7 @@ class State:
         self.check: Idle | Checking | Refused = Idle()
         self.locked = False  # safe-gpu's lock was asked for
         self.verified: Table[str, None] = Table(changes)  # looked at, under the lock, since their last lease ended
+        self.outside: Table[tuple[str, str], float] = Table(changes)  # device and user: when that was last seen
         self.blockers: Table[str, Blocker] = Table(changes)  # by user
         # Requests and leases
         self.pending: Table[str, Pending] = Table(changes)
