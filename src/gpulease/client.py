@@ -30,6 +30,8 @@ ANSWER = 60.0  # seconds for an answer that nobody has to wait in line for
 LOOKING = (
     15.0  # seconds for an answer that changes nothing; longer than a driver may take, and than a large batch takes
 )
+LONG = 600.0  # seconds for an answer about jobs, of which there may be a hundred thousand
+OF_MANY = frozenset({"add", "kill", "rm", "edit", "clean", "retry", "start", "pause", "resume"})
 PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
 LARGEST = 16 << 20
 READ = 1 << 16
@@ -54,7 +56,7 @@ class Client:
     def ask(self, verb: str, **fields: Any) -> Any:
         """One question, one answer."""
         self.send(verb, **fields)
-        answer = self.receive(LOOKING if verb in ("status", "ping") else ANSWER)
+        answer = self.receive(LOOKING if verb in ("status", "ping") else LONG if verb in OF_MANY else ANSWER)
         if answer is None:
             raise self.silent()
         return answer.get("ok", answer)
@@ -62,6 +64,8 @@ class Client:
     def send(self, verb: str, **fields: Any) -> None:
         try:
             self._socket.sendall(pack({"v": PROTOCOL, "do": verb, **fields}))
+        except TimeoutError:
+            raise self.silent() from None
         except BrokenPipeError:
             pass  # the broker's last word, or that it ended, is what `receive` finds
 
@@ -189,7 +193,7 @@ def _enter(connected: socket.socket, path: str) -> None:
     while True:
         try:
             connected.connect(path)
-            return connected.setblocking(True)
+            return connected.settimeout(ANSWER)  # also for what is sent: a broker that is stopped reads nothing
         except BlockingIOError:
             if time.monotonic() > until:
                 raise

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SEE_SHOW = "See `gpulease show` for where the output goes."
 BLOCK = 1 << 16
+MOST = 1 << 20  # bytes of the last lines: one line may be as long as the disk
 
 
 def open_log(path: str) -> IO[bytes]:
@@ -31,19 +32,19 @@ def open_log(path: str) -> IO[bytes]:
     return open(descriptor, "rb")
 
 
-def tail(path: str, lines: int) -> list[str]:
-    """The last lines of a file, however long they are; none where it cannot be read."""
+def tail(path: str, lines: int, most: int = MOST) -> list[str]:
+    """The last lines of a file, none where it cannot be read. Of more than `most` bytes only the end is read."""
     found: list[bytes] = []
     try:
         with open_log(path) as file:
             size = os.fstat(file.fileno()).st_size
-            block = BLOCK
+            block = min(BLOCK, most)
             while lines > 0 and len(found) <= lines:
                 file.seek(max(0, size - block))
                 found = file.read(block).split(b"\n")
-                if block >= size:
+                if block >= min(size, most):
                     break
-                block *= 8
+                block = min(8 * block, most)
     except (OSError, GpuleaseError):
         return []
     if found and not found[-1]:

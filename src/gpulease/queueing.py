@@ -10,7 +10,7 @@ import time
 
 from gpulease import thread_client
 from gpulease.client import Client, again, refuse_stranger
-from gpulease.errors import NotFound, NotGranted, UsageError, WrongState
+from gpulease.errors import BrokerUnavailable, NotFound, NotGranted, UsageError, WrongState
 from gpulease.job_selection import ENDED, named, selection
 from gpulease.quantities import matching
 from gpulease.request_fields import seconds
@@ -209,13 +209,14 @@ def add(
     options: dict[str, Any],
     each: list[dict[str, str]] | None = None,
 ) -> Added:
-    """Queue commands, in parts that fit a message; the last one queues all of them in one commit.
+    """Queue commands, in parts that fit a message; the last one queues all of them.
 
-    The token lets it be sent again when the broker ended before it answered, and be queued once.
+    The token lets it be sent again when the broker ended, or was silent, before it answered, and be queued once.
     """
     *parts, last = _parts(commands, each or [])
     token = os.urandom(8).hex()
     client = thread_client.take() or Client()
+    silent = False
     while True:
         try:
             refuse_stranger(client)
@@ -226,7 +227,24 @@ def add(
             thread_client.put_back(client)
             return {**added, "left_out": sorted({*left_out, *added.get("left_out", ())})}
         except ConnectionError:
-            client = again(client)
+            client = _next(client)
+        except BrokerUnavailable as trouble:
+            if silent:
+                raise _unsure(trouble) from None
+            silent, client = True, _next(client)
+
+
+def _next(client: Client) -> Client:
+    try:
+        return again(client)
+    except BrokerUnavailable as trouble:
+        raise _unsure(trouble) from None
+
+
+def _unsure(trouble: BrokerUnavailable) -> BrokerUnavailable:
+    return BrokerUnavailable(
+        trouble.what, f"It may be queued all the same: see `gpulease ls` before you add it again. {trouble.next_step}"
+    )
 
 
 def _without_secrets(client: Client, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

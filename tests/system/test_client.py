@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixtures here
 from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
 
+from gpulease import client as client_module
+from gpulease import queueing
 from gpulease.client import Client, _enter
+from gpulease.errors import BrokerUnavailable
 
 
 def test_a_broker_that_ends_before_it_is_asked_is_noticed_as_its_end(
@@ -40,3 +47,46 @@ def test_a_full_waiting_room_is_waited_for(tmp_path: Path) -> None:
         _enter(third, path)
         later.join()
         third.close()
+
+
+OPTIONS: dict[str, Any] = {"cwd": "/", "environment": {}, "hold": True}
+
+
+def test_what_a_stopped_broker_does_not_read_is_not_sent_for_ever(
+    queue: QueueSite,
+    inside: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("ANSWER", "LONG"):
+        monkeypatch.setattr(client_module, name, 0.3)
+    pid = queue.ensure_broker()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(BrokerUnavailable, match="does not answer") as raised:
+            queueing.add([["true", "x" * 100_000]] * 100, {}, OPTIONS)
+        assert "may be queued" in raised.value.next_step
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_an_add_that_was_not_answered_is_asked_again_and_queued_once(
+    queue: QueueSite,
+    inside: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pid = queue.ensure_broker()
+    queueing.ls()  # it knows its devices
+    real, asked = client_module.again, []
+
+    def wake(ended: Client) -> Client:
+        asked.append(ended)
+        monkeypatch.setattr(client_module, "LONG", 60.0)
+        os.kill(pid, signal.SIGCONT)
+        return real(ended)
+
+    monkeypatch.setattr(queueing, "again", wake)
+    monkeypatch.setattr(client_module, "LONG", 0.3)
+    os.kill(pid, signal.SIGSTOP)
+    added = queueing.add([["true"]], {}, OPTIONS)
+    assert len(asked) == 1
+    assert [job["id"] for job in queue.jobs()] == [added["first"]]

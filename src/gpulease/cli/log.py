@@ -27,6 +27,7 @@ examples:
 """
 BROKER = ("broker", "main")
 BLOCK = 1 << 16
+MOST_SHOWN = 64 << 20  # bytes of --tail
 LOOK = 0.2  # seconds between looks at a file that grows
 
 
@@ -117,7 +118,7 @@ def _print(path: str, lines: int | None) -> int:
         return _copy(path, 0)
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
-    found = tail(path, lines)
+    found = tail(path, lines, MOST_SHOWN)
     print("\n".join(found) + ("\n" if found else ""), end="", flush=True)
     return size
 
