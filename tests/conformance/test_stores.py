@@ -115,10 +115,11 @@ def test_events_come_in_order_the_last_ones_first_to_stay(make: Callable[[], Sto
         store.commit()
     assert [event.fields["id"] for event in store.events(0, 3)] == ["L7", "L8", "L9"]
     assert [event.time for event in store.events(6.0, 100)] == [6.0, 7.0, 8.0, 9.0]
-    assert store.forget_events(8.0, 3) == 3
+    assert store.forget_events(8.0, 100, 3) == 3
     assert [event.time for event in store.events(0, 100)] == [3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
-    assert store.forget_events(8.0, 100) == 5
-    assert store.forget_events(8.0, 100) == 0
+    assert store.forget_events(8.0, 100, 100) == 5
+    assert store.forget_events(8.0, 100, 100) == 0
+    assert store.forget_events(0.0, 2, 100) == 0
     store.commit()
     assert [event.time for event in store.events(0, 100)] == [8.0, 9.0]
 

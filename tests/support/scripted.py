@@ -6,7 +6,7 @@ Not a mock of ours: the core, its state and its store are real. What is scripted
 from __future__ import annotations
 
 import copy
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from gpulease.broker import events as happened
@@ -213,6 +213,10 @@ class ScriptedWorld:
 
     def _Alarm(self, one: told.Alarm) -> None:
         heappush(self.alarms, (one.time, one.what, one.id))
+
+    def _Silence(self, one: told.Silence) -> None:
+        self.alarms = [alarm for alarm in self.alarms if alarm[1:] != (one.what, one.id)]
+        heapify(self.alarms)
 
     def _Launch(self, one: told.Launch) -> None:
         self.launched.append(one.job)

@@ -155,7 +155,7 @@ def test_a_batch_is_added_in_pieces_and_answered_when_all_are_in(world: Scripted
         commands=[["true"]] * number,
     )
     told, turns = answer(world, client)
-    assert told["ok"] == {"first": 1, "last": number}
+    assert told["ok"].items() >= {"first": 1, "last": number}.items()
     assert turns == 4
     assert len(world.core.state.line) == number
 
@@ -176,9 +176,9 @@ def test_a_batch_that_a_broker_began_is_completed_by_the_next_and_no_job_is_ther
     client = world.connect()
     world.say(client, "add", token="t", **batch)
     told, _ = answer(world, client, first=True)
-    assert told["ok"] == {"first": 1, "last": number}
+    assert told["ok"].items() >= {"first": 1, "last": number}.items()
     assert [row["command"] for row in world.disk.jobs()] == [[str(one)] for one in range(number)]
-    assert ask(world, client, "add", token="t", **batch)["ok"] == {"first": 1, "last": number}
+    assert ask(world, client, "add", token="t", **batch)["ok"].items() >= {"first": 1, "last": number}.items()
     assert len(world.disk.job_rows()) == number
 
 
@@ -191,7 +191,7 @@ def test_a_batch_that_is_sent_again_while_it_is_added_is_added_once(world: Scrip
         )
     answer(world, one)
     told = [sent.message for sent in world.sent if sent.peer is two.peer] or [answer(world, two)[0]]
-    assert told[0]["ok"] == {"first": 1, "last": number}
+    assert told[0]["ok"].items() >= {"first": 1, "last": number}.items()
     assert len(world.disk.job_rows()) == number
 
 

@@ -13,7 +13,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from gpulease.broker import events as happened
-from gpulease.broker import full_disk, granting, job_ends, outside_use, recovery, requesting, subscribing, verbs
+from gpulease.broker import (
+    full_disk,
+    granting,
+    job_ends,
+    job_life,
+    outside_use,
+    pruning,
+    recovery,
+    requesting,
+    subscribing,
+    verbs,
+)
 from gpulease.broker.core_state import NOTHING, About, State
 from gpulease.broker.events import Event, Received
 from gpulease.broker.instructions import Alarm, Instruction, Send, WriteLog
@@ -294,6 +305,8 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "write-job": full_disk.write,
     "grace": job_ends.grace_over,
     "trees": lambda turn, id: job_ends.look_at_trees(turn),
+    "free": job_life.free_later,
+    "prune": lambda turn, id: pruning.prune(turn),
     "tidy": lambda turn, id: job_ends.tidy(turn),
     "tell": lambda turn, id: subscribing.tell_late(turn),
 }

@@ -168,6 +168,7 @@ class State:
         self.running: Table[int, Job] = Table(changes)
         self.counts: Table[str, int] = Table(changes)  # by state
         self.open_jobs: Table[int, int] = Table(changes)  # that are not over, by user
+        self.ended_jobs: Table[int, int] = Table(changes)  # the others, by user
         self.roots: Table[int, Key] = Table(changes)  # the shell of each that was launched
         self.shells: Table[Key, int] = Table(changes)  # the same, by the shell, while it lives
         self.dying: Table[int, Dying] = Table(changes)
@@ -175,7 +176,7 @@ class State:
         self.look_at_trees_due = self.tidy_due = False  # alarms that are set
         self.job_number = 0
         self.batches: Table[str, Added] = Table(changes)  # that were added lately, by token
-        self.adding: Table[Peer, str | None] = Table(changes)  # batches that are being added, by token
+        self.adding: Table[Peer, tuple[str | None, str]] = Table(changes)  # batches that come in: token, environment
         self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
@@ -432,8 +433,9 @@ class State:
         for state, change in ((before, -number), (after, number)):
             if state is not None:
                 self.counts.put(state, self.counts.get(state, 0) + change)
-            if state in jobs.OPEN:
-                self.open_jobs.put(uid, self.open_jobs.get(uid, 0) + change)
+            if state is not None:
+                of_user = self.open_jobs if state in jobs.OPEN else self.ended_jobs
+                of_user.put(uid, of_user.get(uid, 0) + change)
 
     def put_root(self, id: int, key: Key) -> None:
         self.roots.put(id, key)

@@ -56,6 +56,13 @@ class Alarm(NamedTuple):
     id: str = ""
 
 
+class Silence(NamedTuple):
+    """What the alarm was for is gone."""
+
+    what: str
+    id: str
+
+
 class Launch(NamedTuple):
     """Start a job's run; `Launched` or `LaunchFailed` follows."""
 
@@ -124,8 +131,8 @@ class Stop(NamedTuple):
 
 # fmt: off
 Instruction = (
-    Send | Check | Unlock | TakeSample | Watch | Unwatch | Alarm | Launch | ReadEnd | Find | SignalTree | Remove | Tidy
-    | Hook | GoOn | WriteLog | Stop
+    Send | Check | Unlock | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
+    | Remove | Tidy | Hook | GoOn | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

@@ -38,7 +38,8 @@ def add(turn: Turn, event: Received) -> None:
     if isinstance(event.progress, Adding):
         return _add_piece(turn, event, event.progress)
     token = f"{peer.uid} {message['token']}" if message.get("token") else None
-    if token is not None and token in state.adding.values() and not message.get("more"):
+    under_way = {one for one, _ in state.adding.values()} - {None}
+    if token in under_way and not message.get("more"):
         return turn.emit(GoOn(event))  # the same batch came before, by another connection: answered when it is in
     parts = _gathered(turn, event)
     if parts is None:
@@ -54,7 +55,7 @@ def add(turn: Turn, event: Received) -> None:
     first = state.job_number + 1 if begun is None else begun.first
     batch = _make(turn, peer, parts, request, key, options, first)
     state.store.write("environments", key, environ)
-    state.adding.put(peer, token)
+    state.adding.put(peer, (token, key))
     state.gather(peer, Parts(size=parts.size, words=parts.words))  # counted until all of them are in
     short = event._replace(message={"do": "add"})
     return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next, left_out))

@@ -12,7 +12,7 @@ from gpulease import job as jobs
 from gpulease.broker import job_life
 from gpulease.broker.core_state import Dying
 from gpulease.broker.events import EndRead, Found, Launched, LaunchFailed, ProcessEnded, TreeSeen
-from gpulease.broker.instructions import Find, ReadEnd, Tidy, Watch
+from gpulease.broker.instructions import Find, ReadEnd, Silence, Tidy, Watch
 from gpulease.broker.runs import SUSPECT, UNSTARTABLE, Fate
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
@@ -218,6 +218,8 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
     if changes.get("out_of_memory") and event == "retry-after-failure":
         changes["request"] = jobs.after_out_of_memory(job.request)
     job_life.advance(turn, job, event, ended=turn.now, why=why, pid=None, ending=None, **changes)
+    if job.time_limit is not None:
+        turn.emit(Silence("time-limit", str(job.id)))
     if not turn.state.tidy_due:
         turn.state.set("tidy_due", True)
         turn.alarm(TIDY, "tidy")

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from gpulease import job as jobs
@@ -24,6 +25,7 @@ from gpulease.model import Lease, Owner, Waiting
 from gpulease.planner import Grant
 
 HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "met")
+FREED = 100  # jobs that are let go, or killed, in one turn because of others
 
 # -------------------------------------------------------------------- steps
 
@@ -70,7 +72,7 @@ def join(turn: Turn, job: Job) -> None:
             state.add_dependent(id, job.id)
         elif other is not None and other.state != "complete" and not job.after_any:
             state.enter_line(_waiting(turn, job, "It comes after a job that failed."))
-            return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(other)))
+            return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(other.id, other.state)))
     state.enter_line(_waiting(turn, job, _comes_after(open_ones)))
     return lease_life.look_again(turn)
 
@@ -86,8 +88,8 @@ def _comes_after(ids: list[int]) -> str | None:
     return f"It comes after job {', '.join(map(str, ids))}." if ids else None
 
 
-def because(other: Job) -> str:
-    return f"job {other.id}, which it comes after, is {other.state}"
+def because(id: int, ended: str) -> str:
+    return f"job {id}, which it comes after, is {ended}"
 
 
 def _leave_line(turn: Turn, before: Job, after: Job) -> None:
@@ -144,24 +146,33 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
         told = {name: value for name, value in jobs.document(after).items() if name not in HIDDEN}
         turn.emit(Hook(hook, told))
     if after.id in turn.state.dependents:
-        turn.defer(partial(_free_dependents, job=after))
+        turn.defer(partial(_free_dependents, id=after.id, ended=after.state))
     if after.removing:
         turn.defer(partial(_forget_one, job=after))
 
 
-def _free_dependents(turn: Turn, job: Job) -> None:
-    """Let go who waited for `job` only; who waited in vain is killed."""
-    state = turn.state
-    waiting = sorted(state.dependents.get(job.id, ()))
-    state.dependents.drop(job.id)
-    for id in waiting:
-        other = state.job(id)
+def _free_dependents(turn: Turn, id: int, ended: str) -> None:
+    """Let go who waited for a job only; who waited in vain is killed. Of many, some in each turn."""
+    state, found = turn.state, turn.state.dependents.get(id, {})
+    for waiting in list(islice(found, max(0, FREED - turn.freed))):
+        turn.freed += 1
+        state.drop_dependent(id, waiting)
+        other = state.job(waiting)
         if other is None or other.state != "waiting":
             continue
-        if job.state != "complete" and not other.after_any:
-            kill_waiting(turn, other, because(job))
-            continue
-        advance(turn, other, "edit", met=(*other.met, job.id))
+        if ended != "complete" and not other.after_any:
+            kill_waiting(turn, other, because(id, ended))
+        else:
+            advance(turn, other, "edit", met=(*other.met, id))
+    if found:
+        turn.alarm(0.0, "free", f"{id} {ended}")
+    else:
+        state.dependents.drop(id)
+
+
+def free_later(turn: Turn, named: str) -> None:
+    id, _, ended = named.partition(" ")
+    _free_dependents(turn, int(id), ended)
 
 
 def _kill_if_waiting(turn: Turn, id: int, why: str) -> None:
@@ -180,7 +191,8 @@ def forget(turn: Turn, gone: list[Job]) -> None:
         turn.state.forget_job(job)
         turn.job_changed(job.id, job.state, None)
     remove_logs(turn, gone)
-    turn.state.store.forget_environments({job.environment for job in gone})
+    coming = {environment for _, environment in turn.state.adding.values()}
+    turn.state.store.forget_environments({job.environment for job in gone} - coming)
 
 
 def remove_logs(turn: Turn, gone: list[Job]) -> None:

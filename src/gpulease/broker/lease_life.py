@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpulease.broker.core_state import Checking, Refused, State
-from gpulease.broker.instructions import Check, Unwatch, Watch
+from gpulease.broker.instructions import Check, Silence, Unwatch, Watch
 from gpulease.broker.passing_by import passed_by
 from gpulease.broker.records import Pending
 from gpulease.broker.turn import Turn
@@ -139,6 +139,8 @@ def _unwatch(turn: Turn, owner: Owner) -> None:
 
 def _leave_line(turn: Turn, step: LeaseStep) -> None:
     pending = turn.state.withdraw(step.id)
+    if pending.deadline is not None:
+        turn.emit(Silence("deadline", step.id))
     if step.lease is None:
         _unwatch(turn, pending.owner)
     if step.lease is None and step.trouble is None:
@@ -200,6 +202,8 @@ def _drop_lease(turn: Turn, step: LeaseStep) -> None:
     ticks = int((turn.now - about.boot_time) * about.ticks)
     turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks))
     _unwatch(turn, lease.owner)
+    if lease.until is not None:
+        turn.emit(Silence("until", lease.id))
 
 
 def _check_devices(turn: Turn, step: LeaseStep) -> None:

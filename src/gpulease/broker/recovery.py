@@ -14,6 +14,7 @@ from gpulease.broker.turn import Turn
 from gpulease.job import Job
 from gpulease.planner import Spent
 
+FIRST_PRUNING = 10.0  # seconds, in which what waits for the broker is served
 CHUNK = 5000  # jobs that are read from the store at a time
 
 
@@ -23,6 +24,7 @@ def load(turn: Turn) -> None:
     _load_line(turn)
     _load_jobs(turn)
     _skip_numbers(turn)
+    turn.alarm(FIRST_PRUNING, "prune")
     if turn.state.line:
         turn.take_sample()
 

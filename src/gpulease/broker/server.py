@@ -17,13 +17,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
 from typing import Any
 
 from gpulease import __version__, identity, places
 from gpulease.broker import events as happened
 from gpulease.broker import instructions as told
 from gpulease.broker import spawn
+from gpulease.broker.alarms import Alarms
 from gpulease.broker.clients import Clients
 from gpulease.broker.clock import TICKS, Clock, clock_of
 from gpulease.broker.config import Config
@@ -90,7 +90,7 @@ class Server:
         self._store, self._home, self._config = store, home, config
         self._clock = clock_of(store)
         self._events: list[Event] = []
-        self._alarms: list[tuple[float, str, str]] = []
+        self._alarms = Alarms()
         self._running = True
         self._wakers: tuple[socket.socket, ...] = ()
         self._clients = Clients(self._poll, home.listen(), self._events.append, self.log)
@@ -137,8 +137,8 @@ class Server:
             return 0.0
         now = time.monotonic()
         moments = [HOUSEKEEPING] if idle_at is None else [HOUSEKEEPING, idle_at - now]
-        if self._alarms:
-            moments.append(self._alarms[0][0] - self._clock.now())
+        if self._alarms.next is not None:
+            moments.append(self._alarms.next - self._clock.now())
         if self._sampling.due is not None:
             moments.append(self._sampling.due - now)
         return max(0.0, min(moments)) + 0.0005
@@ -200,9 +200,7 @@ class Server:
             self._sample_failed(self._sampling.overdue(now))
         self._clients.cut_partial(now)
         due = self._clock.now()
-        while self._alarms and self._alarms[0][0] <= due:
-            _, what, id = heappop(self._alarms)
-            self._events.append(happened.Due(what, id))
+        self._events += self._alarms.due(due)
 
     def _handle(self) -> None:
         """What happened, and a round of the messages, in one turn of the core."""
@@ -285,9 +283,6 @@ class Server:
         if not self._reaper.watch(*key):
             self._ended(key, already=True)
 
-    def _alarm(self, one: told.Alarm) -> None:
-        heappush(self._alarms, one)
-
     def stop(self, one: told.Stop | None = None) -> None:
         self._running = False
 
@@ -323,7 +318,8 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Unlock: Server._unlock,
     told.Watch: lambda server, one: server._watch(one.key),
     told.Unwatch: lambda server, one: server._reaper.forget(one.key),
-    told.Alarm: Server._alarm,
+    told.Alarm: lambda server, one: server._alarms.set(one),
+    told.Silence: lambda server, one: server._alarms.drop(one.what, one.id),
     told.Launch: lambda server, one: server._runner.launch(one),
     told.ReadEnd: lambda server, one: server._runner.read_end(one),
     told.Find: lambda server, one: server._runner.tree(one),

@@ -33,6 +33,8 @@ class Settings(NamedTuple):
     on_finish: str = ""
     paused: bool = False
     log_limit: int | None = 1 << 30
+    keep_ended: int | None = 100_000
+    keep_ended_for: float | None = 90 * 86400.0
     env_exclude: tuple[str, ...] = SECRETS
 
 
@@ -73,6 +75,10 @@ def _positive(text: str) -> float:
     if number <= 0:
         raise ValueError
     return number
+
+
+def _positive_or_none(text: str) -> float | None:
+    return None if text == "none" else _positive(text)
 
 
 def _polling(text: str) -> float:
@@ -147,6 +153,10 @@ PARAMETERS: dict[str, Parameter] = {
                              "names with `*`, divided by spaces; or none", False),
     "log-limit": Parameter("log_limit", _size_or_none, "most bytes of a job's log; beyond it the oldest are cut",
                            "a size, or none", False),
+    "keep-ended": Parameter("keep_ended", _limit_or_none, "most ended jobs of each user that are kept",
+                            "1 to 1000000; 0 or none for all", False),
+    "keep-ended-for": Parameter("keep_ended_for", _positive_or_none, "how long an ended job is kept",
+                                "a time above 0, or none", False),
     "limits": Parameter("limits", read_limits,
                         "limits of users, groups, priorities: `user:*:gpus=4:jobs=1000 group:students:gpus=8`",
                         "user, group or priority, whose, and how much, as user:*:gpus=4; or none"),

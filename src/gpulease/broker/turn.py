@@ -64,6 +64,7 @@ class Turn:
     __slots__ = (
         "_deferred",
         "changed_jobs",
+        "freed",
         "granted",
         "instructions",
         "messages",
@@ -86,6 +87,7 @@ class Turn:
         self.messages: dict[int, Message] = {}  # the messages with that, by its identity
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
         self.possible: dict[tuple[Waiting, Policy], Reason | None] = {}  # why what was asked can never be granted
+        self.freed = 0  # jobs that waited for others
         self.granted: dict[int, Grant] = {}  # to jobs that are being started
         self._deferred: list[Callable[[Turn], None]] = []
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 Document = dict[str, Any]
+ENDS = ("complete", "failed", "invalid", "killed", "lost")  # states of jobs that are over
 SOME = 1 << 20  # characters of jobs that are read in a moment
 TABLES = ("leases", "line", "excluded", "settings", "facts", "environments", "jobs")
 
@@ -72,8 +73,11 @@ class Store(Protocol):
     def forget_environments(self, keys: Iterable[str]) -> None:
         """Remove those of them that no job has."""
 
-    def forget_events(self, before: float, most: int) -> int:
-        """Remove so many of the oldest; how many there were."""
+    def jobs_ended(self, before: float, most: int) -> list[Document]:
+        """Those that ended before, the oldest first."""
+
+    def forget_events(self, before: float, kept: int, most: int) -> int:
+        """Of the oldest `most`, remove what is older, or beyond the newest `kept`; how many there were."""
 
     def commit(self, durable: bool = False) -> None:
         """All that was written since the last commit. `durable`: it also survives a power cut.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from gpulease.stores.base import TABLES, Document, HistoryEvent, JobRow
+from gpulease.stores.base import ENDS, TABLES, Document, HistoryEvent, JobRow
 
 
 class MemoryStore:
@@ -85,8 +85,13 @@ class MemoryStore:
     def append(self, record: HistoryEvent) -> None:
         self._events.append(record)
 
-    def forget_events(self, before: float, most: int) -> int:
-        old = {number for number, event in enumerate(self._events[:most]) if event.time < before}
+    def jobs_ended(self, before: float, most: int) -> list[Document]:
+        found = [job for job in self.jobs(ENDS) if job["ended"] < before]
+        return sorted(found, key=lambda job: float(job["ended"]))[:most]
+
+    def forget_events(self, before: float, kept: int, most: int) -> int:
+        beyond = len(self._events) - kept
+        old = {n for n, event in enumerate(self._events[:most]) if event.time < before or n < beyond}
         self._events = [event for number, event in enumerate(self._events) if number not in old]
         self._kept -= sum(number < self._kept for number in old)
         return len(old)

@@ -12,4 +12,5 @@ CREATE INDEX jobs_by_state ON jobs (state, id);
 CREATE TABLE environments (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 -- Version 4
 CREATE INDEX jobs_by_user ON jobs (uid, id, state);
+CREATE INDEX jobs_by_end ON jobs (json_extract(body, '$.ended'));
 CREATE INDEX jobs_by_environment ON jobs (json_extract(body, '$.environment'));

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulease.errors import StateError
-from gpulease.stores.base import SOME, TABLES, Document, HistoryEvent, JobRow
+from gpulease.stores.base import ENDS, SOME, TABLES, Document, HistoryEvent, JobRow
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 PUT: dict[str, str] = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
@@ -218,13 +218,17 @@ class SqliteStore:
         rows = self._read(query, (since, most))
         return [HistoryEvent(time, what, self._decoded(body)) for time, what, body in reversed(rows)]
 
-    def forget_events(self, before: float, most: int) -> int:
-        old = self._read(
-            "SELECT number FROM (SELECT number, time FROM events ORDER BY number LIMIT ?) WHERE time < ?",
-            (most, before),
-        )
-        if old:
-            self._execute("DELETE FROM events WHERE number <= ? AND time < ?", (old[-1][0], before))
+    def jobs_ended(self, before: float, most: int) -> list[Document]:
+        ended, states = "json_extract(body, '$.ended')", ", ".join("?" * len(ENDS))
+        query = f"SELECT body FROM jobs WHERE {ended} < ? AND state IN ({states}) ORDER BY {ended} LIMIT ?"
+        return [self._decoded(body) for (body,) in self._read(query, (before, *ENDS, most))]
+
+    def forget_events(self, before: float, kept: int, most: int) -> int:
+        oldest = "SELECT number, time FROM events ORDER BY number LIMIT ?"
+        beyond = "number <= (SELECT max(number) FROM events) - ?"
+        old = self._read(f"SELECT number FROM ({oldest}) WHERE {beyond} OR time < ?", (most, kept, before))
+        for (number,) in old:
+            self._execute("DELETE FROM events WHERE number = ?", (number,))
         return len(old)
 
     def shrink(self) -> None:

@@ -1,0 +1,38 @@
+"""Forgetting what ended long ago, by age and by number, a little at a time."""
+
+from __future__ import annotations
+
+from gpulease import job as jobs
+from gpulease.broker import job_life
+from gpulease.broker.turn import Turn
+from gpulease.job import Job
+from gpulease.stores.base import Document
+
+EVERY = 60.0  # seconds between looks at whether there is something to forget
+SOON = 0.05  # and while there is
+PIECE = 100  # jobs that are forgotten in one turn
+EVENTS = 1000  # events that are looked at in one turn
+KEEP_EVENTS = 90 * 86400.0  # seconds
+MOST_EVENTS = 1_000_000
+
+
+def prune(turn: Turn) -> None:
+    rows = _too_many(turn) or _too_old(turn)
+    gone: list[Job] = list(map(jobs.read, rows))
+    job_life.forget(turn, gone)
+    events = turn.state.store.forget_events(turn.now - KEEP_EVENTS, MOST_EVENTS, EVENTS)
+    turn.alarm(SOON if len(gone) == PIECE or events == EVENTS else EVERY, "prune")
+
+
+def _too_many(turn: Turn) -> list[Document]:
+    """The oldest of somebody who has more than are kept."""
+    state, kept = turn.state, turn.state.settings.keep_ended
+    for uid, number in state.ended_jobs.items():
+        if kept is not None and number > kept:
+            return state.store.some_jobs(jobs.ENDS, uid, None, (), min(PIECE, number - kept))[0]
+    return []
+
+
+def _too_old(turn: Turn) -> list[Document]:
+    longest = turn.state.settings.keep_ended_for
+    return [] if longest is None else turn.state.store.jobs_ended(turn.now - longest, PIECE)
