@@ -46,7 +46,7 @@ def test_a_run_whose_beginning_cannot_be_noted_is_invalid_and_says_why(queue: Qu
     assert "cannot be noted" in job["why"]
 
 
-@pytest.mark.parametrize("select", [{"labels": "x"}, {"ids": []}, {"all": True, "user": "x"}, {"label": "\udcff"}])
+@pytest.mark.parametrize("select", [{"labels": "x"}, {"ids": []}, {"all": True, "users": "x"}, {"label": "\udcff"}])
 def test_a_choice_that_is_not_understood_chooses_nobody(queue: QueueSite, select: dict[str, object]) -> None:
     id = queue.submit("true", hold=True)
     with pytest.raises(UsageError):

@@ -115,10 +115,10 @@ def test_peak_memory_is_what_was_seen(queue: QueueSite) -> None:
 
 
 def test_the_environment_is_for_the_submitter_only_and_only_on_request(queue: QueueSite) -> None:
-    id = queue.submit("true", environment={**queue.environ, "SECRET": "hunter2"})
+    id = queue.submit("true", environment={**queue.environ, "PRIVATE": "hunter2"})
     queue.end(id)
     assert "hunter2" not in queue.run("show", str(id)).stdout + queue.run("ls", "--json").stdout
-    assert "SECRET=hunter2" in queue.run("show", str(id), "--env").stdout
+    assert "PRIVATE=hunter2" in queue.run("show", str(id), "--env").stdout
     for path in Path(queue.directory).glob("state.db*"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     queue.act("rm", id)
