@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gpulease.errors import UsageError
 from gpulease.planner import Limit
+from gpulease.planner.limits import COUNTED
 from gpulease.planner.policy import UNLIMITED
 from gpulease.quantities import parse_bytes, parse_seconds
 
@@ -49,7 +50,6 @@ def _range(text: str) -> tuple[int, int]:
     return low, high
 
 
-COUNTED = ("gpus", "shares")  # what a group or a priority holds together
 AMOUNTS = {
     "gpus": Amount("gpus", _count, UNLIMITED, "0 to 1000000"),
     "shares": Amount("shares", _count, UNLIMITED, "0 to 1000000"),

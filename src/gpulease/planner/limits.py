@@ -6,7 +6,7 @@ Not here: whether a device is free. A limit that is reached is named, so that th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpulease.model import Device, Lease, Waiting
@@ -16,9 +16,10 @@ from gpulease.planner.policy import UNLIMITED, Limit, Policy
 
 PARTS = 1 << 20  # of a GPU; shares are counted in them, in whole numbers, so that sums are exact
 AMOUNTS = Limit._fields[2:]
+COUNTED = ("gpus", "shares")  # what is held at once
 
 
-def limits_of(limits: Sequence[Limit], user: str, groups: Sequence[str]) -> Limit:
+def limits_of(limits: Sequence[Limit], user: str, groups: Sequence[str], amounts: Sequence[str] = AMOUNTS) -> Limit:
     """What holds for one user, each amount by itself: by name, else for a group of theirs, else for everybody.
 
     Of several groups the most generous counts.
@@ -30,16 +31,17 @@ def limits_of(limits: Sequence[Limit], user: str, groups: Sequence[str]) -> Limi
         [limit for limit in mine if limit.name in member],
         [limit for limit in mine if limit.name == "*"],
     )
-    return Limit("user", user, **_most_specific(ranks))
+    return Limit("user", user, **_most_specific(ranks, amounts))
 
 
-def _most_specific(ranks: Sequence[Sequence[Limit]]) -> dict[str, Any]:
+def _most_specific(ranks: Sequence[Sequence[Limit]], amounts: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in AMOUNTS:
-        said = [[value for one in rank if (value := getattr(one, name)) is not None] for rank in ranks]
-        first = next((values for values in said if values), None)
-        if first is not None:
-            found[name] = _widest(first) if name == "priorities" else max(first)
+    for name in amounts:
+        for rank in ranks:
+            said = [value for one in rank if (value := getattr(one, name)) is not None]
+            if said:
+                found[name] = _widest(said) if name == "priorities" else max(said)
+                break
     return found
 
 
@@ -70,7 +72,7 @@ class Ledger:
     def __init__(self, leases: Iterable[Lease], policy: Policy, devices: Mapping[str, Device]) -> None:
         self.limits = [limit for limit in policy.limits if (limit.gpus, limit.shares) != (None, None)]
         self.used: Counter[tuple[str, str, str]] = Counter()
-        self._of_party: dict[Party, list[Limit]] = {}
+        self._limits: dict[tuple[Party, int], list[Limit]] = {}  # that were looked up
         for lease in leases if self.limits else ():
             device = devices.get(lease.devices[0]) if lease.devices else None
             parts = parts_of(len(lease.devices), lease.memory, None if device is None else device.memory_total)
@@ -111,15 +113,15 @@ class Ledger:
                 left = left if self.used[limit.scope, limit.name, "shares"] < limit.shares else 0
         return left
 
-    def _applying(self, party: Party, priority: int) -> Iterator[Limit]:
-        if party not in self._of_party:
-            self._of_party[party] = [limits_of(self.limits, *party), *map(self._of_group, party.groups)]
-        yield from self._of_party[party]
-        for limit in self.limits:
-            if limit.scope == "priority" and priority >= int(limit.name):
-                yield limit
+    def _applying(self, party: Party, priority: int) -> list[Limit]:
+        found = self._limits.get((party, priority))
+        if found is None:
+            found = [limits_of(self.limits, *party, COUNTED), *map(self._of_group, party.groups)]
+            found += [one for one in self.limits if one.scope == "priority" and priority >= int(one.name)]
+            found = [limit for limit in found if (limit.gpus, limit.shares) != (None, None)]
+            self._limits[party, priority] = found
+        return found
 
     def _of_group(self, group: str) -> Limit:
-        of_groups = [limit for limit in self.limits if limit.scope == "group"]
-        ranks = [[limit for limit in of_groups if limit.name == name] for name in (group, "*")]
-        return Limit("group", group, **_most_specific(ranks))
+        ranks = [[one for one in self.limits if (one.scope, one.name) == ("group", name)] for name in (group, "*")]
+        return Limit("group", group, **_most_specific(ranks, COUNTED))
