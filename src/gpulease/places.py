@@ -73,10 +73,9 @@ def own(environ: Mapping[str, str]) -> Place:
             return Place("own", os.path.join(os.path.abspath(machine), "broker"))
     state = _state_of_user(environ)
     # The same for a login and for cron, which has no such variable.
-    runtime = environ.get("XDG_RUNTIME_DIR") or _runtime_of_user()
-    if runtime and os.path.isabs(runtime) and os.path.isdir(runtime):
-        return Place("own", os.path.join(runtime, "gpulease"), state)
-    return Place("own", os.path.join(state, "run"), state)
+    runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    run = os.path.join(runtime, "gpulease") if _is_ours(runtime) else os.path.join(state, "run")
+    return Place("own", run, state)
 
 
 def _state_of_user(environ: Mapping[str, str]) -> str:
@@ -88,12 +87,12 @@ def _state_of_user(environ: Mapping[str, str]) -> str:
     return os.path.join(base, "gpulease", os.uname().nodename)
 
 
-def _runtime_of_user() -> str | None:
-    folder = f"/run/user/{os.getuid()}"
+def _is_ours(runtime: str) -> bool:
+    """After `su` the variable may name another user's."""
     try:
-        return folder if os.stat(folder).st_uid == os.getuid() else None
+        return os.path.isabs(runtime) and os.path.isdir(runtime) and os.stat(runtime).st_uid == os.getuid()
     except OSError:
-        return None
+        return False
 
 
 def socket_path(directory: str) -> str:

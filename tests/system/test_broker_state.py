@@ -372,3 +372,17 @@ def test_a_broker_with_few_descriptors_keeps_every_lease_of_a_living_owner(site:
     owners[-1].kill()
     owners[-1].wait()
     wait_until(lambda: len(site.status()["leases"]) == 59)
+
+
+def test_the_state_file_shrinks_while_the_broker_runs(site: Site) -> None:
+    """Before, it kept the size that it had with the most jobs in it."""
+    site.ensure_broker()
+    path = Path(site.directory, "state.db")
+    with site.raw() as raw:
+        for number in range(20):
+            options = {"cwd": "/", "hold": True, "environment": {"TEXT": f"{number}" + "x" * 500_000}}
+            assert "ok" in raw.ask("add", request={}, options=options, commands=[["true"]])
+        largest = path.stat().st_size
+        assert largest > 4 << 20
+        assert "ok" in raw.ask("rm", select={"ids": [[1, 20]]})
+    wait_until(lambda: path.stat().st_size < largest / 2)

@@ -42,6 +42,13 @@ def test_a_runtime_folder_that_is_not_there_or_not_absolute_is_passed_by(tmp_pat
         assert own.run == f"/home/a/.local/state/gpulease/{HOST}/run"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder away needs root")
+def test_a_runtime_folder_of_another_user_is_passed_by(tmp_path: Path) -> None:
+    """As after `su`, which keeps the variables of who called it."""
+    os.chown(tmp_path, 61001, 61001)
+    assert places.own({"HOME": "/home/a", "XDG_RUNTIME_DIR": str(tmp_path)}).run.startswith("/home/a/")
+
+
 def test_what_lasts_is_kept_where_the_user_keeps_state_apart_for_each_host() -> None:
     assert places.own({"HOME": "/home/a", "XDG_STATE_HOME": "/state"}).state == f"/state/gpulease/{HOST}"
     for useless in ("", "relative"):

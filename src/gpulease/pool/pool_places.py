@@ -29,19 +29,20 @@ def check_name(name: str) -> str:
     return name
 
 
-def folder() -> str:
-    return os.path.join(places.own(os.environ).run, "pools")
+def folder(ending: str) -> str:
+    """Sockets are in the run folder of the user's own place, and what lasts is in its state folder."""
+    place = places.own(os.environ)
+    return os.path.join(place.run if ending == "socket" else place.state, "pools")
 
 
-def prepare_folder() -> str:
-    made = folder()
-    places.prepare(os.path.dirname(made), everyone=False)
-    places.prepare(made, everyone=False)
-    return made
+def prepare_folder() -> None:
+    for ending in ("socket", "log"):
+        places.prepare(os.path.dirname(folder(ending)), everyone=False)
+        places.prepare(folder(ending), everyone=False)
 
 
 def path_of(name: str, ending: str) -> str:
-    return os.path.join(folder(), f"{check_name(name)}.{ending}")
+    return os.path.join(folder(ending), f"{check_name(name)}.{ending}")
 
 
 def socket_path(name: str) -> str:
@@ -92,7 +93,7 @@ def open_log(name: str) -> int:
 
 def names() -> list[str]:
     """Of the pools that have a socket, whether anybody still listens there or not."""
-    return sorted(path.stem for path in Path(folder()).glob("*.socket"))
+    return sorted(path.stem for path in Path(folder("socket")).glob("*.socket"))
 
 
 def connect(name: str) -> socket.socket:
