@@ -236,6 +236,7 @@ sys.stdin.read()
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
 @pytest.mark.parametrize("manner", ["listens", "is silent"])
 def test_another_user_who_takes_the_brokers_name_keeps_nobody_out(site: Site, manner: str) -> None:
+    os.mkdir(site.directory, 0o700)
     name = lock_name(site.directory).replace("\0", "@")
     squatter = site.popen([*becoming(61666), interpreter(61666), "-c", SQUAT, name, manner], cwd="/")
     assert squatter.stdout is not None

@@ -139,8 +139,9 @@ class Home:
 
 
 def lock_name(state: str) -> str:
+    """By user, file system and path: a folder that is made anew has the same, and one in a container another."""
     folder = hashlib.sha256(os.fsencode(os.path.realpath(state))).hexdigest()
-    return f"\0gpulease/{os.geteuid()}/{folder[:40]}"
+    return f"\0gpulease/{os.geteuid()}/{os.stat(state).st_dev}/{folder[:40]}"
 
 
 def _uid_at(name: str) -> int | None:
