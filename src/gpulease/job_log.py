@@ -16,27 +16,38 @@ BLOCK = 1 << 16
 MOST = 1 << 20  # bytes of the last lines: one line may be as long as the disk
 
 
-def open_log(path: str) -> IO[bytes]:
-    """Of ordinary files alone: whoever opens a FIFO waits for its writer."""
+def open_log(path: str, uid: int | None = None) -> IO[bytes]:
+    """Of ordinary files alone, and only of the job's user `uid`: root must not be led to others by a job's log."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _open_checked(path, uid)
     except FileNotFoundError:
         raise
     except PermissionError:
         raise NotPermitted(f"The log {path!r} may not be read.", "Ask whoever owns it, or root.") from None
     except OSError as error:
         raise NotFound(f"The log {path!r} cannot be read: {error.strerror}.", SEE_SHOW) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotFound(f"The log {path!r} is no ordinary file, so it is not shown.", SEE_SHOW)
     return open(descriptor, "rb")
 
 
-def tail(path: str, lines: int, most: int = MOST) -> list[str]:
+def _open_checked(path: str, uid: int | None) -> int:
+    """Looked at before it is opened: to open some devices is to use them, and a FIFO has whoever opens it wait."""
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        seen = os.fstat(place)
+        if not stat.S_ISREG(seen.st_mode):
+            raise NotFound(f"The log {path!r} is no ordinary file, so it is not shown.", SEE_SHOW)
+        if uid is not None and seen.st_uid != uid and os.geteuid() != uid:
+            raise NotPermitted(f"The log {path!r} does not belong to the job's user, so it is not shown.", SEE_SHOW)
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+def tail(path: str, lines: int, uid: int | None = None, most: int = MOST) -> list[str]:
     """The last lines of a file, none where it cannot be read. Of more than `most` bytes only the end is read."""
     found: list[bytes] = []
     try:
-        with open_log(path) as file:
+        with open_log(path, uid) as file:
             size = os.fstat(file.fileno()).st_size
             block = min(BLOCK, most)
             while lines > 0 and len(found) <= lines:

@@ -238,7 +238,7 @@ About = TypedDict("About", {
     "pid": int, "kind": str, "user": str, "directory": str, "version": str, "uptime": float,
     "config_trouble": str | None,
 })
-Stopped = TypedDict("Stopped", {"leases": int, "jobs": int, "line": int})
+Stopped = TypedDict("Stopped", {"leases": int, "jobs": int, "ending": int, "line": int})
 
 # verb -> what its `ok` is, or the name of its one list and what each entry of that is
 REPLIES: dict[str, tuple[str | None, Any]] = {

@@ -101,8 +101,8 @@ def clean(*jobs: Named, label: str | None = None, state: str | None = None, user
 
 def move(job: Named, index: int = 0) -> Done:
     """Give a waiting job another place in the line, 0 being the front."""
-    if index < 0:
-        raise UsageError(f"The place is {index}.", "Give 0 or more.")
+    if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+        raise UsageError(f"The place is {index!r}.", "Give 0 or more.")
     done: Done = thread_client.ask("move", id=id_of(job), index=index)
     return done
 
@@ -113,9 +113,10 @@ def change(select: Selection, changes: dict[str, Any]) -> Done:
     return done
 
 
-def set(name: str | None = None, value: str | None = None) -> list[ParameterRow]:
+def set(name: str | None = None, value: str | float | None = None) -> list[ParameterRow]:
     """The parameters of the queue and of the planner, or the one that is named, which gets the value."""
-    told: list[ParameterRow] = thread_client.ask("set", name=name, value=value)["parameters"]
+    text = ("on" if value else "off") if isinstance(value, bool) else None if value is None else str(value)
+    told: list[ParameterRow] = thread_client.ask("set", name=name, value=text)["parameters"]
     return told
 
 

@@ -61,7 +61,7 @@ class SubmittedJob:
     def log(self) -> str:
         """Its output so far."""
         try:
-            with open_log(self.info["log"]) as file:
+            with open_log(self.info["log"], self.info["uid"]) as file:
                 return file.read().decode(errors="replace")
         except FileNotFoundError:
             return ""

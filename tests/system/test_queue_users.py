@@ -130,6 +130,38 @@ def test_everybody_sees_the_queue_and_commands_only_if_the_policy_says_so(system
     assert told(system, one, "ls")["ok"]["jobs"][0]["name"] == "named"
 
 
+def test_root_is_not_led_to_anothers_file_by_the_log_of_a_job(system: QueueSite) -> None:
+    """Before, `show` as root printed whatever file a user had named as the log of a job."""
+    one, _ = two_users()
+    secret = Path(system.folder, "secret")
+    secret.write_text("SECRET\n")
+    secret.chmod(0o600)
+    options = {"cwd": "/", "environment": {"PATH": "/usr/bin:/bin"}, "log": str(secret)}
+    id = told(system, one, "add", request={}, options=options, commands=[["true"]])["ok"]["first"]
+    system.end(id)
+    for verb in ("show", "log", "debug"):
+        done = system.run(verb, str(id))
+        assert "SECRET" not in done.stdout + done.stderr, verb
+    assert "does not belong to the job's user" in system.run("log", str(id)).stderr
+    os.chown(secret, one.pw_uid, one.pw_gid)
+    assert system.run("log", str(id)).stdout == "SECRET\n"
+
+
+def test_a_log_below_roots_home_does_not_tell_which_folders_are_there(system: QueueSite) -> None:
+    one, _ = two_users()
+    closed = Path(system.folder, "closed")
+    (closed / "there").mkdir(parents=True)
+    closed.chmod(0o700)
+    whys = []
+    for name in ("there", "nowhere"):
+        options = {"cwd": "/", "environment": {"PATH": "/usr/bin:/bin"}, "log": f"{closed}/{name}/log"}
+        id = told(system, one, "add", request={}, options=options, commands=[["true"]])["ok"]["first"]
+        system.end(id)
+        job = told(system, one, "show", select=pick(id))["ok"]["jobs"][0]
+        whys.append((job["state"], job["why"].replace(name, "?")))
+    assert whys[0] == whys[1]
+
+
 def test_a_hidden_command_is_not_told_by_the_reason_or_the_events_either(system: QueueSite) -> None:
     one, other = two_users()
     system.ask("set", name="hide-commands", value="on")

@@ -132,6 +132,7 @@ class State:
         # What plans are made of
         self.leases: Table[str, Lease] = Table(changes, True)
         self.devices: Table[str, Device] = Table(changes, True)
+        self.old_labels: dict[str, str] = {}  # by UUID, from before this broker was started
         self.ended: Table[str, Ended] = Table(changes, True)  # the last lease that ended on a device
         self.excluded: Table[str, str] = Table(changes, True)
         self.usage: Table[str, Spent] = Table(changes, True)
@@ -238,7 +239,8 @@ class State:
             self.devices.put(uuid, known._replace(memory_used=used, processes=processes, lost=lost))
 
     def labels(self, uuids: Iterable[str]) -> list[str]:
-        return [self.devices[uuid].label if uuid in self.devices else uuid for uuid in uuids]
+        """As people know them; before the first sample as they were known when they were leased."""
+        return [self.devices[uuid].label if uuid in self.devices else self.old_labels.get(uuid, uuid) for uuid in uuids]
 
     def exclude(self, uuid: str, note: str | None) -> None:
         """Take it out of service with a note; None puts it back."""
@@ -376,7 +378,7 @@ class State:
             self.tokens.put((lease.owner.uid, token), lease.id)
 
     def write_lease(self, lease: Lease, claimed: bool = True, token: str | None = None) -> None:
-        self.store.write("leases", lease.id, lease_document(lease, claimed, token))
+        self.store.write("leases", lease.id, lease_document(lease, claimed, token, self.labels(lease.devices)))
         self.durable = self.durable or lease.until is not None
 
     def claim(self, id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gpulease.model import Lease, Owner, Request, Waiting
@@ -23,8 +24,11 @@ class Pending(NamedTuple):
         return self.waiting.id
 
 
-def lease_document(lease: Lease, claimed: bool = True, token: str | None = None) -> Document:
-    return {**lease._asdict(), "owner": lease.owner._asdict(), "claimed": claimed, "token": token}
+def lease_document(
+    lease: Lease, claimed: bool = True, token: str | None = None, labels: Iterable[str] = ()
+) -> Document:
+    more = {"claimed": claimed, "token": token, "labels": list(labels)}
+    return {**lease._asdict(), "owner": lease.owner._asdict(), **more}
 
 
 def read_lease(document: Document) -> tuple[Lease, bool]:

@@ -51,6 +51,7 @@ def _load_leases(turn: Turn) -> None:
     state = turn.state
     for document in state.store.load("leases").values():
         lease, claimed = read_lease(document)
+        state.old_labels.update(zip(lease.devices, document.get("labels") or (), strict=False))
         state.hold(lease, claimed, document.get("token"))
         watch(turn, lease.owner)
         if lease.until is not None:

@@ -17,7 +17,7 @@ from gpulease.model import Device, Lease
 from gpulease.selection import find
 
 MOST_EVENTS = 10_000
-NEEDS_DEVICES = {"add", "acquire", "release", "explain", "status", "subscribe", "exclude", "include"}
+NEEDS_DEVICES = {"add", "edit", "start", "acquire", "release", "explain", "status", "subscribe", "exclude", "include"}
 
 
 def handle(turn: Turn, event: Received) -> None:
@@ -177,7 +177,9 @@ def _named_devices(turn: Turn, event: Received) -> list[Device]:
 def stop(turn: Turn, event: Received) -> None:
     _only_managers(turn, event.peer)
     state = turn.state
-    turn.reply(event.peer, leases=len(state.leases), jobs=len(state.running), line=len(state.line))
+    ending = sum(job.ending is not None for job in state.running.values())
+    jobs = len(state.running)
+    turn.reply(event.peer, leases=len(state.leases), jobs=jobs, ending=ending, line=len(state.line))
     turn.emit(Stop())
 
 

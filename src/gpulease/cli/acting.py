@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpulease.cli.choosing import add_choice, add_everybody, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.cli.parsing import ArgumentParser, Namespace, say
 from gpulease.job_selection import ENDED, ranges, selection
 
 TYPE_CHECKING = False
@@ -37,16 +37,27 @@ class Act:
             print(f"{self._past} the queue")
             return 0
         done = act(*arguments.ids, **filters(arguments))
-        say(self._past, done, "ids" in selection(arguments.ids, required=False))
+        say_done(self._past, done, "ids" in selection(arguments.ids, required=False))
+        if self._verb == "start":
+            _say_what_waits(done)
         return 0
 
 
-def say(past: str, done: Done, by_id: bool) -> None:
+def _say_what_waits(done: Done) -> None:
+    """A quota, a paused queue or a device in use keep a job from starting, whoever says that it is to."""
+    from gpulease.queueing import show
+
+    for job in show(*done["ids"][:TOLD]) if done["ids"] else ():
+        if job["why_waiting"]:
+            say(f"gpulease: job {job['id']} waits: {job['why_waiting']}", sys.stderr)
+
+
+def say_done(past: str, done: Done, by_id: bool) -> None:
     """What was done, and what could not be done and why; of `all` nobody expects it to include what has ended."""
     print(f"{past} {ranges(done['ids'])}" if done["ids"] else "nothing to do")
     left = done["skipped"] if by_id else [text for text in done["skipped"] if not text.endswith(ENDED)]
     for text in left[:TOLD]:
-        print(f"gpulease: job {text}, left as it is", file=sys.stderr)
+        say(f"gpulease: job {text}, left as it is", sys.stderr)
     if len(left) > TOLD:
         print(f"gpulease: and {len(left) - TOLD} more, left as they are", file=sys.stderr)
 

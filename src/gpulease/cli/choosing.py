@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError
-from gpulease.job_selection import EVERYBODY, STATES
+from gpulease.job_selection import EVERYBODY, STATES, ranges, selection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.messages import JobRow
 
 
 def add_choice(parser: ArgumentParser, more: str = "") -> None:
@@ -27,3 +33,14 @@ def filters(arguments: Namespace) -> dict[str, Any]:
             raise UsageError("--user and --all-users were both given.", "Leave one of the two out.")
         user = EVERYBODY
     return {"label": arguments.label, "state": arguments.state, "user": user}
+
+
+def say_missing(told: list[JobRow], ids: list[str]) -> int:
+    """The exit code, and a word on stderr, when some of the ids that were named are nobody's here."""
+    there = {job["id"] for job in told}
+    named = selection(ids, required=False).get("ids", ())
+    absent = [first for first, last in named if first == last and first not in there]
+    if absent:
+        sys.stdout.flush()
+        print(f"gpulease: not there, or not yours: job {ranges(absent)}", file=sys.stderr)
+    return 1 if absent else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.cli.parsing import ArgumentParser, Namespace, say
 
 EXAMPLES = """\
 examples:
@@ -22,10 +22,10 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import show
 
     for job in show(*arguments.ids, **filters(arguments), environment=True):
-        print(f"job {job['id']} is {job['state']}: {job['why_waiting'] or job['why'] or 'nothing is wrong with it'}")
-        print(f"  command  {command_text(job['command'])}")
-        print(f"  folder   {job['cwd']}")
-        print(f"  PATH     {(job.get('environment') or {}).get('PATH', '')}")
-        for line in tail(job["log"], 5):
-            print(f"  output   {line}")
+        say(f"job {job['id']} is {job['state']}: {job['why_waiting'] or job['why'] or 'nothing is wrong with it'}")
+        say(f"  command  {command_text(job['command'])}")
+        say(f"  folder   {job['cwd']}")
+        say(f"  PATH     {(job.get('environment') or {}).get('PATH', '')}")
+        for line in tail(job["log"], 5, job["uid"]):
+            say(f"  output   {line}")
     return 0

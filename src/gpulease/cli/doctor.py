@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpulease import __version__
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
-from gpulease.cli.render import Terminal, clean
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, print_json
+from gpulease.cli.render import Terminal
 from gpulease.errors import GpuleaseError, NoLibrary
 
 EXAMPLES = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpulease.cli.acting import say
+from gpulease.cli.acting import say_done
 from gpulease.cli.choosing import add_choice, add_everybody, filters
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.job_fields import job_changes
@@ -57,7 +57,7 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import change
 
     select = selection(arguments.ids, **filters(arguments))
-    say("edited", change(select, job_changes(_given(arguments), as_option, time.time())), "ids" in select)
+    say_done("edited", change(select, job_changes(_given(arguments), as_option, time.time())), "ids" in select)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.cli.parsing import ArgumentParser, Namespace, say
 
 EXAMPLES = """\
 Excluded devices stay visible and are never granted. Leases on them stay until
@@ -22,5 +22,5 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.lease_verbs import exclude
 
-    print(f"excluded GPU {','.join(exclude(*arguments.what, note=arguments.note))}")
+    say(f"excluded GPU {','.join(exclude(*arguments.what, note=arguments.note))}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, add_last, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, add_last, print_json, say
 
 EXAMPLES = """\
 examples:
@@ -28,9 +28,10 @@ def run(arguments: Namespace) -> int:
 
     terminal = Terminal()
     if told["lease"] is not None:
-        print(f"{told['id']} does not wait: it holds GPU {','.join(told['lease']['labels'])}.")
+        say(f"{told['id']} does not wait: it holds GPU {','.join(told['lease']['labels'])}.")
         return 0
-    print(f"{told['id']} is number {told['place']} in the line. {told['why']}\n")
+    say(f"{told['id']} is number {told['place']} in the line. {told['why']}")
+    print()
     rows = [("GPU", "WHY NOT"), *((row["label"], row["why"]) for row in told["devices"])]
     print("\n".join(plain_table(rows, terminal)))
     return 0

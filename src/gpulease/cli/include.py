@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.cli.parsing import ArgumentParser, Namespace, say
 
 EXAMPLES = """\
 examples:
@@ -18,5 +18,5 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.lease_verbs import include
 
-    print(f"included GPU {','.join(include(*arguments.what))}")
+    say(f"included GPU {','.join(include(*arguments.what))}")
     return 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace, at_least
+from gpulease.cli.choosing import add_choice, filters, say_missing
+from gpulease.cli.parsing import ArgumentParser, Namespace, at_least, say
 from gpulease.errors import GpuleaseError, NotFound, UsageError
 from gpulease.job_log import open_log, tail
 from gpulease.job_selection import ENDED, one_job, ranges
@@ -47,10 +47,11 @@ def run(arguments: Namespace) -> int:
     found = show(*arguments.ids, **filters(arguments))
     if arguments.follow and len(found) > 1:
         raise UsageError("Only one log can be followed.", "Name one job with -f.")
+    absent = say_missing(found, arguments.ids)
     if len(found) > 1:
-        return _show_all(found, arguments.tail)
+        return _show_all(found, arguments.tail) or absent
     _show(found[0]["log"], arguments, found[0])
-    return 0
+    return absent
 
 
 def _show_broker(arguments: Namespace) -> int:
@@ -84,23 +85,23 @@ def _show_all(found: list[JobRow], lines: int | None) -> int:
     without, shown = [], 0
     for job in found:
         try:
-            with open_log(job["log"]):
+            with open_log(job["log"], job["uid"]):
                 print(f"==> job {job['id']} <==", flush=True)
-            _print(job["log"], lines)
+            _print(job["log"], lines, job["uid"])
             shown += 1
         except FileNotFoundError:
             without.append(job["id"])
         except GpuleaseError as error:
-            print(f"gpulease: job {job['id']}: {error.what}", file=sys.stderr)
+            say(f"gpulease: job {job['id']}: {error.what}", sys.stderr)
     if without:
         print(f"gpulease: no output yet, or none any more: job {ranges(without)}", file=sys.stderr)
     return 0 if shown else 1
 
 
 def _show(path: str, arguments: Namespace, job: JobRow | None) -> None:
-    position = 0
+    position, uid = 0, None if job is None else job["uid"]
     try:
-        position = _print(path, arguments.tail)
+        position = _print(path, arguments.tail, uid)
     except FileNotFoundError:
         if job is None or job["state"] in ENDED:
             raise NotFound(
@@ -112,20 +113,20 @@ def _show(path: str, arguments: Namespace, job: JobRow | None) -> None:
         _follow(path, position, job)
 
 
-def _print(path: str, lines: int | None) -> int:
+def _print(path: str, lines: int | None, uid: int | None) -> int:
     """What is there; returns where it ends."""
     if lines is None:
-        return _copy(path, 0)
-    with open_log(path) as file:
+        return _copy(path, 0, uid)
+    with open_log(path, uid) as file:
         size = os.fstat(file.fileno()).st_size
-    found = tail(path, lines, MOST_SHOWN)
+    found = tail(path, lines, uid, MOST_SHOWN)
     print("\n".join(found) + ("\n" if found else ""), end="", flush=True)
     return size
 
 
-def _copy(path: str, position: int) -> int:
+def _copy(path: str, position: int, uid: int | None) -> int:
     """Bytes as they are, from `position` on."""
-    with open_log(path) as file:
+    with open_log(path, uid) as file:
         file.seek(position)
         while block := file.read(BLOCK):
             sys.stdout.buffer.write(block)
@@ -137,18 +138,18 @@ def _copy(path: str, position: int) -> int:
 def _follow(path: str, position: int, job: JobRow | None) -> None:
     """As it grows, until the job is over; the broker tells when that is, or the one that comes after it."""
     if job is None:
-        return _grow(path, position, _pause)
+        return _grow(path, position, None, _pause)
     from gpulease.subscription import Subscription
 
     with Subscription("jobs", select=one_job(job["id"])) as told:
-        return _grow(path, position, lambda: bool(told.receive(LOOK)) and not told.open)
+        return _grow(path, position, job["uid"], lambda: bool(told.receive(LOOK)) and not told.open)
 
 
-def _grow(path: str, position: int, over: Callable[[], bool]) -> None:
+def _grow(path: str, position: int, uid: int | None, over: Callable[[], bool]) -> None:
     ended = False
     while True:
         try:
-            position = _copy(path, position)
+            position = _copy(path, position, uid)
         except FileNotFoundError:
             pass  # not yet, or not any more
         if ended:

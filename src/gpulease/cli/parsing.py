@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser as ArgumentParser
     from argparse import Namespace as Namespace
+    from typing import IO
     from typing import Any as Any
 else:
     Any = ArgumentParser = Namespace = object  # for the signatures of the verbs
@@ -165,6 +166,16 @@ def add_command(parser: ArgumentParser) -> None:
 
 def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def clean(text: str) -> str:
+    """Without control characters: a stranger's text must not drive this terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def say(text: str, stream: IO[str] | None = None) -> None:
+    """A line that has words of the broker's or of other users in it."""
+    print(clean(text), file=stream)
 
 
 def print_json(document: object, indent: int | None = None) -> int:

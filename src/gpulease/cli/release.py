@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
 
 EXAMPLES = """\
 examples:
@@ -28,7 +28,7 @@ def run(arguments: Namespace) -> int:
         print_json({"released": done})
     elif not arguments.quiet:
         for lease in done:
-            print(f"released {lease['id']}: GPU {','.join(lease['devices'])}")
+            say(f"released {lease['id']}: GPU {','.join(lease['devices'])}")
         if not done:
             print("nothing to release")
     return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from gpulease.cli.parsing import clean
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,11 +48,6 @@ def _size(stream: IO[str]) -> tuple[int, int]:
     if asked.isdecimal() and len(asked) < 6 and int(asked) > 0:
         columns = int(asked)
     return max(columns or 80, 20), max(rows or 24, 5)
-
-
-def clean(text: str) -> str:
-    """Without control characters: a foreign command line must not drive this terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def width_of(text: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
 
 EXAMPLES = """\
 examples:
@@ -28,5 +28,5 @@ def run(arguments: Namespace) -> int:
         return print_json({"renewed": done})
     for lease in done:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(lease["until"]))
-        print(f"renewed {lease['id']}: GPU {','.join(lease['devices'])} until {until}")
+        say(f"renewed {lease['id']}: GPU {','.join(lease['devices'])} until {until}")
     return 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, print_json
+from gpulease.cli.choosing import add_choice, filters, say_missing
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, clean, print_json
 from gpulease.job_log import tail
 
 EXAMPLES = """\
@@ -28,20 +28,20 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import show
 
     told = show(*arguments.ids, **filters(arguments), environment=arguments.env)
-    rows = [{**job, "output": tail(job["log"], LINES)} for job in told]
+    rows = [{**job, "output": tail(job["log"], LINES, job["uid"])} for job in told]
     if arguments.json:
-        return print_json({"jobs": rows}, 2)
+        print_json({"jobs": rows}, 2)
+        return say_missing(told, arguments.ids)
     print("\n\n".join(_text(job) for job in rows))
     kept = [str(job["id"]) for job in told if arguments.env and job.get("environment") is None]
     if kept:
         sys.stdout.flush()
         print(f"gpulease: only the submitter sees the environment of job {','.join(kept)}", file=sys.stderr)
-    return 0
+    return say_missing(told, arguments.ids)
 
 
 def _text(job: dict[str, Any]) -> str:
     from gpulease.cli.ls import command_text, span
-    from gpulease.cli.render import clean
 
     rows = [
         ("job", str(job["id"])),

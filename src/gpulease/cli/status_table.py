@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import Any
-from gpulease.cli.render import Terminal, clean, fit, plain_table
+from gpulease.cli.parsing import Any, clean
+from gpulease.cli.render import Terminal, fit, plain_table
 from gpulease.quantities import format_bytes
 
 STATE_COLOURS = {

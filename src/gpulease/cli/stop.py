@@ -24,8 +24,10 @@ def run(arguments: Namespace) -> int:
         client.receive(PATIENCE)
     except ConnectionError:
         pass  # the connection ends with the broker
+    ending = told.get("ending", 0)
     kept = [
-        f"running jobs go on: {told['jobs']}" if told["jobs"] else "",
+        f"running jobs go on: {told['jobs'] - ending}" if told["jobs"] > ending else "",
+        f"jobs that are being ended: {ending}" if ending else "",
         f"leases stay valid: {told['leases'] - told['jobs']}" if told["leases"] > told["jobs"] else "",
         f"places in the line are kept: {told['line']}" if told["line"] else "",
     ]
