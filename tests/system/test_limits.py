@@ -54,7 +54,9 @@ def test_jobs_that_are_not_over_are_counted_by_user_through_restarts(queue: Queu
     with pytest.raises(TooMuch):
         queue.submit("true")
     queue.act("kill", ids[0])
-    queue.submit("true")
+    queue.submit("true", hold=True)
+    with pytest.raises(TooMuch):
+        queue.act("retry", ids[0])
 
 
 def test_a_priority_outside_of_the_range_is_refused_also_by_edit(queue: QueueSite) -> None:

@@ -48,7 +48,7 @@ def add(turn: Turn, event: Received) -> None:
     begun = state.batches.get(token or "")
     if begun is not None and begun.next > begun.last:
         return turn.reply(peer, first=begun.first, last=begun.last, left_out=[])
-    _check_numbers(turn, peer, sum(map(len, parts.commands)))
+    check_numbers(turn, peer, sum(map(len, parts.commands)))
     options = message["options"]
     request = given.request_of(turn, peer, message["request"], bool(options.get("hold")))
     key, environ, left_out = given.environment_of(turn, options)
@@ -81,14 +81,14 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
     return turn.reply(peer, first=batch.first, last=batch.last, left_out=adding.left_out)
 
 
-def _check_numbers(turn: Turn, peer: Peer, number: int) -> None:
-    state = turn.state
+def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
+    """Whether so many more of a user's jobs may be there that are not over."""
+    state, there = turn.state, turn.state.open_jobs.get(user.uid, 0)
     if sum(state.counts.get(one, 0) for one in jobs.OPEN) + number > MOST_JOBS:
         raise TooMuch(f"More than {MOST_JOBS} jobs would wait.", "Let some of them end first.")
-    if state.open_jobs.get(peer.uid, 0) + number > MOST_OF_USER:
+    if there + number > MOST_OF_USER:
         raise TooMuch(f"You would have more than {MOST_OF_USER} jobs that wait.", "Let some of them end first.")
-    limit = allowance(state, peer.user, turn.world.groups_of(peer.uid))
-    check_jobs(limit, state.open_jobs.get(peer.uid, 0), number)
+    check_jobs(allowance(state, user.user, turn.world.groups_of(user.uid)), there, number)
 
 
 def _check_user(turn: Turn, peer: Peer) -> None:

@@ -9,7 +9,7 @@ from gpulease.broker import bulk, job_ends, job_life, reports, requesting, setti
 from gpulease.broker.allowances import refused
 from gpulease.broker.events import Progress, Received
 from gpulease.broker.instructions import GoOn
-from gpulease.broker.job_adding import add, edited
+from gpulease.broker.job_adding import add, check_numbers, edited
 from gpulease.broker.job_input import impossible
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
@@ -275,6 +275,12 @@ def _let_start(
 
 
 def retry(turn: Turn, event: Received) -> None:
+    def all_again(fitting: list[Job]) -> None:
+        for uid, one in {job.uid: job for job in fitting}.items():
+            check_numbers(turn, one, sum(job.uid == uid for job in fitting))
+        for job in fitting:
+            again(job)
+
     def again(job: Job) -> None:
         after = tuple(id for id in job.after if (other := turn.state.job(id)) is not None and not other.over)
         job_life.advance(
@@ -282,7 +288,7 @@ def retry(turn: Turn, event: Received) -> None:
             met=(), exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
         )  # fmt: skip
 
-    _each(turn, event, jobs.ENDS, again, ", so it cannot be run again")
+    _all(turn, event, jobs.ENDS, all_again, ", so it cannot be run again")
 
 
 def edit(turn: Turn, event: Received) -> None:
