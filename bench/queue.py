@@ -76,7 +76,7 @@ class Sides:
 
     def shells(self) -> None:
         """What stands above each job, started by a bare loop: what is left is the broker's."""
-        from gpulease.broker import spawn
+        from gpulease.broker import journal, spawn
 
         logs = self.folder / f"logs{next(numbers)}"
         logs.mkdir()
@@ -84,8 +84,10 @@ class Sides:
             if number >= 2:
                 os.wait()
             log = str(logs / str(number))
-            words = spawn.words_for(f"{logs}/journal", f"{number}.1", log, str(logs), ("/bin/true",))
-            spawn.start(words, dict(os.environ), os.geteuid())
+            journal.prepare(f"{log}.note")
+            output = spawn.open_log(log)
+            spawn.start(spawn.words_for(f"{log}.note", str(logs), ["/bin/true"]), dict(os.environ), output)
+            os.close(output)
         for _ in range(min(2, self.jobs)):
             os.wait()
 

@@ -59,6 +59,16 @@ def uid_of(name: str) -> int | None:
         return int(name) if name.isascii() and name.isdecimal() and len(name) < 12 else None
 
 
+def home_of(uid: int) -> str:
+    """The home folder of `uid`; one that is nowhere, if it has none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return "/nonexistent"
+
+
 def has_account(uid: int) -> bool:
     import pwd
 

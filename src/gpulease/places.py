@@ -105,8 +105,16 @@ def socket_path(directory: str) -> str:
     return path
 
 
-def prepare(directory: str, everyone: bool) -> None:
-    """Make the directory for a broker of this user, 0755 for everyone or 0700, or say why it cannot be."""
+def system_jobs(home: str, place: Place) -> str:
+    """Where a user's jobs are logged by the system's broker; by one in another place, apart."""
+    from hashlib import blake2b
+
+    apart = "" if place.run == SYSTEM else "-" + blake2b(os.fsencode(place.run), digest_size=4).hexdigest()
+    return os.path.join(home, ".local", "state", "gpulease", os.uname().nodename, f"system{apart}")
+
+
+def prepare(directory: str, everyone: bool, whose: int | None = None) -> None:
+    """Make the directory for a broker of `whose`, or of this user, 0755 for everyone or 0700; or say why not."""
     mode = 0o755 if everyone else 0o700
     try:
         os.makedirs(os.path.dirname(directory), exist_ok=True)
@@ -115,16 +123,18 @@ def prepare(directory: str, everyone: bool) -> None:
         pass
     except OSError as error:
         raise BrokerUnavailable(f"The folder {directory!r} cannot be made: {error.strerror}.", ELSEWHERE) from None
-    trouble = distrust(directory, {os.geteuid()})
+    trouble = distrust(directory, {os.geteuid(), os.geteuid() if whose is None else whose})
     if trouble:
-        whose = {owner(directory): 1, "root": 1}
+        able = {owner(directory): 1, "root": 1}
         raise BrokerUnavailable(
             f"The folder {directory!r} cannot be used: {trouble}.",
-            f"Have {' or '.join(whose)} remove it, or set GPULEASE_DIR to another.",
+            f"Have {' or '.join(able)} remove it, or set GPULEASE_DIR to another.",
         )
     try:
         if os.stat(directory).st_mode & 0o7777 != mode:
             os.chmod(directory, mode)  # whatever the umask is
+        if whose is not None:
+            os.chown(directory, whose, -1, follow_symlinks=False)
     except OSError as error:
         raise BrokerUnavailable(f"The folder {directory!r} cannot be used: {error.strerror}.", ELSEWHERE) from None
 
@@ -144,11 +154,11 @@ def read_kind(directory: str) -> str:
         return ""
 
 
-def prepare_both(place: Place) -> None:
-    """Both folders. Everybody comes to the run folder, and to the logs of jobs in a system's state folder."""
+def prepare_both(place: Place, whose: int | None = None) -> None:
+    """Both folders, the state folder for `whose`. Everybody comes to the run folder."""
     prepare(place.run, everyone=place.kind != "own")
     if place.state != place.run:
-        prepare(place.state, everyone=place.kind == "system")
+        prepare(place.state, False, whose)
 
 
 def prepare_own(place: Place) -> None:

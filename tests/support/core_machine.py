@@ -260,12 +260,17 @@ class CoreMachine(RuleBasedStateMachine):
         self._maybe(now)
 
     @precondition(lambda self: self.world.launches)
-    @rule(now=st.booleans(), fails=st.sampled_from([False, False, True]))
-    def launch(self, now: bool, fails: bool) -> None:
-        self.world.launch(fails)
+    @rule(now=st.booleans(), fails=st.sampled_from([False, False, True]), passing=st.booleans())
+    def launch(self, now: bool, fails: bool, passing: bool) -> None:
+        self.world.launch(fails, passing)
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.shells)
+    @rule(now=st.booleans())
+    def lose_agent(self, now: bool) -> None:
+        self.world.lose_agent()
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.core.state.running)
     @rule(data=st.data(), code=st.sampled_from([0, 0, 1, 127, -9]), now=st.booleans())
     def end_shell(self, data: st.DataObject, code: int, now: bool) -> None:
         alive = [run for run, key in self.world.shells.items() if key in self.world.processes]

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import gpulease as gpulease_package
+from support.accounts import BROKER, Accounts
 from support.site import MARK, Site, marked
 from support.users import PATHS, becoming, interpreter, shared_cache
 from support.waiting import wait_until
@@ -39,7 +40,7 @@ class Island:
         self.environ["XDG_CACHE_HOME"] = shared_cache(self.site)
         self.simulated = {"GPULEASE_SIMULATION": str(self.site.state)}
         mounts = "mount -t tmpfs -o mode=755 none /run && mount -t tmpfs -o mode=1777 none /tmp"
-        mounts += " && mount -t tmpfs -o mode=755 none /var/lib"
+        mounts += f" && mount -t tmpfs -o mode=755 none /var/lib && {Accounts(self.site.folder).mounts}"
         self.keeper = self.site.popen(
             ["unshare", "-m", "sh", "-c", f"{mounts} && echo ready && exec cat"], env=self.environ
         )
@@ -53,7 +54,15 @@ class Island:
             pytest.skip("mounting is not permitted here")
 
     def words(self, uid: int, words: list[str]) -> list[str]:
-        return ["nsenter", "--mount", "--target", str(self.keeper.pid), *becoming(uid), interpreter(uid), *words]
+        return [
+            "nsenter",
+            "--mount",
+            "--target",
+            str(self.keeper.pid),
+            *becoming(uid),
+            interpreter(uid or BROKER),
+            *words,
+        ]
 
     def home(self, uid: int) -> dict[str, str]:
         home = self.site.folder / f"home-{uid}"

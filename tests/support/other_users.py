@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pwd
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+PR_SET_DUMPABLE = 4
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as several users")
 
 
@@ -21,15 +23,25 @@ def two_users() -> tuple[pwd.struct_passwd, pwd.struct_passwd]:
     return others[0], others[1]
 
 
-def as_user(user: pwd.struct_passwd, action: Callable[[], Any]) -> Any:
-    """What `action` returns in a process of that user. No exec, since the interpreter may be root's alone to read."""
+def as_user(
+    user: pwd.struct_passwd,
+    action: Callable[[], Any],
+    before: Callable[[], None] = lambda: None,
+    groups: tuple[int, ...] | None = None,
+) -> Any:
+    """What `action` returns in a process of that user. No exec, since the interpreter may be root's alone to read.
+
+    `before` is called as root.
+    """
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))
+            before()
+            os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid) if groups is None else groups)
             os.setgid(user.pw_gid)
             os.setuid(user.pw_uid)
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as after an exec: its user may look at it
             os.write(theirs, json.dumps(action()).encode())
         except BaseException:
             traceback.print_exc()

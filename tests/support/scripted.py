@@ -103,6 +103,7 @@ class ScriptedWorld:
         self.trees: list[told.SignalTree] = []
         self.finds: list[told.Find] = []
         self.shells: dict[tuple[int, int], Key] = {}  # by job and run
+        self.tended: set[tuple[int, int]] = set()  # runs that an agent watches
         self.codes: dict[tuple[int, int], int] = {}  # noted in the journal
         self.logs: list[str] = []
         self.removed: list[str] = []  # logs of jobs
@@ -138,6 +139,9 @@ class ScriptedWorld:
     def has_account(self, uid: int) -> bool:
         return True
 
+    def job_folder(self, uid: int) -> str:
+        return f"/jobs/{uid}"
+
     def free_memory(self) -> float | None:
         return self.memory
 
@@ -152,7 +156,7 @@ class ScriptedWorld:
     # ---------------------------------------------------------------- the broker
 
     def _start(self) -> Core:
-        core = Core(self.disk, self, About("host", BOOT, began=self.now))
+        core = Core(self.disk, self, About("host", BOOT, kind="system", began=self.now))
         self.carry_out(core.load(self.now))
         return core
 
@@ -164,6 +168,7 @@ class ScriptedWorld:
             store.clear()
         self.samples, self.locked = 0, False
         self.watched.clear()
+        self.tended.clear()
         self.clients.clear()
         self.core = self._start()
 
@@ -206,7 +211,7 @@ class ScriptedWorld:
         if one.key in self.processes:
             self.watched.add(one.key)
         else:
-            self.ready.append(happened.ProcessEnded(one.key, None, already=True))
+            self.ready.append(happened.ProcessEnded(one.key, already=True))
 
     def _Unwatch(self, one: told.Unwatch) -> None:
         self.watched.discard(one.key)
@@ -267,12 +272,12 @@ class ScriptedWorld:
         del self.clients[client.peer]
         self.ready.append(happened.Left(client.peer))
 
-    def die(self, key: Key, code: int | None = None) -> None:
+    def die(self, key: Key) -> None:
         if key in self.processes:
             self.processes.discard(key)
             if key in self.watched:
                 self.watched.discard(key)
-                self.ready.append(happened.ProcessEnded(key, code))
+                self.ready.append(happened.ProcessEnded(key))
 
     def devices(self) -> list[Device]:
         return [self._device(index) for index in range(DEVICES)]
@@ -305,19 +310,33 @@ class ScriptedWorld:
         self.locked = bool(self.checks)
         self.ready.append(happened.CheckRefused(check.revision, "Process 7 is choosing GPUs.", passing=True))
 
-    def launch(self, fails: bool = False) -> None:
+    def launch(self, fails: bool = False, passing: bool = False) -> None:
         job = self.launches.pop(0).job
         if fails:
-            self.ready.append(happened.LaunchFailed(job.id, job.run, "no such file"))
+            self.ready.append(happened.LaunchFailed(job.id, job.run, "no such file", passing))
             return
         key = (next(self.pids), 1)
         self.processes.add(key)
         self.shells[job.id, job.run] = key
+        self.tended.add((job.id, job.run))
         self.ready.append(happened.Launched(job.id, job.run, key[0], 1, 0))
 
     def end_shell(self, run: tuple[int, int], code: int) -> None:
         self.codes[run] = code
-        self.die(self.shells[run], code)
+        self.die(self.shells[run])
+        if run in self.tended:
+            self.tended.discard(run)
+            self.ready.append(happened.RunEnded(*run, code))
+
+    def lose_agent(self, uid: int = 0) -> None:
+        """With all that it was told and has not done, and all that it has not told."""
+        for store in (self.launches, self.ends, self.trees, self.finds):
+            store.clear()
+        self.tended.clear()
+        told_by_agent = (happened.Launched, happened.LaunchFailed, happened.RunEnded, happened.Found)
+        told_by_agent += (happened.EndRead, happened.TreeSeen)  # type: ignore[assignment]
+        self.ready = [event for event in self.ready if not isinstance(event, told_by_agent)]
+        self.ready.append(happened.AgentLost(uid))
 
     def read_end(self) -> None:
         one = self.ends.pop(0)
@@ -341,6 +360,8 @@ class ScriptedWorld:
         key = self.shells.get(run)
         alive = key is not None and key in self.processes
         fate = Fate(None if key is None else key[0], self.codes.get(run))
+        if alive and not fate.over:
+            self.tended.add(run)
         self.ready.append(
             happened.Found(*run, fate, None if key is None else key[0], 1 if alive else None, alive and not fate.over)
         )

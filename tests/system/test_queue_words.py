@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.other_users import as_user, needs_root, two_users
+from support.accounts import SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
+from support.other_users import needs_root, two_users
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
-from support.waiting import wait_until
 
 from gpulease.cli.argument_parser import make_parser
 from gpulease.cli.completion import suggestions
@@ -310,25 +310,14 @@ def test_what_is_hidden_is_not_shown_as_a_command() -> None:
 
 
 @needs_root
-def test_root_is_told_that_the_environment_is_the_submitters() -> None:
-    def submit() -> Any:
-        with site.raw() as raw:
-            options = {"cwd": "/", "environment": {"A": "b"}, "hold": True}
-            return raw.ask("add", request={}, options=options, commands=[["true"]])
-
-    site = QueueSite(shared=True)
-    try:
-        site.start("broker", "--system")
-        wait_until(site.broker_pid)
-        id = as_user(two_users()[0], submit)["ok"]["first"]
-        done = site.run("show", str(id), "--env")
-        assert done.returncode == 0
-        assert f"only the submitter sees the environment of job {id}" in done.stderr
-        log = site.run("log", "broker")
-        assert log.returncode == 1
-        assert "as the system broker" in log.stderr
-    finally:
-        site.close()
+def test_root_is_told_that_the_environment_is_the_submitters(system: SystemSite) -> None:
+    id = system.add(system.alice, "true", hold=True)["ok"]["first"]
+    done = system.run("show", str(id), "--env")
+    assert done.returncode == 0
+    assert f"only the submitter sees the environment of job {id}" in done.stderr
+    log = system.run("log", "broker")
+    assert log.returncode == 1
+    assert "as the system broker" in log.stderr
 
 
 def test_edit_has_the_options_of_add_and_takes_back_what_none_takes_back(queue: QueueSite) -> None:

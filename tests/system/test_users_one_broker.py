@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.accounts import BROKER, Accounts, Namespace
 from support.site import HOLD, Site, devices_of
-from support.users import User
+from support.users import PATHS, User, interpreter, shared_cache
 from support.waiting import wait_until
 
 from gpulease.wire import pack
@@ -36,13 +37,17 @@ class Town:
         self.site.environ["GPULEASE_DIR"] = self.site.directory
         self.first, self.second, self.carol = (User(self.site, uid) for uid in (FIRST, SECOND, CAROL))
         self.log = self.site.folder / "log"
+        self.namespace = Namespace(self.site, Accounts(self.site.folder).mounts)
         self.start_broker()
 
     def start_broker(self) -> None:
         with open(self.log, "a") as log:
             options = {"stdout": log, "stderr": log}
             if self.kind == "system":
-                self.broker = self.site.start("broker", "--system", **options)
+                words = self.namespace.words(interpreter(BROKER), "-m", "gpulease", "broker", "--system")
+                self.broker = self.site.popen(
+                    words, environ={**PATHS, "XDG_CACHE_HOME": shared_cache(self.site)}, cwd="/", **options
+                )
             else:
                 self.broker = self.carol.start("broker", "--shared", **options)
         wait_until(lambda: self.site.broker_pid() == self.broker.pid)
@@ -99,7 +104,7 @@ def test_both_are_served_in_one_line_and_shown_by_name(town: Town) -> None:
     assert [lease["user"] for lease in shown["leases"]] == [str(FIRST)]
     assert [entry["user"] for entry in shown["line"]] == [str(SECOND)]
     assert shown["broker"]["kind"] == town.kind
-    assert shown["broker"]["user"] == ("root" if town.kind == "system" else str(CAROL))
+    assert shown["broker"]["user"] == ("gpulease" if town.kind == "system" else str(CAROL))
     first.kill()
     assert waiting.communicate(timeout=30)[0] == "mine\n"
 
@@ -205,6 +210,7 @@ def test_clients_wait_for_the_same_broker_to_come_back_and_start_none_of_their_o
 def test_while_everybodys_broker_is_down_nobody_grants(town: Town) -> None:
     town.broker.kill()
     town.broker.wait()
+    wait_until(lambda: town.site.broker_pid() is None)
     for user in (town.first, town.site):
         done = user.run("get", "--for", "1h")
         assert done.returncode == 69

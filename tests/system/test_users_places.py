@@ -44,7 +44,7 @@ def test_a_folder_made_by_a_third_user_is_refused_by_broker_and_client(site: Sit
     third.folder(site.folder / "common" / "dir")
     refuses(first.run("broker", "--shared"), site.directory, f"belongs to {THIRD}")
     refuses(first.run("get", "--for", "1h"), f"belongs to {THIRD}")
-    refuses(site.run("broker", "--system"), f"belongs to {THIRD}")
+    refuses(site.run("broker", "--shared"), f"belongs to {THIRD}")
 
 
 def test_a_symbolic_link_is_refused_by_broker_and_client(site: Site) -> None:

@@ -10,4 +10,4 @@ from gpulease.broker.trees import Census
 
 @pytest.mark.parametrize("pid", [-1, 0, 1])
 def test_a_run_without_a_shell_has_no_session(pid: int) -> None:
-    assert Census().tree(Root(pid, None, "nobody-carries-this;", 0)) == []
+    assert Census().tree(Root(pid, None, "nobody-carries-this;", 0)) == {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,8 +16,9 @@ from gpulease import places
 from gpulease.broker import takeover
 from gpulease.broker.config import config_of
 from gpulease.broker.home import Home
+from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.server import Server, listen_to_signals
-from gpulease.errors import GpuleaseError, NotPermitted, StateError
+from gpulease.errors import GpuleaseError, StateError
 from gpulease.messages import error
 from gpulease.probes.detect import deadline_seconds
 from gpulease.stores.disks import network_filesystem
@@ -30,19 +32,26 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if words is None else words)
     kind = "system" if "--system" in arguments else "shared" if "--shared" in arguments else "own"
     ready = int(_after(arguments, "--ready") or -1)
-    idle = _after(arguments, "--idle")
+    idle = _after(arguments, "--idle") or (str(IDLE) if kind == "own" else None)
     try:
-        serve(kind, ready, IDLE if idle is None else float(idle), "--replace" in arguments)
+        serve(kind, ready, None if idle is None else float(idle), "--replace" in arguments, _given(arguments))
     except GpuleaseError as trouble:
         print(f"gpulease: {trouble.what}\n{trouble.next_step}", file=sys.stderr, flush=True)
         return trouble.exit_code
     return 0
 
 
-def serve(kind: str, ready: int, idle: float | None, replace: bool = False) -> None:
+def _given(words: list[str]) -> tuple[int, int] | None:
+    at = words.index("--given") if "--given" in words else None
+    return None if at is None else (int(words[at + 1]), int(words[at + 2]))
+
+
+def serve(
+    kind: str, ready: int, idle: float | None, replace: bool = False, given: tuple[int, int] | None = None
+) -> None:
     """Serve until stopped. A byte on the descriptor `ready` tells that clients may come."""
     try:
-        server, home = _prepare(place_of(kind), replace)
+        server, home = _prepare(places.of_kind(kind, os.environ), replace, given)
     except GpuleaseError as trouble:
         _tell(ready, pack(error(trouble)))
         raise
@@ -52,18 +61,17 @@ def serve(kind: str, ready: int, idle: float | None, replace: bool = False) -> N
     home.close()
 
 
-def _prepare(place: places.Place, replace: bool) -> tuple[Server, Home]:
+def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) -> tuple[Server, Home | GivenHome]:
     os.umask(0o077)  # what is for everybody is made so one by one
     config = config_of(place.kind, os.environ).read()
-    home = Home(place)
-    takeover.enter(home, replace)
+    home, launching = _home(place, replace, given)
     _keep_private(place.kept("state.db"))
     network = network_filesystem(place.state)
     came_from = takeover.take_over(place, network is not None)
     store = SqliteStore(place.kept("state.db"), network is not None)
     deadline = deadline_seconds(os.environ)
     try:
-        server = Server(home, store, deadline, config)
+        server = Server(home, store, deadline, config, launching)
     except (KeyError, TypeError, ValueError, AttributeError) as trouble:
         traceback.print_exc()
         raise store.damaged(f"this version can make nothing of it ({trouble!r})") from None
@@ -72,7 +80,23 @@ def _prepare(place: places.Place, replace: bool) -> tuple[Server, Home]:
         server.log(f"the state of an earlier version was taken over from {came_from}")
     where = f"{place.state}, which is on {network}: each commit is forced there" if network else place.state
     server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {where}")
+    if launching is not None:
+        launching.tell_ready()
     return server, home
+
+
+def _home(
+    place: places.Place, replace: bool, given: tuple[int, int] | None
+) -> tuple[Home | GivenHome, Launching | None]:
+    """Made here; or by the launcher, which gave the socket and a way to ask it."""
+    if given is not None:
+        listener, link = (socket.socket(fileno=descriptor) for descriptor in given)
+        for end in (listener, link):
+            end.set_inheritable(False)
+        return GivenHome(place, listener), Launching(link)
+    home = Home(place)
+    takeover.enter(home, replace)
+    return home, None
 
 
 def _keep_private(path: str) -> None:
@@ -95,12 +119,6 @@ def _tell(ready: int, told: bytes) -> None:
         with contextlib.suppress(OSError):
             os.write(ready, told)
         os.close(ready)
-
-
-def place_of(kind: str) -> places.Place:
-    if kind == "system" and os.geteuid() != 0:
-        raise NotPermitted("Only root may run the system's broker.", "Use --shared instead.")
-    return places.of_kind(kind, os.environ)
 
 
 def _after(words: list[str], option: str) -> str | None:

@@ -13,7 +13,7 @@ from gpulease.broker.connection import MOST_UNREAD, Connection
 from gpulease.broker.events import Drained, Event, Left, Received
 from gpulease.broker.peer import Peer
 from gpulease.broker.turns import Turns
-from gpulease.errors import ProtocolError, TooMuch
+from gpulease.errors import NotPermitted, ProtocolError, TooMuch
 from gpulease.messages import Message, error
 from gpulease.wire import pack
 
@@ -53,6 +53,7 @@ class Clients:
         self._taken: list[Connection] = []  # whose messages are being handled
         self._full = False  # no descriptor is left, so that nobody is let in
         self._complained = float("-inf")
+        self.prove: Callable[[socket.socket, Callable[[str | None], None]], None] | None = None  # before jobs are taken
         self.heard = False  # whether anybody said anything since this was last set to False
         poll.register(listener.fileno(), select.EPOLLIN)
 
@@ -200,8 +201,28 @@ class Clients:
             size = before - connection.unpacker.size
             self._users[connection.peer.uid].incoming -= size
             event = Received(connection.peer, message, size)
+            if self.prove is not None and not connection.proven and message.get("do") == "add":
+                self._hold_for_proof(connection, event)
+                return None
         self._taken.append(connection)
         return event
+
+    def _hold_for_proof(self, connection: Connection, event: Received) -> None:
+        """The launcher is asked who it is; until it has answered nothing of this client is handled."""
+        assert self.prove is not None
+        connection.held = True
+
+        def answer(refused: str | None) -> None:
+            connection.held = False
+            if self._by_peer.get(connection.peer) is not connection:
+                return
+            connection.proven = refused is None
+            connection.resumed = event if refused is None else None
+            if refused is not None:
+                self.send(connection.peer, error(NotPermitted(refused, "Use `gpulease run` there.")))
+            self._await_turn(connection)
+
+        self.prove(connection.socket, answer)
 
     def end_round(self) -> None:
         """What was taken has been handled. Until then its clients have no other turn: it may be to be gone on with."""

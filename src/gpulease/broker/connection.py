@@ -18,10 +18,12 @@ class Connection:
     __slots__ = (
         "descriptor",
         "ended",
+        "held",
         "interest",
         "missed",
         "outgoing",
         "peer",
+        "proven",
         "resumed",
         "since_partial",
         "socket",
@@ -40,12 +42,14 @@ class Connection:
         self.interest = 0  # what its descriptor is polled for
         self.since_partial: float | None = None
         self.missed = False  # something was not sent, since it had not read what came before
+        self.proven = False  # by the launcher, which runs jobs as it
+        self.held = False  # until that is known
         self.ended = False  # the other end has gone; what it had said is still done
 
     @property
     def ready(self) -> bool:
         """Whether there is something to be done for it."""
-        return self.resumed is not None or self.unpacker.whole
+        return not self.held and (self.resumed is not None or self.unpacker.whole)
 
     @property
     def looks(self) -> bool:

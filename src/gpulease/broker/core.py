@@ -226,11 +226,6 @@ def _left(turn: Turn, event: happened.Left) -> None:
     requesting.left(turn, event.peer)
 
 
-def _process_ended(turn: Turn, event: happened.ProcessEnded) -> None:
-    if not job_ends.shell_ended(turn, event):
-        requesting.owner_gone(turn, event)
-
-
 def _sampled(turn: Turn, event: happened.Sampled) -> None:
     turn.state.set("sampling", False)
     turn.state.see(event.sample, turn.now)
@@ -278,7 +273,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.Received: verbs.handle,
     happened.Left: _left,
     happened.Drained: lambda turn, event: subscribing.drained(turn, event.peer),
-    happened.ProcessEnded: _process_ended,
+    happened.ProcessEnded: requesting.owner_gone,
     happened.Sampled: _sampled,
     happened.SampleFailed: _sample_failed,
     happened.Checked: granting.checked,
@@ -288,6 +283,8 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.ClockStepped: lambda turn, event: turn.state.step_clock(event.wall_ahead),
     happened.Launched: job_ends.launched,
     happened.LaunchFailed: job_ends.launch_failed,
+    happened.RunEnded: job_ends.run_ended,
+    happened.AgentLost: job_ends.agent_lost,
     happened.Found: job_ends.found,
     happened.EndRead: job_ends.end_read,
     happened.TreeSeen: job_ends.tree_seen,
@@ -307,6 +304,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "trees": lambda turn, id: job_ends.look_at_trees(turn),
     "free": job_life.free_later,
     "prune": lambda turn, id: pruning.prune(turn),
+    "agent": job_ends.next_agent,
     "tidy": lambda turn, id: job_ends.tidy(turn),
     "tell": lambda turn, id: subscribing.tell_late(turn),
 }

@@ -87,6 +87,21 @@ class Dying(NamedTuple):
     reading: bool = False  # all of it is gone, and how it ended is being read
 
 
+class Delay(NamedTuple):
+    """A user's jobs cannot be started, for lack of something that may come back."""
+
+    until: float
+    why: str
+    seconds: float  # from the last attempt on
+
+
+class Moved(NamedTuple):
+    """This state was taken over from another folder."""
+
+    at: float
+    folder: str  # of jobs
+
+
 class Subscriber(NamedTuple):
     """A client that is told of changes, and what it was told last."""
 
@@ -171,11 +186,14 @@ class State:
         self.open_jobs: Table[int, int] = Table(changes)  # that are not over, by user
         self.ended_jobs: Table[int, int] = Table(changes)  # the others, by user
         self.roots: Table[int, Key] = Table(changes)  # the shell of each that was launched
-        self.shells: Table[Key, int] = Table(changes)  # the same, by the shell, while it lives
+        self.delays: Table[str, Delay] = Table(changes, True)  # by user: nothing of theirs can be started now
+        self.unsent: Table[int, tuple[tuple[int, ...], bool]] = Table(changes)  # signals to runs without a known shell
         self.dying: Table[int, Dying] = Table(changes)
         self.dependents: Table[int, dict[int, None]] = Table(changes)
+        self.untidy: Table[int, None] = Table(changes)  # users of whom something ended
         self.look_at_trees_due = self.tidy_due = False  # alarms that are set
         self.job_number = 0
+        self.moved: Moved | None = None
         self.batches: Table[str, Added] = Table(changes)  # that were added lately, by token
         self.adding: Table[Peer, tuple[str | None, str]] = Table(changes)  # batches that come in: token, environment
         self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
@@ -439,17 +457,11 @@ class State:
                 of_user = self.open_jobs if state in jobs.OPEN else self.ended_jobs
                 of_user.put(uid, of_user.get(uid, 0) + change)
 
-    def put_root(self, id: int, key: Key) -> None:
-        self.roots.put(id, key)
-        self.shells.put(key, id)
-
     def forget_run(self, id: int) -> None:
         """All that was known of its processes."""
-        key = self.roots.get(id)
-        if key is not None:
-            self.shells.drop(key)
         self.roots.drop(id)
         self.dying.drop(id)
+        self.unsent.drop(id)
 
     def add_dependent(self, id: int, dependent: int) -> None:
         if id not in self.dependents:

@@ -65,7 +65,6 @@ class Drained(NamedTuple):
 
 class ProcessEnded(NamedTuple):
     key: Key
-    code: int | None = None  # of a child of the broker; negative for a signal
     already: bool = False  # it was gone when it was to be watched
 
 
@@ -130,6 +129,21 @@ class LaunchFailed(NamedTuple):
     id: int
     run: int
     why: str
+    passing: bool = False  # for lack of something that others may give back
+
+
+class RunEnded(NamedTuple):
+    """The shell of a run ended."""
+
+    id: int
+    run: int
+    code: int | None  # None when nobody can tell but the journal; negative for a signal
+
+
+class AgentLost(NamedTuple):
+    """Whoever watched the runs of a user is gone, with all that was under way."""
+
+    uid: int
 
 
 class Found(NamedTuple):
@@ -164,6 +178,6 @@ class TreeSeen(NamedTuple):
 # fmt: off
 Event = (
     Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | Due | ConfigRead
-    | ClockStepped | Launched | LaunchFailed | Found | EndRead | TreeSeen
+    | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen
 )
 # fmt: on

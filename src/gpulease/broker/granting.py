@@ -16,7 +16,7 @@ from gpulease.broker.instructions import Unlock
 from gpulease.broker.passing_by import blocked
 from gpulease.broker.turn import FRESH, Turn
 from gpulease.broker.views import views
-from gpulease.planner import Grant, Plan, lease_of, plan
+from gpulease.planner import Grant, Plan, lease_of, of_user, plan
 
 RETRY = 0.05  # seconds between looks at safe-gpu's lock, while one of its users chooses
 GRACE = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
@@ -65,11 +65,16 @@ def _closed(turn: Turn) -> tuple[dict[str, str], float]:
         return {}, inf
     if turn.state.settings.paused:
         return {"job": "The queue is paused; `gpulease resume --queue` goes on."}, inf
+    delays = {user: one for user, one in turn.state.delays.items() if one.until > turn.now}
+    delayed = {
+        of_user("job", user): f"It could not be started: {one.why}. It is tried again." for user, one in delays.items()
+    }
+    again = min((one.until for one in delays.values()), default=inf)
     keep, free = turn.state.settings.keep_memory, turn.world.free_memory()
     if free is not None and free < keep:
         low = f"Host memory is low: {free:.0%} is free, and {keep:.0%} is kept."
-        return {"job": low}, turn.now + LOOK_AT_MEMORY
-    return {}, inf
+        return {"job": low, **delayed}, min(again, turn.now + LOOK_AT_MEMORY)
+    return delayed, again
 
 
 # -------------------------------------------------------------------- deciding

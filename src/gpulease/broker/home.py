@@ -23,16 +23,20 @@ NAMED = 1.0  # seconds for whoever has the name to listen at it
 
 
 class Home:
-    def __init__(self, place: places.Place) -> None:
-        self.place = place
+    def __init__(self, place: places.Place, whose: int | None = None, group: int | None = None) -> None:
+        """`whose` the state is, if not this user's; `group`: whose members alone may come in."""
+        self.place, self._whose, self._group = place, whose, group
         self._machine = directory_from_environment(os.environ)  # a simulated one
         self._locks: dict[str, int] = {}  # by path: the descriptor that has it
         self._name: socket.socket | None = None
         self._socket: tuple[int, int] | None = None
 
+    def prepare(self) -> None:
+        places.prepare_both(self.place, self._whose)
+
     def enter(self) -> None:
         """Make the folders and become the only broker in them, or say who is."""
-        places.prepare_both(self.place)
+        self.prepare()
         paths = [os.path.join(folder, places.LOCK) for folder in (self.place.state, self.place.run)]
         try:
             self._take_name()
@@ -56,12 +60,17 @@ class Home:
         except OSError as trouble:
             raise _cannot(self.place, trouble) from None
 
+    @property
+    def descriptors(self) -> list[int]:
+        """Of the locks: whoever inherits them keeps the others out too."""
+        return [*self._locks.values(), *([] if self._name is None else [self._name.fileno()])]
+
     def listen(self) -> socket.socket:
         """Where clients come in; told in the lock's file, for those who look in another run folder."""
         place = self.place
         try:
             places.write_kind(place.run, place.kind)
-            listener = _listen(places.socket_path(place.run), everyone=place.kind != "own")
+            listener = _listen(places.socket_path(place.run), 0o600 if place.kind == "own" else 0o666, self._group)
             descriptor = self._locks[place.kept(places.LOCK)]
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, os.fsencode(place.run), 0)
@@ -166,14 +175,16 @@ def _cannot(place: places.Place, trouble: OSError) -> StateError:
     return StateError(f"The broker cannot start in {place.state!r}: {what}.")
 
 
-def _listen(path: str, everyone: bool) -> socket.socket:
+def _listen(path: str, mode: int, group: int | None) -> socket.socket:
     """Bound under another name and moved into place: a socket that can be seen can be used."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     fresh = f"{path}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(fresh)  # of a broker that had our pid and died in this moment
     listener.bind(fresh)
-    os.chmod(fresh, 0o666 if everyone else 0o600)
+    if group is not None:
+        os.chown(fresh, -1, group)
+    os.chmod(fresh, mode if group is None else 0o660)
     listener.listen(1024)
     listener.setblocking(False)
     os.rename(fresh, path)

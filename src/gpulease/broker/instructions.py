@@ -63,10 +63,19 @@ class Silence(NamedTuple):
     id: str
 
 
+class RunPlace(NamedTuple):
+    """Where a run is noted and how long its log may be."""
+
+    note: str
+    former: str  # the journal of all runs, as former versions had it
+    log_limit: int | None  # bytes
+
+
 class Launch(NamedTuple):
-    """Start a job's run; `Launched` or `LaunchFailed` follows."""
+    """Start a job's run; `Launched` or `LaunchFailed` follows, and `RunEnded` when its shell ends."""
 
     job: Job
+    place: RunPlace
     environment: dict[str, str]  # the submitter's
     given: dict[str, str]  # what every job gets
 
@@ -75,14 +84,16 @@ class ReadEnd(NamedTuple):
     """Read how a run ended; `EndRead` follows."""
 
     job: Job
+    place: RunPlace
     code: int | None
     environment: dict[str, str]
 
 
 class Find(NamedTuple):
-    """Find what is left of a run of a former broker; `Found` follows."""
+    """Find what is left of a run of a former broker or agent; `Found` follows, and `RunEnded` if it is alive."""
 
     job: Job
+    place: RunPlace
     root: Root
 
 
@@ -90,6 +101,7 @@ class SignalTree(NamedTuple):
     """Signals to all processes of a run, to none when there are no signals; `TreeSeen` follows."""
 
     job: Job
+    place: RunPlace
     root: Root
     signals: tuple[int, ...] = ()  # to the shell only once it is alone, since it notes how its command ended
     every: bool = False  # look again until no new process is found, as when stopping
@@ -103,9 +115,11 @@ class Remove(NamedTuple):
 
 
 class Tidy(NamedTuple):
-    """Empty the journals of all users but these."""
+    """Remove the notes of a user's runs but these."""
 
-    busy: frozenset[int]
+    uid: int
+    folder: str
+    kept: tuple[str, ...]
 
 
 class Hook(NamedTuple):

@@ -92,11 +92,11 @@ def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
 
 
 def _check_user(turn: Turn, peer: Peer) -> None:
-    """Only root can become another user; a shared broker says so even where root runs it."""
+    """Only a system broker runs jobs of other users; its launcher proves who they are."""
     about = turn.state.about
     if peer.uid == about.uid:
         return
-    if about.kind == "shared" or about.uid != 0:
+    if about.kind != "system":
         raise NotPermitted(
             f"The broker of {about.user} cannot run jobs as another user.",
             "Use `gpulease run`, or ask for a system broker (`gpulease broker --system`, as root).",

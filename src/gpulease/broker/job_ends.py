@@ -10,16 +10,18 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease.broker import job_life
-from gpulease.broker.core_state import Dying
-from gpulease.broker.events import EndRead, Found, Launched, LaunchFailed, ProcessEnded, TreeSeen
-from gpulease.broker.instructions import Find, ReadEnd, Silence, Tidy, Watch
-from gpulease.broker.runs import SUSPECT, UNSTARTABLE, Fate
+from gpulease.broker.core_state import Delay, Dying
+from gpulease.broker.events import AgentLost, EndRead, Found, Launched, LaunchFailed, RunEnded, TreeSeen
+from gpulease.broker.instructions import Find, ReadEnd, Silence, Tidy
+from gpulease.broker.runs import NOT_NOTED, SUSPECT, UNSTARTABLE, Fate
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 
 TIDY = 5.0  # seconds until what is no longer needed is removed
 LOOK_AGAIN = 0.05  # seconds between the first looks at a tree that is being killed
 LONGEST_LOOK = 0.5  # and between later ones
+NEXT_AGENT = 0.5  # seconds until runs are looked for again whose agent is gone
+SHORTEST_DELAY, LONGEST_DELAY = 1.0, 30.0  # seconds until a start is tried again that something was lacking for
 TROUBLES = {
     "no-log": "its log {job.log!r} cannot be written",
     "no-folder": "its folder {job.cwd!r} cannot be entered",
@@ -33,6 +35,7 @@ def launched(turn: Turn, event: Launched) -> None:
     job = _running(turn, event.id, event.run)
     if job is None:
         return
+    turn.state.delays.drop(job.user)
     after = job._replace(pid=event.pid, log_begin=event.log_begin)
     if event.log_begin:
         turn.state.write_job(after, job)
@@ -41,21 +44,33 @@ def launched(turn: Turn, event: Launched) -> None:
 
 def launch_failed(turn: Turn, event: LaunchFailed) -> None:
     job = _running(turn, event.id, event.run)
-    if job is not None:
+    if job is not None and event.passing:
+        _put_back(turn, job, event.why)
+    elif job is not None:
         _finish(turn, job, "cannot-start", f"it could not be started: {event.why}")
+
+
+def _put_back(turn: Turn, job: Job, why: str) -> None:
+    """Something was lacking, which is no fault of the job's: it waits again, and all of its user's do for a while."""
+    before = turn.state.delays.get(job.user)
+    if before is None or before.until <= turn.now:
+        seconds = SHORTEST_DELAY if before is None else min(LONGEST_DELAY, 2 * before.seconds)
+        turn.state.delays.put(job.user, Delay(turn.now + seconds, why, seconds))
+    _not_begun(turn, job)
 
 
 def _adopt(turn: Turn, job: Job, key: tuple[int, int | None]) -> None:
     state = turn.state
     state.change_job(job, job)
-    state.put_root(job.id, key)
-    turn.emit(Watch(key))
+    state.roots.put(job.id, key)
     if job.time_limit is not None and job.started is not None:
         turn.alarm(job.started + job.time_limit - turn.now, "time-limit", str(job.id))
     if job.id in state.dying or job.ending is not None:
         job_life.advance(turn, job, "order-end")
-    if job.state == "paused":  # while it was being launched
-        job_life.signal_tree(turn, job, signal.SIGSTOP, every=True)
+    if job.id in state.unsent:
+        signals, every = state.unsent[job.id]
+        state.unsent.drop(job.id)
+        job_life.signal_tree(turn, job, *signals, every=every)
 
 
 def _running(turn: Turn, id: int, run: int) -> Job | None:
@@ -72,7 +87,20 @@ def recover(turn: Turn, job: Job) -> None:
     lease = turn.state.leases.get(job.planner_id)
     if lease is None or lease.owner.boot_id != turn.state.about.boot_id:
         return _lost(turn, job, "the machine was started anew")
-    return turn.emit(Find(job, job_life.root(turn.state, job)))
+    return turn.emit(Find(job, job_life.place(turn, job), job_life.root(turn.state, job)))
+
+
+def agent_lost(turn: Turn, event: AgentLost) -> None:
+    if any(job.uid == event.uid for job in turn.state.running.values()):
+        turn.alarm(NEXT_AGENT, "agent", str(event.uid))
+
+
+def next_agent(turn: Turn, uid: str) -> None:
+    """It finds everything that the last one watched, launched or was about to, and pauses or resumes it once more."""
+    for job in [one for one in turn.state.running.values() if one.uid == int(uid)]:
+        paused = job.state == "paused"
+        turn.state.unsent.put(job.id, ((signal.SIGSTOP if paused else signal.SIGCONT,), paused))
+        turn.emit(Find(job, job_life.place(turn, job), job_life.root(turn.state, job)))
 
 
 def found(turn: Turn, event: Found) -> None:
@@ -126,21 +154,18 @@ def grace_over(turn: Turn, id: str) -> None:
         job_life.signal_tree(turn, job, signal.SIGKILL)
 
 
-def shell_ended(turn: Turn, event: ProcessEnded) -> bool:
-    """A shell that noted the end of its command left nothing behind; one that was killed may have. False: no shell."""
-    state = turn.state
-    id = state.shells.get(event.key)
-    if id is None:
-        return False
-    job, dying, code = state.running[id], state.dying.get(id), event.code
-    state.shells.drop(event.key)
+def run_ended(turn: Turn, event: RunEnded) -> None:
+    """A shell that noted the end of its command left nothing behind; one that was killed may have."""
+    state, code = turn.state, event.code
+    job, dying = _running(turn, event.id, event.run), state.dying.get(event.id)
+    if job is None or (dying is not None and dying.shell_gone):
+        return
     if dying is None and code is not None and code >= 0:
         _over(turn, job, code)
     else:
         at_once = dying is None or dying.at_once
-        state.dying.put(id, Dying(True, code, at_once))
+        state.dying.put(job.id, Dying(True, code, at_once))
         job_life.signal_tree(turn, job, *([signal.SIGKILL] if at_once else []))
-    return True
 
 
 def tree_seen(turn: Turn, event: TreeSeen) -> None:
@@ -177,7 +202,7 @@ def _over(turn: Turn, job: Job, code: int | None = None) -> None:
     if plain and (code == 0 or job.ending is not None):
         return _judge(turn, job, Fate(job.pid, code))
     turn.state.dying.put(job.id, Dying(shell_gone=True, code=code, reading=True))
-    return turn.emit(ReadEnd(job, code, turn.state.environment(job)))
+    return turn.emit(ReadEnd(job, job_life.place(turn, job), code, turn.state.environment(job)))
 
 
 def end_read(turn: Turn, event: EndRead) -> None:
@@ -191,6 +216,8 @@ def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstar
     code, number = _split(fate.code)
     if job.ending is not None:
         return _finish(turn, job, "killed", job.ending, exit_code=code, signal=number)
+    if fate.trouble == NOT_NOTED:
+        return _put_back(turn, job, "what happens to it cannot be noted")
     if fate.trouble is not None:
         return _finish(turn, job, "cannot-start", _trouble(job, fate.trouble, unstartable))
     if code is None:
@@ -207,7 +234,7 @@ def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstar
 
 def _trouble(job: Job, name: str, unstartable: str | None) -> str:
     exact = unstartable if name == "no-command" else None
-    return exact or TROUBLES.get(name, "what happens to it cannot be noted; the disk may be full").format(job=job)
+    return exact or TROUBLES.get(name, "its shell could not begin").format(job=job)
 
 
 def _lost(turn: Turn, job: Job, why: str) -> None:
@@ -220,6 +247,7 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
     job_life.advance(turn, job, event, ended=turn.now, why=why, pid=None, ending=None, **changes)
     if job.time_limit is not None:
         turn.emit(Silence("time-limit", str(job.id)))
+    turn.state.untidy.put(job.uid, None)
     if not turn.state.tidy_due:
         turn.state.set("tidy_due", True)
         turn.alarm(TIDY, "tidy")
@@ -237,12 +265,15 @@ def _split(code: int | None) -> tuple[int | None, int | None]:
 
 
 def tidy(turn: Turn) -> None:
-    """Empty the journals of users of whom nothing runs."""
-    busy = frozenset(job.uid for job in turn.state.running.values())
-    turn.state.set("tidy_due", bool(busy))
-    turn.emit(Tidy(busy))
-    if busy:
-        turn.alarm(TIDY, "tidy")
+    """Remove the notes about runs that are over."""
+    turn.state.set("tidy_due", False)
+    running: dict[int, list[str]] = {uid: [] for uid in turn.state.untidy}
+    for job in turn.state.running.values():
+        if job.uid in running:
+            running[job.uid].append(job.run_name)
+    for uid, names in running.items():
+        turn.state.untidy.drop(uid)
+        turn.emit(Tidy(uid, job_life.notes(turn, uid), tuple(names)))
 
 
 def remember_memory(turn: Turn) -> None:

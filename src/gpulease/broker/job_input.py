@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from gpulease.broker.allowances import allowance, check_request, refused
-from gpulease.broker.job_life import folder
+from gpulease.broker.job_life import default_log
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotFound, TooMuch, UsageError, WrongState
@@ -118,8 +118,7 @@ def log_of(turn: Turn, peer: Peer, options: Message, count: int) -> Callable[[in
     """Where the output of each job of a batch goes, by its id."""
     asked = text(options, "log")
     if asked is None:
-        own = f"{folder(turn.state)}/{peer.uid}"
-        return lambda id: f"{own}/{id}.log"
+        return lambda id: default_log(turn, peer.uid, id)
     return _log_at(options, asked, count == 1)
 
 

@@ -16,8 +16,9 @@ from typing import Any
 from gpulease import job as jobs
 from gpulease import visible
 from gpulease.broker import lease_life
+from gpulease.broker.allowances import log_limit_of
 from gpulease.broker.core_state import Dying, State
-from gpulease.broker.instructions import Hook, Launch, Remove, SignalTree
+from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
 from gpulease.broker.runs import Root
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
@@ -110,7 +111,7 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
 
 
 def _launch(turn: Turn, before: Job, after: Job) -> None:
-    turn.emit(Launch(after, turn.state.environment(after), _given(turn.state, after)))
+    turn.emit(Launch(after, place(turn, after), turn.state.environment(after), _given(turn.state, after)))
     lease_life.look_again(turn)
 
 
@@ -198,7 +199,7 @@ def forget(turn: Turn, gone: list[Job]) -> None:
 def remove_logs(turn: Turn, gone: list[Job]) -> None:
     logs: dict[int, list[str]] = {}
     for job in gone:
-        if job.log == default_log(turn.state, job.uid, job.id):
+        if job.log == default_log(turn, job.uid, job.id):
             logs.setdefault(job.uid, []).append(job.log)
     for uid, paths in logs.items():
         turn.emit(Remove(uid, tuple(paths)))
@@ -207,17 +208,31 @@ def remove_logs(turn: Turn, gone: list[Job]) -> None:
 # -------------------------------------------------------------------- its processes
 
 
-def folder(state: State) -> str:
-    return os.path.join(state.about.kept, "jobs")
+def default_log(turn: Turn, uid: int, id: int) -> str:
+    return f"{turn.world.job_folder(uid)}/{id}.log"
 
 
-def default_log(state: State, uid: int, id: int) -> str:
-    return os.path.join(folder(state), str(uid), f"{id}.log")
+def notes(turn: Turn, uid: int) -> str:
+    """The folder of the notes about a user's runs."""
+    return f"{turn.world.job_folder(uid)}/runs"
+
+
+def place(turn: Turn, job: Job) -> RunPlace:
+    former = f"{_mark(turn.state, job)}/{job.uid}/journal"
+    limit = log_limit_of(turn.state, job, turn.world.groups_of(job.uid))
+    return RunPlace(f"{notes(turn, job.uid)}/{job.run_name}", former, limit)
+
+
+def _mark(state: State, job: Job) -> str:
+    """No other broker of this host has the same. Runs that began in another state folder keep that one's."""
+    moved = state.moved
+    former = moved is not None and job.started is not None and job.started < moved.at
+    return moved.folder if former and moved is not None else os.path.join(state.about.kept, "jobs")
 
 
 def token(state: State, job: Job) -> str:
     """The mark that its processes carry."""
-    return f"{folder(state)}:{job.run_name};"
+    return f"{_mark(state, job)}:{job.run_name};"
 
 
 def root(state: State, job: Job) -> Root:
@@ -226,10 +241,10 @@ def root(state: State, job: Job) -> Root:
 
 
 def signal_tree(turn: Turn, job: Job, *signals: int, every: bool = False) -> None:
-    """To a run whose shell is known. One that is just being launched is signalled once it is there."""
+    """To a run whose shell is known. One that is just being launched or looked for is signalled once it is there."""
     if not root(turn.state, job).pid:
-        return
-    turn.emit(SignalTree(job, root(turn.state, job), signals, every))
+        return turn.state.unsent.put(job.id, (signals, every))
+    return turn.emit(SignalTree(job, place(turn, job), root(turn.state, job), signals, every))
 
 
 def _end_tree(turn: Turn, before: Job, after: Job) -> None:

@@ -1,69 +1,80 @@
-"""What the shells of jobs note: that a run began, and how it ended. One file for each user, which they append to.
+"""What the shell of a run notes: that it began, and how its command ended. A small file for each run, its user's own.
 
-Whoever is broker learns from it what happened while none ran. A user can write nonsense into their own journal, and so
-about their own jobs only; a broker that is root therefore opens it as carefully as anything of a stranger's.
+Whoever is broker learns from it what happened while none ran. All of its bytes are there before the run begins, so that
+a disk that fills up meanwhile cannot keep the end from being noted.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 
 from gpulease.broker.runs import Fate
 
-MOST = 64 << 20  # bytes that are read of one journal
+ROOM = 64  # bytes of one note
+LONGEST = 10  # digits of a number in it
+MOST_FORMER = 4 << 20  # bytes that are read of a journal of former versions, which had one for all runs of a user
 
 
-def read(path: str, uid: int) -> dict[str, Fate]:
-    """By name of the run, as `12.1`; the last note counts."""
-    found: dict[str, Fate] = {}
-    descriptor = open_own(path, uid)
-    if descriptor is None:
-        return found
-    with open(descriptor, "rb") as file:
-        file.seek(max(0, os.fstat(descriptor).st_size - MOST))
-        for line in file.read(MOST).decode("ascii", "replace").splitlines():
-            words = line.split()
-            if 2 <= len(words) <= 3 and words[1].isdecimal():
-                found[words[0]] = _fate(words)
+def prepare(path: str) -> None:
+    """Make room for the note, or raise and leave nothing."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(descriptor, b" " * (ROOM - 1) + b"\n")
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def read(path: str, former: str) -> Fate:
+    """What is known of a run; `former`: where versions noted it that had one journal for all."""
+    data = read_own(path, 0, ROOM)
+    if data is not None:
+        return _fate(data.decode("ascii", "replace").partition("\n")[0].split())
+    name = os.path.basename(path)
+    found = Fate()
+    for line in (read_own(former, -MOST_FORMER, MOST_FORMER) or b"").decode("ascii", "replace").splitlines():
+        words = line.split()
+        if 2 <= len(words) <= 3 and words[0] == name:
+            found = _fate(words[1:])  # the last note counts
     return found
 
 
 def _fate(words: list[str]) -> Fate:
-    pid = int(words[1])
-    if len(words) == 2:
+    if not 1 <= len(words) <= 2 or not _is_number(words[0]):
+        return Fate()
+    pid = int(words[0])
+    if len(words) == 1:
         return Fate(pid)
-    return Fate(pid, int(words[2])) if words[2].isdecimal() else Fate(pid, trouble=words[2])
+    return Fate(pid, int(words[1])) if _is_number(words[1]) else Fate(pid, trouble=words[1])
 
 
-def clear(path: str, uid: int) -> None:
-    """Forget all notes; only while nothing of this user runs."""
-    descriptor = open_own(path, uid, os.O_WRONLY)
-    if descriptor is not None:
-        os.ftruncate(descriptor, 0)
-        os.close(descriptor)
+def _is_number(word: str) -> bool:
+    return word.isdecimal() and len(word) <= LONGEST
 
 
-def open_own(path: str, uid: int, flags: int = os.O_RDONLY, links: int = 1) -> int | None:
-    """A plain file of `uid`; None for a pipe, a device, a link or somebody else's: those may hang or harm a broker."""
+def clear(folder: str, kept: Iterable[str]) -> None:
+    """Forget all runs but these."""
+    keep = set(kept)
+    for name in os.listdir(folder):
+        if name not in keep:
+            os.unlink(os.path.join(folder, name))
+
+
+def read_own(path: str, begin: int, most: int) -> bytes | None:
+    """Of a plain file, from `begin`, or so many bytes from its end; None where it is a pipe, a device or not there."""
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
+        if not stat.S_ISREG(os.stat(path).st_mode):
             return None
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    seen = os.fstat(descriptor)
-    if not stat.S_ISREG(seen.st_mode) or seen.st_uid != uid or seen.st_nlink != links:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def tail(path: str, uid: int, begin: int, most: int) -> bytes:
-    """The end of what was written behind `begin`."""
-    descriptor = open_own(os.path.realpath(path), uid)
-    if descriptor is None:
-        return b""
     with open(descriptor, "rb") as file:
-        file.seek(max(begin, os.fstat(descriptor).st_size - most))
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        size = os.fstat(descriptor).st_size
+        file.seek(min(size, begin) if begin >= 0 else max(0, size + begin))
         return file.read(most)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpulease import job as jobs
 from gpulease.broker import job_ends, job_life, lease_life, settings
-from gpulease.broker.core_state import Added
+from gpulease.broker.core_state import Added, Moved
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
@@ -35,6 +35,8 @@ def _load_facts(turn: Turn) -> None:
     number = facts.get("number", {}).get("value", 0)
     state.set("number", number)
     state.set("numbers_kept", number)
+    if "moved" in facts:
+        state.set("moved", Moved(facts["moved"]["at"], facts["moved"]["folder"]))
     usage, records = (facts.get(name, {}) for name in ("usage", "records"))
     state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})

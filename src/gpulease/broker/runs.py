@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 UNWRITTEN = 122  # the shell could not even note that it began
 UNSTARTABLE = (126, 127)  # what a shell says of a command that cannot be executed, or is not there
+NOT_NOTED = "no-note"  # so its command never began
 SUSPECT = (UNWRITTEN, 125, *UNSTARTABLE)  # codes that may be the shell's and not the command's
 
 

@@ -22,21 +22,20 @@ from typing import Any
 from gpulease import __version__, identity, places
 from gpulease.broker import events as happened
 from gpulease.broker import instructions as told
-from gpulease.broker import spawn
+from gpulease.broker.agents import Agents, starter
 from gpulease.broker.alarms import Alarms
 from gpulease.broker.clients import Clients
 from gpulease.broker.clock import TICKS, Clock, clock_of
 from gpulease.broker.config import Config
 from gpulease.broker.core import Core
 from gpulease.broker.core_state import About
-from gpulease.broker.errands import Errands
 from gpulease.broker.events import Event, Key
 from gpulease.broker.home import Home
 from gpulease.broker.hooks import Hooks
 from gpulease.broker.hostmemory import HostMemory
+from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.neighbours import SafeGpuLock
 from gpulease.broker.reaper import Reaper
-from gpulease.broker.runner import Runner
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
 from gpulease.errors import BrokerUnavailable, GpuleaseError
@@ -49,10 +48,13 @@ STEP = 0.5  # seconds: smaller differences between the wall clock and the broker
 class Host:
     """What the core may ask of this machine."""
 
-    def __init__(self, clock: Clock, at_once: Callable[[told.Check | told.TakeSample], None]) -> None:
-        self._clock, self.at_once = clock, at_once
+    def __init__(
+        self, clock: Clock, place: places.Place, at_once: Callable[[told.Check | told.TakeSample], None]
+    ) -> None:
+        self._clock, self._place, self.at_once = clock, place, at_once
         self._memory = HostMemory()
         self._groups: dict[int, tuple[str, ...]] = {}
+        self._folders: dict[int, str] = {}
 
     def identify(self, pid: int) -> tuple[int | None, int | None]:
         try:
@@ -78,13 +80,23 @@ class Host:
     def has_account(self, uid: int) -> bool:
         return identity.has_account(uid)
 
+    def job_folder(self, uid: int) -> str:
+        """Of a system broker: in the home, which is the user's own and not the broker's to fill."""
+        if self._place.kind != "system":
+            return f"{self._place.state}/jobs/{uid}"
+        if uid not in self._folders:
+            self._folders[uid] = places.system_jobs(identity.home_of(uid), self._place)
+        return self._folders[uid]
+
     def free_memory(self) -> float | None:
         return self._memory.free(self._clock.now())
 
 
 class Server:
-    def __init__(self, home: Home, store: Store, deadline: float, config: Config) -> None:
-        _raise_file_limit()
+    def __init__(
+        self, home: Home | GivenHome, store: Store, deadline: float, config: Config, launching: Launching | None = None
+    ) -> None:
+        files = _raise_file_limit()
         place = home.place
         self._poll = select.epoll()
         self._store, self._home, self._config = store, home, config
@@ -98,12 +110,16 @@ class Server:
         self._sampling = Sampling(self._poll, deadline)
         self._checks: list[int] = []  # revisions for which the sampler was asked to check devices
         self._lock = SafeGpuLock()
-        self._errands = Errands(self._poll, self.log)
-        self._runner = Runner(place.state, self._errands, self._events.append)
+        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one))
+        self._launching = launching
+        start = starter(files) if launching is None else launching.start_agent
+        self._agents = Agents(self._poll, start, host.job_folder, self._events.append, self.log)
+        if launching is not None:
+            self._clients.prove = launching.prove
+            self._poll.register(launching.descriptor, select.EPOLLIN)
         self._hooks = Hooks(self._watch, self.log)
         self._house_kept = time.monotonic()
         self._house_trouble = ""
-        host = Host(self._clock, lambda one: DOES[type(one)](self, one))
         self._core = Core(store, host, self._about(place), config.texts)
         self._carry_out(self._core.load(self._clock.now()))
 
@@ -153,6 +169,8 @@ class Server:
         self._store.shrink()
         for key in self._reaper.look_again():
             self._ended(key, already=True)
+        self._agents.sweep()
+        _reap()
         self._clients.let_in()
         if not self._home.whole and (self._home.deserted or not self._core.busy):
             return True
@@ -185,8 +203,10 @@ class Server:
                 self._clients.ready(descriptor, flags)
             elif descriptor == self._sampling.descriptor:
                 self._answers()
-            elif descriptor == self._errands.descriptor:
-                self._events += self._errands.events()
+            elif self._launching is not None and descriptor == self._launching.descriptor:
+                self._running = self._running and self._launching.ready()
+            elif self._agents.owns(descriptor):
+                self._agents.ready(descriptor, flags)
             elif self._reaper.owns(descriptor):
                 self._ended(self._reaper.ended(descriptor))
             elif self._wakers and descriptor == self._wakers[0].fileno():
@@ -214,9 +234,8 @@ class Server:
     # ---------------------------------------------------------------- what happens
 
     def _ended(self, key: Key, already: bool = False) -> None:
-        code = spawn.reap(key[0])
         if not self._hooks.ended(key):
-            self._events.append(happened.ProcessEnded(key, code, already))
+            self._events.append(happened.ProcessEnded(key, already))
 
     def _signalled(self, numbers: bytes) -> None:
         """SIGHUP: the config file is read again; a wrong one changes nothing and is complained of."""
@@ -251,7 +270,6 @@ class Server:
                 DOES[type(instruction)](self, instruction)
             except Exception:
                 self._complain()
-        self._runner.flush()
         self._hooks.run()
 
     def _send(self, one: told.Send) -> None:
@@ -303,6 +321,7 @@ class Server:
     def _close(self) -> None:
         self._clients.close()
         self._sampling.close()
+        self._agents.close()
         self._core.end(self._clock.now())
         self._hooks.run()
         busy = self._core.busy
@@ -320,12 +339,12 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Unwatch: lambda server, one: server._reaper.forget(one.key),
     told.Alarm: lambda server, one: server._alarms.set(one),
     told.Silence: lambda server, one: server._alarms.drop(one.what, one.id),
-    told.Launch: lambda server, one: server._runner.launch(one),
-    told.ReadEnd: lambda server, one: server._runner.read_end(one),
-    told.Find: lambda server, one: server._runner.tree(one),
-    told.SignalTree: lambda server, one: server._runner.tree(one),
-    told.Remove: lambda server, one: server._runner.remove(one),
-    told.Tidy: lambda server, one: server._runner.tidy(one),
+    told.Launch: lambda server, one: server._agents.give(one),
+    told.ReadEnd: lambda server, one: server._agents.give(one),
+    told.Find: lambda server, one: server._agents.give(one),
+    told.SignalTree: lambda server, one: server._agents.give(one),
+    told.Remove: lambda server, one: server._agents.remove(one),
+    told.Tidy: lambda server, one: server._agents.tidy(one),
     told.Hook: lambda server, one: server._hooks.add(one.command, one.job),
     told.GoOn: lambda server, one: server._clients.go_on(one.event),
     told.WriteLog: lambda server, one: server.log(one.text),
@@ -333,12 +352,21 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
 }
 
 
-def _raise_file_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def _reap() -> None:
+    """Children whose end was told otherwise: samplers, hooks, agents."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _raise_file_limit() -> int:
+    """What it was before, which is what jobs get."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
     except (OSError, ValueError):
         pass
+    return soft
 
 
 def listen_to_signals(server: Server) -> None:

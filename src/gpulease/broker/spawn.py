@@ -1,31 +1,25 @@
-"""Starting a job so that it outlives the broker.
+"""Starting a job so that it outlives the broker and its user's agent.
 
-A job runs below a small shell that notes in a journal when it begins and with which code it ended: whoever is broker
-then learns both. The shell opens the log and enters the folder, so that this happens as the job's user.
+A job runs below a small shell that notes when it begins and with which code it ended (journal.py): whoever is broker
+then learns both.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-import resource
 import signal
 
 from gpulease.errors import GpuleaseError
 from gpulease.execution import check_command
 
-# The broker raises its own limit of open files; a job gets the one that the broker was started with.
-OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-# $1 journal, $2 name of the run, $3 log, $4 folder, then the command. `true` and not `exec` tries the log, since a
-# shell must end at once when a redirection of `exec` fails.
+# $1 note, $2 folder, then the command. `1<>` writes over what is there.
 SCRIPT = (
-    'j=$1 r="$2 $$" l=$3 d=$4; shift 4; echo "$r" >>"$j" || exit 122; '
-    'true >>"$l" || { echo "$r no-log" >>"$j"; exit 125; }; exec >>"$l" 2>&1; '
-    'cd -- "$d" || { echo "$r no-folder" >>"$j"; exit 125; }; '
-    'command -v -- "$1" >/dev/null || { echo "$r no-command" >>"$j"; exit 127; }; '
-    f"ulimit -S -n {OPEN_FILES} 2>/dev/null; "
+    'j=$1 d=$2; shift 2; echo "$$" 1<>"$j" || exit 122; '
+    'cd -- "$d" || { echo "$$ no-folder" 1<>"$j"; exit 125; }; '
+    'command -v -- "$1" >/dev/null || { echo "$$ no-command" 1<>"$j"; exit 127; }; '
     'umask "${GPULEASE_UMASK:-022}" 2>/dev/null; unset GPULEASE_UMASK; '  # the submitter's, not the broker's
-    '"$@"; c=$?; echo "$r $c" >>"$j"; exit $c'
+    '"$@"; c=$?; echo "$$ $c" 1<>"$j"; exit $c'
 )
 SHELL = "/bin/sh"
 # What a shell would do itself, and a job means as a program, if there is one: `exit` would end the shell unnoticed.
@@ -35,58 +29,31 @@ BUILTINS = frozenset(
     typeset ulimit umask unalias unset wait""".split()  # noqa: SIM905  # a list of them takes forty lines
 )
 ENV = "/usr/bin/env"
-
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
 NULL = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-OUT = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_WRONLY, 0) for descriptor in (1, 2)]
-ACTIONS = [NULL, *OUT]
-DEFAULT = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM]
+DEFAULT = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD]
 
 
-def start(words: list[str], environ: dict[str, str], uid: int) -> int:
-    """The pid of a new session that runs `words`; as `uid`, which only root may choose."""
-    if uid == os.geteuid():
-        return os.posix_spawn(SHELL, words, environ, file_actions=ACTIONS, setsid=True, setsigdef=DEFAULT)
-    return _start_as(words, environ, uid)
+def start(words: list[str], environ: dict[str, str], log: int) -> int:
+    """The pid of a new session that runs `words`, with its output to the open file `log`."""
+    output = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
+    return os.posix_spawn(SHELL, words, environ, file_actions=[NULL, *output], setsid=True, setsigdef=DEFAULT)
 
 
-def _start_as(words: list[str], environ: dict[str, str], uid: int) -> int:
-    import pwd
-    import subprocess
-
-    entry = pwd.getpwuid(uid)
-    process = subprocess.Popen(
-        words,
-        env=environ,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        user=uid,
-        group=entry.pw_gid,
-        extra_groups=os.getgrouplist(entry.pw_name, entry.pw_gid),
-    )
-    process.returncode = 0  # reaped by its pid elsewhere; keeps Popen from waiting for it
-    return process.pid
+def open_log(path: str) -> int:
+    """Without waiting for whoever reads a pipe."""
+    descriptor = os.open(path, APPEND | os.O_NONBLOCK, 0o600)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
+    return descriptor
 
 
-def words_for(journal: str, run: str, log: str, cwd: str, command: tuple[str, ...]) -> list[str]:
-    through = (ENV,) if command[0] in BUILTINS and os.path.exists(ENV) else ()
-    return [SHELL, "-c", SCRIPT, "gpulease-job", journal, run, log, cwd, *through, *command]
+def words_for(note: str, cwd: str, command: list[str]) -> list[str]:
+    through = [ENV] if command[0] in BUILTINS and os.path.exists(ENV) else []
+    return [SHELL, "-c", SCRIPT, "gpulease-job", note, cwd, *through, *command]
 
 
-def home(uid: int) -> dict[str, str]:
-    """The variables that say who one is, for a job that runs as another user than the broker."""
-    if uid == os.geteuid():
-        return {}
-    import pwd
-
-    entry = pwd.getpwuid(uid)
-    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name, "SHELL": entry.pw_shell}
-
-
-def why_not(command: tuple[str, ...], environ: dict[str, str], cwd: str) -> str | None:
-    """Why a command cannot be started at all, in a sentence; None when it can, as far as this user sees."""
+def why_not(command: list[str], environ: dict[str, str], cwd: str) -> str | None:
+    """Why a command cannot be started at all, in a sentence; None when it can."""
     program = command[0]
     path = os.path.join(cwd, program) if "/" in program else program
     try:
@@ -94,12 +61,3 @@ def why_not(command: tuple[str, ...], environ: dict[str, str], cwd: str) -> str 
     except GpuleaseError as trouble:
         return trouble.what.replace(path, program)
     return None
-
-
-def reap(pid: int) -> int | None:
-    """The exit code of a child of this process that ended, negative for a signal; None when it is not ours."""
-    try:
-        found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return os.waitstatus_to_exitcode(status) if found else None

@@ -10,13 +10,15 @@ import contextlib
 import fcntl
 import os
 import socket
+import sys
 import time
 
 from gpulease import PROTOCOL, identity, places
 from gpulease.broker.clock import clock_of
 from gpulease.broker.home import Home
-from gpulease.errors import BrokerUnavailable
+from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.stores import sqlite
+from gpulease.stores.disks import network_filesystem
 from gpulease.wire import pack
 
 ENDING = 30.0  # seconds for the broker before to end
@@ -27,7 +29,7 @@ def enter(home: Home, replace: bool) -> None:
     """Become the only broker there. With `replace` one that runs ends first, as by `gpulease stop`."""
     if not replace:
         return _enter(home)
-    places.prepare_both(home.place)
+    home.prepare()
     starting = os.open(os.path.join(home.place.run, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + ENDING
     try:
@@ -115,3 +117,23 @@ def _came_from(path: str, folder: str) -> bool:
     with contextlib.closing(sqlite.SqliteStore(path)) as store:
         moved = store.get("facts", "moved") or {}
     return moved.get("folder") == os.path.join(folder, "jobs")
+
+
+def main() -> int:
+    """For a system broker, as root, before it starts: `UID [--replace]`. Its state is that user's from then on."""
+    place, uid = places.of_kind("system", os.environ), int(sys.argv[1])
+    home = Home(place, uid)
+    try:
+        enter(home, "--replace" in sys.argv)
+        take_over(place, network_filesystem(place.state) is not None)
+        for name in os.listdir(place.state):
+            if name.startswith(STATE):
+                os.chown(place.kept(name), uid, -1, follow_symlinks=False)
+    except GpuleaseError as trouble:
+        print(f"gpulease: {trouble.what}\n{trouble.next_step}", file=sys.stderr, flush=True)
+        return trouble.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,7 +7,8 @@ user.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import signal
+from collections.abc import Mapping
 
 from gpulease import identity
 from gpulease.broker.runs import Root
@@ -23,11 +24,12 @@ class Census:
         for name in os.listdir("/proc"):
             if name.isdecimal() and (seen := identity.family(int(name))) is not None and seen.state not in "ZX":
                 self._processes[int(name)] = seen
-        self._processes.pop(os.getpid(), None)  # the broker is nobody's job, whoever started it
+        for pid in (os.getpid(), os.getppid()):  # agent and broker are nobody's job, whoever started them
+            self._processes.pop(pid, None)
         self._environs: dict[int, bytes] = {}
 
-    def tree(self, root: Root) -> list[int]:
-        """The living ones. Who began before the job is not of it, whatever its pid or session says."""
+    def tree(self, root: Root) -> dict[int, int]:
+        """The living ones, with their start times. Who began before the job is not of it, whatever its session says."""
         born = {
             pid: seen for pid, seen in self._processes.items() if root.since is None or seen.start_time >= root.since
         }
@@ -37,7 +39,7 @@ class Census:
             for pid, seen in born.items()
             if (seen.session == session and _may_be(pid, root)) or self._carries(pid, root)
         }
-        return sorted(_with_children(found, born))
+        return {pid: born[pid].start_time for pid in _with_children(found, born) if _may_be(pid, root)}
 
     def _is_leader(self, root: Root) -> bool:
         """Whether the session is the job's: its pid is not given again while anybody of the session lives."""
@@ -87,9 +89,16 @@ def _environ(pid: int) -> bytes:
         return b""
 
 
-def send(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
+def send(processes: Mapping[int, int], number: int) -> None:
+    """To each that is still the same, and to nobody of the first sessions or of one's own."""
+    for pid, start_time in processes.items():
+        descriptor = identity.pidfd(pid) if pid > 1 and pid != os.getpid() else None
+        if descriptor is None:
+            continue
         try:
-            os.kill(pid, number)
+            if identity.start_time(pid) == start_time:
+                signal.pidfd_send_signal(descriptor, number)
         except (ProcessLookupError, PermissionError):
             continue
+        finally:
+            os.close(descriptor)

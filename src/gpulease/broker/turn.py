@@ -41,6 +41,9 @@ class World(Protocol):
 
     def has_account(self, uid: int) -> bool: ...
 
+    def job_folder(self, uid: int) -> str:
+        """Where logs of a user's jobs lie, and the notes about them: the user's own."""
+
     def free_memory(self) -> float | None:
         """The part of the host's memory that is available."""
 

@@ -26,9 +26,21 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.broker.__main__ import serve
     from gpulease.quantities import parse_seconds
 
-    kind = "system" if arguments.system else "shared" if arguments.shared else "own"
-    serve(kind, -1, None if arguments.idle is None else parse_seconds(arguments.idle), arguments.replace)
+    idle = None if arguments.idle is None else parse_seconds(arguments.idle)
+    if arguments.system:
+        _become_launcher(idle, arguments.replace)
+    from gpulease.broker.__main__ import serve
+
+    serve("shared" if arguments.shared else "own", -1, idle, arguments.replace)
     return 0
+
+
+def _become_launcher(idle: float | None, replace: bool) -> None:
+    """A process that has loaded nothing but what it needs with its privileges."""
+    import os
+    import sys
+
+    rest = [*(["--replace"] if replace else []), *([] if idle is None else ["--idle", str(idle)])]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "gpulease.broker.launcher", *rest])

@@ -17,7 +17,7 @@ from gpulease.planner.holds import Hold, remaining
 from gpulease.planner.limits import limits_of
 from gpulease.planner.line import Line
 from gpulease.planner.policy import Limit, Policy
-from gpulease.planner.reasons import Reason
+from gpulease.planner.reasons import Reason, of_user
 from gpulease.planner.result import Grant, Plan, lease_of
 from gpulease.planner.verdicts import Verdict
 
@@ -40,6 +40,7 @@ __all__ = [
     "forget",
     "lease_of",
     "limits_of",
+    "of_user",
     "plan",
     "recorded",
     "refusal",

@@ -25,6 +25,7 @@ from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, s
 from gpulease.planner.placement import place
 from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key, Queue
+from gpulease.planner.reasons import of_user
 from gpulease.planner.result import Grant, Plan
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
@@ -46,7 +47,7 @@ def plan(
     records: Records | None = None,
     closed: Mapping[str, str] = NOTHING,
 ) -> Plan:
-    """Decide. `views` by UUID; `closed` by kind of request, each with the sentence why none of it starts."""
+    """Decide. `views` by UUID; `closed` by kind of request (or `of_user`), each with the reason why none starts."""
     held = tuple(leases)
     unbelieved = doubted(records or {}, held, now, policy)
     decision = _Decision(tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed)
@@ -99,6 +100,8 @@ class _Decision:
     def force(self) -> None:
         for id in sorted(self.line.forced, key=lambda id: (self.line[id].since, id)):
             waiting = self.line[id]
+            if of_user(waiting.kind, waiting.user) in self.closed:
+                continue
             slots = place(self.board, waiting.kind, waiting.request, forced=True)
             if slots is not None:
                 self.grant(waiting, slots)
@@ -152,7 +155,9 @@ class _Decision:
         return kept is not None
 
     def may_start(self, waiting: Waiting) -> bool:
-        if waiting.kind in self.closed or (waiting.request.not_before or -inf) > self.now:
+        if waiting.kind in self.closed or of_user(waiting.kind, waiting.user) in self.closed:
+            return False
+        if (waiting.request.not_before or -inf) > self.now:
             return False
         return self.ledger.stops(waiting, self.board) is None
 
@@ -203,7 +208,7 @@ class _Decision:
         best: Key | None = None
         for family, queues in families.items():
             steps = room.get(id(family))
-            if steps is None:
+            if steps is None or of_user(family.kind, party.user) in self.closed:
                 continue
             left = self._left(priority, party, family) if self.ledger.limits else UNLIMITED
             if party.user in self.board.unbelieved:

@@ -24,6 +24,11 @@ BUSY = "busy"
 NEVER = (IMPOSSIBLE, OVER_LIMIT)  # waiting does not help
 
 
+def of_user(kind: str, user: str) -> str:
+    """In `closed`: requests of this kind of one user."""
+    return f"{kind} of {user}"
+
+
 class Reason(NamedTuple):
     code: str
     fields: Mapping[str, Value]

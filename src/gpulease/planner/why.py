@@ -16,7 +16,7 @@ from gpulease.planner.holds import Hold, expected_start
 from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import family_of, size_of
 from gpulease.planner.placement import fits_if_unheld
-from gpulease.planner.reasons import Reason, Value
+from gpulease.planner.reasons import Reason, Value, of_user
 
 OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
 
@@ -33,6 +33,9 @@ def why(
     request = waiting.request
     if waiting.blocked is not None:
         return Reason(reasons.BLOCKED, {"text": waiting.blocked})
+    delayed = closed.get(of_user(waiting.kind, waiting.user))
+    if delayed is not None:
+        return Reason(reasons.CLOSED, {"text": delayed})
     if waiting.kind in closed and not waiting.forced:
         return Reason(reasons.CLOSED, {"text": closed[waiting.kind]})
     if not waiting.forced and (request.not_before or -inf) > now:

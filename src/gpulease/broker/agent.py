@@ -1,0 +1,180 @@
+"""A user's agent: a process of that user which starts, watches, signals and reads that user's jobs.
+
+The broker never touches a user's files or processes: it gives orders over a socket pair and hears events. A file server
+that hangs stops its user's agent alone. An agent ends with its broker, its jobs do not; the next one finds them again.
+`python -P -m gpulease.broker.agent DESCRIPTOR FILES [--login]`: FILES is the limit of open files that jobs get.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+
+from gpulease import identity
+from gpulease.broker import log_limit, runner
+from gpulease.broker.events import Event, Found, Launched, RunEnded
+from gpulease.broker.orders import LARGEST, packed
+from gpulease.broker.runner import Order
+from gpulease.wire import Unpacker, pack
+
+READ = 1 << 18
+LOOK_AT_LOGS = 1.0  # seconds
+Run = tuple[int, int]  # id of a job, and which run of it
+
+
+class Agent:
+    def __init__(self, link: socket.socket, login: dict[str, str]) -> None:
+        self._link, self._login = link, login
+        self._lock = -1
+        self._unpacker = Unpacker(LARGEST)
+        self._children: dict[int, Run] = {}
+        self._found: dict[int, Run] = {}  # shells of a former agent, by a descriptor of each
+        self._logs: dict[Run, tuple[str, int]] = {}  # that are limited
+        self._logs_due = 0.0
+        self._poll = select.poll()
+        self._poll.register(link, select.POLLIN)
+        self._woken, waker = socket.socketpair()
+        for end in (self._woken, waker):
+            end.setblocking(False)
+        self._poll.register(self._woken, select.POLLIN)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Until the broker is gone, or has no more use for it."""
+        orders: list[Order] | None = []
+        while orders is not None:
+            self._carry_out(orders)
+            for descriptor, _ in self._poll.poll(LOOK_AT_LOGS * 1000 if self._logs else None):
+                if descriptor in self._found:
+                    self._tell([self._gone(descriptor)])
+            self._reap()
+            self._cut_logs()
+            orders = self._orders()
+
+    def _orders(self) -> list[Order] | None:
+        try:
+            data = self._link.recv(READ, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        return self._unpacker.feed(data) if data else None
+
+    def _carry_out(self, orders: list[Order]) -> None:
+        looks = [order for order in orders if order["do"] in ("find", "signal")]
+        for order in orders:
+            if order["do"] == "begin":
+                self._lock = _alone(order["folder"])
+            elif order["do"] == "launch":
+                self._tell([self._launch(order)])
+            elif order["do"] == "read-end":
+                self._tell([runner.read_end(order)])
+            elif order["do"] == "remove":
+                runner.remove(order)
+            elif order["do"] == "tidy":
+                runner.tidy(order)
+        if looks:
+            seen = zip(looks, runner.look_at_trees(looks), strict=True)
+            self._tell([self._adopted(order, event) for order, event in seen])
+
+    def _launch(self, order: Order) -> Event:
+        told = runner.launch(order, self._login)
+        if isinstance(told, Launched):
+            self._children[told.pid] = (told.id, told.run)
+            self._limit_log(order)
+        return told
+
+    def _adopted(self, order: Order, event: Event) -> Event:
+        if isinstance(event, Found) and event.alive and event.pid is not None:
+            run = (event.id, event.run)
+            descriptor = identity.pidfd(event.pid)
+            if descriptor is None:
+                return event._replace(alive=False, start_time=None)
+            if run in self._children.values():
+                os.close(descriptor)
+                return event
+            self._poll.register(descriptor, select.POLLIN)
+            self._found[descriptor] = run
+            self._limit_log(order)
+        return event
+
+    def _limit_log(self, order: Order) -> None:
+        if order["log_limit"] is not None:
+            self._logs[order["id"], order["run"]] = (order["log"], order["log_limit"])
+
+    # ---------------------------------------------------------------- ends
+
+    def _gone(self, descriptor: int) -> Event:
+        run = self._found.pop(descriptor)
+        self._poll.unregister(descriptor)
+        os.close(descriptor)
+        return self._ended(run, None)
+
+    def _reap(self) -> None:
+        try:
+            self._woken.recv(READ)
+        except BlockingIOError:
+            return
+        ended: list[Event] = []
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid in self._children:
+                ended.append(self._ended(self._children.pop(pid), os.waitstatus_to_exitcode(status)))
+        self._tell(ended)
+
+    def _ended(self, run: Run, code: int | None) -> Event:
+        self._logs.pop(run, None)
+        return RunEnded(*run, code)
+
+    def _cut_logs(self) -> None:
+        now = time.monotonic()
+        if now >= self._logs_due:
+            self._logs_due = now + LOOK_AT_LOGS
+            for path, limit in self._logs.values():
+                log_limit.cut(path, limit)
+
+    def _tell(self, events: list[Event]) -> None:
+        for event in events:
+            self._link.sendall(packed(event))
+
+
+def _alone(folder: str) -> int:
+    """Once no other agent works in the folder: one whose broker died may still be starting what it was told to."""
+    os.makedirs(folder, 0o700, exist_ok=True)
+    descriptor = os.open(os.path.join(folder, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def login_variables() -> dict[str, str]:
+    entry = pwd.getpwuid(os.getuid())
+    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name, "SHELL": entry.pw_shell}
+
+
+def main() -> int:
+    os.umask(0o077)
+    files, hard = int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    with socket.socket(fileno=int(sys.argv[1])) as link:
+        link.set_inheritable(False)
+        try:
+            Agent(link, login_variables() if "--login" in sys.argv else {}).serve()
+        except (BrokenPipeError, ConnectionResetError):
+            return 0
+        except OSError as trouble:
+            where = f"{trouble.strerror}: {trouble.filename}" if trouble.filename else trouble.strerror
+            link.sendall(pack({"refused": where, "passing": trouble.errno in runner.SHORTAGES}))
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

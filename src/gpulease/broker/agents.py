@@ -1,0 +1,183 @@
+"""The broker's side of the users' agents: one for each user who has jobs, started at need, let go when idle.
+
+Orders are sent as they come. What an agent says is believed about runs that it was given, and about nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from gpulease.broker.events import AgentLost, Event, Launched, LaunchFailed
+from gpulease.broker.instructions import Find, Launch, ReadEnd, Remove, SignalTree, Tidy
+from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event
+from gpulease.errors import GpuleaseError
+from gpulease.wire import Message, Unpacker, pack
+
+READ = 1 << 16
+IDLE = 60.0  # seconds that an agent without a run is kept
+Run = tuple[int, int]
+
+
+class AgentLink:
+    """The connection to one agent."""
+
+    def __init__(self, uid: int, ours: socket.socket) -> None:
+        self.uid, self.socket = uid, ours
+        self.unpacker = Unpacker(LARGEST_EVENT)
+        self.outgoing = bytearray()
+        self.runs: set[Run] = set()
+        self.launching: set[Run] = set()
+        self.refused: tuple[str, bool] | None = None  # why there is no agent, and whether that may pass
+        self.used = time.monotonic()
+
+
+class Agents:
+    def __init__(
+        self,
+        poll: select.epoll,
+        start: Callable[[int, socket.socket], None],
+        folder: Callable[[int], str],
+        happened: Callable[[Event], None],
+        log: Callable[[str], None],
+    ) -> None:
+        """`start` gives the other end of a socket pair to an agent of a user, or raises OSError."""
+        self._poll, self._start, self._folder, self._happened, self._log = poll, start, folder, happened, log
+        self._links: dict[int, AgentLink] = {}
+        self._by_descriptor: dict[int, AgentLink] = {}
+
+    def give(self, one: Launch | ReadEnd | Find | SignalTree) -> None:
+        link, run = self._link(one.job.uid), (one.job.id, one.job.run)
+        link.runs.add(run)
+        if isinstance(one, Launch):
+            link.launching.add(run)
+        self._send(link, order(one))
+
+    def remove(self, one: Remove) -> None:
+        self._send(self._link(one.uid), {"do": "remove", "logs": one.logs})
+
+    def tidy(self, one: Tidy) -> None:
+        """Only where an agent is: the next one is told again."""
+        link = self._links.get(one.uid)
+        if link is not None:
+            link.runs = {run for run in link.runs if "{}.{}".format(*run) in one.kept}
+            self._send(link, {"do": "tidy", "folder": one.folder, "kept": one.kept})
+
+    def owns(self, descriptor: int) -> bool:
+        return descriptor in self._by_descriptor
+
+    def ready(self, descriptor: int, flags: int) -> None:
+        link = self._by_descriptor[descriptor]
+        if flags & select.EPOLLOUT:
+            self._flush(link)
+        if flags & ~select.EPOLLOUT:
+            self._read(link)
+
+    def sweep(self) -> None:
+        """Let go who had nothing to do for a while."""
+        due = time.monotonic() - IDLE
+        for link in [one for one in self._links.values() if not one.runs and one.used < due]:
+            self._forget(link)
+
+    def close(self) -> None:
+        for link in list(self._links.values()):
+            self._forget(link)
+
+    # ---------------------------------------------------------------- one agent
+
+    def _link(self, uid: int) -> AgentLink:
+        link = self._links.get(uid)
+        if link is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            ours.setblocking(False)
+            link = self._links[uid] = self._by_descriptor[ours.fileno()] = AgentLink(uid, ours)
+            self._poll.register(ours.fileno(), select.EPOLLIN)
+            with theirs:
+                try:
+                    self._start(uid, theirs)
+                except OSError as trouble:
+                    link.refused = (f"no process could be started for it: {trouble.strerror}", True)
+            self._send(link, {"do": "begin", "folder": self._folder(uid)})
+        return link
+
+    def _send(self, link: AgentLink, message: Message) -> None:
+        link.used = time.monotonic()
+        link.outgoing += pack(message, LARGEST)
+        self._flush(link)
+
+    def _flush(self, link: AgentLink) -> None:
+        try:
+            while link.outgoing:
+                del link.outgoing[: link.socket.send(link.outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            link.outgoing.clear()  # its end is read below
+        if link.socket.fileno() in self._by_descriptor:
+            self._poll.modify(link.socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.outgoing else 0))
+
+    def _read(self, link: AgentLink) -> None:
+        try:
+            data = link.socket.recv(READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            return self._lost(link)
+        try:
+            for message in link.unpacker.feed(data):
+                self._heard(link, message)
+        except GpuleaseError as trouble:
+            self._log(f"the agent of user {link.uid} is let go: {trouble.what}")
+            self._lost(link)
+
+    def _heard(self, link: AgentLink, message: Message) -> None:
+        if isinstance(message.get("refused"), str):
+            link.refused = (message["refused"][:1000], bool(message.get("passing")))
+            return
+        event = read_event(message)
+        run: Run = event[:2]  # type: ignore[assignment]  # every event of an agent begins so
+        if run in link.runs:
+            if isinstance(event, (Launched, LaunchFailed)):
+                link.launching.discard(run)
+            self._happened(event)
+
+    def _lost(self, link: AgentLink) -> None:
+        """What was not begun for want of an agent has failed. What became of the other runs the next one finds."""
+        self._forget(link)
+        if link.refused is not None:
+            self._log(f"no agent for user {link.uid}: {link.refused[0]}")
+            for run in sorted(link.launching):
+                self._happened(LaunchFailed(*run, *link.refused))
+        self._happened(AgentLost(link.uid))
+
+    def _forget(self, link: AgentLink) -> None:
+        del self._by_descriptor[link.socket.fileno()]
+        del self._links[link.uid]
+        self._poll.unregister(link.socket.fileno())
+        link.socket.close()
+
+
+def starter(files: int) -> Callable[[int, socket.socket], None]:
+    """Agents of the broker's own user, as its children; `files` is the limit of open files that jobs get."""
+
+    def start(uid: int, theirs: socket.socket) -> None:
+        if uid != os.geteuid():
+            raise PermissionError(1, "only a system broker runs jobs of other users")
+        words = [sys.executable, "-P", "-m", "gpulease.broker.agent", str(theirs.fileno()), str(files)]
+        subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        ).returncode = 0  # its end is read from its socket; keeps Popen from waiting for it
+
+    return start

@@ -1,0 +1,289 @@
+"""The one process of a system broker with privileges: it reads no stranger's message, and starts whatever needs a user.
+
+It makes the folders and the socket, starts the broker as the user `gpulease`, and then does three things at the
+broker's word, after checks of its own: it proves who is at the other end of a connection, starts an agent for a user
+who was proven, and signals a process of such a user. Whatever the broker says, it runs no command but the agent, acts
+for nobody whom the kernel did not name, and for root only where the administrator said so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from typing import Any, NoReturn
+
+from gpulease import identity, places
+from gpulease.broker import kernel
+from gpulease.broker.home import Home
+from gpulease.broker.service import LauncherConfig, notify_ready
+from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted
+
+ACCOUNT = "gpulease"
+PAM_SERVICE = "gpulease"
+MOST = 1 << 16  # bytes of an instruction
+PATIENCE = 3.0  # seconds for a broker before this one to end
+SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
+NO_LOGIN = ("nologin", "false", "true", "sync", "halt", "shutdown")
+KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+NAMESPACES = ("mnt", "pid", "user", "net", "ipc")
+
+
+class Launcher:
+    def __init__(self, link: socket.socket, bound: str, known: str, root_jobs: bool) -> None:
+        self._link, self._bound, self._known, self._root_jobs = link, bound, known, root_jobs
+        self._proven = _read_known(known)
+
+    def serve(self) -> None:
+        """Until the broker is gone."""
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(self._link, MOST, 1)
+            if not data:
+                return
+            try:
+                self._obey(json.loads(data), descriptors)
+            except (ValueError, KeyError, TypeError, OSError) as trouble:
+                print(f"gpulease launcher: refused: {trouble!r}", file=sys.stderr, flush=True)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+    def _obey(self, told: dict[str, Any], descriptors: list[int]) -> None:
+        if told["do"] == "ready":
+            notify_ready()
+        elif told["do"] == "prove":
+            refused = self._prove(descriptors[0])
+            self._link.send(json.dumps({"refused": refused}).encode())
+        elif told["do"] == "agent":
+            self._start_agent(int(told["uid"]), descriptors[0])
+        elif told["do"] == "signal":
+            self._signal(int(told["uid"]), int(told["pid"]), int(told["start"]), int(told["number"]))
+
+    # ---------------------------------------------------------------- who somebody is
+
+    def _prove(self, descriptor: int) -> str | None:
+        """Remember whose connection it is; or why nothing may be run for it."""
+        with socket.socket(fileno=os.dup(descriptor)) as connected:
+            if connected.family != socket.AF_UNIX or connected.getsockname() != self._bound:
+                return "It did not come through the broker's socket."
+            pid, uid, gid = identity.peer(connected)
+        refused = self._refusal(uid) or _leaves_sandbox(pid, uid, gid)
+        if refused is None and uid not in self._proven:
+            with open(self._known, "a") as file:
+                file.write(f"{uid}\n")
+            self._proven.add(uid)
+        return refused
+
+    def _refusal(self, uid: int) -> str | None:
+        if uid == 0 and not self._root_jobs:
+            return "Root's jobs are not run (root-jobs is off); queue it as the user it is for."
+        return None
+
+    def _permitted(self, uid: int) -> bool:
+        return uid in self._proven and self._refusal(uid) is None
+
+    # ---------------------------------------------------------------- acting for a user
+
+    def _start_agent(self, uid: int, link: int) -> None:
+        try:
+            if not self._permitted(uid):
+                raise PermissionError(1, f"user {uid} has not come to this broker yet; run any gpulease command as it")
+            if os.fork() == 0:
+                _become_agent(uid, link)
+        except OSError as trouble:
+            _tell(link, trouble.strerror or str(trouble), not isinstance(trouble, PermissionError))
+
+    def _signal(self, uid: int, pid: int, start: int, number: int) -> None:
+        """Only if it is that process still, and that user's."""
+        if not self._permitted(uid) or number not in SIGNALS or pid <= 1:
+            raise ValueError("no such signal to such a process")
+        descriptor = os.pidfd_open(pid)
+        try:
+            if identity.start_time(pid) == start and identity.user_of(pid) == uid:
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def _read_known(path: str) -> set[int]:
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        return {int(line) for line in file if line.strip().isdecimal()}
+    return set()
+
+
+def _leaves_sandbox(pid: int, uid: int, gid: int) -> str | None:
+    """Why a job of this process would be freer than the process itself; None where it would not."""
+    theirs, ours = kernel.status(pid), kernel.status(os.getpid())
+    if int(theirs["NoNewPrivs"]) > int(ours["NoNewPrivs"]) or int(theirs["Seccomp"]) > int(ours["Seccomp"]):
+        return "It comes from a sandbox (no_new_privs or seccomp), which its jobs would leave."
+    held = "CapEff" if uid == 0 else "CapBnd"
+    if int(ours["CapBnd"], 16) & ~int(theirs[held], 16):
+        return "It has fewer capabilities than its jobs would have."
+    os.setegid(gid)
+    os.seteuid(uid)  # what it may see of itself
+    try:
+        inside = [os.readlink(f"/proc/{pid}/ns/{name}") for name in NAMESPACES]
+    except OSError:
+        return "The namespaces that it runs in cannot be read."
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+    if inside != [os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES]:
+        return "It comes from a container or another namespace, which its jobs would leave."
+    return None
+
+
+def _become_agent(uid: int, link: int) -> NoReturn:
+    """In a child: this user, with PAM's limits, and then the agent. Never returns."""
+    try:
+        entry = pwd.getpwuid(uid)
+        if os.path.basename(entry.pw_shell) in NO_LOGIN and uid != 0:
+            raise PermissionError(1, f"the account {entry.pw_name} may not log in ({entry.pw_shell})")
+        _open_session(entry.pw_name)
+        os.chdir("/")
+        os.setsid()
+        os.setgroups(os.getgrouplist(entry.pw_name, entry.pw_gid))
+        os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+        os.setresuid(uid, uid, uid)
+        kernel.join_new_keyring()
+        os.set_inheritable(link, True)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        words = [sys.executable, "-P", "-m", "gpulease.broker.agent", str(link), str(files), "--login"]
+        os.execve(words[0], words, _environ())
+    except PermissionError as trouble:
+        _tell(link, trouble.strerror or str(trouble), False)
+    except KeyError:
+        _tell(link, f"user {uid} has no account", False)
+    except BaseException as trouble:
+        _tell(link, str(trouble), True)
+    os._exit(1)
+
+
+def _open_session(user: str) -> None:
+    """The account must be in order, and its limits are set for this process and all that it starts."""
+    import pamela
+
+    try:
+        pamela.check_account(user, service=PAM_SERVICE)
+        pamela.open_session(user, service=PAM_SERVICE)
+    except pamela.PAMError as trouble:
+        raise PermissionError(1, f"PAM refuses the account {user}: {trouble.message}") from None
+
+
+def _tell(link: int, why: str, passing: bool) -> None:
+    """To the broker, in an agent's place: a length of four bytes, then JSON, as gpulease.wire has it."""
+    body = json.dumps({"refused": why, "passing": passing}).encode()
+    with contextlib.suppress(OSError):
+        os.write(link, struct.pack(">I", len(body)) + body)
+
+
+def _environ() -> dict[str, str]:
+    return {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+
+
+# -------------------------------------------------------------------- beginning
+
+
+def main() -> int:
+    try:
+        return _main(sys.argv[1:])
+    except GpuleaseError as trouble:
+        print(f"gpulease: {trouble.what}\n{trouble.next_step}", file=sys.stderr, flush=True)
+        return trouble.exit_code
+
+
+def _main(words: list[str]) -> int:
+    """Make what the broker needs, start it, and obey it; its exit code is ours."""
+    os.chdir("/")
+    account, config = _account(), LauncherConfig.read(os.environ)
+    home = Home(places.of_kind("system", os.environ), account.pw_uid, config.group)
+    kernel.join_new_keyring()  # what is in root's own is nobody else's
+    _take_over(home.place, account.pw_uid, "--replace" in words)
+    _enter(home)
+    known = f"{home.place.state}-launcher"  # what the launcher knows is not the broker's to change
+    places.prepare(known, everyone=False)
+    with home.listen() as listener:
+        bound = listener.getsockname()
+        broker, link = _start_broker(account, home, listener, words)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: broker.send_signal(number))
+    signal.signal(signal.SIGCHLD, lambda number, frame: _reap(broker.pid))
+    kernel.keep_capabilities("SETUID", "SETGID", "KILL", "SYS_RESOURCE", "AUDIT_WRITE", "DAC_READ_SEARCH")
+    Launcher(link, bound, os.path.join(known, "users"), config.root_jobs).serve()
+    return broker.wait()
+
+
+def _enter(home: Home) -> None:
+    """A broker whose launcher was killed is about to end."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return home.enter()
+        except BrokerUnavailable as trouble:
+            if not trouble.fields.get("serving") or time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def _take_over(place: places.Place, uid: int, replace: bool) -> None:
+    """From a broker that runs, or from where earlier versions kept state: by a process of its own, before all else."""
+    if replace or os.path.exists(os.path.join(place.run, "state.db")):
+        words = [sys.executable, "-P", "-m", "gpulease.broker.takeover", str(uid), *(["--replace"] if replace else [])]
+        if subprocess.run(words, stdin=subprocess.DEVNULL, cwd="/").returncode:
+            raise BrokerUnavailable(f"What is in {place.run!r} could not be taken over.", "See above.")
+
+
+def _start_broker(
+    account: pwd.struct_passwd, home: Home, listener: socket.socket, words: list[str]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """As its own user; leaving root's takes all capabilities from it. It keeps the locks if the launcher dies first."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    given = (listener.fileno(), theirs.fileno())
+    rest = [word for word in words if word != "--replace"]
+    with theirs:
+        broker = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gpulease.broker", "--system", "--given", *map(str, given), *rest],
+            cwd="/", pass_fds=(*given, *home.descriptors), user=account.pw_uid, group=account.pw_gid,
+            extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
+            env={**os.environ, "HOME": home.place.state, "USER": ACCOUNT, "LOGNAME": ACCOUNT, "NOTIFY_SOCKET": ""},
+        )  # fmt: skip
+    return broker, ours
+
+
+def _reap(broker: int) -> None:
+    """Agents that ended; how the broker ended is asked for at the end."""
+    with contextlib.suppress(ChildProcessError):
+        while (seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and seen.si_pid != broker:
+            os.waitpid(seen.si_pid, os.WNOHANG)
+
+
+def _account() -> pwd.struct_passwd:
+    if os.geteuid() != 0:
+        raise NotPermitted("Only root may run the system's broker.", "Use --shared instead.")
+    try:
+        import pamela  # noqa: F401
+
+        return pwd.getpwnam(ACCOUNT)
+    except ImportError:
+        step = "Install gpulease[system] instead of gpulease; see docs/how-to/install.md."
+        raise BrokerUnavailable("PAM cannot be asked about accounts: `pamela` is not installed.", step) from None
+    except KeyError:
+        step = "Run `gpulease install --system`, or `useradd --system gpulease`."
+        raise BrokerUnavailable(f"There is no user {ACCOUNT!r} for the system's broker to run as.", step) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

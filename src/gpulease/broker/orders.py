@@ -1,0 +1,112 @@
+"""What broker and agents say to each other: orders one way, events the other. A stranger may be at the other end.
+
+An agent is a process of its user, who may do with it whatever they like: what it says is checked, and is only ever
+about its own user's runs (agents.py).
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Callable
+from typing import Any
+
+from gpulease.broker.events import EndRead, Event, Found, Launched, LaunchFailed, RunEnded, TreeSeen
+from gpulease.broker.instructions import Find, Launch, ReadEnd, SignalTree
+from gpulease.broker.runs import Fate
+from gpulease.errors import ProtocolError
+from gpulease.wire import Message, pack
+
+LARGEST = 64 << 20  # bytes of one order: a command and its environment
+LARGEST_EVENT = 1 << 16
+LONGEST = 1000  # letters of a sentence
+MOST = 1 << 53
+
+
+def order(one: Launch | ReadEnd | Find | SignalTree) -> Message:
+    """All that an agent needs to know of a run."""
+    job = one.job
+    common = {"id": job.id, "run": job.run, "log": job.log, "log_limit": one.place.log_limit, "note": one.place.note}
+    if isinstance(one, Launch):
+        said: Message = {"cwd": job.cwd, "command": job.command, "environment": one.environment, "given": one.given}
+        return {"do": "launch", **common, **said}
+    if isinstance(one, ReadEnd):
+        said = {"cwd": job.cwd, "command": job.command, "environment": one.environment, "code": one.code}
+        return {
+            "do": "read-end",
+            **common,
+            **said,
+            "former": one.place.former,
+            "pid": job.pid,
+            "log_begin": job.log_begin,
+        }
+    if isinstance(one, Find):
+        return {"do": "find", **common, "former": one.place.former, "root": one.root}
+    return {"do": "signal", **common, "root": one.root, "signals": one.signals, "every": one.every}
+
+
+# -------------------------------------------------------------------- events
+
+
+def packed(event: Event) -> bytes:
+    return pack({"event": type(event).__name__, "fields": event}, LARGEST_EVENT)
+
+
+def read_event(message: Message) -> Event:
+    """The event that an agent tells of; raises ProtocolError for anything else."""
+    kind, fields = message.get("event"), message.get("fields")
+    shape = SHAPES.get(kind) if isinstance(kind, str) else None
+    if shape is None or not isinstance(fields, list) or len(fields) != len(shape[1]):
+        raise ProtocolError("An agent said what makes no sense.")
+    make, checks = shape
+    event: Event = make(*(check(value) for check, value in zip(checks, fields, strict=True)))
+    return event
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ProtocolError("An agent gave no number.")
+    return value
+
+
+def _pid(value: object) -> int:
+    if _number(value) <= 1:
+        raise ProtocolError("An agent named a process that is no job's.")
+    return _number(value)
+
+
+def _code(value: object) -> int:
+    if type(value) is not int or not -signals.NSIG <= value <= 255:
+        raise ProtocolError("An agent gave no exit code.")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ProtocolError("An agent gave neither true nor false.")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ProtocolError("An agent gave no text.")
+    return value[:LONGEST]
+
+
+def _fate(value: object) -> Fate:
+    if not isinstance(value, list) or len(value) != 3:
+        raise ProtocolError("An agent gave no end of a run.")
+    return Fate(_or_none(_pid)(value[0]), _or_none(_code)(value[1]), _or_none(_text)(value[2]))
+
+
+def _or_none(check: Callable[[object], Any]) -> Callable[[object], Any]:
+    return lambda value: None if value is None else check(value)
+
+
+SHAPES: dict[str, tuple[Callable[..., Any], tuple[Callable[[object], Any], ...]]] = {
+    "Launched": (Launched, (_number, _number, _pid, _or_none(_number), _number)),
+    "LaunchFailed": (LaunchFailed, (_number, _number, _text, _flag)),
+    "RunEnded": (RunEnded, (_number, _number, _or_none(_code))),
+    "Found": (Found, (_number, _number, _fate, _or_none(_pid), _or_none(_number), _flag)),
+    "EndRead": (EndRead, (_number, _number, _fate, _flag, _or_none(_text))),
+    "TreeSeen": (TreeSeen, (_number, _number, _number)),
+}
