@@ -94,10 +94,14 @@ def _unusual(names: tuple[str, ...], values: tuple[Any, ...], usual: tuple[Any, 
     return {name: value for name, value, default in rows if value is not default and value != default}
 
 
+def read_request(stored: dict[str, Any]) -> Request:
+    request: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
+    return Request(**{name: value for name, value in request.items() if name in Request._fields})
+
+
 def read(stored: dict[str, Any]) -> Job:
     fields = {name: value for name, value in stored.items() if name in Job._fields}
-    request: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored["request"].items()}
-    fields["request"] = Request(**{name: value for name, value in request.items() if name in Request._fields})
+    fields["request"] = read_request(stored["request"])
     fields["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))
     for name in ("command", "after", "devices", "met"):
         fields[name] = tuple(stored.get(name, ()))

@@ -102,3 +102,33 @@ def test_a_request_costs_less_than_a_kilobyte() -> None:
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size / 20_000 < 1024
+
+
+def test_a_line_that_is_filled_at_once_is_the_same_as_one_that_was_added_to() -> None:
+    chance = random.Random(7)
+    requests = [Request(priority=p, gpus=g, duration=d) for p in (4, 5) for g in (1, 2) for d in (None, 60.0, 1e5)]
+    requests.append(Request(not_before=99.0))
+    many = [
+        Waiting(
+            f"J{at}", chance.choice(requests), f"user{at % 3}", at % 3, chance.random() * 900, kind="job",
+            place=chance.choice((None, None, 5.5)), forced=at % 40 == 0, blocked=None if at % 9 else "It waits.",
+        )
+        for at in range(1500)
+    ]  # fmt: skip
+    filled, added = Line(), Line()
+    for line in (filled, added):
+        line.add(Waiting("L1", requests[0], "user1", 1, 450.0))
+    filled.fill(many)
+    for one in many:
+        added.add(one)
+    assert [one.id for one in filled.front(2000)] == [one.id for one in added.front(2000)]
+    assert (filled.wide, len(filled)) == (added.wide, len(added))
+    for priority, tier in added.tiers.items():
+        assert (filled.tiers[priority].counts, filled.tiers[priority].least) == (tier.counts, tier.least)
+        assert list(filled.tiers[priority].oldest) == list(tier.oldest)
+        for party, families in tier.parties.items():
+            for family, queues in families.items():
+                assert list(filled.tiers[priority].parties[party][family].deadline) == list(queues.deadline)
+    for one in many:
+        filled.remove(one.id)
+    assert len(filled) == 1

@@ -308,6 +308,11 @@ class State:
         """In the line `not_before` is in the broker's time; who asked meant the wall clock."""
         self._put_in_line(_sooner(waiting, self.wall_ahead))
 
+    def fill_line(self, many: list[Waiting]) -> None:
+        """When the broker starts: those that may start at any time."""
+        self.line.fill(many)
+        self.changes.revision += 1
+
     def step_clock(self, wall_ahead: float) -> None:
         """The wall clock was set: what is to start at a time of it starts earlier or later. Nothing else moves."""
         step = wall_ahead - self.wall_ahead

@@ -11,8 +11,9 @@ from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
 from gpulease.broker.turn import Turn
-from gpulease.job import Job
+from gpulease.model import Request, Waiting
 from gpulease.planner import Spent
+from gpulease.stores.base import Document
 
 FIRST_PRUNING = 10.0  # seconds, in which what waits for the broker is served
 CHUNK = 5000  # jobs that are read from the store at a time
@@ -92,21 +93,44 @@ def _load_jobs(turn: Turn) -> None:
         for token, numbers in known.get("batches", {}).items()
     }
     state.restore(state.batches, batches)
-    running = list(_stored(turn, jobs.RUNNING))
+    running = list(map(jobs.read, _stored(turn, jobs.RUNNING)))
     for job in running:
         state.change_job(job, job)
-    for job in _stored(turn, ("waiting",)):
-        job_life.join(turn, job)
+    _join_waiting(turn)
     for job in running:
         job_ends.recover(turn, job)
 
 
-def _stored(turn: Turn, states: tuple[str, ...]) -> Iterator[Job]:
+def _join_waiting(turn: Turn) -> None:
+    """Into the line. Most have no more about them than a request that many others have too."""
+    plain: list[Waiting] = []
+    requests: dict[str, Request] = {}
+    for stored in _stored(turn, ("waiting",)):
+        if "after" in stored or "not_before" in stored["request"]:
+            job_life.join(turn, jobs.read(stored))
+        else:
+            plain.append(_plain(turn, stored, requests))
+    turn.state.fill_line(plain)
+    lease_life.look_again(turn)
+
+
+def _plain(turn: Turn, stored: Document, requests: dict[str, Request]) -> Waiting:
+    asked = repr(stored["request"])
+    request = requests.get(asked)
+    if request is None:
+        request = requests[asked] = jobs.read_request(stored["request"])
+    groups, place, forced = turn.world.groups_of(stored["uid"]), stored.get("place"), stored.get("forced", False)
+    return Waiting(
+        f"J{stored['id']}", request, stored["user"], stored["uid"], stored["added"], groups, "job", place, None, forced
+    )
+
+
+def _stored(turn: Turn, states: tuple[str, ...]) -> Iterator[Document]:
     """Jobs from the store, a chunk at a time: there may be a hundred thousand."""
     first = 0
     while True:
         found = turn.state.store.jobs(states, ids=[(first, 1 << 62)], most=CHUNK)
-        yield from map(jobs.read, found)
+        yield from found
         if len(found) < CHUNK:
             return
         first = found[-1]["id"] + 1

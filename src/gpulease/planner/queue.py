@@ -113,6 +113,17 @@ class Queue:
         if len(block.keys) > 2 * BLOCK:
             self._split(at)
 
+    def extend(self, many: list[tuple[Key, Entry]]) -> None:
+        """Several, in order; quicker than one by one where they come behind all others."""
+        if self.blocks and many and many[0][0] <= self.blocks[-1].keys[-1]:
+            for key, entry in many:
+                self.add(key, entry)
+            return
+        for at in range(0, len(many), BLOCK):
+            keys, entries = map(list, zip(*many[at : at + BLOCK], strict=True))
+            self.blocks.append(Block(keys, entries))
+            self.firsts.append(keys[0])
+
     def _split(self, at: int) -> None:
         old = self.blocks[at]
         halves = Block(old.keys[:BLOCK], old.entries[:BLOCK]), Block(old.keys[BLOCK:], old.entries[BLOCK:])
