@@ -17,6 +17,7 @@ KINDS = ("run", "get", "shell", "acquire", "reservation", "pool")
 MOST_GPUS = 1024
 TEXT = 1000  # characters of a note or a name
 LIST = 1024  # entries of a list
+WORDS_AT_ONCE = 100_000  # of the commands of one message
 
 Message = dict[str, Any]
 
@@ -92,6 +93,8 @@ WORDS = {
     "int": "a whole number that is not too large",
     "seconds": "a number of seconds that is not too large",
     "bool": "true or false",
+    "commands": f"at most {WORDS_AT_ONCE} words in one message, and the rest in others",
+    "each": f"at most {WORDS_AT_ONCE} in one message, and the rest in others",
 }
 
 
@@ -108,16 +111,25 @@ def _is_list(value: object) -> bool:
 
 
 def _is_commands(value: object) -> bool:
-    """A list of commands, each a list of words."""
-    return isinstance(value, list) and all(
+    """A list of commands, each a list of words. Their number is looked at first: each costs more than its bytes."""
+    if not isinstance(value, list) or len(value) > WORDS_AT_ONCE:
+        return False
+    if sum(len(words) for words in value if isinstance(words, list)) > WORDS_AT_ONCE:
+        return False
+    return all(
         isinstance(words, list) and 0 < len(words) <= 10_000 and {str}.issuperset(map(type, words)) for words in value
     )
 
 
 def _is_each(value: object) -> bool:
     """A list with the texts of each command that are its own."""
-    return isinstance(value, list) and all(
-        isinstance(texts, dict) and len(texts) <= 8 and {str}.issuperset(map(type, texts.values())) for texts in value
+    return (
+        isinstance(value, list)
+        and len(value) <= WORDS_AT_ONCE
+        and all(
+            isinstance(texts, dict) and len(texts) <= 8 and {str}.issuperset(map(type, texts.values()))
+            for texts in value
+        )
     )
 
 

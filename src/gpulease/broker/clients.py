@@ -8,6 +8,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from gpulease.broker.connection import MOST_UNREAD, Connection
 from gpulease.broker.events import Drained, Event, Left, Received
@@ -21,6 +22,8 @@ MOST_CONNECTIONS = 1024  # of one user
 MOST_INCOMING = 64 << 20  # bytes of one user's messages that were not handled yet
 MOST_OUTGOING = 64 << 20  # bytes of answers that one user's clients did not read yet
 PARTIAL = 10.0  # seconds for a message that has begun to be complete
+MUCH_INCOMING = 4 << 20  # from here on, one user's messages are read only as they are handled
+RESUMED = 4  # connections of one user that are read again at a time
 READ = 1 << 15
 RESERVE = 64  # descriptors that are kept for what connections ask for: pidfds, files, processes
 COMPLAINTS = 60.0  # seconds between two lines in the log about that
@@ -29,10 +32,11 @@ COMPLAINTS = 60.0  # seconds between two lines in the log about that
 class Costs:
     """What one user's connections hold."""
 
-    __slots__ = ("connections", "incoming", "outgoing")
+    __slots__ = ("connections", "incoming", "outgoing", "paused")
 
     def __init__(self) -> None:
         self.connections = self.incoming = self.outgoing = 0
+        self.paused: dict[Connection, None] = {}  # that are not read for now
 
 
 class Clients:
@@ -175,13 +179,17 @@ class Clients:
             self._turns.add(connection)
         elif connection.ended:
             return self._read(connection)
-        if ready or not connection.unpacker.pending:
+        costs = self._users[connection.peer.uid]
+        paused = not ready and costs.incoming > MUCH_INCOMING and self._turns.has(connection.peer.uid)
+        if paused:
+            costs.paused[connection] = None
+        if ready or paused or not connection.unpacker.pending:
             connection.since_partial = None
             self._partial.discard(connection)
         else:
             connection.since_partial = connection.since_partial or time.monotonic()
             self._partial.add(connection)
-        return self._set_interest(connection, ready)
+        return self._set_interest(connection)
 
     def round(self) -> Iterator[Received]:
         """Messages for one turn of the core, from whoever has used least."""
@@ -200,6 +208,7 @@ class Clients:
                 return None
             size = before - connection.unpacker.size
             self._users[connection.peer.uid].incoming -= size
+            self._resume(connection.peer.uid)
             event = Received(connection.peer, message, size)
             if self.prove is not None and not connection.proven and message.get("do") == "add":
                 self._hold_for_proof(connection, event)
@@ -241,8 +250,18 @@ class Clients:
         self._turns.drop(connection)
         return self._await_turn(connection)
 
-    def _set_interest(self, connection: Connection, ready: bool) -> None:
-        interest = (0 if ready else select.EPOLLIN) | (select.EPOLLOUT if connection.outgoing else 0)
+    def _resume(self, uid: int) -> None:
+        """Read some of its user's connections again."""
+        paused = self._users[uid].paused
+        for connection in list(islice(paused, RESUMED)):
+            del paused[connection]
+            self._set_interest(connection)
+
+    def _set_interest(self, connection: Connection) -> None:
+        paused = connection in self._users[connection.peer.uid].paused
+        interest = (0 if connection.ready or paused else select.EPOLLIN) | (
+            select.EPOLLOUT if connection.outgoing else 0
+        )
         if connection.interest != interest and not connection.ended:
             connection.interest = interest
             self._poll.modify(connection.descriptor, interest)
@@ -253,6 +272,8 @@ class Clients:
         """It has gone. What it had asked for is still done, and then it is cut off."""
         connection.ended = True
         self._poll.unregister(connection.descriptor)
+        if not connection.ready:
+            self._read(connection)
 
     def _cut(self, connection: Connection) -> None:
         if self._connections.pop(connection.descriptor, None) is None:
@@ -263,6 +284,8 @@ class Clients:
         self._turns.drop(connection)
         costs = self._users[uid]
         costs.connections -= 1
+        costs.paused.pop(connection, None)
+        self._resume(uid)
         costs.incoming -= connection.unpacker.size
         costs.outgoing -= len(connection.outgoing)
         if not costs.connections:
@@ -304,7 +327,7 @@ class Clients:
             return
         connection.outgoing += data
         costs.outgoing += len(data)
-        self._set_interest(connection, connection.ready)
+        self._set_interest(connection)
 
     def _pack(self, message: Message) -> bytes:
         if message is not self._packed[0]:
@@ -326,7 +349,7 @@ class Clients:
             connection.outgoing.clear()
         finally:
             self._users[connection.peer.uid].outgoing -= before - len(connection.outgoing)
-        self._set_interest(connection, connection.ready)
+        self._set_interest(connection)
         if connection.missed:
             connection.missed = False
             self._happened(Drained(connection.peer))

@@ -49,6 +49,10 @@ class Turns:
     def __bool__(self) -> bool:
         return any(self._accounts.values())
 
+    def has(self, uid: int) -> bool:
+        """Whether something of this user is to be handled."""
+        return bool(self._accounts.get(uid))
+
     def add(self, connection: Connection) -> None:
         """It has a whole message, or one to be taken up again: behind its user's others."""
         account = self._accounts.get(connection.peer.uid)
