@@ -39,6 +39,9 @@ class Costs:
         self.paused: dict[Connection, None] = {}  # that are not read for now
 
 
+RUNS = ("add", "edit")  # what may have a new command run
+
+
 class Clients:
     def __init__(
         self,
@@ -210,7 +213,7 @@ class Clients:
             self._users[connection.peer.uid].incoming -= size
             self._resume(connection.peer.uid)
             event = Received(connection.peer, message, size)
-            if self.prove is not None and not connection.proven and message.get("do") == "add":
+            if self.prove is not None and not connection.proven and message.get("do") in RUNS:
                 self._hold_for_proof(connection, event)
                 return None
         self._taken.append(connection)

@@ -34,7 +34,7 @@ PATIENCE = 3.0  # seconds for a broker before this one to end
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
 NO_LOGIN = ("nologin", "false", "true", "sync", "halt", "shutdown")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
-NAMESPACES = ("mnt", "pid", "user", "net", "ipc")
+NAMESPACES = ("root", "ns/mnt", "ns/pid", "ns/user", "ns/net", "ns/ipc")  # below /proc/PID
 
 
 class Launcher:
@@ -50,7 +50,7 @@ class Launcher:
                 return
             try:
                 self._obey(json.loads(data), descriptors)
-            except (ValueError, KeyError, TypeError, OSError) as trouble:
+            except Exception as trouble:  # whatever the broker says, the others' agents go on
                 print(f"gpulease launcher: refused: {trouble!r}", file=sys.stderr, flush=True)
             finally:
                 for descriptor in descriptors:
@@ -60,7 +60,9 @@ class Launcher:
         if told["do"] == "ready":
             notify_ready()
         elif told["do"] == "prove":
-            refused = self._prove(descriptors[0])
+            refused: str | None = "It cannot be seen who that is: it may have ended."
+            with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # each is answered, in order
+                refused = self._prove(descriptors[0])
             self._link.send(json.dumps({"refused": refused}).encode())
         elif told["do"] == "agent":
             self._start_agent(int(told["uid"]), descriptors[0])
@@ -127,17 +129,17 @@ def _leaves_sandbox(pid: int, uid: int, gid: int) -> str | None:
     held = "CapEff" if uid == 0 else "CapBnd"
     if int(ours["CapBnd"], 16) & ~int(theirs[held], 16):
         return "It has fewer capabilities than its jobs would have."
-    os.setegid(gid)
-    os.seteuid(uid)  # what it may see of itself
     try:
-        inside = [os.readlink(f"/proc/{pid}/ns/{name}") for name in NAMESPACES]
+        os.setegid(gid)
+        os.seteuid(uid)  # what it may see of itself
+        inside = [os.readlink(f"/proc/{pid}/{name}") for name in NAMESPACES]
     except OSError:
         return "The namespaces that it runs in cannot be read."
     finally:
         os.seteuid(0)
         os.setegid(0)
-    if inside != [os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES]:
-        return "It comes from a container or another namespace, which its jobs would leave."
+    if inside != [os.readlink(f"/proc/self/{name}") for name in NAMESPACES]:
+        return "It comes from a container, a chroot or another namespace, which its jobs would leave."
     return None
 
 
