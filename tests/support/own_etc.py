@@ -28,6 +28,8 @@ class OwnEtc:
         self.folder.chmod(0o755)
         shutil.copytree("/etc", self.folder / "etc", symlinks=True)
         create(self.folder / "machine", 2, "a100")
+        (self.folder / "machine").chmod(0o755)  # the broker is another user
+        (self.folder / "machine" / "processes").chmod(0o1777)
         self.environ = {**plain_environment(), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(self.folder)}
         self.python = self.make_python("opt")
         mounts = [f"mount --bind {self.folder}/etc /etc", *(f"mount -t tmpfs -o mode=755 none {p}" for p in PRIVATE)]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 
@@ -11,7 +14,7 @@ import pytest
 from support.other_users import needs_root
 from support.own_etc import ANYBODY, OwnEtc
 from support.users import becoming
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 pytestmark = needs_root
 
@@ -26,8 +29,8 @@ def one_machine() -> Iterator[OwnEtc]:
 @pytest.fixture
 def machine(shared: OwnEtc) -> Iterator[OwnEtc]:
     yield shared
-    done = shared.run("uninstall", "--system", "--purge", "--force")
-    assert done.returncode == 0, done.stderr
+    # An account is not removed while a process has its number, and a test beside this one may start such a process.
+    wait_until(lambda: shared.run("uninstall", "--system", "--purge", "--force").returncode == 0)
     left = shared.execute("sh", "-c", "find /etc /var/lib /run /usr/local/share -name '*gpulease*'; id gpulease")
     assert left.stdout == ""
 
@@ -119,3 +122,22 @@ def test_uninstall_refuses_while_the_broker_runs(machine: OwnEtc) -> None:
         assert machine.execute("test", "-e", "/etc/systemd/system/gpulease.service").returncode == 0
     assert machine.run("uninstall").returncode == 0
     assert machine.execute("test", "-e", "/run/gpulease").returncode != 0
+
+
+def test_the_units_command_starts_a_broker_that_tells_when_it_is_ready(machine: OwnEtc) -> None:
+    """As systemd does it: the words of ExecStart, and a socket that is told when clients may come."""
+    assert machine.run("install", "--system", "--group", "daemon").returncode == 0
+    unit = machine.execute("cat", "/etc/systemd/system/gpulease.service").stdout
+    command = re.findall("^ExecStart=(.*)$", unit, re.MULTILINE)[0].split()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(machine.folder / "notify"))
+        manager.settimeout(PATIENCE)
+        told = {"NOTIFY_SOCKET": str(machine.folder / "notify"), "GPULEASE_CONFIG": "/etc/gpulease/config.toml"}
+        with machine.started(*command, **told) as process:
+            assert manager.recv(100) == b"READY=1"
+            seen = machine.execute("stat", "-c", "%a %U:%G", "/run/gpulease/socket")
+            assert seen.stdout == "660 root:daemon\n"
+            process.send_signal(signal.SIGHUP)  # as ExecReload does
+            told_of = machine.run("status", "--json")
+            assert json.loads(told_of.stdout)["broker"]["kind"] == "system", told_of.stderr
+            assert process.poll() is None
