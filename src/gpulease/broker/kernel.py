@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
+import select
+import socket
 
 CAPABILITIES = {
     "CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_RESOURCE": 24,
@@ -13,12 +16,25 @@ CAPABILITIES = {
 CAPABILITY_VERSION = 0x20080522
 KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271}  # the number of the system call
 JOIN_SESSION_KEYRING = 1
+SO_PEERPIDFD = 77
 
 
 def status(pid: int) -> dict[str, str]:
     """/proc/PID/status, which everybody may read."""
     with open(f"/proc/{pid}/status") as file:
         return {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+
+
+def peer_ended(connected: socket.socket) -> bool:
+    """Whether the process that connected is gone. Linux before 6.5 does not tell."""
+    try:
+        descriptor = connected.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as trouble:
+        return trouble.errno != errno.ENOPROTOOPT
+    try:
+        return bool(select.select([descriptor], [], [], 0)[0])
+    finally:
+        os.close(descriptor)
 
 
 def keep_capabilities(*names: str) -> None:

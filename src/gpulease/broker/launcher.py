@@ -74,10 +74,13 @@ class Launcher:
     def _prove(self, descriptor: int) -> str | None:
         """Remember whose connection it is; or why nothing may be run for it."""
         with socket.socket(fileno=os.dup(descriptor)) as connected:
-            if connected.family != socket.AF_UNIX or connected.getsockname() != self._bound:
+            ours = connected.family == socket.AF_UNIX and connected.getsockname() == self._bound
+            if not ours or connected.getpeername():  # with a name it listens there, and did not come to us
                 return "It did not come through the broker's socket."
             pid, uid, gid = identity.peer(connected)
-        refused = self._refusal(uid) or _leaves_sandbox(pid, uid, gid)
+            refused = self._refusal(uid) or _leaves_sandbox(pid, uid, gid)
+            if kernel.peer_ended(connected):  # so that the pid may be another's already
+                return "It ended before it was known who that is."
         if refused is None and uid not in self._proven:
             with open(self._known, "a") as file:
                 file.write(f"{uid}\n")
