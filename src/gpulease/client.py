@@ -213,7 +213,7 @@ def _start(place: places.Place) -> None:
     with open(place.kept("broker.log"), "ab") as log:
         os.fchmod(log.fileno(), 0o600)
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpulease.broker", "--ready", str(theirs)],
+            [sys.executable, "-P", "-m", "gpulease.broker", "--ready", str(theirs)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -19,7 +19,7 @@ from support.other_users import as_user
 from support.queue_site import QueueSite
 from support.site import Site
 from support.users import PATHS, interpreter, shared_cache
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 BROKER = 62000
 USERS = {"alice": 62001, "bob": 62002, "expired": 62003, "nologin": 62004}
@@ -110,14 +110,17 @@ class SystemSite(QueueSite):
         """A command of root's, in the namespace."""
         return self.namespace.words(self.python_of_all, "-m", "gpulease", *words)
 
-    def start_broker(self, **environ: str) -> subprocess.Popen[str]:
+    def start_broker(self, before: list[str] | None = None, **environ: str) -> subprocess.Popen[str]:
+        """`before`: what becomes the command that follows."""
+        words = [*(before or self.namespace.words()), self.python_of_all, "-m", "gpulease", "broker", "--system"]
         broker = self.popen(
-            self.gpulease("broker", "--system"),
+            words,
             environ={**PATHS, "XDG_CACHE_HOME": shared_cache(self), **environ},
             cwd="/",
         )
         wait_until(lambda: self.broker_pid() == broker.pid or broker.poll() is not None)
         assert broker.poll() is None, broker.stderr and broker.stderr.read()
+        self.ask("ping")
         return broker
 
     def as_user(self, user: pwd.struct_passwd, action: Callable[[], Any]) -> Any:
@@ -145,6 +148,7 @@ def system_site() -> Iterator[SystemSite]:
         broker = site.start_broker(ROOTS="secret")
         yield site
         broker.terminate()
+        broker.wait(PATIENCE)
         assert broker.stderr is not None
         assert "Traceback" not in broker.stderr.read()
     finally:

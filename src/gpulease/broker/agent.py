@@ -49,6 +49,7 @@ class Agent:
 
     def serve(self) -> None:
         """Until the broker is gone, or has no more use for it."""
+        self._link.sendall(pack({"agent": [os.getpid(), identity.start_time(os.getpid())]}))
         orders: list[Order] | None = []
         while orders is not None:
             self._carry_out(orders)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
-from gpulease.broker.events import AgentLost, Event, Launched, LaunchFailed
-from gpulease.broker.instructions import Find, Launch, ReadEnd, Remove, SignalTree, Tidy
-from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event
+from gpulease import identity
+from gpulease.broker import trees
+from gpulease.broker.events import AgentLost, Event, Found, Launched, LaunchFailed, TreeSeen
+from gpulease.broker.instructions import Find, Force, Launch, ReadEnd, Remove, SignalTree, Tidy
+from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event, read_process
 from gpulease.errors import GpuleaseError
 from gpulease.wire import Message, Unpacker, pack
 
@@ -33,6 +36,9 @@ class AgentLink:
         self.outgoing = bytearray()
         self.runs: set[Run] = set()
         self.launching: set[Run] = set()
+        self.shells: dict[Run, tuple[int, int]] = {}  # pid and start time
+        self.process: tuple[int, int] | None = None  # the agent's own, as it says
+        self.gone: set[Run] = set()  # whose shell had ended at the last look, and of whom the agent said nothing
         self.refused: tuple[str, bool] | None = None  # why there is no agent, and whether that may pass
         self.used = time.monotonic()
 
@@ -42,12 +48,17 @@ class Agents:
         self,
         poll: select.epoll,
         start: Callable[[int, socket.socket], None],
+        send: Callable[[int, int, int, int], None],
         folder: Callable[[int], str],
         happened: Callable[[Event], None],
         log: Callable[[str], None],
     ) -> None:
-        """`start` gives the other end of a socket pair to an agent of a user, or raises OSError."""
-        self._poll, self._start, self._folder, self._happened, self._log = poll, start, folder, happened, log
+        """`start` gives the other end of a socket pair to an agent of a user, or raises OSError.
+
+        `send` sends a signal (user, pid, start time, number) where the user's own agent does not.
+        """
+        self._poll, self._start, self._send_signal, self._folder = poll, start, send, folder
+        self._happened, self._log = happened, log
         self._links: dict[int, AgentLink] = {}
         self._by_descriptor: dict[int, AgentLink] = {}
 
@@ -68,6 +79,20 @@ class Agents:
             link.runs = {run for run in link.runs if "{}.{}".format(*run) in one.kept}
             self._send(link, {"do": "tidy", "folder": one.folder, "kept": one.kept})
 
+    def force(self, one: Force) -> None:
+        """End a run without its user's agent, as far as it can be seen from here; and have another agent look."""
+        for pid, since in trees.Census().tree(one.root).items():
+            self._send_signal(one.job.uid, pid, since, signal.SIGKILL)
+        link = self._links.get(one.job.uid)
+        if link is not None:
+            self._replace(link)
+
+    def _replace(self, link: AgentLink) -> None:
+        self._log(f"the agent of user {link.uid} does not do what it is told: another one is started")
+        if link.process is not None:
+            self._send_signal(link.uid, *link.process, signal.SIGKILL)
+        self._lost(link)
+
     def owns(self, descriptor: int) -> bool:
         return descriptor in self._by_descriptor
 
@@ -79,7 +104,12 @@ class Agents:
             self._read(link)
 
     def sweep(self) -> None:
-        """Let go who had nothing to do for a while."""
+        """Let go who had nothing to do for a while, and who does not tell what everybody can see."""
+        for link in list(self._links.values()):
+            gone = {run for run, shell in link.shells.items() if _is_gone(*shell)}
+            if gone & link.gone:
+                self._replace(link)
+            link.gone = gone
         due = time.monotonic() - IDLE
         for link in [one for one in self._links.values() if not one.runs and one.used < due]:
             self._forget(link)
@@ -141,11 +171,18 @@ class Agents:
         if isinstance(message.get("refused"), str):
             link.refused = (message["refused"][:1000], bool(message.get("passing")))
             return
+        if "agent" in message:
+            link.process = read_process(message["agent"])
+            return
         event = read_event(message)
         run: Run = event[:2]  # type: ignore[assignment]  # every event of an agent begins so
         if run in link.runs:
             if isinstance(event, (Launched, LaunchFailed)):
                 link.launching.discard(run)
+            if isinstance(event, (Launched, Found)) and event.pid is not None and event.start_time is not None:
+                link.shells[run] = (event.pid, event.start_time)
+            elif not isinstance(event, TreeSeen):
+                link.shells.pop(run, None)
             self._happened(event)
 
     def _lost(self, link: AgentLink) -> None:
@@ -162,6 +199,19 @@ class Agents:
         del self._links[link.uid]
         self._poll.unregister(link.socket.fileno())
         link.socket.close()
+
+
+def _is_gone(pid: int, since: int) -> bool:
+    """Ended, reaped or not."""
+    try:
+        seen = identity.family(pid)
+    except OSError:
+        return False
+    return seen is None or seen.start_time != since or seen.state in "ZX"
+
+
+def send_own(uid: int, pid: int, since: int, number: int) -> None:
+    trees.send({pid: since}, number)
 
 
 def starter(files: int) -> Callable[[int, socket.socket], None]:

@@ -305,6 +305,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "free": job_life.free_later,
     "prune": lambda turn, id: pruning.prune(turn),
     "agent": job_ends.next_agent,
+    "force": job_ends.force,
     "tidy": lambda turn, id: job_ends.tidy(turn),
     "tell": lambda turn, id: subscribing.tell_late(turn),
 }

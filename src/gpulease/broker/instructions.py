@@ -107,6 +107,13 @@ class SignalTree(NamedTuple):
     every: bool = False  # look again until no new process is found, as when stopping
 
 
+class Force(NamedTuple):
+    """A run outlives its end by far, so whoever should have ended it does not: end it, and have another agent look."""
+
+    job: Job
+    root: Root
+
+
 class Remove(NamedTuple):
     """Remove logs that the queue itself made for a user's jobs."""
 
@@ -146,7 +153,7 @@ class Stop(NamedTuple):
 # fmt: off
 Instruction = (
     Send | Check | Unlock | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
-    | Remove | Tidy | Hook | GoOn | WriteLog | Stop
+    | Force | Remove | Tidy | Hook | GoOn | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

@@ -12,12 +12,13 @@ from gpulease import job as jobs
 from gpulease.broker import job_life
 from gpulease.broker.core_state import Delay, Dying
 from gpulease.broker.events import AgentLost, EndRead, Found, Launched, LaunchFailed, RunEnded, TreeSeen
-from gpulease.broker.instructions import Find, ReadEnd, Silence, Tidy
+from gpulease.broker.instructions import Find, Force, ReadEnd, Silence, Tidy
 from gpulease.broker.runs import NOT_NOTED, SUSPECT, UNSTARTABLE, Fate
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 
 TIDY = 5.0  # seconds until what is no longer needed is removed
+FORCE = 30.0  # seconds after the grace, and between attempts, until a run is ended without its user's agent
 LOOK_AGAIN = 0.05  # seconds between the first looks at a tree that is being killed
 LONGEST_LOOK = 0.5  # and between later ones
 NEXT_AGENT = 0.5  # seconds until runs are looked for again whose agent is gone
@@ -152,6 +153,15 @@ def grace_over(turn: Turn, id: str) -> None:
     if job is not None and dying is not None and not dying.reading:
         turn.state.dying.put(job.id, dying._replace(at_once=True))
         job_life.signal_tree(turn, job, signal.SIGKILL)
+        turn.alarm(FORCE, "force", id)
+
+
+def force(turn: Turn, id: str) -> None:
+    """Its agent hangs, or its user keeps it from acting."""
+    job, dying = turn.state.running.get(int(id)), turn.state.dying.get(int(id))
+    if job is not None and dying is not None and not dying.reading:
+        turn.emit(Force(job, job_life.root(turn.state, job)))
+        turn.alarm(FORCE, "force", id)
 
 
 def run_ended(turn: Turn, event: RunEnded) -> None:

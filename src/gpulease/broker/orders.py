@@ -62,6 +62,12 @@ def read_event(message: Message) -> Event:
     return event
 
 
+def read_process(value: object) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ProtocolError("An agent did not say who it is.")
+    return _pid(value[0]), _number(value[1])
+
+
 def _number(value: object) -> int:
     if type(value) is not int or not 0 <= value <= MOST:
         raise ProtocolError("An agent gave no number.")

@@ -114,7 +114,7 @@ class Sampling:
             return  # its end is read from the other pipe
 
     def _start(self) -> None:
-        words = [sys.executable, "-m", "gpulease.broker.sampler"]
+        words = [sys.executable, "-P", "-m", "gpulease.broker.sampler"]
         self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
         self._unpacker = Unpacker(LARGEST)
         self._poll.register(self.descriptor, select.EPOLLIN)

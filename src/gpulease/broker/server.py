@@ -23,7 +23,7 @@ from typing import Any
 from gpulease import __version__, identity, places
 from gpulease.broker import events as happened
 from gpulease.broker import instructions as told
-from gpulease.broker.agents import Agents, starter
+from gpulease.broker.agents import Agents, send_own, starter
 from gpulease.broker.alarms import Alarms
 from gpulease.broker.clients import Clients
 from gpulease.broker.clock import TICKS, Clock, clock_of
@@ -113,8 +113,8 @@ class Server:
         self._lock = SafeGpuLock()
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one))
         self._launching = launching
-        start = starter(files) if launching is None else launching.start_agent
-        self._agents = Agents(self._poll, start, host.job_folder, self._events.append, self.log)
+        start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
+        self._agents = Agents(self._poll, start, send, host.job_folder, self._events.append, self.log)
         if launching is not None:
             self._clients.prove = launching.prove
             self._poll.register(launching.descriptor, select.EPOLLIN)
@@ -208,7 +208,8 @@ class Server:
             elif descriptor == self._sampling.descriptor:
                 self._answers()
             elif self._launching is not None and descriptor == self._launching.descriptor:
-                self._running = self._running and self._launching.ready()
+                if not self._launching.ready():
+                    self.stop()
             elif self._agents.owns(descriptor):
                 self._agents.ready(descriptor, flags)
             elif self._reaper.owns(descriptor):
@@ -347,6 +348,7 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.ReadEnd: lambda server, one: server._agents.give(one),
     told.Find: lambda server, one: server._agents.give(one),
     told.SignalTree: lambda server, one: server._agents.give(one),
+    told.Force: lambda server, one: server._agents.force(one),
     told.Remove: lambda server, one: server._agents.remove(one),
     told.Tidy: lambda server, one: server._agents.tidy(one),
     told.Hook: lambda server, one: server._hooks.add(one.command, one.job),
