@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.scripted import Client, ScriptedWorld
 
-from gpulease.broker import bulk, job_adding, subscribing
+from gpulease.broker import bulk, job_adding, subscribing, turn
 from gpulease.job import OPEN
 
 MANY = 3 * bulk.PIECE + 50
@@ -240,6 +240,19 @@ def test_what_a_user_waits_for_is_bounded(world: ScriptedWorld, monkeypatch: pyt
     told, _ = answer(world, last)
     assert told["error"]["code"] == "too-much"
     assert "10 ranges" in told["error"]["what"]
+
+
+def test_what_waits_for_the_first_look_at_the_devices_is_bounded_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "MOST_AWAITING", 3)
+    world = ScriptedWorld()
+    for _ in range(5):
+        world.say(world.connect(1000), "status")
+    world.say(world.connect(1001), "status")
+    world.turn()
+    assert [one.message["error"]["code"] for one in world.sent] == ["too-much"] * 2
+    world.answer_sample()
+    world.turn()
+    assert sum("ok" in one.message for one in world.sent) == 4
 
 
 # -------------------------------------------------------------------- being told of many

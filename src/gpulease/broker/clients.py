@@ -32,11 +32,12 @@ COMPLAINTS = 60.0  # seconds between two lines in the log about that
 class Costs:
     """What one user's connections hold."""
 
-    __slots__ = ("connections", "incoming", "outgoing", "paused")
+    __slots__ = ("connections", "incoming", "outgoing", "partial", "paused")
 
     def __init__(self) -> None:
         self.connections = self.incoming = self.outgoing = 0
-        self.paused: dict[Connection, None] = {}  # that are not read for now
+        self.partial: dict[Connection, None] = {}  # with a message that is not complete
+        self.paused: dict[Connection, None] = {}  # of those: which are not read for now
 
 
 RUNS = ("add", "edit")  # what may have a new command run
@@ -54,7 +55,6 @@ class Clients:
         self._connections: dict[int, Connection] = {}
         self._by_peer: dict[Peer, Connection] = {}
         self._users: dict[int, Costs] = {}
-        self._partial: set[Connection] = set()
         self._turns = Turns()
         self._packed: tuple[Message, bytes] = ({}, b"")  # the last message: many may get the same
         self._taken: list[Connection] = []  # whose messages are being handled
@@ -87,7 +87,8 @@ class Clients:
             self._accept()
 
     def cut_partial(self, now: float) -> None:
-        for connection in [one for one in self._partial if (one.since_partial or now) + PARTIAL <= now]:
+        partial = [one for costs in self._users.values() for one in costs.partial if one not in costs.paused]
+        for connection in [one for one in partial if (one.since_partial or now) + PARTIAL <= now]:
             self._cut(connection)
 
     def close(self) -> None:
@@ -116,8 +117,10 @@ class Clients:
             self._by_peer[connection.peer] = connection
             connection.interest = select.EPOLLIN
             self._poll.register(connection.descriptor, select.EPOLLIN)
-            if connection.descriptor >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE:
-                return self._no_room(f"{RESERVE} file descriptors are left, which are kept for what is under way")
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            kept = min(RESERVE, limit // 4)
+            if connection.descriptor >= limit - kept:
+                return self._no_room(f"{kept} file descriptors are left, which are kept for what is under way")
 
     def _no_room(self, why: str) -> None:
         """Who comes now waits before the door; what those inside need descriptors for goes on."""
@@ -183,15 +186,15 @@ class Clients:
         elif connection.ended:
             return self._read(connection)
         costs = self._users[connection.peer.uid]
-        paused = not ready and costs.incoming > MUCH_INCOMING and self._turns.has(connection.peer.uid)
-        if paused:
-            costs.paused[connection] = None
-        if ready or paused or not connection.unpacker.pending:
+        costs.partial.pop(connection, None)
+        if ready or not connection.unpacker.pending:
             connection.since_partial = None
-            self._partial.discard(connection)
         else:
+            busy = self._turns.has(connection.peer.uid) or len(costs.partial) - len(costs.paused) >= RESUMED
+            costs.partial[connection] = None
             connection.since_partial = connection.since_partial or time.monotonic()
-            self._partial.add(connection)
+            if busy and costs.incoming > MUCH_INCOMING:
+                costs.paused[connection] = None
         return self._set_interest(connection)
 
     def round(self) -> Iterator[Received]:
@@ -258,6 +261,7 @@ class Clients:
         paused = self._users[uid].paused
         for connection in list(islice(paused, RESUMED)):
             del paused[connection]
+            connection.since_partial = time.monotonic()
             self._set_interest(connection)
 
     def _set_interest(self, connection: Connection) -> None:
@@ -283,10 +287,10 @@ class Clients:
             return
         uid = connection.peer.uid
         del self._by_peer[connection.peer]
-        self._partial.discard(connection)
         self._turns.drop(connection)
         costs = self._users[uid]
         costs.connections -= 1
+        costs.partial.pop(connection, None)
         costs.paused.pop(connection, None)
         self._resume(uid)
         costs.incoming -= connection.unpacker.size

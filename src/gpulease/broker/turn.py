@@ -13,6 +13,7 @@ from gpulease.broker.core_state import State
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import EARLY, Alarm, Check, Instruction, Send, TakeSample
 from gpulease.broker.peer import Peer
+from gpulease.errors import TooMuch
 from gpulease.job import Job
 from gpulease.messages import Message
 from gpulease.model import Waiting
@@ -20,6 +21,8 @@ from gpulease.planner import Grant, Plan, Policy
 from gpulease.planner.reasons import Reason
 from gpulease.stores.base import Document
 
+MOST_AWAITING = 2000  # messages of one user that wait for a sample
+AWAITING_BYTES = 16 << 20  # of them
 FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
 
 
@@ -142,5 +145,9 @@ class Turn:
 
     def after_sample(self, event: Received) -> None:
         """Handle the message again when there is a sample, or none can be had."""
+        mine = [one for one in self.state.awaiting if one.peer.uid == event.peer.uid]
+        if len(mine) >= MOST_AWAITING or sum(one.size for one in mine) + event.size > AWAITING_BYTES:
+            most = f"{MOST_AWAITING} requests, or {AWAITING_BYTES >> 20} MiB of them,"
+            raise TooMuch(f"More than {most} of yours would wait for a look at the devices.")
         self.state.set("awaiting", (*self.state.awaiting, event))
         self.take_sample()
