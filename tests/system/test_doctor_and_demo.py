@@ -41,7 +41,7 @@ def test_demo_shows_a_busy_machine_selects_and_runs(machine: Machine) -> None:
     bare = {name: value for name, value in machine.environ.items() if name != "GPULEASE_SIMULATION"}
     done = subprocess.run(machine.words("demo"), env=bare, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(" outside ") == 4
+    assert len([line for line in done.stdout.splitlines() if "A100" in line and " outside " in line]) == 4
     assert "reservation by" in done.stdout
     assert "\n1,3\n" in done.stdout
     assert "sees only GPU-" in done.stdout
