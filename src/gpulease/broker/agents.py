@@ -22,7 +22,7 @@ from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event, re
 from gpulease.errors import GpuleaseError
 from gpulease.wire import Message, Unpacker, pack
 
-READ = 1 << 16
+READ = 1 << 11  # bytes of one agent in a round: its user may speak in its place, and must not keep the others waiting
 IDLE = 60.0  # seconds that an agent without a run is kept
 Run = tuple[int, int]
 
