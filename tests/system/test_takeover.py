@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import landed
+from support.island import Island, gpulease
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.site import HOLD, Site, fresh_site  # noqa: F401  # pytest finds the fixture here
+from support.users import PATHS
 from support.waiting import wait_for_end, wait_until
 
 from gpulease.stores.sqlite import SqliteStore
@@ -231,3 +235,42 @@ def _connected(pid: int) -> bool:
         return any(os.readlink(entry).startswith("socket:") for entry in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False
+
+
+# -------------------------------------------------------------------- from a user's place of before
+
+
+@pytest.fixture
+def island() -> Iterator[Island]:
+    if os.geteuid() != 0:
+        pytest.skip("becoming other users needs root")
+    island = Island()
+    try:
+        yield island
+    finally:
+        island.site.close()
+
+
+@pytest.mark.parametrize("session", ["login", "cron"])
+def test_a_users_broker_of_an_earlier_version_is_told_of_and_replaced(island: Island, session: str) -> None:
+    """Its state lay in $XDG_RUNTIME_DIR/gpulease, or in ~/.local/state/gpulease where there is no such folder."""
+    now = island.login(61001) if session == "login" else island.quietly
+    old = landed.sources(island.site.folder / "landed")
+    before = {**now, "PYTHONPATH": f"{island.site.folder}:{old['PYTHONPATH']}:{PATHS['PYTHONPATH']}"}
+
+    def run(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+        return island.run(61001, gpulease(*words), **environ)
+
+    taken = run(before, "get", "--for", "5h")
+    assert taken.stdout == "0\n", taken.stderr
+    held = run(before, "add", "--hold", "--", "true").stdout.strip()
+    if session == "cron":
+        refused = run(now, "get", "--for", "5h")
+        assert (refused.returncode, refused.stdout) == (69, "")
+        assert "gpulease broker --replace" in refused.stderr
+    environ = {**island.environ, **island.home(61001), **now}
+    words = island.words(61001, gpulease("broker", "--replace"))
+    broker = island.site.popen(words, cwd="/", env=environ)
+    wait_until(lambda: f'"pid": {broker.pid}' in run(now, "status", "--json").stdout)
+    assert run(now, "get", "--for", "5h").stdout == "1\n"
+    assert json.loads(run(now, "show", held, "--json").stdout)["jobs"][0]["state"] == "held"
