@@ -75,7 +75,8 @@ def take_over(place: places.Place, network: bool) -> str | None:
     path = place.kept(STATE)
     for folder in filter(_usable, _before(place)):
         old = os.path.join(folder, STATE)
-        if _came_from(path, folder) if os.path.lexists(path) else _copy(old, path, folder, network):
+        there = os.path.lexists(path)
+        if _came_from(path, folder, network) if there else _copy(old, path, folder, network):
             os.rename(old, f"{old}.moved")
             return folder
     return None
@@ -112,9 +113,9 @@ def _copy(old: str, path: str, folder: str, network: bool) -> bool:
     return True
 
 
-def _came_from(path: str, folder: str) -> bool:
+def _came_from(path: str, folder: str, network: bool) -> bool:
     """Whether the state in its place is the copy of that in `folder`: whoever copied it was killed right after."""
-    with contextlib.closing(sqlite.SqliteStore(path)) as store:
+    with contextlib.closing(sqlite.SqliteStore(path, network)) as store:
         moved = store.get("facts", "moved") or {}
     return moved.get("folder") == os.path.join(folder, "jobs")
 
