@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.accounts import USERS
 from support.island import Island, gpulease
 from support.waiting import wait_until
 
@@ -76,25 +77,26 @@ def test_sessions_of_one_user_with_other_run_folders_meet_one_broker(island: Isl
 def test_after_a_reboot_what_waited_waits_what_ran_is_lost_and_reservations_keep_their_time(island: Island) -> None:
     """Before, all state lay in /run, which a reboot empties."""
     island.broker(0, "--system")
-    root, user = Session(island, 0, {}), Session(island, FIRST, {})
-    wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
+    alice = USERS["alice"]
+    root, user = Session(island, 0, {}), Session(island, alice, {})
+    wait_until(lambda: island.found(alice) == "system /run/gpulease")
     reserved = json.loads(user.run("get", "--devices", "0", "--for", "5h", "--json"))
     root.run("set", "quotas", "user:someone:gpus=1")
-    ended = root.run("add", "--", "sh", "-c", "echo before").strip()
-    root.until(ended, "complete")
-    running = root.run("add", "-n", "3", "--", "sh", "-c", "echo halfway; exec sleep 600").strip()
-    wait_until(lambda: "halfway" in root.run("log", running))
-    waiting = root.run("add", "-n", "2", "--", "true").strip()
-    held = root.run("add", "--hold", "--", "true").strip()
+    ended = user.run("add", "--", "sh", "-c", "echo before").strip()
+    user.until(ended, "complete")
+    running = user.run("add", "-n", "3", "--", "sh", "-c", "echo halfway; exec sleep 600").strip()
+    wait_until(lambda: "halfway" in user.run("log", running))
+    waiting = user.run("add", "-n", "2", "--", "true").strip()
+    held = user.run("add", "--hold", "--", "true").strip()
     island.reboot()
-    assert "No broker" in island.found(FIRST)
+    assert "No broker" in island.found(alice)
     island.broker(0, "--system")
-    wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
-    assert root.until(running, "lost")["exit_code"] is None
-    assert root.run("log", running) == "halfway\n"
-    assert root.job(ended)["state"] == "complete"
-    assert root.job(held)["state"] == "held"
-    root.until(waiting, "complete")
+    wait_until(lambda: island.found(alice) == "system /run/gpulease")
+    assert user.until(running, "lost")["exit_code"] is None
+    assert user.run("log", running) == "halfway\n"
+    assert user.job(ended)["state"] == "complete"
+    assert user.job(held)["state"] == "held"
+    user.until(waiting, "complete")
     assert "user:someone:gpus=1" in root.run("set")
     told = json.loads(user.run("status", "--json"))
     (lease,) = told["leases"]

@@ -129,19 +129,6 @@ def test_what_is_not_ours_to_take_is_left(old: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "damaged" / "state.db").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a system broker needs root")
-def test_a_system_broker_goes_on_with_the_state_of_an_earlier_version(site: Site) -> None:
-    os.mkdir(site.directory, 0o755)
-    landed.write_state(Path(site.directory, "state.db"))
-    site.start("broker", "--system")
-    wait_until(site.broker_pid)
-    states = {job["id"]: job["state"] for job in site.json("ls")["jobs"]}
-    assert states == {1: "complete", 2: "waiting", 3: "held"}
-    told = site.status()
-    assert [(lease["id"], lease["until"]) for lease in told["leases"]] == [("L1", 1881252917.7254837)]
-    assert "user:someone:gpus=1" in site.run("set").stdout
-
-
 # -------------------------------------------------------------------- from a broker that runs
 
 
@@ -274,3 +261,18 @@ def test_a_users_broker_of_an_earlier_version_is_told_of_and_replaced(island: Is
     wait_until(lambda: f'"pid": {broker.pid}' in run(now, "status", "--json").stdout)
     assert run(now, "get", "--for", "5h").stdout == "1\n"
     assert json.loads(run(now, "show", held, "--json").stdout)["jobs"][0]["state"] == "held"
+
+
+def test_the_systems_broker_goes_on_with_the_state_of_an_earlier_version(island: Island) -> None:
+    """That one was root's; now it is its own user's."""
+    image = island.site.folder / "state.db"
+    landed.write_state(image)
+    island.sh(f"mkdir -m 755 /run/gpulease && cp {image} /run/gpulease/state.db")
+    broker = island.broker(0, "--system")
+    wait_until(lambda: island.found(61001) == "system /run/gpulease" or broker.poll())
+    told = json.loads(island.run(0, gpulease("ls", "--json")).stdout)
+    assert {job["id"]: job["state"] for job in told["jobs"]} == {1: "complete", 2: "waiting", 3: "held"}
+    (lease,) = json.loads(island.run(0, gpulease("status", "--json")).stdout)["leases"]
+    assert (lease["id"], lease["until"]) == ("L1", 1881252917.7254837)
+    assert "user:someone:gpus=1" in island.run(0, gpulease("set")).stdout
+    assert island.sh("ls /run/gpulease/state.db*") == "/run/gpulease/state.db.moved\n"
