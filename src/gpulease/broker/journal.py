@@ -44,9 +44,9 @@ def read(path: str, former: str) -> Fate:
 
 
 def _fate(words: list[str]) -> Fate:
-    if not 1 <= len(words) <= 2 or not _is_number(words[0]):
+    pid = int(words[0]) if 1 <= len(words) <= 2 and _is_number(words[0]) else 0
+    if pid <= 1:
         return Fate()
-    pid = int(words[0])
     if len(words) == 1:
         return Fate(pid)
     return Fate(pid, int(words[1])) if _is_number(words[1]) else Fate(pid, trouble=words[1])

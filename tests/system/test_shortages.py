@@ -1,0 +1,224 @@
+"""A shortage delays and is said; it fails no job, loses none and frees nothing."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.accounts import Namespace
+from support.other_users import needs_root
+from support.queue_site import QueueSite, alive, fresh_queue  # noqa: F401  # pytest finds the fixture here
+from support.users import User
+from support.waiting import wait_until
+
+FIRST = 61001
+JOBS = 20
+
+
+def agent_of(broker: int) -> int:
+    """The agent that a broker started."""
+
+    def seen() -> int | None:
+        for pid in map(int, Path(f"/proc/{broker}/task/{broker}/children").read_text().split()):
+            if b"gpulease.broker.agent" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        return None
+
+    return wait_until(seen)
+
+
+def wait_for_reason(site: QueueSite, id: int, *texts: str) -> None:
+    def said() -> bool:
+        job = site.job(id)
+        assert job["state"] in ("waiting", "running"), job
+        return any(text in (job["why_waiting"] or "") for text in texts)
+
+    wait_until(said)
+
+
+def all_complete(site: QueueSite, ids: list[int]) -> None:
+    found = site.end(*ids)
+    assert {(job["state"], job["tries"]) for job in found} == {("complete", 1)}
+
+
+# -------------------------------------------------------------------- room on a disk
+
+
+class SmallDisk:
+    """A broker whose folder of jobs is on a disk of its own."""
+
+    def __init__(self, options: str) -> None:
+        self.site = QueueSite()
+        folder = Path(self.site.directory, "jobs")
+        folder.mkdir(parents=True)
+        os.chmod(self.site.directory, 0o700)
+        self.namespace = Namespace(self.site, f"mount -t tmpfs -o mode=700,{options} none {folder}")
+        self.folder = folder
+        self.site.popen(self.namespace.words(sys.executable, "-m", "gpulease", "broker"))
+        wait_until(self.site.broker_pid)
+
+    def sh(self, script: str) -> None:
+        subprocess.run(self.namespace.words("sh", "-c", script), check=False, capture_output=True)
+
+
+FILL = {
+    "size=256k": "dd if=/dev/zero of={}/fill bs=4k; for i in 1 2 3; do dd if=/dev/zero of={}/fill$i bs=512; done",
+    "nr_inodes=100": "i=0; while : >{}/fill$i; do i=$((i+1)); done",
+}
+
+
+@needs_root
+@pytest.mark.parametrize("options", FILL)
+def test_a_full_disk_holds_the_queue_and_burns_no_job(options: str) -> None:
+    """Before, jobs whose journal could not be written became failed or invalid, one after the other."""
+    disk = SmallDisk(options)
+    site = disk.site
+    try:
+        all_complete(site, [site.submit("true")])
+        disk.sh(FILL[options].replace("{}", str(disk.folder)))
+        ids = site.submit_all([["true"]] * JOBS)
+        wait_for_reason(site, ids[0], "No space left")
+        assert {job["state"] for job in site.jobs()} <= {"waiting", "running", "complete"}
+        assert site.json("status")["leases"] == [] or site.job(ids[0])["state"] == "running"
+        disk.sh(f"rm {disk.folder}/fill*")
+        all_complete(site, ids)
+    finally:
+        site.close()
+
+
+@needs_root
+def test_what_ended_on_a_full_disk_is_known_to_the_next_broker() -> None:
+    disk = SmallDisk("size=256k")
+    site = disk.site
+    try:
+        id = site.shell("while ! [ -e go ]; do sleep 0.05; done; exit 7")
+        site.until(id, "running")
+        disk.sh(FILL["size=256k"].replace("{}", str(disk.folder)))
+        site.kill_broker()
+        (site.folder / "go").touch()
+        site.popen(disk.namespace.words(sys.executable, "-m", "gpulease", "broker"))
+        wait_until(site.broker_pid)
+        assert [(job["state"], job["exit_code"]) for job in site.end(id)] == [("failed", 7)]
+    finally:
+        site.close()
+
+
+# -------------------------------------------------------------------- processes and descriptors
+
+
+def limited(pid: int, which: int, most: int) -> Callable[[], None]:
+    """Lower a limit of a process; what is returned puts it back."""
+    before = resource.prlimit(pid, which)
+    resource.prlimit(pid, which, (most, before[1]))
+    return lambda: resource.prlimit(pid, which, before) and None
+
+
+def test_a_lack_of_descriptors_delays_jobs(queue: QueueSite) -> None:
+    """Before, each launch that failed so made its job invalid, and the jobs behind it were forgotten."""
+    all_complete(queue, [queue.submit("true")])
+    pid = queue.broker_pid()
+    assert pid is not None
+    put_back = limited(agent_of(pid), resource.RLIMIT_NOFILE, 3)
+    ids = queue.submit_all([["true"]] * JOBS)
+    wait_for_reason(queue, ids[0], "Too many open files")
+    put_back()
+    all_complete(queue, ids)
+
+
+@needs_root
+def test_a_lack_of_processes_delays_jobs() -> None:
+    site = QueueSite(shared=True)
+    site.folder.chmod(0o777)
+    try:
+        user = User(site, FIRST)
+        broker = user.start("broker")
+        wait_until(site.broker_pid)
+        add = user.run("add", "--", "true")
+        assert add.returncode == 0, add.stderr
+        all_complete(site, [1])
+        limit = ["prlimit", "--pid", str(agent_of(broker.pid))]
+        before = user.execute([*limit, "--nproc", "-o", "SOFT", "--noheadings"]).stdout.strip()
+        assert user.execute([*limit, "--nproc=1:"]).returncode == 0
+        for _ in range(3):
+            assert user.run("add", "--", "true").returncode == 0
+        wait_for_reason(site, 2, "temporarily unavailable")
+        assert user.execute([*limit, f"--nproc={before}:"]).returncode == 0
+        all_complete(site, [2, 3, 4])
+    finally:
+        site.close()
+
+
+def test_a_job_that_is_killed_before_it_has_a_process_ends_nobody_else(queue: QueueSite) -> None:
+    """Before, its missing pid was taken for session 0, and everything of the machine's first session was signalled."""
+    all_complete(queue, [queue.submit("true")])
+    pid = queue.broker_pid()
+    assert pid is not None
+    agent = agent_of(pid)
+    bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        id = queue.submit("sleep", "600")
+        wait_until(lambda: queue.job(id)["state"] == "running")
+        queue.act("kill", id)
+        os.kill(agent, signal.SIGCONT)
+        assert queue.end(id)[0]["state"] == "killed"
+        assert alive(bystander.pid)
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+# -------------------------------------------------------------------- what a user writes
+
+
+@pytest.mark.parametrize("text", [b"9" * 5000, b"1 " + b"9" * 5000, b"\xff" * 64, b"-5 3", b"0", b"x" * (1 << 22)])
+def test_nonsense_in_a_note_harms_its_own_run_only(queue: QueueSite, text: bytes) -> None:
+    """Before, one line in a user's journal kept the broker from starting."""
+    odd, fine = queue.shell("sleep 600"), queue.shell("while ! [ -e go ]; do sleep 0.05; done")
+    for id in (odd, fine):
+        queue.until(id, "running")
+    shell = queue.job(odd)["pid"]
+    notes = Path(queue.job(odd)["log"]).parent / "runs"
+    queue.kill_broker()
+    (notes / f"{odd}.1").write_bytes(text)
+    queue.ensure_broker()
+    (queue.folder / "go").touch()
+    assert queue.end(fine)[0]["state"] == "complete"
+    queue.act("kill", odd)
+    assert queue.end(odd)[0]["state"] == "killed"
+    wait_until(lambda: not alive(shell))
+
+
+def test_a_broker_runs_no_code_of_the_folder_that_it_is_started_in(queue: QueueSite) -> None:
+    """Before, `cd /tmp; gpulease broker --system` ran whatever somebody had put there as gpulease/broker/sampler.py."""
+    trap, mark = queue.folder / "trap", queue.folder / "ran"
+    for name in ("gpulease/__init__.py", "gpulease/broker/__init__.py", "gpulease/broker/sampler.py", "pynvml.py",
+                 "gpulease/broker/agent.py", "pamela.py"):  # fmt: skip
+        (trap / name).parent.mkdir(parents=True, exist_ok=True)
+        (trap / name).write_text(f"open({str(mark)!r}, 'w')\n")
+    queue.kill_broker()
+    script = Path(sys.executable).with_name("gpulease")
+    queue.popen([sys.executable, str(script), "broker"], cwd=trap)
+    wait_until(queue.broker_pid)
+    all_complete(queue, [queue.submit("true")])
+    assert not mark.exists()
+
+
+def test_the_log_of_a_running_job_is_cut_at_its_limit(queue: QueueSite) -> None:
+    """Before, a job that wrote without end filled the disk of everybody's state."""
+    queue.ask("set", name="log-limit", value="64K")
+    id = queue.shell("yes 0123456789 | head -c 1000000; echo END; while ! [ -e go ]; do sleep 0.05; done; echo LAST")
+    log = Path(queue.until(id, "running")["log"])
+    wait_until(lambda: log.stat().st_size < 64 << 10 and b"END" in log.read_bytes())
+    text = log.read_text()
+    assert text.startswith("[gpulease: the oldest output was cut")
+    assert text.endswith("END\n")
+    (queue.folder / "go").touch()
+    queue.end(id)
+    assert log.read_text().endswith("END\nLAST\n")
