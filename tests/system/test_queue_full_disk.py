@@ -1,0 +1,53 @@
+"""A job that fills the disk can be ended and removed, and then there is room again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from support.queue_site import QueueSite, alive
+from support.waiting import wait_until
+
+from gpulease.errors import StateError
+
+
+@pytest.fixture
+def small() -> Iterator[QueueSite]:
+    """A queue whose state and logs are on a disk of 3 MB."""
+    site = QueueSite()
+    os.makedirs(site.directory, 0o700)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "none", site.directory])
+    try:
+        if mounted.returncode:
+            pytest.skip("mounting is not permitted here")
+        site.ensure_broker()
+        yield site
+        assert "Traceback" not in site.log(), site.log()
+    finally:
+        subprocess.run(["umount", "-l", site.directory], capture_output=True)
+        site.close()
+
+
+def refused(queue: QueueSite) -> bool:
+    try:
+        queue.submit("true", hold=True)
+    except StateError:
+        return True
+    return False
+
+
+def test_the_job_that_fills_the_disk_is_ended_and_removed(small: QueueSite) -> None:
+    filler = small.submit("sh", "-c", "cat /dev/zero; sleep 600")
+    limited = small.submit("sleep", "600", time_limit=2)
+    pids = [small.until(id, "running")["pid"] for id in (filler, limited)]
+    wait_until(lambda: refused(small))
+    wait_until(lambda: not alive(pids[1]))  # its time limit
+    assert small.run("kill", str(filler)).stdout == f"killed {filler}\n"
+    wait_until(lambda: not alive(pids[0]))
+    assert small.run("rm", str(filler)).returncode == 0
+    wait_until(lambda: not refused(small))
+    (job,) = small.end(limited)
+    assert (job["state"], job["why"]) == ("killed", "its time limit of 2 s was over")
+    wait_until(lambda: filler not in [job["id"] for job in small.jobs()])
