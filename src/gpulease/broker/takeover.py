@@ -17,8 +17,9 @@ from gpulease import PROTOCOL, identity, places
 from gpulease.broker.clock import clock_of
 from gpulease.broker.home import Home
 from gpulease.errors import BrokerUnavailable, GpuleaseError
-from gpulease.stores import sqlite
+from gpulease.stores import database_file
 from gpulease.stores.disks import network_filesystem
+from gpulease.stores.sqlite import SqliteStore
 from gpulease.wire import pack
 
 ENDING = 30.0  # seconds for the broker before to end
@@ -100,8 +101,8 @@ def _usable(folder: str) -> bool:
 def _copy(old: str, path: str, folder: str, network: bool) -> bool:
     """Whether it is in its place now. A home may be shared by hosts: what another host granted stays where it is."""
     fresh = f"{path}.new"
-    sqlite.copy(old, fresh)
-    with contextlib.closing(sqlite.SqliteStore(fresh, network)) as store:
+    database_file.copy(old, fresh)
+    with contextlib.closing(SqliteStore(fresh, network)) as store:
         host = os.uname().nodename
         owners = [lease.get("owner") or {} for lease in store.load("leases").values()]
         if any(owner.get("host", host) != host for owner in owners):
@@ -109,13 +110,13 @@ def _copy(old: str, path: str, folder: str, network: bool) -> bool:
         moved = {"at": clock_of(store).now(), "folder": os.path.join(folder, "jobs")}
         store.write("facts", "moved", moved)
         store.commit(durable=True)
-    sqlite.move(fresh, path)
+    database_file.move(fresh, path)
     return True
 
 
 def _came_from(path: str, folder: str, network: bool) -> bool:
     """Whether the state in its place is the copy of that in `folder`: whoever copied it was killed right after."""
-    with contextlib.closing(sqlite.SqliteStore(path, network)) as store:
+    with contextlib.closing(SqliteStore(path, network)) as store:
         moved = store.get("facts", "moved") or {}
     return moved.get("folder") == os.path.join(folder, "jobs")
 

@@ -12,10 +12,10 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from gpulease.errors import StateError
+from gpulease.stores import database_file
 from gpulease.stores.base import ENDS, SOME, TABLES, Document, HistoryEvent, JobRow
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -40,7 +40,7 @@ class SqliteStore:
         self._open = False  # whether something was written since the last commit
         try:
             if not os.path.lexists(path):
-                _create(path)
+                database_file.create(path)
             if os.path.getsize(path) == 0:
                 raise self.damaged("it is empty")
             self._connect()
@@ -155,9 +155,9 @@ class SqliteStore:
         """All that is known, written to the path again. The file that was removed is still open."""
         fresh = f"{self._path}.new"
         try:
-            _remove(fresh)
+            database_file.remove(fresh)
             self._database.execute("VACUUM INTO ?", (fresh,))
-            move(fresh, self._path)
+            database_file.move(fresh, self._path)
             self._disconnect()
             self._connect()
         except (sqlite3.Error, OSError) as error:
@@ -263,7 +263,7 @@ class SqliteStore:
     def _upgrade(self) -> None:
         """Bring an older state to this version, one step at a time, each whole or not at all."""
         present = self._pragma("user_version")
-        steps = _steps()
+        steps = database_file.steps()
         if not 0 <= present <= NEWEST:
             raise self.damaged(f"its version is {present}")
         if present > len(steps):
@@ -271,7 +271,7 @@ class SqliteStore:
                 f"The state in {self._path!r} was written by a newer gpulease (version {present}, known {len(steps)}).",
                 "Use that gpulease again, or set GPULEASE_DIR to another folder.",
             )
-        _upgrade(self._database, present)
+        database_file.upgrade(self._database, present)
 
     def _trouble(self, what: str, error: sqlite3.Error) -> StateError:
         code = getattr(error, "sqlite_errorcode", 0)
@@ -285,57 +285,6 @@ class SqliteStore:
             f"The state in {self._path!r} is damaged: {why}.",
             "Move the file away, and the next broker begins anew: no lease, no queue. End first what still runs.",
         )
-
-
-def _create(path: str) -> None:
-    """An empty state, under another name until it is whole: a file without anything in it was never ours."""
-    fresh = f"{path}.new"
-    _remove(fresh)
-    os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as database:
-        database.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before the first table
-        _upgrade(database, 0)
-    move(fresh, path)
-
-
-def copy(source: str, target: str) -> None:
-    """A database that nobody writes to now, whole, with what is still in the log beside it."""
-    _remove(target)
-    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    try:
-        with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
-            old.backup(new)
-    except sqlite3.Error as error:
-        raise StateError(
-            f"The state in {source!r} cannot be taken over: {error}.",
-            "Make room, or move the file away to begin anew: no lease, no queue. End first what still runs.",
-        ) from None
-
-
-def move(fresh: str, path: str) -> None:
-    """Into its place, for good. A log beside a file that is gone would be taken for the new one's."""
-    os.chmod(fresh, 0o600)
-    for ending in ("-wal", "-shm", "-journal"):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path + ending)
-    os.rename(fresh, path)
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _remove(fresh: str) -> None:
-    """What a broker left that was killed in the middle."""
-    for ending in ("", "-wal", "-shm", "-journal"):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(fresh + ending)
-
-
-def _upgrade(database: sqlite3.Connection, present: int) -> None:
-    for number, step in list(enumerate(_steps()))[present:]:
-        database.executescript(f"BEGIN;{step};PRAGMA user_version={number + 1};COMMIT;")
 
 
 def _where(
@@ -361,11 +310,6 @@ def _row(table: str, key: str, document: Document) -> tuple[object, ...]:
     if table == "jobs":
         return (int(key), document["state"], document["uid"], document["label"], _encode(document))
     return (key, _encode(document))
-
-
-def _steps() -> list[str]:
-    text = Path(__file__).with_name("schema.sql").read_text()
-    return [part.split("\n", 1)[1] for part in text.split("-- Version ")[1:]]
 
 
 def _known(table: str) -> str:
