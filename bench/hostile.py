@@ -1,6 +1,6 @@
 """One user does what it can to the broker, and another wants to work: `get`, `release`, `run` and `ls`.
 
-    python bench/hostile.py [ROUNDS [LOAD]]     as root: it needs two other users
+    python bench/hostile.py [ROUNDS [LOAD]]     as root: it makes two other users, in a namespace
 
 The hostile user has 200 connections and 100,000 jobs, and each kind of load is tried by itself: floods of `ls` and
 `explain`, the largest batches there are that are never finished, subscriptions, waits for all jobs, answers that are
@@ -14,14 +14,14 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import contextlib
+import ctypes
 import os
 import pwd
 import select
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,10 +29,10 @@ from itertools import cycle
 from statistics import median, quantiles
 from typing import Any
 
-import pynvml
 from interleaved import Timings, compile_everything, to_reach
+from support.accounts import SystemSite
+from support.users import PATHS
 
-import gpulease
 from gpulease import PROTOCOL
 from gpulease.client import Client, connect
 from gpulease.wire import pack
@@ -41,12 +41,9 @@ CONNECTIONS = 200
 JOBS = 100_000
 MOST = 5.0  # times as long as alone
 MOST_MEMORY = 1024.0  # MiB
-START = 30.0
 EACH = 4  # of each command in a round
 READ = 1 << 20
-
-Message = dict[str, Any]
-Load = Callable[[], Iterator[bytes]]
+PR_SET_DUMPABLE = 4
 
 
 def message(verb: str, **fields: Any) -> bytes:
@@ -99,6 +96,7 @@ def become(user: pwd.struct_passwd) -> None:
     os.setgroups([])
     os.setgid(user.pw_gid)
     os.setuid(user.pw_uid)
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as after an exec
 
 
 def ask_for_ever(messages: tuple[bytes, ...], reads: bool) -> None:
@@ -138,19 +136,8 @@ def ask_for_ever(messages: tuple[bytes, ...], reads: bool) -> None:
 class Worker:
     """The other user, who types commands."""
 
-    def __init__(self, user: pwd.struct_passwd) -> None:
-        self._user = user
-        self._command = [self._python(), "-m", "gpulease"]
-
-    def _python(self) -> str:
-        """One that this user may run: that of the bench may lie in a folder closed to others."""
-        os.environ["PYTHONPATH"] = ":".join(str(Path(one.__file__ or "").parents[1]) for one in (gpulease, pynvml))
-        candidates = (sys.executable, f"/usr/bin/python3.{sys.version_info[1]}", "/usr/bin/python3")
-        for candidate in candidates:
-            with contextlib.suppress(OSError):
-                if self._run([candidate, "-c", "import gpulease.client"]).returncode == 0:
-                    return candidate
-        return sys.exit("There is no Python here that other users may run gpulease with.")
+    def __init__(self, user: pwd.struct_passwd, python: str) -> None:
+        self._user, self._command = user, [python, "-m", "gpulease"]
 
     def work(self, timings: Timings) -> None:
         for _ in range(EACH):
@@ -179,24 +166,15 @@ def memory(pid: int) -> float:
 
 
 @contextmanager
-def broker(folder: Path) -> Iterator[int]:
-    folder.chmod(0o755)
-    os.environ.update(GPULEASE_DIR=str(folder / "broker"), GPULEASE_SIMULATE="8")
-    process = subprocess.Popen([sys.executable, "-m", "gpulease", "broker", "--system"], stderr=subprocess.DEVNULL)
-    until = time.monotonic() + START
-    while True:
-        try:
-            pid: int = Client(start=False).ask("ping")["pid"]
-            break
-        except Exception:
-            if time.monotonic() > until:
-                sys.exit("The broker did not start.")
-            time.sleep(0.05)
+def machine() -> Iterator[SystemSite]:
+    """With a system broker, and accounts that are not this machine's."""
+    site = SystemSite()
     try:
-        yield pid
+        site.start_broker()
+        os.environ.update({**site.environ, **PATHS})
+        yield site
     finally:
-        Client(start=False).ask("stop")
-        process.wait()
+        site.close()
 
 
 def fill(user: pwd.struct_passwd) -> None:
@@ -208,7 +186,7 @@ def fill(user: pwd.struct_passwd) -> None:
             client, rest = Client(start=False), JOBS
             while rest:
                 part = [["python", "train.py", "--seed", str(rest - at)] for at in range(min(10_000, rest))]
-                client.ask("add", request={"gpus": 8}, options=OPTIONS, commands=part, token=str(rest))
+                client.ask("add", request={"gpus": 4}, options=OPTIONS, commands=part, token=str(rest))
                 rest -= len(part)
         finally:
             os._exit(0)
@@ -237,14 +215,14 @@ def main(rounds: int, part: str) -> None:
     if os.geteuid() != 0:
         sys.exit("Only root can be two other users.")
     compile_everything()
-    one, other = [entry for entry in pwd.getpwall() if entry.pw_uid != 0][:2]
     worst, most = 0.0, 0.0
-    with tempfile.TemporaryDirectory() as folder, broker(Path(folder)) as pid:
-        Client(start=False).ask("pause", queue=True)
+    with machine() as site:
+        one, other, pid = site.alice, site.bob, site.ask("ping")["pid"]
+        site.ask("pause", queue=True)
         begin = memory(pid)
         fill(one)
         print(f"memory of the broker: {begin:.0f} MiB, with {JOBS} jobs {memory(pid):.0f} MiB")
-        worker = Worker(other)
+        worker = Worker(other, site.python_of_all)
         loads = {name: (messages, True) for name, messages in LOADS.items()}
         loads["ls that is not read"] = (LOADS["ls of 5,000 jobs"], False)
         print(f"{'':<46} {'p95':>6} {'median':>7}   memory")

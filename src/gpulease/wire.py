@@ -115,10 +115,20 @@ class Unpacker:
 
     def next(self) -> Message:
         """The next message, which is complete."""
-        end = HEAD + self._length
-        body = bytes(self._bytes[HEAD:end])
-        del self._bytes[:end]
-        return _decode(body)
+        try:
+            return self.read()
+        finally:
+            self.skip()
+
+    def read(self) -> Message:
+        """The same, which stays where it is."""
+        return _decode(bytes(self._bytes[HEAD : HEAD + self._length]))
+
+    def skip(self) -> int:
+        """Leave it out; how many bytes it has."""
+        size = HEAD + self._length
+        del self._bytes[:size]
+        return size
 
     def peek(self, length: int) -> bytes:
         """How the next message begins."""

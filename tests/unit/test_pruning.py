@@ -79,10 +79,13 @@ def test_ended_jobs_are_kept_for_a_time_and_those_that_wait_for_ever(world: Scri
 def test_their_logs_and_environments_go_with_them(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     removed: list[str] = []
     monkeypatch.setattr(ScriptedWorld, "_Remove", lambda world, one: removed.extend(one.logs))
-    ended(world, 1000, 3)
+    ended(world, 1000, 4)
+    for row in world.disk.jobs(ids=[(2, 4)]):  # the first has never run, so it has no log
+        world.disk.write("jobs", str(row["id"]), {**row, "run": 1})
+    world.disk.commit()
     do(world, world.connect(0), "set", name="keep-ended", value="1")
     pass_time(world, 100)
-    assert [path.rpartition("/")[2] for path in removed] == ["1.log", "2.log"]
+    assert [path.rpartition("/")[2] for path in removed] == ["2.log", "3.log"]
     assert len(world.disk.load("environments")) == 1
     do(world, world.connect(1000), "clean")
     assert world.disk.load("environments") == {}

@@ -199,7 +199,7 @@ def forget(turn: Turn, gone: list[Job]) -> None:
 def remove_logs(turn: Turn, gone: list[Job]) -> None:
     logs: dict[int, list[str]] = {}
     for job in gone:
-        if job.log == default_log(turn, job.uid, job.id):
+        if job.run and job.log == default_log(turn, job.uid, job.id):
             logs.setdefault(job.uid, []).append(job.log)
     for uid, paths in logs.items():
         turn.emit(Remove(uid, tuple(paths)))
