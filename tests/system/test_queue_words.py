@@ -358,5 +358,5 @@ def test_words_for_jobs_and_names_of_parameters_are_completed() -> None:
     assert suggestions(["log", "b"]) == ["broker"]
     assert suggestions(["move", ""]) == ["last"]
     assert suggestions(["move", "3", ""]) == []
-    assert suggestions(["set", "keep"]) == ["keep-memory", "keep-gpu-memory"]
+    assert suggestions(["set", "keep-g"]) == ["keep-gpu-memory"]
     assert suggestions(["kill", "--state", "fa"]) == ["failed"]
