@@ -73,7 +73,9 @@ def restart(folder: Path) -> Callable[[], object]:
 
 def main(rounds: int) -> None:
     compile_everything()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(
+        ignore_cleanup_errors=True
+    ) as folder:  # a killed broker leaves its sampler for a moment
         long, empty = Path(folder) / "long", Path(folder) / "empty"
         fill(long)
         name = f"{WAITING} waiting, {ENDED} ended"
