@@ -17,7 +17,7 @@ import pytest
 from gpulease.installation.manifest import system
 from support.other_users import as_user
 from support.queue_site import QueueSite
-from support.site import Site
+from support.site import MARK, Site
 from support.users import PATHS, interpreter, shared_cache
 from support.waiting import PATIENCE, wait_until
 
@@ -137,6 +137,7 @@ class SystemSite(QueueSite):
 
     def add(self, user: pwd.struct_passwd, script: str, **options: Any) -> Any:
         environ = {"PATH": os.environ["PATH"], "GPULEASE_DIR": self.directory, "MINE": "yes", "HOME": "/wrong"}
+        environ[MARK] = str(self.folder)
         given = {"cwd": "/tmp", "environment": environ, **options}
         return self.told(user, "add", request={}, options=given, commands=[["sh", "-c", script]])
 

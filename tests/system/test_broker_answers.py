@@ -40,10 +40,12 @@ def test_a_broker_that_has_just_come_does_not_say_that_no_device_matches(queue: 
 
 
 def test_a_run_whose_beginning_cannot_be_noted_is_invalid_and_says_why(queue: QueueSite) -> None:
-    Path(queue.directory, "jobs", str(os.geteuid()), "journal").mkdir(parents=True)
+    folder = Path(queue.directory, "jobs", str(os.geteuid()))
+    folder.mkdir(parents=True)
+    (folder / "runs").touch()
     (job,) = queue.end(queue.submit("true", retry=3))
     assert (job["state"], job["tries"]) == ("invalid", 1)
-    assert "cannot be noted" in job["why"]
+    assert "runs' cannot be written" in job["why"]
 
 
 @pytest.mark.parametrize("select", [{"labels": "x"}, {"ids": []}, {"all": True, "users": "x"}, {"label": "\udcff"}])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from support.other_users import as_user, needs_root, two_users
+from support.accounts import SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
+from support.other_users import needs_root
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
@@ -34,30 +34,9 @@ def test_the_hook_is_not_among_the_words_of_any_process(queue: QueueSite) -> Non
 
 
 @needs_root
-def test_the_hook_is_shown_to_those_who_may_set_it() -> None:
-    with QueueSiteForAll() as site:
-        site.ask("set", name="on-finish", value=f"https://example.org/{SECRET}")
-        assert SECRET in str(site.ask("set"))
-
-        def ask() -> Any:
-            with site.raw() as raw:
-                return raw.ask("set")
-
-        seen = as_user(two_users()[0], ask)["ok"]["parameters"]
-        assert SECRET not in str(seen)
-        assert {row["name"]: row["value"] for row in seen}["on-finish"] == "(hidden)"
-
-
-class QueueSiteForAll(QueueSite):
-    """With a system broker."""
-
-    def __init__(self) -> None:
-        super().__init__(shared=True)
-
-    def __enter__(self) -> QueueSiteForAll:
-        self.start("broker", "--system")
-        wait_until(self.broker_pid)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def test_the_hook_is_shown_to_those_who_may_set_it(system: SystemSite) -> None:
+    system.ask("set", name="on-finish", value=f"https://example.org/{SECRET}")
+    assert SECRET in str(system.ask("set"))
+    seen = system.told(system.alice, "set")["ok"]["parameters"]
+    assert SECRET not in str(seen)
+    assert {row["name"]: row["value"] for row in seen}["on-finish"] == "(hidden)"

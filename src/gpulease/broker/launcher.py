@@ -226,7 +226,8 @@ def _main(words: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: broker.send_signal(number))
     signal.signal(signal.SIGCHLD, lambda number, frame: _reap(broker.pid))
-    kernel.keep_capabilities("SETUID", "SETGID", "KILL", "SYS_RESOURCE", "AUDIT_WRITE", "DAC_READ_SEARCH")
+    if not config.root_jobs:  # else whatever root has is to be had here anyway, and only so can root be looked at
+        kernel.keep_capabilities("SETUID", "SETGID", "KILL", "SYS_RESOURCE", "AUDIT_WRITE", "DAC_READ_SEARCH")
     Launcher(link, bound, os.path.join(known, "users"), config.root_jobs).serve()
     return broker.wait()
 
