@@ -26,6 +26,7 @@ from gpulease.wire import Unpacker, pack
 
 READ = 1 << 18
 LOOK_AT_LOGS = 1.0  # seconds
+AT_ONCE = 0.002  # seconds
 Run = tuple[int, int]  # id of a job, and which run of it
 
 
@@ -33,6 +34,8 @@ class Agent:
     def __init__(self, link: socket.socket, login: dict[str, str]) -> None:
         self._link, self._login = link, login
         self._lock = -1
+        self._untold = bytearray()  # events that were not sent yet
+        self._environment: dict[str, str] = {}  # of the jobs that come next
         self._unpacker = Unpacker(LARGEST)
         self._children: dict[int, Run] = {}
         self._found: dict[int, Run] = {}  # shells of a former agent, by a descriptor of each
@@ -53,12 +56,17 @@ class Agent:
         orders: list[Order] | None = []
         while orders is not None:
             self._carry_out(orders)
-            for descriptor, _ in self._poll.poll(LOOK_AT_LOGS * 1000 if self._logs else None):
+            for descriptor, _ in self._poll.poll(self._timeout()):
                 if descriptor in self._found:
                     self._tell([self._gone(descriptor)])
             self._reap()
+            self._flush()
             self._cut_logs()
             orders = self._orders()
+
+    def _timeout(self) -> float | None:
+        """A job that ends at once is told of together with its beginning."""
+        return AT_ONCE * 1000 if self._untold else LOOK_AT_LOGS * 1000 if self._logs else None
 
     def _orders(self) -> list[Order] | None:
         try:
@@ -72,10 +80,12 @@ class Agent:
         for order in orders:
             if order["do"] == "begin":
                 self._lock = _alone(order["folder"])
+            elif order["do"] == "environment":
+                self._environment = order["environment"]
             elif order["do"] == "launch":
                 self._tell([self._launch(order)])
             elif order["do"] == "read-end":
-                self._tell([runner.read_end(order)])
+                self._tell([runner.read_end(order, self._environment)])
             elif order["do"] == "remove":
                 runner.remove(order)
             elif order["do"] == "tidy":
@@ -85,7 +95,7 @@ class Agent:
             self._tell([self._adopted(order, event) for order, event in seen])
 
     def _launch(self, order: Order) -> Event:
-        told = runner.launch(order, self._login)
+        told = runner.launch(order, self._environment, self._login)
         if isinstance(told, Launched):
             self._children[told.pid] = (told.id, told.run)
             self._limit_log(order)
@@ -143,8 +153,12 @@ class Agent:
                 log_limit.cut(path, limit)
 
     def _tell(self, events: list[Event]) -> None:
-        for event in events:
-            self._link.sendall(packed(event))
+        self._untold += b"".join(map(packed, events))
+
+    def _flush(self) -> None:
+        if self._untold:
+            self._link.sendall(self._untold)
+            self._untold.clear()
 
 
 def _alone(folder: str) -> int:

@@ -39,6 +39,7 @@ class AgentLink:
         self.shells: dict[Run, tuple[int, int]] = {}  # pid and start time
         self.process: tuple[int, int] | None = None  # the agent's own, as it says
         self.gone: set[Run] = set()  # whose shell had ended at the last look, and of whom the agent said nothing
+        self.environment = ""  # the key of the one that the agent has
         self.refused: tuple[str, bool] | None = None  # why there is no agent, and whether that may pass
         self.used = time.monotonic()
 
@@ -67,6 +68,9 @@ class Agents:
         link.runs.add(run)
         if isinstance(one, Launch):
             link.launching.add(run)
+        if isinstance(one, (Launch, ReadEnd)) and link.environment != one.job.environment:
+            link.environment = one.job.environment
+            self._send(link, {"do": "environment", "environment": one.environment})
         self._send(link, order(one))
 
     def remove(self, one: Remove) -> None:

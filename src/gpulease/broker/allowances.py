@@ -22,7 +22,8 @@ def allowance(state: State, user: str, groups: Sequence[str]) -> Limit:
 
 def log_limit_of(state: State, job: Job, groups: Sequence[str]) -> int | None:
     """Most bytes of a job's log; None for no limit."""
-    most = allowance(state, job.user, groups).log_limit
+    named = limits_of(state.policy.limits, job.user, groups, ("log_limit",)).log_limit if state.policy.limits else None
+    most = state.settings.log_limit if named is None else named
     return None if most is None or most >= UNLIMITED else most
 
 

@@ -23,14 +23,14 @@ MOST = 1 << 53
 
 
 def order(one: Launch | ReadEnd | Find | SignalTree) -> Message:
-    """All that an agent needs to know of a run."""
+    """All that an agent needs to know of a run, but for the environment: it has the one before, if that is equal."""
     job = one.job
     common = {"id": job.id, "run": job.run, "log": job.log, "log_limit": one.place.log_limit, "note": one.place.note}
     if isinstance(one, Launch):
-        said: Message = {"cwd": job.cwd, "command": job.command, "environment": one.environment, "given": one.given}
+        said: Message = {"cwd": job.cwd, "command": job.command, "given": one.given}
         return {"do": "launch", **common, **said}
     if isinstance(one, ReadEnd):
-        said = {"cwd": job.cwd, "command": job.command, "environment": one.environment, "code": one.code}
+        said = {"cwd": job.cwd, "command": job.command, "code": one.code}
         return {
             "do": "read-end",
             **common,

@@ -32,12 +32,11 @@ SHORTAGES = frozenset(
 # -------------------------------------------------------------------- launching
 
 
-def launch(order: Order, login: dict[str, str]) -> Event:
+def launch(order: Order, environment: dict[str, str], login: dict[str, str]) -> Event:
     """`login`: the variables that say who one is, where the broker is another user's."""
     id, run, log = order["id"], order["run"], order["log"]
     try:
-        os.makedirs(os.path.dirname(order["note"]), 0o700, exist_ok=True)
-        journal.prepare(order["note"])
+        _prepare(order["note"])
     except OSError as trouble:
         return _failed(order, f"{os.path.dirname(order['note'])!r} cannot be written", trouble)
     try:
@@ -48,7 +47,7 @@ def launch(order: Order, login: dict[str, str]) -> Event:
         begin = os.fstat(output).st_size
         # What every job gets stands at the beginning, where the mark is quickly found, and wins.
         given = {**order["given"], **login}
-        environ = {**given, **order["environment"], **given}
+        environ = {**given, **environment, **given}
         pid = spawn.start(spawn.words_for(order["note"], order["cwd"], order["command"]), environ, output)
     except (OSError, ValueError) as trouble:
         return _failed(order, "its shell cannot be started", trouble)
@@ -60,6 +59,14 @@ def launch(order: Order, login: dict[str, str]) -> Event:
     return Launched(id, run, pid, since, begin)
 
 
+def _prepare(note: str) -> None:
+    try:
+        journal.prepare(note)
+    except FileNotFoundError:  # the first run of this user
+        os.makedirs(os.path.dirname(note), 0o700, exist_ok=True)
+        journal.prepare(note)
+
+
 def _failed(order: Order, what: str, trouble: OSError | ValueError) -> LaunchFailed:
     number = getattr(trouble, "errno", None)
     why = f"{what}: {os.strerror(number) if number else trouble}"
@@ -69,13 +76,13 @@ def _failed(order: Order, what: str, trouble: OSError | ValueError) -> LaunchFai
 # -------------------------------------------------------------------- how a run ended
 
 
-def read_end(order: Order) -> Event:
+def read_end(order: Order, environment: dict[str, str]) -> Event:
     fate = _fate(order)
     failed = fate.code not in (None, 0)
     tail = journal.read_own(order["log"], max(order["log_begin"], _size(order["log"]) - TAIL), TAIL) if failed else None
     doubtful = fate.code in UNSTARTABLE or fate.trouble == "no-command"
     memory = jobs.ran_out_of_memory(tail or b"")
-    return EndRead(order["id"], order["run"], fate, memory, _unstartable(order) if doubtful else None)
+    return EndRead(order["id"], order["run"], fate, memory, _unstartable(order, environment) if doubtful else None)
 
 
 def _fate(order: Order) -> Fate:
@@ -93,8 +100,8 @@ def _note(order: Order) -> Fate:
     return journal.read(order["note"], order["former"])
 
 
-def _unstartable(order: Order) -> str | None:
-    found = spawn.why_not(order["command"], order["environment"], order["cwd"])
+def _unstartable(order: Order, environment: dict[str, str]) -> str | None:
+    found = spawn.why_not(order["command"], environment, order["cwd"])
     return None if found is None else found[:1].lower() + found[1:].rstrip(".")
 
 

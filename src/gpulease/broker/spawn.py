@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import stat
 
 from gpulease.errors import GpuleaseError
 from gpulease.execution import check_command
@@ -43,7 +44,8 @@ def start(words: list[str], environ: dict[str, str], log: int) -> int:
 def open_log(path: str) -> int:
     """Without waiting for whoever reads a pipe."""
     descriptor = os.open(path, APPEND | os.O_NONBLOCK, 0o600)
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
     return descriptor
 
 
