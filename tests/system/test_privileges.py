@@ -265,7 +265,7 @@ def test_a_stopped_agent_is_replaced_and_its_users_job_ends(system: SystemSite) 
     """A user who stops their agent would keep their jobs, and their GPUs, for ever."""
     id = system.add(system.alice, "while ! [ -e go ]; do sleep 0.05; done", cwd=str(system.folder))["ok"]["first"]
     system.until(id, "running")
-    (agent,) = _agents_of(system.alice.pw_uid)
+    (agent,) = agents_of(system)
     os.kill(agent, signal.SIGSTOP)
     (system.folder / "go").touch()
     (job,) = system.end(id)
@@ -277,21 +277,15 @@ def test_an_agent_that_is_killed_loses_nothing(system: SystemSite) -> None:
     id = system.add(system.alice, "while ! [ -e go ]; do sleep 0.05; done; exit 5", cwd=str(system.folder))
     number = id["ok"]["first"]
     system.until(number, "running")
-    (agent,) = _agents_of(system.alice.pw_uid)
+    (agent,) = agents_of(system)
     os.kill(agent, signal.SIGKILL)
     (system.folder / "go").touch()
     (job,) = system.end(number)
     assert (job["state"], job["exit_code"], job["tries"]) == ("failed", 5, 1)
 
 
-def _agents_of(uid: int) -> list[int]:
-    found = []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            owner = os.stat(f"/proc/{pid}").st_uid
-        except OSError:
-            continue
-        if owner == uid and b"gpulease.broker.agent" in words:
-            found.append(pid)
-    return found
+def agents_of(site: SystemSite) -> list[int]:
+    launcher = site.broker_pid()
+    assert launcher is not None
+    words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in children(launcher)}
+    return [pid for pid, command in words.items() if b"gpulease.broker.agent" in command]

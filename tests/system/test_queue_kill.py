@@ -100,7 +100,7 @@ def test_kill_9_of_the_command_is_a_failure_with_its_signal(queue: QueueSite) ->
 def test_kill_9_of_the_shell_above_a_job_takes_the_command_with_it(queue: QueueSite) -> None:
     id = queue.shell("echo pid $$; exec sleep 600")
     (pid,) = pids(queue, id, "pid")
-    os.kill(queue.job(id)["pid"], signal.SIGKILL)
+    os.kill(queue.until(id, "running")["pid"], signal.SIGKILL)
     (job,) = queue.end(id)
     assert (job["state"], job["signal"]) == ("failed", 9)
     assert not alive(pid)
@@ -109,7 +109,7 @@ def test_kill_9_of_the_shell_above_a_job_takes_the_command_with_it(queue: QueueS
 def test_a_paused_job_that_is_killed_from_outside_may_run_again(queue: QueueSite) -> None:
     id = queue.shell("[ -e again ] && exit 0; touch again; echo pid $$; exec sleep 600", retry=1)
     (pid,) = pids(queue, id, "pid")
-    shell = queue.job(id)["pid"]
+    shell = queue.until(id, "running")["pid"]
     queue.act("pause", id)
     wait_until(lambda: state_of(pid) == "T" and state_of(shell) == "T")
     os.kill(pid, signal.SIGKILL)

@@ -21,7 +21,7 @@ def go(queue: QueueSite, name: str) -> None:
 def test_a_running_job_goes_on_into_the_same_log_and_its_end_is_known(queue: QueueSite) -> None:
     id = queue.shell("echo one; while ! [ -e go ]; do sleep 0.05; done; echo two; exit 3")
     queue.said(id, "one")
-    pid = queue.job(id)["pid"]
+    pid = queue.until(id, "running")["pid"]
     queue.restart()
     job = queue.job(id)
     assert (job["state"], job["tries"]) == ("running", 1)
@@ -53,7 +53,7 @@ def test_exit_codes_of_those_that_ended_meanwhile_are_learned(queue: QueueSite) 
 def test_a_job_whose_shell_was_killed_while_no_broker_ran_is_lost_and_takes_all_with_it(queue: QueueSite) -> None:
     id = queue.shell("echo $$; exec sleep 600")
     pid = int(queue.said(id, "\n"))
-    shell = queue.job(id)["pid"]
+    shell = queue.until(id, "running")["pid"]
     queue.kill_broker()
     os.kill(shell, 9)
     queue.ensure_broker()

@@ -64,7 +64,7 @@ def test_ls_has_running_then_the_line_with_reasons_then_the_ended(queue: QueueSi
 def test_pause_stops_the_tree_and_keeps_the_device(queue: QueueSite) -> None:
     id = queue.shell("sleep 600 & echo $!; wait")
     child = int(queue.said(id, "\n"))
-    pid = queue.job(id)["pid"]
+    pid = queue.until(id, "running")["pid"]
     queue.act("pause", id)
     wait_until(lambda: (state_of(pid), state_of(child)) == ("T", "T"))
     assert queue.job(id)["state"] == "paused"

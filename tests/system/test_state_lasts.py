@@ -50,7 +50,7 @@ def test_after_a_logout_jobs_go_on_and_the_next_login_finds_them(island: Island)
     flag = f"{island.home(FIRST)['HOME']}/flag"
     running = session.run("add", "-n", "4", "--", "sh", "-c", f"while ! [ -e {flag} ]; do sleep 0.05; done").strip()
     waiting = session.run("add", "-n", "4", "--", "true").strip()
-    before = session.until(running, "running")
+    before = wait_until(lambda: job if (job := session.job(running))["pid"] else None)
     pid = json.loads(session.run("status", "--json"))["broker"]["pid"]
     island.logout(FIRST)
     cron = Session(island, FIRST, island.quietly)
