@@ -38,3 +38,20 @@ def test_nor_does_a_mistake_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(verbs.VERBS, "add", fails)
     assert ask_before_the_first_sample(ScriptedWorld()) == {"first": "granted", "wrong": "error", "last": "ok"}
+
+
+def test_nor_is_anybody_answered_twice_when_the_disk_is_full() -> None:
+    """Before, those who waited for the first sample were refused, and stayed in line to be answered once more."""
+    world = ScriptedWorld()
+    clients = [world.connect() for _ in range(3)]
+    for client in clients:
+        world.say(client, "add", **JOB, options={"cwd": "/", "environment": {}})
+    world.turn()
+    world.disk.fail_writes = 100
+    answers = []
+    for _ in range(3):
+        world.answer_sample()
+        world.turn()
+        answers += [one.peer for one in world.sent]
+    assert answers == [client.peer for client in clients]
+    assert world.core.state.awaiting == ()

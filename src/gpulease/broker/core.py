@@ -104,13 +104,18 @@ class Core:
             events, self._late = [*self._late, *events], []
         return events
 
-    def _unfolded(self, events: list[Event]) -> Iterator[Event]:
-        """The events, and behind a sample the messages that waited for it."""
+    def _unfolded(self, events: list[Event], apart: bool = False) -> Iterator[Event]:
+        """The events, and behind a sample the messages that waited for it.
+
+        `apart`: each of them is undone alone, and that they waited is over all the same.
+        """
         for event in events:
             yield event
             if isinstance(event, (happened.Sampled, happened.SampleFailed)) and self.state.awaiting:
                 waiting = self.state.awaiting
                 self.state.set("awaiting", ())
+                if apart:
+                    self.state.commit()
                 yield from waiting
 
     def _take(self, turn: Turn, event: Event) -> None:
@@ -141,7 +146,7 @@ class Core:
 
     def _apart(self, events: list[Event], now: float) -> Iterator[Instruction]:
         together = self._turn(now)
-        for event in self._unfolded(events):
+        for event in self._unfolded(events, apart=True):
             turn = self._turn(now)
             try:
                 self._take(turn, event)
