@@ -64,17 +64,28 @@ class Agents:
         self._by_descriptor: dict[int, AgentLink] = {}
 
     def give(self, one: Launch | ReadEnd | Find | SignalTree) -> None:
-        link, run = self._link(one.job.uid), (one.job.id, one.job.run)
+        run = (one.job.id, one.job.run)
+        try:
+            link = self._link(one.job.uid)
+        except OSError as trouble:
+            return self._happened(
+                LaunchFailed(*run, f"no process could be started for it: {trouble.strerror}", True)
+                if isinstance(one, Launch)
+                else AgentLost(one.job.uid)
+            )
         link.runs.add(run)
         if isinstance(one, Launch):
             link.launching.add(run)
         if isinstance(one, (Launch, ReadEnd)) and link.environment != one.job.environment:
             link.environment = one.job.environment
             self._send(link, {"do": "environment", "environment": one.environment})
-        self._send(link, order(one))
+        return self._send(link, order(one))
 
     def remove(self, one: Remove) -> None:
-        self._send(self._link(one.uid), {"do": "remove", "logs": one.logs})
+        try:
+            self._send(self._link(one.uid), {"do": "remove", "logs": one.logs})
+        except OSError as trouble:
+            self._log(f"{len(one.logs)} logs of user {one.uid} are not removed: {trouble.strerror}")
 
     def tidy(self, one: Tidy) -> None:
         """Only where an agent is: the next one is told again."""
@@ -129,8 +140,8 @@ class Agents:
         if link is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             ours.setblocking(False)
-            link = self._links[uid] = self._by_descriptor[ours.fileno()] = AgentLink(uid, ours)
             self._poll.register(ours.fileno(), select.EPOLLIN)
+            link = self._links[uid] = self._by_descriptor[ours.fileno()] = AgentLink(uid, ours)
             with theirs:
                 try:
                     self._start(uid, theirs)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import grp  # noqa: F401  # now, as pwd: when they are needed there may be no descriptor left to load them
 import os
+import pwd  # noqa: F401
 import resource
 import select
 import signal

@@ -36,7 +36,7 @@ DROP["jobs"] = "DELETE FROM jobs WHERE id = ?"
 class SqliteStore:
     def __init__(self, path: str, network: bool = False) -> None:
         self._path, self._network = path, network
-        self._log: int | None = None  # the write-ahead log, opened when it must first be forced to the disk
+        self._log: int | None = None  # the write-ahead log, to be forced to the disk
         self._open = False  # whether something was written since the last commit
         try:
             if not os.path.lexists(path):
@@ -61,6 +61,9 @@ class SqliteStore:
         self._database.execute(f"PRAGMA journal_size_limit={LOG_KEPT}")
         there = os.stat(self._path)
         self._file = (there.st_dev, there.st_ino)
+        if not self._network:
+            self._pragma("user_version")  # whatever is read makes SQLite open its log
+            self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)  # now: later none may be left
 
     def get(self, table: str, key: str) -> Document | None:
         column = "id" if table == "jobs" else "key"
@@ -199,11 +202,9 @@ class SqliteStore:
 
     def _force(self) -> None:
         """What NORMAL leaves out. An error ends the broker: nobody knows what is on disk, and the next one looks."""
-        if self._network:
-            return  # FULL has done it
+        if self._log is None:
+            return  # on a network, where FULL has done it
         try:
-            if self._log is None:
-                self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
             os.fsync(self._log)
         except OSError as error:
             raise SystemExit(f"gpulease: {self._path!r} could not be forced to the disk: {error.strerror}.") from None
