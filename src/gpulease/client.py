@@ -33,6 +33,7 @@ LOOKING = (
 LONG = 600.0  # seconds for an answer about jobs, of which there may be a hundred thousand
 OF_MANY = frozenset({"add", "kill", "rm", "edit", "clean", "retry", "start", "pause", "resume"})
 PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
+NEXT_TRY = 0.5  # seconds until what could not be written is asked for again, while waiting in the line
 LARGEST = 16 << 20
 READ = 1 << 16
 NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.:/")  # of a lease or a device
@@ -255,7 +256,7 @@ def acquire(
 
     `waiting` hears why, at first and then every two seconds. Returns what was granted, and the connection.
     """
-    ticket: str | None = None
+    told: StillWaiting | None = None
     client = client or Client()
     # By this name the next broker knows the request again, even if the last one died before it could answer.
     token = os.urandom(9).hex()
@@ -265,26 +266,30 @@ def acquire(
         try:
             client.send("acquire", **asked)
             while True:
-                answer = client.receive(_patience(fields, ticket, waiting is not None))
-                if answer is None and ticket is None:
+                answer = client.receive(_patience(fields, told, waiting is not None))
+                if answer is None and told is None:
                     raise client.silent()
                 if answer is None:
-                    client.send("why", id=ticket)
+                    client.send("why", id=told and told["id"])
                 elif "granted" in answer:
                     return _checked(answer["granted"]), client
                 elif "waiting" in answer:
-                    ticket = answer["waiting"]["id"]
+                    told = answer["waiting"]
                     if waiting:
-                        waiting(answer["waiting"])
+                        waiting(told)
                 else:
                     raise ProtocolError("The broker gave an answer that makes no sense.")
         except ConnectionError:
             client = again(client)
             if fields.get("wait") is not None:
                 asked["wait"] = max(0.0, fields["wait"] - (time.monotonic() - began))
-        except BaseException:
-            _leave(client, ticket or token)
-            raise
+        except BaseException as trouble:
+            if told is None or not isinstance(trouble, StateError):
+                _leave(client, told["id"] if told else token)
+                raise
+            if waiting:  # a full disk delays who was told that it waits, and refuses who comes
+                waiting({**told, "why": trouble.what})
+            time.sleep(NEXT_TRY)
 
 
 def _checked(granted: Granted) -> Granted:
@@ -311,9 +316,9 @@ def refuse_stranger(client: Client) -> None:
     )
 
 
-def _patience(fields: dict[str, Any], ticket: str | None, curious: bool) -> float | None:
+def _patience(fields: dict[str, Any], told: StillWaiting | None, curious: bool) -> float | None:
     """How long to listen: for the first answer not for ever, and later until the reason is asked for again."""
-    if ticket is not None:
+    if told is not None:
         return 2.0 if curious else None
     wait = fields.get("wait")
     return ANSWER if wait is None else min(ANSWER, wait + SLACK)
@@ -342,7 +347,7 @@ def reconnect(directory: str) -> Client:
     while True:
         try:
             return Client(directory=directory)
-        except (BrokerUnavailable, ConnectionError):
+        except (BrokerUnavailable, StateError, ConnectionError):  # also one that cannot start for want of room
             if time.monotonic() > until:
                 raise
             time.sleep(0.05)
