@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import pytest
 from support.accounts import Namespace
+from support.faults import Faults
 from support.other_users import needs_root
 from support.queue_site import QueueSite, alive, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.users import User
-from support.waiting import wait_until
+from support.waiting import wait_for_end, wait_until
+
+from gpulease.stores.sqlite import SqliteStore
 
 FIRST = 61001
 JOBS = 20
@@ -109,6 +113,62 @@ def test_what_ended_on_a_full_disk_is_known_to_the_next_broker() -> None:
         site.close()
 
 
+# -------------------------------------------------------------------- input and output
+
+
+def broken(site: QueueSite, below: str) -> Faults:
+    """From now on everything that the site starts meets what this says."""
+    faults = Faults(site.folder, f"{site.directory}{below}", 1)
+    site.environ |= faults.environ
+    return faults
+
+
+def wait_for_faults(faults: Faults, more: int) -> None:
+    before = faults.failed
+    wait_until(lambda: faults.failed >= before + more)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_who_waits_goes_on_while_a_broker_cannot_start(error: int) -> None:
+    """Before, whoever waited in the line was told of the full disk and refused."""
+    site = QueueSite()
+    try:
+        faults = broken(site, "")
+        holder = site.holder("-n", "4")
+        waiting = site.start("run", "--", "echo", "granted")
+        wait_until(lambda: site.status()["line"])
+        faults.set(error, 1)
+        site.kill_broker()
+        wait_for_faults(faults, 10)
+        faults.set(0, 0)
+        holder.kill()
+        assert waiting.communicate(timeout=60)[0] == "granted\n"
+    finally:
+        site.close()
+
+
+def test_a_note_that_cannot_be_read_is_no_proof_that_a_run_never_began() -> None:
+    """Before, its job was started a second time."""
+    site = QueueSite()
+    try:
+        faults = broken(site, f"/jobs/{os.geteuid()}/runs/")
+        site.ensure_broker()
+        id = site.shell("echo began; while ! [ -e go ]; do sleep 0.05; done; exit 7")
+        shell = site.until(id, "running")["pid"]
+        site.kill_broker()
+        (site.folder / "go").touch()
+        wait_for_end(shell)
+        faults.set(errno.EIO, 1)
+        site.ensure_broker()
+        wait_for_faults(faults, 2)
+        assert site.job(id)["state"] == "running"
+        faults.set(0, 0)
+        assert [(job["state"], job["exit_code"], job["tries"]) for job in site.end(id)] == [("failed", 7, 1)]
+        assert site.output(id) == "began\n"
+    finally:
+        site.close()
+
+
 # -------------------------------------------------------------------- processes and descriptors
 
 
@@ -129,6 +189,34 @@ def test_a_lack_of_descriptors_delays_jobs(queue: QueueSite) -> None:
     wait_for_reason(queue, ids[0], "Too many open files")
     put_back()
     all_complete(queue, ids)
+
+
+def test_a_lack_of_descriptors_of_the_broker_delays_jobs(queue: QueueSite) -> None:
+    """Before, the order to start a job was lost with the agent that could not be had, and the job ran for ever."""
+    queue.ask("status")  # its sampler is there, its agent is not
+    pid = queue.broker_pid()
+    assert pid is not None
+    with queue.raw() as raw:
+        raw.ask("ping")  # it is let in
+        put_back = limited(pid, resource.RLIMIT_NOFILE, 3)
+        options = {"cwd": "/", "environment": queue.environ}
+        raw.send("add", request={}, options=options, commands=[["true"]] * JOBS)
+        assert raw.receive()["ok"]["last"] == JOBS
+        wait_until(lambda: "Too many open files" in str(raw.ask("show", select={"ids": [[1, 1]]})["ok"]["jobs"]))
+        put_back()
+    all_complete(queue, list(range(1, JOBS + 1)))
+
+
+def test_a_commit_needs_no_more_descriptors(tmp_path: Path) -> None:
+    """Before, a broker that had none left when it first forced something to the disk died of it."""
+    store = SqliteStore(str(tmp_path / "state.db"))
+    store.write("settings", "paused", {"text": "yes"})
+    put_back = limited(os.getpid(), resource.RLIMIT_NOFILE, 3)
+    try:
+        store.commit(durable=True)
+    finally:
+        put_back()
+        store.close()
 
 
 @needs_root

@@ -18,15 +18,17 @@ import sys
 import time
 
 from gpulease import identity
-from gpulease.broker import log_limit, runner
+from gpulease.broker import log_limit, runner, trees
 from gpulease.broker.events import Event, Found, Launched, RunEnded
 from gpulease.broker.orders import LARGEST, packed
 from gpulease.broker.runner import Order
+from gpulease.broker.runs import SHORTAGES
 from gpulease.wire import Unpacker, pack
 
 READ = 1 << 18
 LOOK_AT_LOGS = 1.0  # seconds
 AT_ONCE = 0.002  # seconds
+LOOKS = ("find", "signal", "read-end")
 Run = tuple[int, int]  # id of a job, and which run of it
 
 
@@ -41,6 +43,7 @@ class Agent:
         self._found: dict[int, Run] = {}  # shells of a former agent, by a descriptor of each
         self._logs: dict[Run, tuple[str, int]] = {}  # that are limited
         self._logs_due = 0.0
+        self._later: list[Order] = []  # looks that could not be taken, for want of something
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
         self._woken, waker = socket.socketpair()
@@ -49,6 +52,10 @@ class Agent:
         self._poll.register(self._woken, select.POLLIN)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
+
+    @property
+    def began(self) -> bool:
+        return self._lock >= 0
 
     def serve(self) -> None:
         """Until the broker is gone, or has no more use for it."""
@@ -66,7 +73,7 @@ class Agent:
 
     def _timeout(self) -> float | None:
         """A job that ends at once is told of together with its beginning."""
-        return AT_ONCE * 1000 if self._untold else LOOK_AT_LOGS * 1000 if self._logs else None
+        return AT_ONCE * 1000 if self._untold else LOOK_AT_LOGS * 1000 if self._logs or self._later else None
 
     def _orders(self) -> list[Order] | None:
         try:
@@ -76,7 +83,7 @@ class Agent:
         return self._unpacker.feed(data) if data else None
 
     def _carry_out(self, orders: list[Order]) -> None:
-        looks = [order for order in orders if order["do"] in ("find", "signal")]
+        looks, self._later = self._later, []
         for order in orders:
             if order["do"] == "begin":
                 self._lock = _alone(order["folder"])
@@ -84,15 +91,34 @@ class Agent:
                 self._environment = order["environment"]
             elif order["do"] == "launch":
                 self._tell([self._launch(order)])
-            elif order["do"] == "read-end":
-                self._tell([runner.read_end(order, self._environment)])
+            elif order["do"] in LOOKS:
+                looks.append({**order, "environment": self._environment})
             elif order["do"] == "remove":
                 runner.remove(order)
             elif order["do"] == "tidy":
                 runner.tidy(order)
         if looks:
-            seen = zip(looks, runner.look_at_trees(looks), strict=True)
-            self._tell([self._adopted(order, event) for order, event in seen])
+            self._look(looks)
+
+    def _look(self, looks: list[Order]) -> None:
+        """One look at all processes serves them all. What cannot be seen now is looked at again, in its order."""
+        census: trees.Census | None = None
+        waiting: set[Run] = set()
+        for order in looks:
+            run = (order["id"], order["run"])
+            try:
+                if run in waiting:
+                    self._later.append(order)
+                elif order["do"] == "read-end":
+                    self._tell([runner.read_end(order, order["environment"])])
+                else:
+                    census = census or trees.Census()
+                    self._tell([self._adopted(order, runner.look_at_tree(order, census))])
+            except OSError as trouble:
+                if trouble.errno not in SHORTAGES:
+                    raise
+                waiting.add(run)
+                self._later.append(order)
 
     def _launch(self, order: Order) -> Event:
         told = runner.launch(order, self._environment, self._login)
@@ -180,13 +206,18 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     with socket.socket(fileno=int(sys.argv[1])) as link:
         link.set_inheritable(False)
+        agent: Agent | None = None
         try:
-            Agent(link, login_variables() if "--login" in sys.argv else {}).serve()
+            agent = Agent(link, login_variables() if "--login" in sys.argv else {})
+            agent.serve()
         except (BrokenPipeError, ConnectionResetError):
             return 0
         except OSError as trouble:
-            where = f"{trouble.strerror}: {trouble.filename}" if trouble.filename else trouble.strerror
-            link.sendall(pack({"refused": where, "passing": trouble.errno in runner.SHORTAGES}))
+            if (
+                agent is None or not agent.began
+            ):  # else it may have started what it has not told of: the next one finds it
+                where = f"{trouble.strerror}: {trouble.filename}" if trouble.filename else trouble.strerror
+                link.sendall(pack({"refused": where, "passing": trouble.errno in SHORTAGES}))
             return 1
     return 0
 

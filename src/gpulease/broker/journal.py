@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterable
 
-from gpulease.broker.runs import Fate
+from gpulease.broker.runs import SHORTAGES, Fate
 
 ROOM = 64  # bytes of one note
 LONGEST = 10  # digits of a number in it
@@ -65,12 +65,17 @@ def clear(folder: str, kept: Iterable[str]) -> None:
 
 
 def read_own(path: str, begin: int, most: int) -> bytes | None:
-    """Of a plain file, from `begin`, or so many bytes from its end; None where it is a pipe, a device or not there."""
+    """Of a plain file, from `begin`, or so many bytes from its end; None where it is a pipe, a device or not there.
+
+    Raises where that cannot be known now, for want of a descriptor or because the disk fails.
+    """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except OSError as trouble:
+        if trouble.errno in SHORTAGES:
+            raise
         return None
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -6,28 +6,19 @@ Orders are messages of the broker's (orders.py); what comes back are events. All
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpulease import identity
 from gpulease import job as jobs
 from gpulease.broker import journal, spawn, trees
 from gpulease.broker.events import EndRead, Event, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.broker.runs import NOT_NOTED, SUSPECT, UNSTARTABLE, UNWRITTEN, Fate, Root
+from gpulease.broker.runs import NOT_NOTED, SHORTAGES, SUSPECT, UNSTARTABLE, UNWRITTEN, Fate, Root
 
 Order = dict[str, Any]
 TAIL = 1 << 16  # bytes of a failed job's output that are searched for out-of-memory
 PASSES = 5  # at most so many looks for processes that were born while their tree was being stopped
-# What passes by itself, or when somebody makes room: a run that met it is tried again.
-SHORTAGES = frozenset(
-    {
-        errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EIO,
-        errno.ESTALE, errno.ETIMEDOUT,
-    }
-)  # fmt: skip
 
 # -------------------------------------------------------------------- launching
 
@@ -79,7 +70,10 @@ def _failed(order: Order, what: str, trouble: OSError | ValueError) -> LaunchFai
 def read_end(order: Order, environment: dict[str, str]) -> Event:
     fate = _fate(order)
     failed = fate.code not in (None, 0)
-    tail = journal.read_own(order["log"], max(order["log_begin"], _size(order["log"]) - TAIL), TAIL) if failed else None
+    tail = None
+    with contextlib.suppress(OSError):  # what it wrote is a hint, and no more
+        begin = max(order["log_begin"], _size(order["log"]) - TAIL)
+        tail = journal.read_own(order["log"], begin, TAIL) if failed else None
     doubtful = fate.code in UNSTARTABLE or fate.trouble == "no-command"
     memory = jobs.ran_out_of_memory(tail or b"")
     return EndRead(order["id"], order["run"], fate, memory, _unstartable(order, environment) if doubtful else None)
@@ -115,11 +109,8 @@ def _size(path: str) -> int:
 # -------------------------------------------------------------------- its processes
 
 
-def look_at_trees(orders: Iterable[Order]) -> Iterator[Event]:
-    """One look at all processes serves them all."""
-    census = trees.Census()
-    for order in orders:
-        yield _signal(order, census) if order["do"] == "signal" else _find(order, census)
+def look_at_tree(order: Order, census: trees.Census) -> Event:
+    return _signal(order, census) if order["do"] == "signal" else _find(order, census)
 
 
 def _find(order: Order, census: trees.Census) -> Event:

@@ -85,7 +85,7 @@ def _environ(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read(ENVIRON)
-    except OSError:
+    except identity.UNSEEN:
         return b""
 
 
