@@ -137,7 +137,7 @@ def test_rm_kills_a_running_job_and_forgets_it_even_through_a_crash(queue: Queue
     wait_until(lambda: not queue.jobs())
     with pytest.raises(NotFound):
         queue.job(id)
-    assert not os.path.exists(log)
+    wait_until(lambda: not os.path.exists(log))
 
 
 def test_kill_takes_ranges_labels_states_last_and_all(queue: QueueSite) -> None:
