@@ -333,6 +333,8 @@ def take(client: Client, granted: Granted) -> None:
             raise NotGranted(f"The lease {granted['id']} ended before it could be taken in hand.")
         except ConnectionError:
             client = again(client)
+        except StateError:  # a full disk; meanwhile it is held as long as this connection is
+            time.sleep(NEXT_TRY)
 
 
 def again(ended: Client) -> Client:
