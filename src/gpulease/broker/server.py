@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpulease import __version__, identity, places
@@ -48,6 +48,15 @@ HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and 
 STEP = 0.5  # seconds: smaller differences between the wall clock and the broker's are let be
 
 
+@contextlib.contextmanager
+def _looking_at(pid: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as trouble:
+        what = f"The broker cannot look at process {pid} now: {trouble.strerror}."
+        raise BrokerUnavailable(what, "Try again in a moment.") from None
+
+
 class Host:
     """What the core may ask of this machine."""
 
@@ -60,17 +69,16 @@ class Host:
         self._folders: dict[int, str] = {}
 
     def identify(self, pid: int) -> tuple[int | None, int | None]:
-        try:
+        with _looking_at(pid):
             return identity.start_time(pid), identity.user_of(pid)
-        except OSError as trouble:
-            what = f"The broker cannot look at process {pid} now: {trouble.strerror}."
-            raise BrokerUnavailable(what, "Try again in a moment.") from None
 
     def outer_pid(self, inside: int, pid: int) -> int | None:
-        return identity.outer_pid(inside, pid)
+        with _looking_at(pid):
+            return identity.outer_pid(inside, pid)
 
     def same_script(self, pid: int, other: int) -> bool:
-        return identity.same_script(pid, other)
+        with _looking_at(pid):
+            return identity.same_script(pid, other)
 
     def groups_of(self, uid: int) -> tuple[str, ...]:
         if uid not in self._groups:
