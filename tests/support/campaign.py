@@ -13,7 +13,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -142,29 +143,26 @@ class Campaign:
     @contextmanager
     def full(self, disk: str) -> Iterator[None]:
         path = Path(self.site.directory, disk, "fill")
-        with open(path, "wb", buffering=0) as file, suppress(OSError):
-            for size in (1 << 16, 1 << 12):
-                with suppress(OSError):
-                    while True:
-                        file.write(bytes(size))
+        for size in (1 << 16, 1 << 12):
+            with suppress(OSError), open(path, "ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(size))
         try:
             yield
         finally:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
     @contextmanager
     def without_inodes(self, disk: str) -> Iterator[None]:
-        folder = Path(self.site.directory, disk, "fill")
-        folder.mkdir()
+        folder = Path(self.site.directory, disk)
         with suppress(OSError):
-            for number in range(100_000):
-                (folder / str(number)).touch()
+            for number in count():
+                (folder / f"fill{number}").touch()
         try:
             yield
         finally:
-            for path in folder.iterdir():
+            for path in folder.glob("fill[0-9]*"):
                 path.unlink()
-            folder.rmdir()
 
     @contextmanager
     def limited(self, role: str, which: str, most: int) -> Iterator[None]:
@@ -204,11 +202,11 @@ class Campaign:
 
     # ---------------------------------------------------------------- the work
 
-    def add(self, count: int) -> None:
+    def add(self, jobs: int) -> None:
         assert self._adder.stdin is not None
-        self._adder.stdin.write(f"{self.asked + 1} {self.asked + count} {self.dice.getrandbits(32)}\n")
+        self._adder.stdin.write(f"{self.asked + 1} {self.asked + jobs} {self.dice.getrandbits(32)}\n")
         self._adder.stdin.flush()
-        self.asked += count
+        self.asked += jobs
 
     @property
     def leases(self) -> int:
@@ -226,16 +224,18 @@ class Campaign:
     def ended(self) -> int:
         return sum(number for state, number in self.counts().items() if state in ENDS)
 
-    def round(self, name: str, shortage: Callable[[], Any], jobs: int, longest: float) -> None:
-        """One shortage with hits in it, and afterwards work that shows that it is over."""
-        self.say(name)
+    def round(self, shortages: list[str], jobs: int, longest: float) -> None:
+        """Shortages with hits in them, and afterwards work that shows that they are over."""
+        self.say(", ".join(shortages))
         self.add(jobs)
-        with shortage():
+        with ExitStack() as together:
+            for name in shortages:
+                together.enter_context(self.shortages()[name]())
             for _ in range(self.dice.randrange(1, 4)):
                 self.pause(longest)
                 self.hit()
             self.pause(longest)
-        self.say(f"over: {self.leases} leases, {self.counts()}")
+        self.say(f"over: {self.leases} leases, {self.faults.failed} faults, {self.counts()}")
         before = self.leases
         wait_until(lambda: self.leases >= before + CREW, 90)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import signal
 import sys
 import time
 import traceback
@@ -20,6 +21,7 @@ from typing import Any
 
 from gpulease import client, thread_client
 from gpulease.errors import GpuleaseError, NotFound, StateError, Unavailable
+from gpulease.execution import end_with
 
 # A job: alone on its device, one line, and a code that is known beforehand.
 JOB = """\
@@ -56,9 +58,10 @@ def insist(action: Callable[[], Any]) -> Any:
 
 
 def lease(folder: Path, seed: int) -> None:
-    dice = random.Random(seed)
+    dice, other = random.Random(seed), companion()
     while not (folder / "stop").exists():
-        granted = insist(lambda: granted_one(folder, dice.choice((1, 1, 1, 2))))
+        owner = dice.choice((None, other))
+        granted = insist(lambda: granted_one(folder, dice.choice((1, 1, 1, 2)), owner))  # noqa: B023
         with alone(folder, granted):
             time.sleep(dice.random() * 0.01)  # its use of the devices
         with suppress(NotFound):  # the broker was killed before it could answer
@@ -66,12 +69,28 @@ def lease(folder: Path, seed: int) -> None:
         note(folder, "leases", ".")
 
 
-def granted_one(folder: Path, gpus: int) -> Any:
-    """Who was told that it waits is granted at last, whatever happens in between."""
+def companion() -> int:
+    """Another process, to hold what this one asks for; it ends with this one, after this one's locks are given back."""
+    (begun, beginning), parent = os.pipe(), os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        end_with(parent)
+        os.write(beginning, b".")
+        while True:
+            signal.pause()
+    os.read(begun, 1)
+    return pid
+
+
+def granted_one(folder: Path, gpus: int, owner: int | None) -> Any:
+    """Who was told that it waits is granted at last, and keeps what it was granted, whatever happens in between."""
     told: list[Any] = []
-    fields = {"request": {"gpus": gpus}, "kind": "acquire", "wait": None, "note": None}
+    fields = {"request": {"gpus": gpus}, "kind": "acquire", "wait": None, "note": None, "owner": owner}
     try:
         granted, connection = client.acquire(fields, told.append, thread_client.take())
+        told.append(granted)
+        if owner is not None:
+            client.take(connection, granted)
     except GpuleaseError as trouble:
         if told:
             note(folder, "wrong", f"told {told[-1]}, and then refused: {trouble.code}: {trouble}\n")

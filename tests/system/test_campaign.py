@@ -16,10 +16,11 @@ def through(seed: int, uid: int, rounds: int, jobs: int, leases: int, longest: f
     print(f"GPULEASE_SEED={seed}")
     campaign = Campaign(seed, uid)
     try:
-        kinds = list(campaign.shortages().items())
-        order = [kind for _ in range(rounds) for kind in campaign.dice.sample(kinds, len(kinds))]
-        for name, shortage in order:
-            campaign.round(name, shortage, jobs // len(order), longest)
+        dice, kinds = campaign.dice, list(campaign.shortages())
+        order = [kind for _ in range(rounds) for kind in dice.sample(kinds, len(kinds))]
+        for kind in order:
+            beside = dice.sample([other for other in kinds if other != kind], dice.choice((0, 0, 1)))
+            campaign.round([kind, *beside], jobs // len(order), longest)
         campaign.finish(leases)
         campaign.judge()
     except BaseException:

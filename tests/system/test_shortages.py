@@ -147,6 +147,38 @@ def test_who_waits_goes_on_while_a_broker_cannot_start(error: int) -> None:
         site.close()
 
 
+TAKES = """
+import os, sys
+from gpulease import client
+fields = {"request": {"gpus": 1}, "kind": "get", "wait": None, "owner": os.getppid()}
+granted, connection = client.acquire(fields)
+print("granted", flush=True)
+sys.stdin.readline()
+client.take(connection, granted)
+print("taken")
+"""
+
+
+def test_what_was_granted_is_taken_once_there_is_room_again() -> None:
+    """Before, `get` printed its GPUs, failed because the disk was full, and so gave them back."""
+    site = QueueSite()
+    try:
+        faults = broken(site, "")
+        asking = site.python(TAKES)
+        assert asking.stdout is not None
+        assert asking.stdin is not None
+        assert asking.stdout.readline() == "granted\n"
+        faults.set(errno.ENOSPC, 1)
+        asking.stdin.write("\n")
+        asking.stdin.flush()
+        wait_for_faults(faults, 2)
+        faults.set(0, 0)
+        assert asking.communicate(timeout=60)[0] == "taken\n"
+        assert [lease["pid"] for lease in site.status()["leases"]] == [os.getpid()]
+    finally:
+        site.close()
+
+
 def test_a_note_that_cannot_be_read_is_no_proof_that_a_run_never_began() -> None:
     """Before, its job was started a second time."""
     site = QueueSite()
@@ -205,6 +237,22 @@ def test_a_lack_of_descriptors_of_the_broker_delays_jobs(queue: QueueSite) -> No
         wait_until(lambda: "Too many open files" in str(raw.ask("show", select={"ids": [[1, 1]]})["ok"]["jobs"]))
         put_back()
     all_complete(queue, list(range(1, JOBS + 1)))
+
+
+def test_who_names_an_owner_is_told_what_the_broker_lacks(queue: QueueSite) -> None:
+    """Before, it was told of a mistake of the broker's, and a traceback was in its log."""
+    queue.ask("status")
+    pid = queue.broker_pid()
+    assert pid is not None
+    with queue.raw() as raw:
+        raw.ask("ping")  # it is let in
+        put_back = limited(pid, resource.RLIMIT_NOFILE, 3)
+        raw.acquire(owner=os.getpid())
+        told = raw.receive()["error"]
+        assert (told["code"], "Too many open files" in told["what"]) == ("broker", True)
+        put_back()
+        raw.acquire(owner=os.getpid())
+        assert "granted" in raw.receive()
 
 
 def test_a_commit_needs_no_more_descriptors(tmp_path: Path) -> None:
