@@ -249,6 +249,7 @@ class Campaign:
     def judge(self) -> None:
         """Each job ran once and ended with its own code; nobody was two on a device, nor refused without need."""
         assert not (self.proof / "wrong").exists()
+        assert "could not be handled" not in self.site.log()
         ran = sorted(map(int, (self.proof / "ran").read_text().split()))
         assert ran == list(range(1, self.asked + 1))
         jobs = self.site.jobs()
