@@ -21,7 +21,6 @@ TIDY = 5.0  # seconds until what is no longer needed is removed
 FORCE = 30.0  # seconds after the grace, and between attempts, until a run is ended without its user's agent
 LOOK_AGAIN = 0.05  # seconds between the first looks at a tree that is being killed
 LONGEST_LOOK = 0.5  # and between later ones
-NEXT_AGENT = 0.5  # seconds until runs are looked for again whose agent is gone
 SHORTEST_DELAY, LONGEST_DELAY = 1.0, 30.0  # seconds until a start is tried again that something was lacking for
 TROUBLES = {
     "no-log": "its log {job.log!r} cannot be written",
@@ -53,11 +52,18 @@ def launch_failed(turn: Turn, event: LaunchFailed) -> None:
 
 def _put_back(turn: Turn, job: Job, why: str) -> None:
     """Something was lacking, which is no fault of the job's: it waits again, and all of its user's do for a while."""
-    before = turn.state.delays.get(job.user)
-    if before is None or before.until <= turn.now:
-        seconds = SHORTEST_DELAY if before is None else min(LONGEST_DELAY, 2 * before.seconds)
-        turn.state.delays.put(job.user, Delay(turn.now + seconds, why, seconds))
+    _delay(turn, job.user, why)
     _not_begun(turn, job)
+
+
+def _delay(turn: Turn, user: str, why: str) -> float:
+    """The seconds until something of a user's is tried again; longer each time, until a run has begun."""
+    before = turn.state.delays.get(user)
+    if before is not None and before.until > turn.now:
+        return before.until - turn.now
+    seconds = SHORTEST_DELAY if before is None else min(LONGEST_DELAY, 2 * before.seconds)
+    turn.state.delays.put(user, Delay(turn.now + seconds, why, seconds))
+    return seconds
 
 
 def _adopt(turn: Turn, job: Job, key: tuple[int, int | None]) -> None:
@@ -92,8 +98,10 @@ def recover(turn: Turn, job: Job) -> None:
 
 
 def agent_lost(turn: Turn, event: AgentLost) -> None:
-    if any(job.uid == event.uid for job in turn.state.running.values()):
-        turn.alarm(NEXT_AGENT, "agent", str(event.uid))
+    """A user who ends their agents again and again waits longer and longer for the next."""
+    users = {job.user for job in turn.state.running.values() if job.uid == event.uid}
+    for user in users:
+        turn.alarm(_delay(turn, user, "the process that starts its user's jobs ended"), "agent", str(event.uid))
 
 
 def next_agent(turn: Turn, uid: str) -> None:
@@ -108,6 +116,7 @@ def found(turn: Turn, event: Found) -> None:
     job = _running(turn, event.id, event.run)
     if job is None:
         return None
+    turn.state.delays.drop(job.user)
     if event.pid is None:
         return _not_begun(turn, job)
     if event.alive:

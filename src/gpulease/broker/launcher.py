@@ -34,6 +34,7 @@ PATIENCE = 3.0  # seconds for a broker before this one to end
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
 NO_LOGIN = ("nologin", "false", "true", "sync", "halt", "shutdown")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+FOR_BROKER = ("GPULEASE_", "XDG_", "NVIDIA_", "CUDA_", "LD_LIBRARY_PATH")
 NAMESPACES = ("root", "ns/mnt", "ns/pid", "ns/user", "ns/net", "ns/ipc")  # below /proc/PID
 
 
@@ -195,8 +196,9 @@ def _tell(link: int, why: str, passing: bool) -> None:
         os.write(link, struct.pack(">I", len(body)) + body)
 
 
-def _environ() -> dict[str, str]:
-    return {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+def _environ(prefixes: tuple[str, ...] = ()) -> dict[str, str]:
+    """Of root's own variables only these: there may be secrets among the others."""
+    return {name: text for name, text in os.environ.items() if name in KEPT_VARIABLES or name.startswith(prefixes)}
 
 
 # -------------------------------------------------------------------- beginning
@@ -264,7 +266,7 @@ def _start_broker(
             [sys.executable, "-P", "-m", "gpulease.broker", "--system", "--given", *map(str, given), *rest],
             cwd="/", pass_fds=(*given, *home.descriptors), user=account.pw_uid, group=account.pw_gid,
             extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
-            env={**os.environ, "HOME": home.place.state, "USER": ACCOUNT, "LOGNAME": ACCOUNT, "NOTIFY_SOCKET": ""},
+            env={**_environ(FOR_BROKER), "HOME": home.place.state, "USER": ACCOUNT, "LOGNAME": ACCOUNT},
         )  # fmt: skip
     return broker, ours
 
