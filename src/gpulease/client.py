@@ -178,13 +178,29 @@ def _try(directory: str) -> socket.socket | None:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         _enter(connected, path)
-    except OSError:
+    except OSError as trouble:
         connected.close()
+        if isinstance(trouble, PermissionError) and directory == places.SYSTEM:
+            raise _outside(path) from None
         return None
     if not places.is_broker_of(directory, _peer_uid(connected)):
         connected.close()
         return None
     return connected
+
+
+def _outside(path: str) -> NotPermitted:
+    """Of the group that may use the system's broker."""
+    import grp
+
+    try:
+        group = grp.getgrgid(os.stat(path).st_gid).gr_name
+    except (KeyError, OSError):
+        group = "of its socket"
+    return NotPermitted(
+        f"Only members of the group {group} may use the broker of this machine.",
+        "Ask an administrator to add you; a new membership counts from the next login on.",
+    )
 
 
 def _enter(connected: socket.socket, path: str) -> None:

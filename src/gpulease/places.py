@@ -125,11 +125,7 @@ def prepare(directory: str, everyone: bool, whose: int | None = None) -> None:
         raise BrokerUnavailable(f"The folder {directory!r} cannot be made: {error.strerror}.", ELSEWHERE) from None
     trouble = distrust(directory, {os.geteuid(), os.geteuid() if whose is None else whose})
     if trouble:
-        able = {owner(directory): 1, "root": 1}
-        raise BrokerUnavailable(
-            f"The folder {directory!r} cannot be used: {trouble}.",
-            f"Have {' or '.join(able)} remove it, or set GPULEASE_DIR to another.",
-        )
+        raise BrokerUnavailable(f"The folder {directory!r} cannot be used: {trouble}.", _remedy(directory, mode, whose))
     try:
         if os.stat(directory).st_mode & 0o7777 != mode:
             os.chmod(directory, mode)  # whatever the umask is
@@ -137,6 +133,15 @@ def prepare(directory: str, everyone: bool, whose: int | None = None) -> None:
             os.chown(directory, whose, -1, follow_symlinks=False)
     except OSError as error:
         raise BrokerUnavailable(f"The folder {directory!r} cannot be used: {error.strerror}.", ELSEWHERE) from None
+
+
+def _remedy(directory: str, mode: int, whose: int | None) -> str:
+    from gpulease.identity import user_name
+
+    if whose is not None:  # there may be state in it
+        return f"If it is the broker's: `chown {user_name(whose)} {directory}; chmod {mode:o} {directory}`."
+    able = {owner(directory): 1, "root": 1}
+    return f"Have {' or '.join(able)} remove it, or set GPULEASE_DIR to another."
 
 
 def write_kind(directory: str, kind: str) -> None:

@@ -59,6 +59,12 @@ class Accounts:
         (self._etc / name).write_text("\n".join(lines) + "\n")
         (self._etc / name).chmod(mode)
 
+    def change(self, name: str, old: str, new: str) -> None:
+        """In place, since the file itself is mounted."""
+        text = (self._etc / name).read_text()
+        assert old in text
+        (self._etc / name).write_text(text.replace(old, new))
+
     @property
     def mounts(self) -> str:
         """Shell commands that put these accounts in the place of the machine's own."""

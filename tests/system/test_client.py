@@ -85,7 +85,8 @@ def test_an_add_that_was_not_answered_is_asked_again_and_queued_once(
         return real(ended)
 
     monkeypatch.setattr(queueing, "again", wake)
-    monkeypatch.setattr(client_module, "LONG", 0.3)
+    for name in ("LONG", "ANSWER"):  # the parameters are asked for first
+        monkeypatch.setattr(client_module, name, 0.3)
     os.kill(pid, signal.SIGSTOP)
     added = queueing.add([["true"]], {}, OPTIONS)
     assert len(asked) == 1

@@ -116,12 +116,40 @@ def test_from_another_mount_namespace_nothing_is_queued(system: SystemSite) -> N
     assert "Root's jobs are not run" in told["error"]["what"]
 
 
-@pytest.mark.parametrize(("name", "why"), [("expired", "PAM refuses"), ("nologin", "may not log in")])
-def test_an_account_that_may_not_log_in_runs_no_job(system: SystemSite, name: str, why: str) -> None:
-    """Before, jobs of expired accounts and of accounts without a login ran."""
-    id = system.add(system.accounts.users[name], "true")["ok"]["first"]
+def test_an_account_without_a_login_runs_no_job(system: SystemSite) -> None:
+    """Before, its jobs ran."""
+    id = system.add(system.accounts.users["nologin"], "true")["ok"]["first"]
     (job,) = system.end(id)
-    assert (job["state"], why in job["why"]) == ("invalid", True), job["why"]
+    assert (job["state"], "may not log in" in job["why"]) == ("invalid", True), job["why"]
+
+
+def test_jobs_of_an_expired_account_wait_until_it_is_in_order(system: SystemSite) -> None:
+    """Before, they ran."""
+    id = system.add(system.accounts.users["expired"], "true")["ok"]["first"]
+    wait_until(lambda: "PAM refuses" in (system.job(id)["why_waiting"] or ""))
+    system.accounts.change("shadow", "19001", "")
+    assert system.end(id)[0]["state"] == "complete"
+
+
+@pytest.mark.parametrize("gone", ["account", "login", "home"])
+def test_what_runs_is_ended_whatever_became_of_its_user(system: SystemSite, gone: str) -> None:
+    """A user without an agent kept their jobs, and their GPUs, for ever, whatever root said."""
+    system.ask("set", name="grace", value="0.2")
+    id = system.add(system.alice, "sleep 600")["ok"]["first"]
+    shell = system.until(id, "running")["pid"]
+    if gone == "account":
+        system.accounts.change("passwd", "alice:", "nobody-any-more:")
+        system.accounts.change("passwd", ":62001:", ":62099:")
+    elif gone == "login":
+        system.accounts.change("shadow", "alice:*:19000:0:99999:7:::", "alice:*:19000:0:99999:7::19001:")
+    else:
+        Path(system.alice.pw_dir, ".local").rename(Path(system.alice.pw_dir, "away"))
+        Path(system.alice.pw_dir, ".local").touch()
+    (agent,) = agents_of(system)
+    os.kill(agent, signal.SIGKILL)
+    system.act("kill", id)
+    assert system.end(id)[0]["state"] == "killed"
+    wait_until(lambda: not alive(shell))
 
 
 def test_limits_of_pam_are_the_jobs(system: SystemSite) -> None:
@@ -197,7 +225,7 @@ def test_no_agent_is_started_for_whom_the_kernel_did_not_name(
     with ours, theirs:
         obey(link, {"do": "agent", "uid": uid}, theirs.fileno())
         theirs.close()
-        assert b"has not come" in ours.recv(1000)
+        assert b"refused" in ours.recv(1000)
 
 
 @pytest.mark.parametrize("known", [False, True])

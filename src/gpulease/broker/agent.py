@@ -2,11 +2,13 @@
 
 The broker never touches a user's files or processes: it gives orders over a socket pair and hears events. A file server
 that hangs stops its user's agent alone. An agent ends with its broker, its jobs do not; the next one finds them again.
-`python -P -m gpulease.broker.agent DESCRIPTOR FILES [--login]`: FILES is the limit of open files that jobs get.
+`python -P -m gpulease.broker.agent DESCRIPTOR FILES [--login | --end-only WHY for-now|for-good]`: FILES is the limit of
+open files that jobs get.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import pwd
@@ -19,22 +21,26 @@ import time
 
 from gpulease import identity
 from gpulease.broker import log_limit, runner, trees
-from gpulease.broker.events import Event, Found, Launched, RunEnded
+from gpulease.broker.events import Event, Found, Launched, LaunchFailed, RunEnded
 from gpulease.broker.orders import LARGEST, packed
 from gpulease.broker.runner import Order
-from gpulease.broker.runs import SHORTAGES
+from gpulease.broker.runs import SHORTAGES, UNSEEN, Fate
 from gpulease.wire import Unpacker, pack
 
 READ = 1 << 18
 LOOK_AT_LOGS = 1.0  # seconds
 AT_ONCE = 0.002  # seconds
+ALONE = 10.0  # seconds for the agent before this one to end
 LOOKS = ("find", "signal", "read-end")
 Run = tuple[int, int]  # id of a job, and which run of it
 
 
 class Agent:
-    def __init__(self, link: socket.socket, login: dict[str, str]) -> None:
-        self._link, self._login = link, login
+    def __init__(self, link: socket.socket, login: dict[str, str], refusal: tuple[str, bool] | None = None) -> None:
+        """`refusal`: why nothing may be started, and whether that may pass."""
+        self._link, self._login, self._refusal = link, login, refusal
+        self._folder = self._no_folder = ""
+        self._refused = False  # somebody a start
         self._lock = -1
         self._untold = bytearray()  # events that were not sent yet
         self._environment: dict[str, str] = {}  # of the jobs that come next
@@ -69,7 +75,12 @@ class Agent:
             self._reap()
             self._flush()
             self._cut_logs()
-            orders = self._orders()
+            orders = None if self._useless else self._orders()
+
+    @property
+    def _useless(self) -> bool:
+        """The next one may be let start something."""
+        return self._refused and not self._children and not self._found
 
     def _timeout(self) -> float | None:
         """A job that ends at once is told of together with its beginning."""
@@ -86,7 +97,7 @@ class Agent:
         looks, self._later = self._later, []
         for order in orders:
             if order["do"] == "begin":
-                self._lock = _alone(order["folder"])
+                self._begin(order["folder"])
             elif order["do"] == "environment":
                 self._environment = order["environment"]
             elif order["do"] == "launch":
@@ -113,19 +124,38 @@ class Agent:
                     self._tell([runner.read_end(order, order["environment"])])
                 else:
                     census = census or trees.Census()
-                    self._tell([self._adopted(order, runner.look_at_tree(order, census))])
+                    self._tell([self._adopted(order, self._certain(runner.look_at_tree(order, census)))])
             except OSError as trouble:
                 if trouble.errno not in SHORTAGES:
                     raise
                 waiting.add(run)
                 self._later.append(order)
 
+    def _begin(self, folder: str) -> None:
+        """Where there is no folder nothing can be started; what runs can still be ended."""
+        self._folder = folder
+        try:
+            self._lock = _alone(folder)
+        except OSError as trouble:
+            self._no_folder = f"{trouble.strerror}: {trouble.filename or folder}"
+
     def _launch(self, order: Order) -> Event:
+        if self._lock < 0:
+            self._begin(self._folder)
+        why, passing = self._refusal or ("" if self.began else self._no_folder, True)
+        if why:
+            self._refused = True
+            return LaunchFailed(order["id"], order["run"], why, passing)
         told = runner.launch(order, self._environment, self._login)
         if isinstance(told, Launched):
             self._children[told.pid] = (told.id, told.run)
             self._limit_log(order)
         return told
+
+    def _certain(self, event: Event) -> Event:
+        """That a run never began is known only where its note would be."""
+        unseen = isinstance(event, Found) and event.pid is None and not self.began
+        return event._replace(fate=Fate(trouble=UNSEEN)) if unseen and isinstance(event, Found) else event
 
     def _adopted(self, order: Order, event: Event) -> Event:
         if isinstance(event, Found) and event.alive and event.pid is not None:
@@ -168,7 +198,8 @@ class Agent:
         self._tell(ended)
 
     def _ended(self, run: Run, code: int | None) -> Event:
-        self._logs.pop(run, None)
+        if run in self._logs:
+            log_limit.cut(*self._logs.pop(run))
         return RunEnded(*run, code)
 
     def _cut_logs(self) -> None:
@@ -191,13 +222,26 @@ def _alone(folder: str) -> int:
     """Once no other agent works in the folder: one whose broker died may still be starting what it was told to."""
     os.makedirs(folder, 0o700, exist_ok=True)
     descriptor = os.open(os.path.join(folder, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+    until = time.monotonic() + ALONE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(descriptor)
+                raise OSError(errno.EAGAIN, "another process holds the lock of its agent", folder) from None
+            time.sleep(0.02)
 
 
 def login_variables() -> dict[str, str]:
     entry = pwd.getpwuid(os.getuid())
     return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name, "SHELL": entry.pw_shell}
+
+
+def _refusal(words: list[str]) -> tuple[str, bool] | None:
+    at = words.index("--end-only") if "--end-only" in words else None
+    return None if at is None else (words[at + 1], words[at + 2] == "for-now")
 
 
 def main() -> int:
@@ -208,7 +252,7 @@ def main() -> int:
         link.set_inheritable(False)
         agent: Agent | None = None
         try:
-            agent = Agent(link, login_variables() if "--login" in sys.argv else {})
+            agent = Agent(link, login_variables() if "--login" in sys.argv else {}, _refusal(sys.argv))
             agent.serve()
         except (BrokenPipeError, ConnectionResetError):
             return 0

@@ -23,7 +23,9 @@ from gpulease.errors import GpuleaseError
 from gpulease.wire import Message, Unpacker, pack
 
 READ = 1 << 11  # bytes of one agent in a round: its user may speak in its place, and must not keep the others waiting
+MOST_UNREAD = 32 << 20  # bytes of orders that an agent may leave unread
 IDLE = 60.0  # seconds that an agent without a run is kept
+FRESH = 1.0  # seconds
 Run = tuple[int, int]
 
 
@@ -61,6 +63,8 @@ class Agents:
         self._poll, self._start, self._send_signal, self._folder = poll, start, send, folder
         self._happened, self._log = happened, log
         self._links: dict[int, AgentLink] = {}
+        self._census: tuple[float, trees.Census] | None = None  # for all that are forced together
+        self._said: dict[int, str] = {}  # by user: why there was no agent the last time
         self._by_descriptor: dict[int, AgentLink] = {}
 
     def give(self, one: Launch | ReadEnd | Find | SignalTree) -> None:
@@ -96,7 +100,9 @@ class Agents:
 
     def force(self, one: Force) -> None:
         """End a run without its user's agent, as far as it can be seen from here; and have another agent look."""
-        for pid, since in trees.Census().tree(one.root).items():
+        if self._census is None or time.monotonic() - self._census[0] > FRESH:
+            self._census = (time.monotonic(), trees.Census())
+        for pid, since in self._census[1].tree(one.root).items():
             self._send_signal(one.job.uid, pid, since, signal.SIGKILL)
         link = self._links.get(one.job.uid)
         if link is not None:
@@ -154,6 +160,8 @@ class Agents:
         link.used = time.monotonic()
         link.outgoing += pack(message, LARGEST)
         self._flush(link)
+        if len(link.outgoing) > MOST_UNREAD and link.uid in self._links:
+            self._replace(link)
 
     def _flush(self, link: AgentLink) -> None:
         try:
@@ -184,7 +192,8 @@ class Agents:
 
     def _heard(self, link: AgentLink, message: Message) -> None:
         if isinstance(message.get("refused"), str):
-            link.refused = (message["refused"][:1000], bool(message.get("passing")))
+            why = "".join(one if one.isprintable() else "?" for one in message["refused"][:1000])
+            link.refused = (why, bool(message.get("passing")))
             return
         if "agent" in message:
             link.process = read_process(message["agent"])
@@ -204,7 +213,9 @@ class Agents:
         """What was not begun for want of an agent has failed. What became of the other runs the next one finds."""
         self._forget(link)
         if link.refused is not None:
-            self._log(f"no agent for user {link.uid}: {link.refused[0]}")
+            if self._said.get(link.uid) != link.refused[0]:
+                self._said[link.uid] = link.refused[0]
+                self._log(f"no agent for user {link.uid}: {link.refused[0]}")
             for run in sorted(link.launching):
                 self._happened(LaunchFailed(*run, *link.refused))
         self._happened(AgentLost(link.uid))

@@ -25,6 +25,7 @@ PARTIAL = 10.0  # seconds for a message that has begun to be complete
 MUCH_INCOMING = 4 << 20  # from here on, one user's messages are read only as they are handled
 RESUMED = 4  # connections of one user that are read again at a time
 READ = 1 << 15
+COMING = 16  # connections that are taken at a time, before others are served
 RESERVE = 64  # descriptors that are kept for what connections ask for: pidfds, files, processes
 COMPLAINTS = 60.0  # seconds between two lines in the log about that
 
@@ -40,7 +41,7 @@ class Costs:
         self.paused: dict[Connection, None] = {}  # of those: which are not read for now
 
 
-RUNS = ("add", "edit")  # what may have a new command run
+RUNS = ("add", "edit", "retry", "resume", "start")  # what may have a command run
 
 
 class Clients:
@@ -60,6 +61,7 @@ class Clients:
         self._taken: list[Connection] = []  # whose messages are being handled
         self._full = False  # no descriptor is left, so that nobody is let in
         self._complained = float("-inf")
+        self._introduced: set[int] = set()
         self.prove: Callable[[socket.socket, Callable[[str | None], None]], None] | None = None  # before jobs are taken
         self.heard = False  # whether anybody said anything since this was last set to False
         poll.register(listener.fileno(), select.EPOLLIN)
@@ -99,7 +101,7 @@ class Clients:
     # ---------------------------------------------------------------- coming
 
     def _accept(self) -> None:
-        while not self._full:
+        for _ in range(0 if self._full else COMING):
             try:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -117,10 +119,18 @@ class Clients:
             self._by_peer[connection.peer] = connection
             connection.interest = select.EPOLLIN
             self._poll.register(connection.descriptor, select.EPOLLIN)
+            self._introduce(connection)
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             kept = min(RESERVE, limit // 4)
             if connection.descriptor >= limit - kept:
                 return self._no_room(f"{kept} file descriptors are left, which are kept for what is under way")
+
+    def _introduce(self, connection: Connection) -> None:
+        """Whoever comes for the first time is named to the launcher: jobs from before it was there may be theirs."""
+        if self.prove is not None and connection.peer.uid not in self._introduced:
+            self._introduced.add(connection.peer.uid)
+            with contextlib.suppress(OSError):
+                self.prove(connection.socket, lambda refused: None)
 
     def _no_room(self, why: str) -> None:
         """Who comes now waits before the door; what those inside need descriptors for goes on."""

@@ -194,6 +194,7 @@ class State:
         self.look_at_trees_due = self.tidy_due = False  # alarms that are set
         self.job_number = 0
         self.moved: Moved | None = None
+        self._read: dict[int, Job | None] = {}  # from the store, in this turn: many may come after the same
         self.batches: Table[str, Added] = Table(changes)  # that were added lately, by token
         self.adding: Table[Peer, tuple[str | None, str]] = Table(changes)  # batches that come in: token, environment
         self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
@@ -213,11 +214,13 @@ class State:
         self.changes.revision += 1
 
     def commit(self) -> None:
+        self._read.clear()
         self.store.commit(self.durable)
         self.changes.keep()
         self.durable = False
 
     def rollback(self) -> None:
+        self._read.clear()
         self.store.rollback()
         self.changes.undo()
         self.durable = False
@@ -427,8 +430,10 @@ class State:
     def job(self, id: int) -> Job | None:
         if id in self.running:
             return self.running[id]
-        found = self.store.get("jobs", str(id))
-        return None if found is None else jobs.read(found)
+        if id not in self._read:
+            found = self.store.get("jobs", str(id))
+            self._read[id] = None if found is None else jobs.read(found)
+        return self._read[id]
 
     def environment(self, job: Job) -> dict[str, str]:
         """The submitter's. The last one is kept at hand: jobs of one batch share theirs."""
@@ -437,6 +442,7 @@ class State:
         return self._environment[1]
 
     def write_job(self, job: Job, before: Job | None) -> None:
+        self._read.pop(job.id, None)
         self.store.write("jobs", str(job.id), jobs.stored(job))
         self.change_job(job, before)
 
@@ -449,6 +455,7 @@ class State:
             self.running.drop(job.id)
 
     def forget_job(self, job: Job) -> None:
+        self._read.pop(job.id, None)
         self.store.write("jobs", str(job.id), None)
         self.count(job.uid, job.state, None)
 

@@ -13,7 +13,7 @@ from gpulease.broker import job_life
 from gpulease.broker.core_state import Delay, Dying
 from gpulease.broker.events import AgentLost, EndRead, Found, Launched, LaunchFailed, RunEnded, TreeSeen
 from gpulease.broker.instructions import Find, Force, ReadEnd, Silence, Tidy
-from gpulease.broker.runs import NOT_NOTED, SUSPECT, UNSTARTABLE, Fate
+from gpulease.broker.runs import NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 
@@ -113,10 +113,14 @@ def next_agent(turn: Turn, uid: str) -> None:
 
 
 def found(turn: Turn, event: Found) -> None:
-    job = _running(turn, event.id, event.run)
-    if job is None:
+    job, dying = _running(turn, event.id, event.run), turn.state.dying.get(event.id)
+    if job is None or (dying is not None and dying.reading and event.fate.over):
         return None
     turn.state.delays.drop(job.user)
+    if event.pid is None and event.fate.trouble == UNSEEN:
+        return (
+            _finish(turn, job, "killed", job.ending) if job.ending else _lost(turn, job, "how it ended cannot be read")
+        )
     if event.pid is None:
         return _not_begun(turn, job)
     if event.alive:

@@ -24,6 +24,7 @@ ENVIRONMENT_BYTES = 512 << 10
 LONGEST = 10 * 365 * 86400.0  # seconds of a time limit
 LONGEST_WORD = (128 << 10) - 1  # the kernel starts no program with a longer one
 OWN = {"name", "label", "note", "log"}  # what each job of a batch may have of its own
+MOST_LOOKED = 2000  # jobs that are looked at to see whether one comes after itself
 MOST_AFTER = 1000  # jobs that one may come after
 MOST_BEFORE = 10_000  # that are followed back, one after the other, when a job is to come after others
 
@@ -99,8 +100,11 @@ def dependencies(turn: Turn, options: Message, own: int) -> tuple[int, ...]:
 
 
 def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
-    rest, seen = list(after), set(after)
+    rest, seen, looked = list(after), set(after), 0
     while rest:
+        looked += 1
+        if looked > MOST_LOOKED:
+            raise UsageError("The jobs that it is to come after come after too many others.", "Name fewer.")
         other = turn.state.job(rest.pop())
         for id in () if other is None or other.over else other.after:
             if id == own:

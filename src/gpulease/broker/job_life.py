@@ -111,6 +111,8 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
 
 
 def _launch(turn: Turn, before: Job, after: Job) -> None:
+    if after.time_limit is not None:
+        turn.alarm(after.time_limit, "time-limit", str(after.id))
     turn.emit(Launch(after, place(turn, after), turn.state.environment(after), _given(turn.state, after)))
     lease_life.look_again(turn)
 

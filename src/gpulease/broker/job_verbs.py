@@ -112,7 +112,7 @@ def _row_for(turn: Turn, job: Job, event: Received) -> Message:
 def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
     """Running ones, the line in its order, the held, the last that ended."""
     state, most = turn.state, min(most, MOST_LISTED)
-    shown = [state.running[id] for id in sorted(state.running)]
+    shown = [state.running[id] for id in sorted(state.running)[:most]]
     waiting = [entry for entry in state.line.front(most) if entry.kind == "job"]
     shown += [job for entry in waiting if (job := state.job(int(entry.id[1:]))) is not None]
     shown += [jobs.read(stored) for stored in state.store.jobs(("held",), most=most)]

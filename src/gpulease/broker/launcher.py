@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from gpulease import identity, places
@@ -32,6 +33,7 @@ PAM_SERVICE = "gpulease"
 MOST = 1 << 16  # bytes of an instruction
 PATIENCE = 3.0  # seconds for a broker before this one to end
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
+NO_GROUP = 65534
 NO_LOGIN = ("nologin", "false", "true", "sync", "halt", "shutdown")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 FOR_BROKER = ("GPULEASE_", "XDG_", "NVIDIA_", "CUDA_", "LD_LIBRARY_PATH")
@@ -74,7 +76,7 @@ class Launcher:
 
     def _prove(self, descriptor: int) -> str | None:
         """Remember whose connection it is; or why nothing may be run for it."""
-        with socket.socket(fileno=os.dup(descriptor)) as connected:
+        with socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as connected:
             ours = connected.family == socket.AF_UNIX and connected.getsockname() == self._bound
             if not ours or connected.getpeername():  # with a name it listens there, and did not come to us
                 return "It did not come through the broker's socket."
@@ -101,11 +103,12 @@ class Launcher:
     def _start_agent(self, uid: int, link: int) -> None:
         try:
             if not self._permitted(uid):
-                raise PermissionError(1, f"user {uid} has not come to this broker yet; run any gpulease command as it")
+                what = "root's jobs are neither run nor ended while root-jobs is off"
+                raise PermissionError(1, what if uid == 0 else f"user {uid} has not used this broker since it is there")
             if os.fork() == 0:
                 _become_agent(uid, link)
         except OSError as trouble:
-            _tell(link, trouble.strerror or str(trouble), not isinstance(trouble, PermissionError))
+            _tell(link, trouble.strerror or str(trouble), True)
 
     def _signal(self, uid: int, pid: int, start: int, number: int) -> None:
         """Only if it is that process still, and that user's."""
@@ -150,14 +153,11 @@ def _leaves_sandbox(pid: int, uid: int, gid: int) -> str | None:
 def _become_agent(uid: int, link: int) -> NoReturn:
     """In a child: this user, with PAM's limits, and then the agent. Never returns."""
     try:
-        entry = pwd.getpwuid(uid)
-        if os.path.basename(entry.pw_shell) in NO_LOGIN and uid != 0:
-            raise PermissionError(1, f"the account {entry.pw_name} may not log in ({entry.pw_shell})")
-        _open_session(entry.pw_name)
+        purpose, groups = _session(uid)
         os.chdir("/")
         os.setsid()
-        os.setgroups(os.getgrouplist(entry.pw_name, entry.pw_gid))
-        os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+        os.setgroups(groups)
+        os.setresgid(groups[0], groups[0], groups[0])
         os.setresuid(uid, uid, uid)
         kernel.join_new_keyring()
         os.set_inheritable(link, True)
@@ -167,15 +167,27 @@ def _become_agent(uid: int, link: int) -> NoReturn:
         for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        words = [sys.executable, "-P", "-m", "gpulease.broker.agent", str(link), str(files), "--login"]
+        words = [sys.executable, "-P", "-m", "gpulease.broker.agent", str(link), str(files), *purpose]
         os.execve(words[0], words, _environ())
-    except PermissionError as trouble:
-        _tell(link, trouble.strerror or str(trouble), False)
-    except KeyError:
-        _tell(link, f"user {uid} has no account", False)
     except BaseException as trouble:
         _tell(link, str(trouble), True)
     os._exit(1)
+
+
+def _session(uid: int) -> tuple[list[str], list[int]]:
+    """What the agent is for, and its groups. Whoever may run nothing any more can still have something to be ended."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return ["--end-only", f"user {uid} has no account", "for-good"], [NO_GROUP]
+    groups = list(dict.fromkeys([entry.pw_gid, *os.getgrouplist(entry.pw_name, entry.pw_gid)]))
+    if os.path.basename(entry.pw_shell) in NO_LOGIN and uid != 0:
+        return ["--end-only", f"the account {entry.pw_name} may not log in ({entry.pw_shell})", "for-good"], groups
+    try:
+        _open_session(entry.pw_name)
+    except PermissionError as trouble:
+        return ["--end-only", trouble.strerror or str(trouble), "for-now"], groups
+    return ["--login"], groups
 
 
 def _open_session(user: str) -> None:
@@ -261,7 +273,7 @@ def _start_broker(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     given = (listener.fileno(), theirs.fileno())
     rest = [word for word in words if word != "--replace"]
-    with theirs:
+    with theirs, _readable():
         broker = subprocess.Popen(
             [sys.executable, "-P", "-m", "gpulease.broker", "--system", "--given", *map(str, given), *rest],
             cwd="/", pass_fds=(*given, *home.descriptors), user=account.pw_uid, group=account.pw_gid,
@@ -269,6 +281,17 @@ def _start_broker(
             env={**_environ(FOR_BROKER), "HOME": home.place.state, "USER": ACCOUNT, "LOGNAME": ACCOUNT},
         )  # fmt: skip
     return broker, ours
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as trouble:
+        what = f"The user {ACCOUNT} cannot run {sys.executable}: {trouble.strerror}."
+        raise BrokerUnavailable(
+            what, "Install gpulease where everybody can read it, as in /opt: `chmod -R a+rX`."
+        ) from None
 
 
 def _reap(broker: int) -> None:

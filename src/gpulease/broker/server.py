@@ -184,6 +184,8 @@ class Server:
         for key in self._reaper.look_again():
             self._ended(key, already=True)
         self._agents.sweep()
+        if self._launching is not None:
+            self._launching.flush()
         _reap()
         self._clients.let_in()
         if not self._home.whole and (self._home.deserted or not self._core.busy):

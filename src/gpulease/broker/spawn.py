@@ -41,9 +41,9 @@ def start(words: list[str], environ: dict[str, str], log: int) -> int:
     return os.posix_spawn(SHELL, words, environ, file_actions=[NULL, *output], setsid=True, setsigdef=DEFAULT)
 
 
-def open_log(path: str) -> int:
-    """Without waiting for whoever reads a pipe."""
-    descriptor = os.open(path, APPEND | os.O_NONBLOCK, 0o600)
+def open_log(path: str, fresh: bool = False) -> int:
+    """Without waiting for whoever reads a pipe; `fresh`: with nothing in it, as of an older queue."""
+    descriptor = os.open(path, APPEND | os.O_NONBLOCK | (os.O_TRUNC if fresh else 0), 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
     return descriptor

@@ -17,6 +17,7 @@ from gpulease import PROTOCOL, identity, places
 from gpulease.broker.clock import clock_of
 from gpulease.broker.home import Home
 from gpulease.errors import BrokerUnavailable, GpuleaseError
+from gpulease.job import OPEN
 from gpulease.stores import database_file
 from gpulease.stores.disks import network_filesystem
 from gpulease.stores.sqlite import SqliteStore
@@ -121,13 +122,24 @@ def _came_from(path: str, folder: str, network: bool) -> bool:
     return moved.get("folder") == os.path.join(folder, "jobs")
 
 
+def _name_users(place: places.Place) -> None:
+    """To the launcher: whose jobs are in a state that root kept needs no other proof."""
+    with contextlib.closing(SqliteStore(place.kept(STATE))) as store:
+        users = sorted({uid for uid, _ in store.count_jobs(OPEN)} - {0})
+    known = f"{place.state}-launcher"
+    places.prepare(known, everyone=False)
+    with open(os.path.join(known, "users"), "a") as file:
+        file.writelines(f"{uid}\n" for uid in users)
+
+
 def main() -> int:
     """For a system broker, as root, before it starts: `UID [--replace]`. Its state is that user's from then on."""
     place, uid = places.of_kind("system", os.environ), int(sys.argv[1])
     home = Home(place, uid)
     try:
         enter(home, "--replace" in sys.argv)
-        take_over(place, network_filesystem(place.state) is not None)
+        if take_over(place, network_filesystem(place.state) is not None) is not None:
+            _name_users(place)
         for name in os.listdir(place.state):
             if name.startswith(STATE):
                 os.chown(place.kept(name), uid, -1, follow_symlinks=False)
