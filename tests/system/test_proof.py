@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+import pytest
 from support.accounts import SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
 from support.other_users import as_user, needs_root
 from support.queue_site import pick
@@ -75,3 +76,13 @@ def test_from_another_root_folder_nothing_is_added(system: SystemSite) -> None:
             return raw.ask("add", **JOB)
 
     assert as_user(system.alice, add, enter)["error"]["code"] == "not-permitted"
+
+
+@pytest.mark.parametrize("verb", ["retry", "start", "resume"])
+def test_from_a_sandbox_no_job_is_run_again(system: SystemSite, verb: str) -> None:
+    """It may be a script that the sandbox has written anew."""
+    id = system.add(system.alice, "true", hold=verb != "retry")["ok"]["first"]
+    if verb == "retry":
+        system.end(id)
+    told = system.as_user(system.alice, lambda: in_a_sandbox(system, verb, select=pick(id)))
+    assert told["error"]["code"] == "not-permitted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import signal
@@ -358,3 +359,28 @@ def test_the_log_of_a_running_job_is_cut_at_its_limit(queue: QueueSite) -> None:
     (queue.folder / "go").touch()
     queue.end(id)
     assert log.read_text().endswith("END\nLAST\n")
+
+
+def test_a_log_of_an_older_queue_is_not_the_new_jobs(queue: QueueSite) -> None:
+    """A queue that begins anew has the numbers of the one before, whose logs may still be there."""
+    folder = Path(queue.directory, "jobs", str(os.geteuid()))
+    folder.mkdir(parents=True)
+    (folder / "1.log").write_text("of somebody else\n")
+    id = queue.shell("echo mine")
+    queue.end(id)
+    assert (id, queue.output(id)) == (1, "mine\n")
+
+
+@pytest.mark.long
+def test_a_lock_that_its_user_holds_keeps_no_job_from_ending(queue: QueueSite) -> None:
+    """Its jobs ran on for ever without a process, past their time limit and root's kill."""
+    folder = Path(queue.directory, "jobs", str(os.geteuid()))
+    folder.mkdir(parents=True)
+    with open(folder / "agent.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        limited, killed = queue.submit("true", time_limit=0.5), queue.submit("true")
+        wait_until(lambda: queue.job(killed)["state"] == "running")
+        queue.act("kill", killed)
+        found = {job["id"]: job["why"] for job in queue.end(limited, killed) if job["state"] == "killed"}
+    assert "time limit" in found[limited]
+    assert "killed by" in found[killed]

@@ -221,3 +221,19 @@ def test_a_squatter_at_the_well_known_place_is_passed_by(island: Island, act: st
     system = island.broker(0, "--system")
     wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
     system.kill()
+
+
+def test_who_is_not_of_the_sockets_group_is_told_so(island: Island) -> None:
+    """It was told that the broker is down."""
+    config = island.site.folder / "config.toml"
+    config.write_text('socket-group = "team"\n')
+    broker = island.site.popen(
+        island.words(0, gpulease("broker", "--system")),
+        cwd="/",
+        env={**island.environ, **island.simulated, "GPULEASE_CONFIG": str(config)},
+    )
+    wait_until(lambda: "group team" in island.found(FIRST))
+    refused = island.run(FIRST, gpulease("ls"))
+    assert (refused.returncode, "next login" in refused.stderr) == (77, True)
+    assert island.found(0) == "system /run/gpulease"
+    broker.kill()

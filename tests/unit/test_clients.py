@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpulease.broker import clients as clients_module
-from gpulease.broker.clients import Clients
+from gpulease.broker.clients import COMING, Clients
 from gpulease.broker.events import Event, Left, Received
 from gpulease.wire import pack
 
@@ -171,3 +171,14 @@ def test_a_user_whose_messages_are_too_much_is_told_the_bound(door: Door, monkey
     client.sendall(pack({"do": "add", "x": "x" * 150_000}))
     door.settle()
     assert b"too-much" in client.recv(1000)
+
+
+def test_who_comes_and_goes_without_end_is_taken_in_a_few_at_a_time(door: Door) -> None:
+    """Two processes that only connected and closed kept the broker from answering anybody else."""
+    others = [door.connect() for _ in range(60)]
+    for one in others:
+        one.close()
+    taken = [event for event in door.events if isinstance(event, Left)]
+    door.look()
+    assert len(door.clients._connections) + len(taken) <= COMING
+    assert len([event for event in door.settle() if isinstance(event, Left)]) == 60

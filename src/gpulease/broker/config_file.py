@@ -40,7 +40,8 @@ def read_text(path: str, required: bool) -> str | None:
             raise ConfigError(f"The config file {path} is not there.", "Make it, or unset GPULEASE_CONFIG.") from None
         return None
     except OSError as trouble:
-        raise ConfigError(f"The config file {path} cannot be read: {trouble.strerror}.") from None
+        step = f"The user who runs the broker must be able to read it: `chmod a+r {path}`."
+        raise ConfigError(f"The config file {path} cannot be read: {trouble.strerror}.", step) from None
     if len(raw) > LARGEST:
         raise ConfigError(f"The config file {path} has more than {LARGEST >> 10} KiB.")
     try:

@@ -241,10 +241,12 @@ def _sampled(turn: Turn, event: happened.Sampled) -> None:
 
 def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
     """What was known gets old; leases stay as they are."""
+    before = turn.state.trouble
     turn.state.set("sampling", False)
     turn.state.set("trouble", event.trouble)
     turn.state.set("failed_at", turn.now)
-    turn.emit(WriteLog(event.trouble.what))
+    if before is None or before.what != event.trouble.what:
+        turn.emit(WriteLog(event.trouble.what))
     granting.stop_check(turn)
     turn.planned.decided = turn.state.revision
 

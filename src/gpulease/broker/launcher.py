@@ -243,7 +243,10 @@ def _main(words: list[str]) -> int:
     if not config.root_jobs:  # else whatever root has is to be had here anyway, and only so can root be looked at
         kernel.keep_capabilities("SETUID", "SETGID", "KILL", "SYS_RESOURCE", "AUDIT_WRITE", "DAC_READ_SEARCH")
     Launcher(link, bound, os.path.join(known, "users"), config.root_jobs).serve()
-    return broker.wait()
+    code = broker.wait()
+    if code:
+        print(f"gpulease launcher: the broker ended with code {code}", file=sys.stderr, flush=True)
+    return code
 
 
 def _enter(home: Home) -> None:
