@@ -16,6 +16,7 @@ CAPABILITIES = {
 CAPABILITY_VERSION = 0x20080522
 KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271}  # the number of the system call
 JOIN_SESSION_KEYRING = 1
+NAMESPACES = ("root", "ns/mnt", "ns/pid", "ns/user", "ns/net", "ns/ipc")  # below /proc/PID
 SO_PEERPIDFD = 77
 
 
@@ -55,3 +56,25 @@ def join_new_keyring() -> None:
     number = KEYCTL.get(platform.machine())
     if number is not None:  # a kernel without keyrings has none that could leak
         ctypes.CDLL(None).syscall(number, JOIN_SESSION_KEYRING, None)
+
+
+def leaves_sandbox(pid: int, uid: int, gid: int) -> str | None:
+    """Why a job of this process would be freer than the process itself; None where it would not."""
+    theirs, ours = status(pid), status(os.getpid())
+    if int(theirs["NoNewPrivs"]) > int(ours["NoNewPrivs"]) or int(theirs["Seccomp"]) > int(ours["Seccomp"]):
+        return "It comes from a sandbox (no_new_privs or seccomp), which its jobs would leave."
+    held = "CapEff" if uid == 0 else "CapBnd"
+    if int(ours["CapBnd"], 16) & ~int(theirs[held], 16):
+        return "It has fewer capabilities than its jobs would have."
+    try:
+        os.setegid(gid)
+        os.seteuid(uid)  # what it may see of itself
+        inside = [os.readlink(f"/proc/{pid}/{name}") for name in NAMESPACES]
+    except OSError:
+        return "The namespaces that it runs in cannot be read."
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+    if inside != [os.readlink(f"/proc/self/{name}") for name in NAMESPACES]:
+        return "It comes from a container, a chroot or another namespace, which its jobs would leave."
+    return None

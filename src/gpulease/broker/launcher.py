@@ -37,7 +37,6 @@ NO_GROUP = 65534
 NO_LOGIN = ("nologin", "false", "true", "sync", "halt", "shutdown")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 FOR_BROKER = ("GPULEASE_", "XDG_", "NVIDIA_", "CUDA_", "LD_LIBRARY_PATH")
-NAMESPACES = ("root", "ns/mnt", "ns/pid", "ns/user", "ns/net", "ns/ipc")  # below /proc/PID
 
 
 class Launcher:
@@ -81,7 +80,7 @@ class Launcher:
             if not ours or connected.getpeername():  # with a name it listens there, and did not come to us
                 return "It did not come through the broker's socket."
             pid, uid, gid = identity.peer(connected)
-            refused = self._refusal(uid) or _leaves_sandbox(pid, uid, gid)
+            refused = self._refusal(uid) or kernel.leaves_sandbox(pid, uid, gid)
             if kernel.peer_ended(connected):  # so that the pid may be another's already
                 return "It ended before it was known who that is."
         if refused is None and uid not in self._proven:
@@ -126,28 +125,6 @@ def _read_known(path: str) -> set[int]:
     with contextlib.suppress(FileNotFoundError), open(path) as file:
         return {int(line) for line in file if line.strip().isdecimal()}
     return set()
-
-
-def _leaves_sandbox(pid: int, uid: int, gid: int) -> str | None:
-    """Why a job of this process would be freer than the process itself; None where it would not."""
-    theirs, ours = kernel.status(pid), kernel.status(os.getpid())
-    if int(theirs["NoNewPrivs"]) > int(ours["NoNewPrivs"]) or int(theirs["Seccomp"]) > int(ours["Seccomp"]):
-        return "It comes from a sandbox (no_new_privs or seccomp), which its jobs would leave."
-    held = "CapEff" if uid == 0 else "CapBnd"
-    if int(ours["CapBnd"], 16) & ~int(theirs[held], 16):
-        return "It has fewer capabilities than its jobs would have."
-    try:
-        os.setegid(gid)
-        os.seteuid(uid)  # what it may see of itself
-        inside = [os.readlink(f"/proc/{pid}/{name}") for name in NAMESPACES]
-    except OSError:
-        return "The namespaces that it runs in cannot be read."
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-    if inside != [os.readlink(f"/proc/self/{name}") for name in NAMESPACES]:
-        return "It comes from a container, a chroot or another namespace, which its jobs would leave."
-    return None
 
 
 def _become_agent(uid: int, link: int) -> NoReturn:
