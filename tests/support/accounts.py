@@ -157,6 +157,7 @@ def system_site() -> Iterator[SystemSite]:
         broker.terminate()
         broker.wait(PATIENCE)
         assert broker.stderr is not None
-        assert "Traceback" not in broker.stderr.read()
+        said = broker.stderr.read()
+        assert "Traceback" not in said, said
     finally:
         site.close()

@@ -47,7 +47,10 @@ class Launcher:
     def serve(self) -> None:
         """Until the broker is gone."""
         while True:
-            data, descriptors, _, _ = socket.recv_fds(self._link, MOST, 1)
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._link, MOST, 1)
+            except ConnectionResetError:  # it ended before it had read all that was said
+                return
             if not data:
                 return
             try:
