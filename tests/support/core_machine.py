@@ -70,7 +70,7 @@ class CoreMachine(RuleBasedStateMachine):
                 assert looked >= self.ended.get(uuid, 0), f"{uuid} was granted without a look since its last lease"
         self.ended |= {uuid: self.world.turns for id, one in before.items() if id not in leases for uuid in one.devices}
         for one in self.world.sent:
-            client = self.world.clients.get(one.peer)
+            client = self.world.clients.get(one.peer) or self.world.left.get(one.peer)
             if client is not None and not one.droppable:
                 self._read(client, one.message)
         for job in self.world.launched:  # what is decided in a turn follows all that was acknowledged in it

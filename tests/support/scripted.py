@@ -94,6 +94,7 @@ class ScriptedWorld:
         self.watched: set[Key] = set()
         self.outside: dict[str, int] = {}  # devices with somebody on them, and who
         self.clients: dict[Peer, Client] = {}
+        self.left: dict[Peer, Client] = {}  # who left; what they had asked for is done all the same
         self.ready: list[Event] = []
         self.alarms: list[tuple[float, str, str]] = []
         self.checks: list[told.Check] = []
@@ -269,7 +270,7 @@ class ScriptedWorld:
                 self.ready.append(happened.Drained(client.peer))
 
     def leave(self, client: Client) -> None:
-        del self.clients[client.peer]
+        self.left[client.peer] = self.clients.pop(client.peer)
         self.ready.append(happened.Left(client.peer))
 
     def die(self, key: Key) -> None:
