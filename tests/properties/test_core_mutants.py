@@ -10,8 +10,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.core_machine import CoreMachine
 
 from gpulease.broker import granting, job_life, lease_life
-from gpulease.broker.core_state import Idle, State
+from gpulease.broker.core_state import State
 from gpulease.broker.events import Checked
+from gpulease.broker.state_values import Idle
 from gpulease.broker.turn import Turn
 from gpulease.model import Waiting
 

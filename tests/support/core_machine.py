@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpulease.broker import requesting
-from gpulease.broker.core_state import Checking, Refused
 from gpulease.broker.granting import current_plan
+from gpulease.broker.state_values import Checking, Refused
 from gpulease.broker.turn import Planned, Turn
 from gpulease.job import OPEN, RUNNING
 from gpulease.model import Lease

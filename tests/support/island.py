@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -118,3 +119,12 @@ class Island:
         boot.chmod(0o444)
         self.sh("umount -l /run && mount -t tmpfs -o mode=755 none /run && rm -rf /tmp/*")
         self.sh(f"mount --bind {boot} /proc/sys/kernel/random/boot_id")
+
+
+@pytest.fixture(name="island")
+def fresh_island() -> Iterator[Island]:
+    island = Island()
+    try:
+        yield island
+    finally:
+        island.site.close()

@@ -12,10 +12,11 @@ from typing import Any
 from gpulease.broker import events as happened
 from gpulease.broker import instructions as told
 from gpulease.broker.core import Core
-from gpulease.broker.core_state import About, State
+from gpulease.broker.core_state import State
 from gpulease.broker.events import Event, Key
 from gpulease.broker.peer import Peer
 from gpulease.broker.runs import Fate
+from gpulease.broker.state_values import About
 from gpulease.broker.turn import Planned, Turn
 from gpulease.errors import StateError
 from gpulease.job import Job

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
-from support.island import Island, gpulease
+from support.island import Island, fresh_island, gpulease  # noqa: F401  # pytest finds the fixture here
 
 FIRST = 61001
 HOST = os.uname().nodename
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
-
-
-@pytest.fixture
-def island() -> Iterator[Island]:
-    island = Island()
-    try:
-        yield island
-    finally:
-        island.site.close()
 
 
 FOLDERS = {

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.accounts import USERS
-from support.island import Island, gpulease
+from support.island import Island, fresh_island, gpulease  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
 FIRST = 61001
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
-
-
-@pytest.fixture
-def island() -> Iterator[Island]:
-    island = Island()
-    try:
-        yield island
-    finally:
-        island.site.close()
 
 
 class Session:

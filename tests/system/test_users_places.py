@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from support.island import ASK, Island, gpulease
+from support.island import ASK, Island, fresh_island, gpulease  # noqa: F401  # pytest finds the fixture here
 from support.site import Site
 from support.users import User
 from support.waiting import wait_until
@@ -157,15 +157,6 @@ def test_system_needs_root(site: Site) -> None:
 
 
 # -------------------------------------------------------------------- which broker is found
-
-
-@pytest.fixture
-def island() -> Iterator[Island]:
-    island = Island()
-    try:
-        yield island
-    finally:
-        island.site.close()
 
 
 def test_clients_find_the_systems_broker_then_a_shared_one_then_their_own(island: Island) -> None:

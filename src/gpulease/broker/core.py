@@ -25,10 +25,11 @@ from gpulease.broker import (
     subscribing,
     verbs,
 )
-from gpulease.broker.core_state import NOTHING, About, State
+from gpulease.broker.core_state import State
 from gpulease.broker.events import Event, Received
 from gpulease.broker.instructions import Alarm, Instruction, Send, WriteLog
 from gpulease.broker.lease_life import look_again
+from gpulease.broker.state_values import NOTHING, About
 from gpulease.broker.turn import Planned, Turn, World
 from gpulease.errors import GpuleaseError, StateError
 from gpulease.messages import error

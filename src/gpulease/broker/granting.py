@@ -10,10 +10,10 @@ from math import inf
 
 from gpulease.broker import job_life, lease_life
 from gpulease.broker.allowances import allowance, longest_lease
-from gpulease.broker.core_state import Checking, Idle, Refused
 from gpulease.broker.events import Checked, CheckRefused
 from gpulease.broker.instructions import Unlock
 from gpulease.broker.passing_by import blocked
+from gpulease.broker.state_values import Checking, Idle, Refused
 from gpulease.broker.turn import FRESH, Turn
 from gpulease.broker.views import views
 from gpulease.planner import Grant, Plan, lease_of, of_user, plan

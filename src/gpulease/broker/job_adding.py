@@ -7,10 +7,10 @@ from gpulease.broker import job_input as given
 from gpulease.broker import job_life
 from gpulease.broker.allowances import allowance, check_jobs, time_limit
 from gpulease.broker.batch import Batch
-from gpulease.broker.core_state import Added, Parts
 from gpulease.broker.events import Adding, Received
 from gpulease.broker.instructions import GoOn
 from gpulease.broker.peer import Peer
+from gpulease.broker.state_values import Added, Parts
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError
 from gpulease.job import Job

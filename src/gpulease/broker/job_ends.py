@@ -10,10 +10,10 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease.broker import job_life
-from gpulease.broker.core_state import Delay, Dying
 from gpulease.broker.events import AgentLost, EndRead, Found, Launched, LaunchFailed, RunEnded, TreeSeen
 from gpulease.broker.instructions import Find, Force, ReadEnd, Silence, Tidy
 from gpulease.broker.runs import NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate
+from gpulease.broker.state_values import Delay, Dying
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 

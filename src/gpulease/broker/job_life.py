@@ -17,9 +17,10 @@ from gpulease import job as jobs
 from gpulease import visible
 from gpulease.broker import lease_life
 from gpulease.broker.allowances import log_limit_of
-from gpulease.broker.core_state import Dying, State
+from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
 from gpulease.broker.runs import Root
+from gpulease.broker.state_values import Dying
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 from gpulease.model import Lease, Owner, Waiting

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpulease.broker.core_state import Checking, Refused, State
+from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Check, Silence, Unwatch, Watch
 from gpulease.broker.passing_by import passed_by
 from gpulease.broker.records import Pending
+from gpulease.broker.state_values import Checking, Refused
 from gpulease.broker.turn import Turn
 from gpulease.broker.views import Ended
 from gpulease.errors import GpuleaseError

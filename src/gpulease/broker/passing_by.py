@@ -8,8 +8,9 @@ with the holder's choice.
 
 from __future__ import annotations
 
-from gpulease.broker.core_state import Blocker, State
+from gpulease.broker.core_state import State
 from gpulease.broker.events import CheckRefused
+from gpulease.broker.state_values import Blocker
 from gpulease.broker.turn import Turn
 
 PASSED = 3600.0  # seconds that somebody is passed by

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from gpulease import job as jobs
 from gpulease.broker import job_ends, job_life, lease_life, settings
-from gpulease.broker.core_state import Added, Moved
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
+from gpulease.broker.state_values import Added, Moved
 from gpulease.broker.turn import Turn
 from gpulease.model import Request, Waiting
 from gpulease.planner import Spent

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from gpulease.broker import lease_life
 from gpulease.broker.allowances import allowance, check_request, check_reservation, refused
-from gpulease.broker.core_state import Checking, Refused
 from gpulease.broker.events import ProcessEnded, Received
 from gpulease.broker.granting import current_plan
 from gpulease.broker.lease_life import LeaseStep
 from gpulease.broker.peer import Peer
 from gpulease.broker.records import Pending
+from gpulease.broker.state_values import Checking, Refused
 from gpulease.broker.turn import Turn
 from gpulease.errors import (
     Cancelled,

@@ -31,7 +31,6 @@ from gpulease.broker.clients import Clients
 from gpulease.broker.clock import TICKS, Clock, clock_of
 from gpulease.broker.config import Config
 from gpulease.broker.core import Core
-from gpulease.broker.core_state import About
 from gpulease.broker.events import Event, Key
 from gpulease.broker.home import Home
 from gpulease.broker.hooks import Hooks
@@ -41,6 +40,7 @@ from gpulease.broker.neighbours import SafeGpuLock
 from gpulease.broker.reaper import Reaper
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
+from gpulease.broker.state_values import About
 from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.stores.base import Store
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from gpulease import job as jobs
 from gpulease.broker import bulk, lease_life, reports
-from gpulease.broker.core_state import Subscriber
 from gpulease.broker.events import Received
 from gpulease.broker.ids import Ids
 from gpulease.broker.instructions import Send
 from gpulease.broker.peer import Peer
+from gpulease.broker.state_values import Subscriber
 from gpulease.broker.turn import Turn
 from gpulease.broker.visibility import viewer
 from gpulease.errors import NotFound, TooMuch, UsageError

@@ -1,0 +1,120 @@
+"""PURE: what the broker's state is made of: a check, a run that ends, a subscriber, what is known of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gpulease.broker.ids import Ids
+from gpulease.broker.peer import Peer
+from gpulease.stores.base import Document
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class About(NamedTuple):
+    """The broker itself: what does not change while it runs."""
+
+    host: str
+    boot_id: str
+    uid: int = 0
+    user: str = "root"
+    pid: int = 0
+    kind: str = "own"
+    directory: str = "/nonexistent"  # with its socket
+    kept: str = "/nonexistent"  # the folder of what lasts
+    version: str = ""
+    began: float = 0.0
+    boot_time: float = 0.0  # the moment that clock ticks are counted from
+    ticks: int = 100  # of the kernel's clock in a second
+    simulated: bool = False  # before the first sample: what it was started to look at
+    wall_ahead: float = 0.0  # seconds that the wall clock is ahead of the broker's time, at the start
+
+
+class Idle(NamedTuple):
+    """No check is under way."""
+
+
+class Checking(NamedTuple):
+    """Devices are being looked at, since this revision of the state."""
+
+    devices: frozenset[str]
+    revision: int
+    told_from: float | None = None  # of the refusal before it, when it is tried again
+
+
+class Refused(NamedTuple):
+    """No check can be taken now."""
+
+    why: str
+    told_from: float  # when those who ask are told so
+
+
+class Blocker(NamedTuple):
+    """A user who held safe-gpu's lock while others waited for it."""
+
+    seen: float  # the last time
+    spent: float = 0.0  # seconds of the others' time
+    passed: float = 0.0  # since when it is passed by
+
+
+class Dying(NamedTuple):
+    """A job that is being ended: TERM first, or KILL at once; until its shell and all of its tree are gone."""
+
+    shell_gone: bool = False
+    code: int | None = None  # of the shell, as the kernel told
+    at_once: bool = False  # the grace is over, or there was none
+    looks: int = 0
+    reading: bool = False  # all of it is gone, and how it ended is being read
+
+
+class Delay(NamedTuple):
+    """A user's jobs cannot be started, for lack of something that may come back."""
+
+    until: float
+    why: str
+    seconds: float  # from the last attempt on
+
+
+class Moved(NamedTuple):
+    """This state was taken over from another folder."""
+
+    at: float
+    folder: str  # of jobs
+
+
+class Subscriber(NamedTuple):
+    """A client that is told of changes, and what it was told last."""
+
+    peer: Peer
+    topics: frozenset[str]
+    jobs: Ids | None = None  # those that it chose; None for all
+    open: int = 0  # how many of them are not over
+    at: int | None = None  # of those that it chose: up to which id it was told, while its snapshot is not complete
+    told: int = 0  # how many it was told of, while its snapshot is not complete
+    drained: bool = False  # the next part of its snapshot may be sent
+    seen: Mapping[str, dict[str, Document]] = NOTHING  # by topic and key, but for jobs
+    news: Mapping[str, Document | None] = NOTHING  # jobs that changed since it was told
+    revision: int = -1
+    sampled_at: float = 0.0
+    told_at: float = float("-inf")
+    due: bool = False  # an alarm to tell it is set
+    fresh: bool = True  # it is to get a snapshot
+
+
+class Parts(NamedTuple):
+    """Of a batch of jobs that is still coming in."""
+
+    commands: tuple[list[tuple[str, ...]], ...] = ()
+    each: tuple[list[dict[str, str]], ...] = ()  # what each of them has of its own, if anything
+    size: int = 0  # in characters
+    words: int = 0  # and texts, and commands
+
+
+class Added(NamedTuple):
+    """A batch: the ids of its jobs, and the first that is not in the queue yet."""
+
+    first: int
+    last: int
+    next: int
