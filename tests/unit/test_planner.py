@@ -8,6 +8,7 @@ import pytest
 
 from gpulease.model import Device, Lease, Owner, Process, Request, Waiting
 from gpulease.planner import DeviceView, Limit, Line, Plan, Policy, Spent, charged, device_state, limits_of, plan
+from gpulease.planner.policy import MOST_SHARES, UNLIMITED
 
 G = 1 << 30
 NOW = 100_000.0
@@ -229,6 +230,19 @@ def test_shares_count_as_parts_of_gpus_so_four_large_ones_do_not_pass_a_limit_of
     assert "0.75 in use" in done.reason("s1").sentence
     small = [waiting(f"s{at}", Request(memory=10 * G)) for at in range(9)]
     assert len(granted(decide(devices(4), small, policy=Policy(limits=(Limit("user", "*", gpus=1),))))) == 4
+
+
+@pytest.mark.parametrize("limits", [(), (Limit("user", "*", shares=UNLIMITED),)])
+def test_shares_of_one_user_are_bounded_and_the_rest_wait_while_others_go_on(
+    limits: tuple[Limit, ...],
+) -> None:
+    """20,000 jobs that asked for a byte each made every plan, and so everybody's commands, slow."""
+    entries = [waiting(f"s{at:05}", Request(memory=1), since=NOW + at) for at in range(MOST_SHARES + 5)]
+    other = waiting("other", Request(memory=G), user="ben", since=NOW + 9999)
+    done = decide(devices(2), [*entries, other], policy=Policy(limits=limits))
+    assert len(done.grants) == MOST_SHARES + 1
+    assert "other" in granted(done)
+    assert done.reason(entries[-1].id).sentence == "The limit of 2000 shares for user ada is reached: 2000 in use."
 
 
 def test_what_a_limit_never_allows_is_told_apart_from_what_is_only_reached() -> None:

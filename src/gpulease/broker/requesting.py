@@ -26,7 +26,6 @@ from gpulease.planner.reasons import NEVER, UNAVAILABLE
 from gpulease.selection import resolve
 
 MOST_WAITING = 2000  # requests of one user in the line
-MOST_LEASES = 2000  # leases of one user
 
 # -------------------------------------------------------------------- asking
 
@@ -96,8 +95,6 @@ def _tell_place(turn: Turn, peer: Peer, id: str) -> None:
 def _check_limits(turn: Turn, peer: Peer) -> None:
     if sum(pending.owner.uid == peer.uid for pending in turn.state.pending.values()) >= MOST_WAITING:
         raise TooMuch(f"You have {MOST_WAITING} requests in the line, and more are not taken.")
-    if sum(lease.owner.uid == peer.uid for lease in turn.state.leases.values()) >= MOST_LEASES:
-        raise TooMuch(f"You hold {MOST_LEASES} leases, and more are not given.")
 
 
 def _owner(turn: Turn, peer: Peer, message: Message, request: Request) -> Owner:

@@ -210,7 +210,7 @@ class _Decision:
             steps = room.get(id(family))
             if steps is None or of_user(family.kind, party.user) in self.closed:
                 continue
-            left = self._left(priority, party, family) if self.ledger.limits else UNLIMITED
+            left = self._left(priority, party, family)
             if party.user in self.board.unbelieved:
                 steps = [step for step in steps if step[0] == inf]  # not on devices that are held for another
             for window, amount in steps if left > 0 else ():
@@ -220,6 +220,10 @@ class _Decision:
         return best
 
     def _left(self, priority: int, party: Party, family: Family) -> int:
+        if family.share and self.ledger.crowded(party.user):
+            return 0
+        if not self.ledger.limits:
+            return UNLIMITED
         total = (self.board.least_memory(family) or 0) if family.share else None
         return self.ledger.left(party, priority, total)
 

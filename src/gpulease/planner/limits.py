@@ -6,13 +6,13 @@ Not here: whether a device is free. A limit that is reached is named, so that th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpulease.model import Device, Lease, Waiting
 from gpulease.planner.board import Board
 from gpulease.planner.line import Party, family_of, party_of
-from gpulease.planner.policy import UNLIMITED, Limit, Policy
+from gpulease.planner.policy import MOST_SHARES, UNLIMITED, Limit, Policy
 
 PARTS = 1 << 20  # of a GPU; shares are counted in them, in whole numbers, so that sums are exact
 AMOUNTS = Limit._fields[2:]
@@ -69,26 +69,38 @@ class Reached(NamedTuple):
 class Ledger:
     """What is held, by everything that a limit can name; updated as a plan grants."""
 
-    def __init__(self, leases: Iterable[Lease], policy: Policy, devices: Mapping[str, Device]) -> None:
+    def __init__(self, leases: Sequence[Lease], policy: Policy, devices: Mapping[str, Device]) -> None:
         self.limits = [limit for limit in policy.limits if (limit.gpus, limit.shares) != (None, None)]
         self.used: Counter[tuple[str, str, str]] = Counter()
+        self.shares = Counter(lease.owner.user for lease in leases if lease.memory is not None)
         self._limits: dict[tuple[Party, int], list[Limit]] = {}  # that were looked up
         for lease in leases if self.limits else ():
             device = devices.get(lease.devices[0]) if lease.devices else None
             parts = parts_of(len(lease.devices), lease.memory, None if device is None else device.memory_total)
             owner = lease.owner
-            self.add(Party(owner.user, owner.groups), lease.priority, parts, lease.memory is not None)
+            self._count(Party(owner.user, owner.groups), lease.priority, parts, lease.memory is not None)
 
     def add(self, party: Party, priority: int, parts: int, share: bool) -> None:
+        self.shares[party.user] += share
+        self._count(party, priority, parts, share)
+
+    def _count(self, party: Party, priority: int, parts: int, share: bool) -> None:
         for limit in self._applying(party, priority):
             self.used[limit.scope, limit.name, "gpus"] += parts
             self.used[limit.scope, limit.name, "shares"] += share
 
+    def crowded(self, user: str) -> bool:
+        """Whether a user has all shares that one may have: each costs every plan a little."""
+        return self.shares[user] >= MOST_SHARES
+
     def stops(self, waiting: Waiting, board: Board) -> Reached | None:
         """The first limit that keeps a request from what it wants."""
+        request, share = waiting.request, waiting.request.memory is not None
+        if share and self.crowded(waiting.user):
+            bound = Limit("user", waiting.user, shares=MOST_SHARES)
+            return Reached(bound, "shares", MOST_SHARES, self.shares[waiting.user], False)
         if not self.limits:
             return None
-        request, share = waiting.request, waiting.request.memory is not None
         total = board.least_memory(family_of(waiting.kind, request)) if share else None
         parts = parts_of(request.gpus, request.memory, total)
         for limit in self._applying(party_of(waiting), request.priority):

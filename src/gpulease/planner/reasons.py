@@ -87,7 +87,8 @@ def _impossible(fields: Mapping[str, Value]) -> str:
 
 
 def _quota(fields: Mapping[str, Value]) -> str:
-    return f"{_limit(fields)} is reached: {fields['used']:.3g} in use."
+    used = float(str(fields["used"]))
+    return f"{_limit(fields)} is reached: {used:.{3 if used < 100 else 9}g} in use."
 
 
 def _over_limit(fields: Mapping[str, Value]) -> str:
