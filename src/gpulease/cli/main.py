@@ -46,6 +46,7 @@ VERBS = {
     "stop": ("stop", "end the broker; leases stay valid"),
     "install": ("install", "set it up as a service, for everybody or for this user"),
     "uninstall": ("uninstall", "remove what `install` wrote"),
+    "shims": ("shims", "write drop-ins for older tools: their commands and packages"),
     "completion": ("completion", "print the script for shell completion"),
 }
 

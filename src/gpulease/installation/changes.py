@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gpulease.errors import StateError
 
-MARK = " Written by `gpulease install`, which leaves it alone once it is edited. Checksum: "
+MARK = "`, which leaves it alone once it is edited. Checksum: "
 
 
 class File(NamedTuple):
@@ -36,8 +36,8 @@ class Change(NamedTuple):
     backup: bool = False  # whether what is there gets another name first
 
 
-def sealed(text: str, comment: str = "#") -> str:
-    return f"{text}{comment}{MARK}{_checksum(text)}\n"
+def sealed(text: str, comment: str = "#", by: str = "install") -> str:
+    return f"{text}{comment} Written by `gpulease {by}{MARK}{_checksum(text)}\n"
 
 
 def _checksum(text: str) -> str:

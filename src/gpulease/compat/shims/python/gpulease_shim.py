@@ -1,0 +1,100 @@
+"""Finds the gpulease command, runs it and reads what it prints: for the drop-ins that `gpulease shims` writes.
+
+For Python 3.6 and newer, with the standard library only, since old programs import it.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+COMMAND = []  # type: List[str]  # `gpulease shims` writes here how gpulease is run
+
+FAILED = 1  # exit codes of gpulease
+USAGE = 2
+UNAVAILABLE = 69
+NOT_GRANTED = 75
+NOT_PERMITTED = 77
+
+Completed = NamedTuple("Completed", [("code", int), ("out", str), ("err", str)])
+
+
+class GpuleaseFailed(Exception):
+    """gpulease ended with another exit code than 0: what happened, and what to do about it."""
+
+    def __init__(self, code: int, what: str, next_step: str) -> None:
+        super().__init__("{} {}".format(what, next_step).strip())
+        self.code, self.what, self.next_step = code, what, next_step
+
+
+def command() -> List[str]:
+    """What runs gpulease: as it was filled in, else GPULEASE of the environment, else `gpulease` of the PATH."""
+    if COMMAND and os.path.exists(COMMAND[0]):
+        return list(COMMAND)
+    return shlex.split(os.environ.get("GPULEASE", "")) or ["gpulease"]
+
+
+def run(*words: str, stdin: Optional[int] = subprocess.DEVNULL, quiet: bool = True) -> Completed:
+    """One command, to its end; `quiet`: what it says on stderr is returned instead of shown."""
+    stderr = subprocess.PIPE if quiet else None
+    done = subprocess.run(command() + list(words), stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+    return Completed(done.returncode, _text(done.stdout), _text(done.stderr))
+
+
+def ask(*words: str, quiet: bool = True) -> Any:
+    """The document that a command prints with --json; GpuleaseFailed if it fails."""
+    before, behind = _apart(words)
+    done = run(*before, "--json", *behind, quiet=quiet)
+    if done.code != 0:
+        raise failure(done)
+    return json.loads(done.out)
+
+
+def failure(done: Completed) -> GpuleaseFailed:
+    """The error in what a command said, of which the last two lines are what happened and what to do."""
+    lines = done.err.strip().splitlines() or ["gpulease ended with exit code {}.".format(done.code)]
+    begins = [number for number, line in enumerate(lines) if line.startswith("gpulease")] or [0]
+    what = lines[begins[-1]].partition(": ")[2] or lines[begins[-1]]
+    return GpuleaseFailed(done.code, what, " ".join(lines[begins[-1] + 1 :]))
+
+
+def get(count: int, owner: int, *words: str, quiet: bool = True) -> Dict[str, Any]:
+    """A lease for the process `owner`: `id` and `devices` (`index label uuid …`)."""
+    return dict(ask("get", "-n", str(count), "--owner", str(owner), *words, quiet=quiet))
+
+
+def release(*what: str) -> None:
+    ask("release", *what)
+
+
+def status() -> Dict[str, Any]:
+    return dict(ask("status"))
+
+
+def exec_gpulease(*words: str) -> None:
+    """Become a gpulease command: same pid, same terminal, its exit code."""
+    found = command()
+    os.execvp(found[0], found + list(words))
+
+
+def show_devices(devices: Sequence[Dict[str, Any]]) -> str:
+    """Set CUDA_VISIBLE_DEVICES to indices, which old programs read as numbers, in the order that gives them meaning.
+
+    An instance of a divided GPU has no such number and is named by UUID.
+    """
+    by_index = all(device["label"].isdigit() for device in devices)
+    shown = ",".join(device["label" if by_index else "uuid"] for device in devices)
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    os.environ["CUDA_VISIBLE_DEVICES"] = shown
+    return shown
+
+
+def _apart(words: Sequence[str]) -> Any:
+    """Options, and what stands behind `--`."""
+    place = words.index("--") if "--" in words else len(words)
+    return list(words[:place]), list(words[place:])
+
+
+def _text(data: Optional[bytes]) -> str:
+    return (data or b"").decode("utf-8", "replace")

@@ -1,0 +1,97 @@
+"""`gpulease shims DIR`: what it writes, what it leaves alone, and that what it wrote runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.drop_ins import DropIns, old_python
+from support.machine import Machine
+
+WHO = "import gpulease_shim, sys; sys.stdout.write(gpulease_shim.run('--version').out)"
+
+
+def test_its_two_lines_put_commands_and_packages_in_reach(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    done = machine.run("shims", str(folder))
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 2)
+    script = (
+        f'{done.stdout}command -v gpu-acquisitor; "{sys.executable}" -c "import safe_gpu; print(safe_gpu.__file__)"'
+    )
+    found = subprocess.run(["sh", "-c", script], env=machine.environ, capture_output=True, text=True)
+    assert found.stdout.splitlines() == [f"{folder}/bin/gpu-acquisitor", f"{folder}/python/safe_gpu/__init__.py"]
+
+
+def test_a_second_run_changes_nothing(machine: Machine, tmp_path: Path) -> None:
+    first = machine.json("shims", str(tmp_path))["files"]
+    assert {row["action"] for row in first} == {"make"}
+    assert {row["action"] for row in machine.json("shims", str(tmp_path))["files"]} == {"none"}
+    assert all(os.access(row["path"], os.X_OK) == ("/bin/" in row["path"]) or os.geteuid() == 0 for row in first)
+
+
+def test_what_others_wrote_or_edited_stays(machine: Machine, tmp_path: Path) -> None:
+    foreign = tmp_path / "bin" / "gpu-acquisitor"
+    foreign.parent.mkdir()
+    foreign.write_text("mine\n")
+    done = machine.run("shims", str(tmp_path))
+    assert done.returncode == 1
+    assert str(foreign) in done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name in ("bin", "python")] == ["bin"]
+    assert machine.run("shims", str(tmp_path), "--force").returncode == 0
+    assert (tmp_path / "bin" / "gpu-acquisitor.bak").read_text() == "mine\n"
+    shared = tmp_path / "python" / "gpulease_shim.py"
+    shared.write_text(f"# mine\n{shared.read_text()}")
+    assert machine.run("shims", str(tmp_path)).returncode == 1
+
+
+def test_only_some(machine: Machine, tmp_path: Path) -> None:
+    assert machine.run("shims", str(tmp_path), "--only", "safe_gpu").returncode == 0
+    assert not (tmp_path / "bin").exists()
+    assert {path.name for path in (tmp_path / "python").iterdir()} == {"gpulease_shim.py", "safe_gpu"}
+    done = machine.run("shims", str(tmp_path), "--only", "nonsense")
+    assert done.returncode == 2
+    assert "safe_gpu" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["", "a:b"])
+def test_a_folder_that_no_path_can_have_is_refused(machine: Machine, folder: str) -> None:
+    assert machine.run("shims", folder).returncode == 2
+
+
+def test_gpulease_is_found_as_filled_in_by_the_variable_and_on_the_path(machine: Machine, tmp_path: Path) -> None:
+    shims = DropIns(machine, tmp_path / "shims")
+    assert shims.python(WHO).stdout.startswith("gpulease ")
+    assert shims.run(sys.executable, "-c", WHO, PATH="", GPULEASE="/nowhere").stdout.startswith("gpulease ")
+    unfilled = "import gpulease_shim; gpulease_shim.COMMAND = []; print(gpulease_shim.command())"
+    assert shims.run(sys.executable, "-c", unfilled).stdout == "['gpulease']\n"
+    assert shims.run(sys.executable, "-c", unfilled, GPULEASE="x 'y z'").stdout == "['x', 'y z']\n"
+
+
+def test_a_failure_has_the_code_and_both_sentences(machine: Machine, tmp_path: Path) -> None:
+    code = """
+import gpulease_shim
+try:
+    gpulease_shim.ask("get", "-n", "9", "--no-wait")
+except gpulease_shim.GpuleaseFailed as error:
+    print(error.code, bool(error.what), bool(error.next_step), "gpulease:" in error.what)
+"""
+    done = DropIns(machine, tmp_path / "shims").python(code)
+    assert done.stdout.split()[1:] == ["True", "True", "False"], done.stderr
+
+
+@pytest.mark.skipif(old_python() is None, reason="there is no Python 3.6 here")
+def test_packages_load_in_old_python(machine: Machine, tmp_path: Path) -> None:
+    shims = DropIns(machine, tmp_path / "shims")
+    names = sorted(path.stem for path in (tmp_path / "shims" / "python").iterdir())
+    done = shims.python(f"import {', '.join(names)}; {WHO}", python=old_python() or "")
+    assert done.stdout.startswith("gpulease "), done.stderr
+
+
+def test_compat_is_the_same_code(machine: Machine) -> None:
+    code = "from gpulease.compat import safe_gpu as s; import gpulease.compat.safe_gpu as t; print(s is t, s.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], env=machine.environ, capture_output=True, text=True)
+    same, file = done.stdout.split()
+    assert (same, file.endswith("compat/shims/python/safe_gpu/safe_gpu.py")) == ("True", True)
