@@ -44,13 +44,14 @@ typedef unsigned long long u64;
 
 enum number {
     MEMORY_TOTAL, MEMORY_USED, MEMORY_RESERVED, UTILIZATION, MEMORY_UTILIZATION, TEMPERATURE, POWER,
-    POWER_LIMIT, FAN, PERFORMANCE_STATE, DISPLAY_ACTIVE, MIG, LOST, COMPUTE_CAPABILITY, NUMBERS
+    POWER_LIMIT, FAN, PERFORMANCE_STATE, DISPLAY_ACTIVE, MIG, LOST, COMPUTE_CAPABILITY,
+    THROTTLING, NUMBERS
 };
 static const struct { const char *key; long long absent; } number_keys[NUMBERS] = {
     {"memory_total", NONE}, {"memory_used", 0}, {"memory_reserved", 0}, {"utilization", 0},
     {"memory_utilization", 0}, {"temperature", NONE}, {"power", NONE}, {"power_limit", NONE},
     {"fan", NONE}, {"performance_state", NONE}, {"display_active", 0}, {"mig", NONE}, {"lost", 0},
-    {"compute_capability", NONE},
+    {"compute_capability", NONE}, {"throttling", 0},
 };
 
 enum text { NAME, UUID, PCI_BUS_ID, GROUP, TEXTS };
@@ -809,7 +810,8 @@ static int clock_reasons(const char *function, struct device *device, u64 *reaso
     int code = enter_gpu(function, device);
     if (code) return code;
     if (!reasons) return leave(INVALID_ARGUMENT);
-    *reasons = gpu->numbers[UTILIZATION] > 0 ? 0 : 1; /* 1: the GPU is idle */
+    if (gpu->numbers[THROTTLING] == NONE) return leave(NOT_SUPPORTED);
+    *reasons = (u64)gpu->numbers[THROTTLING] | (gpu->numbers[UTILIZATION] > 0 ? 0 : 1); /* 1: the GPU is idle */
     return leave(SUCCESS);
 }
 int nvmlDeviceGetCurrentClocksEventReasons(struct device *device, u64 *reasons) { return clock_reasons(__func__, device, reasons); }

@@ -20,23 +20,24 @@ if TYPE_CHECKING:
 
 
 def select(
-    count: int = 1,
-    *,
-    name: str | None = None,
+    count: int | None = None,
     devices: Named | None = None,
-    util: int | None = 0,
-    mem_util: int | None = 0,
-    processes: int | None = 0,
-    min_memory: int | str | None = None,
+    name: str | None = None,
+    util: float | None = 0,
+    mem_util: float | None = 0,
+    processes: float | None = 0,
     selector: Callable[[Candidate], object] | None = None,
+    silent: bool = False,
+    *,
+    min_memory: int | str | None = None,
     order: str = "random",
     only_visible: bool = False,
-    silent: bool = False,
     set_environment: bool = True,
 ) -> str:
     """Pick idle devices by rule, without a lease, and point CUDA_VISIBLE_DEVICES at them.
 
     Returns their indices, as `"0,3"`. Raises NotEnoughDevices, or with `silent=True` returns `""`.
+    Without a count it is as many as `devices` names, else one.
     A threshold of None is no threshold. Call it before anything initialises CUDA.
     """
     given = {**locals(), "gpus": count}  # the arguments, by their names
@@ -71,9 +72,10 @@ def status(*, only_visible: bool = False) -> dict[str, Any]:
 
 
 def _probed_status() -> dict[str, Any]:
+    from gpulease.probes import host_memory
     from gpulease.report import document
 
-    return document(_probe().snapshot(), os.uname().nodename)
+    return document(_probe().snapshot(), os.uname().nodename, memory=host_memory.read())
 
 
 def _broker_status() -> dict[str, Any] | None:
@@ -125,27 +127,37 @@ def rules_of(given: Mapping[str, Any]) -> Rules:
     from gpulease.selection import Rules
 
     rules = Rules(**{name: given[name] for name in Rules._fields if name in given})
+    devices = None if rules.devices is None else tuple(dict.fromkeys(texts(rules.devices, "The list of devices")))
+    if rules.gpus is None:
+        rules = rules._replace(gpus=len(devices or ("any",)))
     if isinstance(rules.gpus, bool) or not isinstance(rules.gpus, int):
         raise UsageError(f"The count is {rules.gpus!r}.", "Give a whole number of GPUs.")
     if not isinstance(rules.name, (str, type(None))):
         raise UsageError(f"The name is {rules.name!r}.", "Give a part of the name as text.")
     for limit in (rules.util, rules.mem_util, rules.processes):
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-            raise UsageError(f"A limit is {limit!r}.", "Give a whole number, or None for no such rule.")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float))):
+            raise UsageError(f"A limit is {limit!r}.", "Give a number, or None for no such rule.")
     if not isinstance(rules.min_memory, (int, str, type(None))):
         raise UsageError(f"The memory is {rules.min_memory!r}.", "Give bytes, or text as '40G'.")
     if rules.selector is not None and not callable(rules.selector):
         raise UsageError(f"The selector is {rules.selector!r}.", "Give a function of one argument.")
-    devices = None if rules.devices is None else tuple(texts(rules.devices, "The list of devices"))
     return rules._replace(devices=devices, min_memory=amount(rules.min_memory, "min_memory"))
 
 
 def _debug(message: str, *values: object) -> None:
-    """To the logger `gpulease`. Where nobody has loaded logging, nobody listens."""
-    if "logging" in sys.modules:
-        import logging
+    """To the logger `gpulease`. Where nobody has loaded logging, nobody listens.
 
-        logging.getLogger("gpulease").debug(message, *values)
+    Whoever set the level of this very logger wants to read it: without any handler, logging itself would print warnings
+    only, so it goes to stderr.
+    """
+    if "logging" not in sys.modules:
+        return
+    import logging
+
+    logger = logging.getLogger("gpulease")
+    if logger.level != logging.NOTSET and logger.isEnabledFor(logging.DEBUG) and not logger.hasHandlers():
+        print(f"gpulease: {message % values}", file=sys.stderr)
+    logger.debug(message, *values)
 
 
 _kept: Probe | None = None

@@ -8,6 +8,7 @@
     │   └── CommandNotFound   command          1   CMD cannot be started
     ├── WrongState            wrong-state      1   what was asked cannot be done to a job in its state
     ├── NotEnoughDevices      not-enough       1   fewer devices match than were asked for
+    │   └── NotNow            not-now         75   enough would match, and they are in use
     ├── SimulationError       simulation       1   the simulated machine cannot be made or changed
     ├── StateError            state            1   the broker's state cannot be read or written
     ├── NotGranted            not-granted     75   no device within the time that was given
@@ -91,6 +92,11 @@ class NotEnoughDevices(GpuleaseError):
     code = "not-enough"
 
 
+class NotNow(NotEnoughDevices):
+    code = "not-now"
+    exit_code = EXIT_NOT_GRANTED
+
+
 class SimulationError(GpuleaseError):
     code = "simulation"
 
@@ -100,7 +106,7 @@ class StateError(GpuleaseError):
     next_step = "Check that the disk is not full and that the folder is writable; nothing was changed."
 
 
-class NotGranted(GpuleaseError):
+class NotGranted(GpuleaseError, RuntimeError):
     code = "not-granted"
     exit_code = EXIT_NOT_GRANTED
     next_step = "Wait longer with --wait, or ask for less; `gpulease status` shows who holds what."

@@ -44,6 +44,9 @@ class Device(NamedTuple):
     temperature: int | None = None
     power: int | None = None  # milliwatts
     performance_state: int | None = None
+    power_limit: int | None = None  # milliwatts, that the driver enforces
+    fan_speed: int | None = None  # percent
+    throttling: tuple[str, ...] | None = None  # why its clocks are lowered; () when they are not
     pci_bus_id: str | None = None
     group: str | None = None  # devices of one group are near each other (NVLink or PCI root)
     display_active: bool | None = None

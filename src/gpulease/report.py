@@ -9,11 +9,18 @@ from gpulease.model import Device, Sample
 from gpulease.states import computing, state_of
 
 
-def document(sample: Sample, host: str, devices: Sequence[Device] | None = None) -> dict[str, Any]:
+def document(
+    sample: Sample,
+    host: str,
+    devices: Sequence[Device] | None = None,
+    memory: tuple[int | None, int | None] = (None, None),
+) -> dict[str, Any]:
     """The sample as plain values; `devices` narrows what is shown."""
     shown = sample.devices if devices is None else devices
     return {
         "host": host,
+        "host_memory_total": memory[0],
+        "host_memory_available": memory[1],
         "simulated": sample.simulated,
         "driver": sample.driver,
         "time": sample.time,

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from gpulease.errors import NotEnoughDevices, UnknownDevice, UsageError
+from gpulease.errors import NotEnoughDevices, NotNow, UnknownDevice, UsageError
 from gpulease.model import Device, Request
 from gpulease.states import computing, unexplained_memory
 
 ORDERS = ("random", "free-memory", "index")
+PASSING = ("--util", "--mem-util", "--processes", "leased", "shared", "draining")  # what excludes a device for now
 
 
 class Candidate(NamedTuple):
@@ -29,6 +30,43 @@ class Candidate(NamedTuple):
     uuid: str
     memory_total: int | None
     memory_used: int | None
+    temperature: int | None = None
+    power: int | None = None  # milliwatts
+    power_limit: int | None = None
+    performance_state: int | None = None
+    fan_speed: int | None = None
+    throttling: tuple[str, ...] | None = None
+
+    @property
+    def memory_free(self) -> int | None:
+        known = self.memory_total is not None and self.memory_used is not None
+        return self.memory_total - self.memory_used if known else None  # type: ignore[operator]
+
+    # The rest as gpuselect calls it.
+
+    @property
+    def mem_total(self) -> int | None:
+        return self.memory_total
+
+    @property
+    def mem_used(self) -> int | None:
+        return self.memory_used
+
+    @property
+    def mem_free(self) -> int | None:
+        return self.memory_free
+
+    @property
+    def power_usage(self) -> int | None:
+        return self.power
+
+    @property
+    def effective_power_limt(self) -> int | None:  # spelled as there
+        return self.power_limit
+
+    @property
+    def is_throttling(self) -> bool | None:
+        return None if self.throttling is None else bool(self.throttling)
 
 
 class Rules(NamedTuple):
@@ -37,9 +75,9 @@ class Rules(NamedTuple):
     gpus: int = 1
     name: str | None = None
     devices: tuple[str, ...] | None = None
-    util: int | None = 0
-    mem_util: int | None = 0
-    processes: int | None = 0
+    util: float | None = 0
+    mem_util: float | None = 0
+    processes: float | None = 0
     min_memory: int | None = None
     selector: Callable[[Candidate], object] | None = None
     order: str = "random"
@@ -67,7 +105,7 @@ def check(rules: Rules) -> None:
         raise UsageError(f"The count is {rules.gpus}.", "Ask for at least 1 GPU.")
     for name in ("util", "mem_util", "processes", "min_memory"):
         value = getattr(rules, name)
-        if value is not None and value < 0:
+        if value is not None and not 0 <= value < float("inf"):
             raise UsageError(f"The limit {name} is {value}.", "Give 0 or more, or leave it out.")
     if rules.order not in ORDERS:
         raise UsageError(f"The order {rules.order!r} is not known.", f"Use one of: {', '.join(ORDERS)}.")
@@ -84,6 +122,12 @@ def candidate(device: Device) -> Candidate:
         device.uuid,
         device.memory_total,
         device.memory_used,
+        device.temperature,
+        device.power,
+        device.power_limit,
+        device.performance_state,
+        device.fan_speed,
+        device.throttling,
     )
 
 
@@ -156,17 +200,17 @@ def _at_least(value: int | None, limit: int) -> bool:
     return value is not None and value >= limit
 
 
-def _threshold(rule: str, value: int | None, limit: int | None) -> str:
-    return f"{rule} {limit} (unknown)" if value is None else f"{rule} {limit}"
+def _threshold(rule: str, value: int | None, limit: float | None) -> str:
+    return f"{rule} {limit:g} (unknown)" if value is None else f"{rule} {limit:g}"
 
 
 def _accepts(selector: Callable[[Candidate], object], device: Device) -> bool:
     seen = candidate(device)
     try:
         return bool(selector(seen))
-    except TypeError:
+    except TypeError as error:
         # `gpu.util <= 5` cannot be answered where the driver tells no utilization: not accepted.
-        if None in seen:
+        if None in seen and "NoneType" in str(error):
             return False
         raise
 
@@ -204,7 +248,9 @@ def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str
     if not devices:
         next_step = "No device is visible: unset CUDA_VISIBLE_DEVICES, or leave out --visible."
     sentence = f"Not enough GPUs: {what}{f' ({reasons})' if reasons else ''}."
-    return NotEnoughDevices(sentence, next_step, asked=rules.gpus, exist=len(devices), matched=matched)
+    busy = sum(why.startswith(PASSING) and not why.endswith("(unknown)") for why in excluded.values())
+    kind = NotNow if matched + busy >= rules.gpus else NotEnoughDevices
+    return kind(sentence, next_step, asked=rules.gpus, exist=len(devices), matched=matched)
 
 
 def _reason(why: str, labels: list[str]) -> str:

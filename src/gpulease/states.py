@@ -1,4 +1,4 @@
-"""PURE: what state a device is in, as far as a sample alone can tell: free, outside or lost."""
+"""PURE: what state a device is in, as far as a sample alone can tell: free, outside or lost; why it is slowed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,23 @@ from gpulease.model import Device, Process
 
 # Idle drivers keep up to about 900 MB where only version 1 of the memory call is known.
 UNEXPLAINED_MEMORY = 1 << 30
+
+
+# Why a driver lowers the clocks, by NVML's bits and in nvidia-smi's words; a GPU that is idle (1) is not slowed.
+THROTTLING = {
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clocks_setting",
+}
+
+
+def throttle_reasons(bits: int | None) -> tuple[str, ...] | None:
+    return None if bits is None else tuple(word for bit, word in THROTTLING.items() if bits & bit)
 
 
 def computing(device: Device) -> tuple[Process, ...]:

@@ -15,7 +15,7 @@ from gpulease.selection import Candidate, Rules, candidate, check, choose
 from gpulease.states import computing, state_of, unexplained_memory
 
 Machine = tuple[Device, ...]
-thresholds = maybe(st.sampled_from([0, 5, 60, 100]))
+thresholds = maybe(st.sampled_from([0, 5, 7.5, 60, 100]))
 rules_of = st.builds(
     Rules,
     gpus=st.integers(1, 4),
@@ -30,7 +30,7 @@ rules_of = st.builds(
 )
 
 
-def below(value: int | None, limit: int | None) -> bool:
+def below(value: int | None, limit: float | None) -> bool:
     return limit is None or (value is not None and value <= limit)
 
 

@@ -21,6 +21,7 @@ from gpulease.broker.turn import Planned, Turn
 from gpulease.errors import StateError
 from gpulease.job import Job
 from gpulease.model import Device, Process, Sample
+from gpulease.probes.host_memory import HostMemory
 from gpulease.stores.base import HistoryEvent
 from gpulease.stores.memory import MemoryStore
 
@@ -144,8 +145,8 @@ class ScriptedWorld:
     def job_folder(self, uid: int) -> str:
         return f"/jobs/{uid}"
 
-    def free_memory(self) -> float | None:
-        return self.memory
+    def host_memory(self) -> HostMemory:
+        return HostMemory(1000, None if self.memory is None else round(1000 * self.memory))
 
     def at_once(self, instruction: told.Check | told.TakeSample) -> None:
         if isinstance(instruction, told.Check):

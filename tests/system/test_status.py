@@ -123,10 +123,48 @@ def test_visible_shows_what_cuda_would_and_says_so_when_that_is_nothing(machine:
     assert done.stderr.count("\n") == 2
 
 
+def test_fan_power_limit_and_throttling_are_told_with_and_without_a_broker(machine: Machine) -> None:
+    machine.set("gpu.1.fan=45", "gpu.1.power_limit=300W", "gpu.1.throttling=hw_thermal_slowdown,sw_power_cap")
+    for begin in ((), ("run", "--", "true")):
+        if begin:
+            assert machine.run(*begin).returncode == 0
+        first, second = machine.json("status")["devices"][:2]
+        assert (first["power_limit"], first["fan_speed"], first["throttling"]) == (400_000, None, [])
+        assert (second["power_limit"], second["fan_speed"]) == (300_000, 45)
+        assert second["throttling"] == ["sw_power_cap", "hw_thermal_slowdown"]
+    assert "slowed down: sw_power_cap, hw_thermal_slowdown" in machine.run("status").stdout
+    assert machine.run("stop").returncode == 0
+
+
+def test_the_hosts_memory_is_told_with_and_without_a_broker(machine: Machine) -> None:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for begin in ((), ("run", "--", "true")):
+        if begin:
+            assert machine.run(*begin).returncode == 0
+        shown = machine.json("status")
+        assert abs(shown["host_memory_total"] - pages) < pages / 5
+        assert 0 < shown["host_memory_available"] < shown["host_memory_total"]
+        assert "RAM free" in machine.run("status").stdout
+    assert machine.run("stop").returncode == 0
+
+
+def test_scripts_get_counts_and_indices_in_one_line(machine: Machine) -> None:
+    machine.set("gpu.2.lost=1")
+    with machine.occupied("0"):
+        assert machine.run("status", "--list", "free").stdout == "1,3\n"
+        assert machine.run("status", "--count", "free").stdout == "2\n"
+        assert machine.run("status", "--count", "all").stdout == "4\n"
+        assert machine.run("status", "--list", "outside").stdout == "0\n"
+        assert machine.run("status", "--list", "leased").stdout == "\n"
+
+
 def test_what_the_driver_refuses_is_null(machine: Machine) -> None:
     machine.set("gpu.0.utilization=none", "gpu.0.temperature=none", "gpu.0.power=none")
     device = machine.json("status")["devices"][0]
     assert device["utilization"] is device["temperature"] is device["power"] is None
+    machine.set("gpu.1.fan=none", "gpu.1.throttling=none", "gpu.1.power_limit=none")
+    device = machine.json("status")["devices"][1]
+    assert device["fan_speed"] is device["throttling"] is device["power_limit"] is None
     assert "?" in machine.run("status").stdout
 
 

@@ -39,7 +39,10 @@ def test_a_full_card_is_read_whole(tmp_path: Path) -> None:
     )
     write(tmp_path, {"sys/class/drm/card0/device/hwmon/hwmon3/temp1_input": "54000"})
     write(tmp_path, {"sys/class/drm/card0/device/hwmon/hwmon3/power1_average": "121000000"})
+    write(tmp_path, {"sys/class/drm/card0/device/hwmon/hwmon3/power1_cap": "300000000"})
+    write(tmp_path, {"sys/class/drm/card0/device/hwmon/hwmon3/pwm1": "102"})
     device = AmdProbe(str(tmp_path)).snapshot().devices[0]
+    assert (device.power_limit, device.fan_speed, device.throttling) == (300000, 40, None)
     assert (device.uuid, device.name, device.vendor) == ("GPU-abc123", "AMD Instinct MI210", "amd")
     assert (device.memory_total, device.memory_used) == (68702699520, 1073741824)
     assert (device.utilization, device.memory_utilization) == (37, 12)
@@ -54,6 +57,7 @@ def test_what_is_not_there_is_none_and_order_is_by_bus(tmp_path: Path) -> None:
     assert [device.pci_bus_id for device in devices] == ["0000:03:00.0", "0000:83:00.0"]
     assert [device.index for device in devices] == [0, 1]
     assert devices[0].utilization is devices[0].memory_used is devices[0].temperature is devices[0].power is None
+    assert devices[0].power_limit is devices[0].fan_speed is None
     assert [device.display_active for device in devices] == [None, True]
 
 

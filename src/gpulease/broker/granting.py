@@ -70,7 +70,7 @@ def _closed(turn: Turn) -> tuple[dict[str, str], float]:
         of_user("job", user): f"It could not be started: {one.why}. It is tried again." for user, one in delays.items()
     }
     again = min((one.until for one in delays.values()), default=inf)
-    keep, free = turn.state.settings.keep_memory, turn.world.free_memory()
+    keep, free = turn.state.settings.keep_memory, turn.world.host_memory().free_part
     if free is not None and free < keep:
         low = f"Host memory is low: {free:.0%} is free, and {keep:.0%} is kept."
         return {"job": low, **delayed}, min(again, turn.now + LOOK_AT_MEMORY)

@@ -20,8 +20,11 @@ MOST_LINES = 1000  # of the line that one status shows
 def status(turn: Turn, seen_by: str | None = None) -> Document:
     """The contract's document. Without a sample it says what is wrong instead of devices."""
     state = turn.state
+    memory = turn.world.host_memory()
     return {
         "host": state.about.host,
+        "host_memory_total": memory.total,
+        "host_memory_available": memory.available,
         "simulated": simulated(state),
         "driver": state.sample.driver if state.sample else None,
         "time": state.sampled_at,

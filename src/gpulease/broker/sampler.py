@@ -60,6 +60,8 @@ def _session(pid: int) -> int | None:
 
 def from_row(row: list[Any]) -> Device:
     device = Device(*row)
+    if device.throttling is not None:
+        device = device._replace(throttling=tuple(device.throttling))
     return device if not device.processes else device._replace(processes=to_processes(device.processes))
 
 

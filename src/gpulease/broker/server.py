@@ -34,7 +34,7 @@ from gpulease.broker.core import Core
 from gpulease.broker.events import Event, Key
 from gpulease.broker.home import Home
 from gpulease.broker.hooks import Hooks
-from gpulease.broker.hostmemory import HostMemory
+from gpulease.broker.hostmemory import KeptMemory
 from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.neighbours import SafeGpuLock
 from gpulease.broker.reaper import Reaper
@@ -42,6 +42,7 @@ from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
 from gpulease.broker.state_values import About
 from gpulease.errors import BrokerUnavailable, GpuleaseError
+from gpulease.probes.host_memory import HostMemory
 from gpulease.stores.base import Store
 
 HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file
@@ -64,7 +65,7 @@ class Host:
         self, clock: Clock, place: places.Place, at_once: Callable[[told.Check | told.TakeSample], None]
     ) -> None:
         self._clock, self._place, self.at_once = clock, place, at_once
-        self._memory = HostMemory()
+        self._memory = KeptMemory()
         self._groups: dict[int, tuple[str, ...]] = {}
         self._folders: dict[int, str] = {}
 
@@ -99,8 +100,8 @@ class Host:
             self._folders[uid] = places.system_jobs(identity.home_of(uid), self._place)
         return self._folders[uid]
 
-    def free_memory(self) -> float | None:
-        return self._memory.free(self._clock.now())
+    def host_memory(self) -> HostMemory:
+        return self._memory.now(self._clock.now())
 
 
 class Server:

@@ -19,6 +19,7 @@ from gpulease.messages import Message
 from gpulease.model import Waiting
 from gpulease.planner import Grant, Plan, Policy
 from gpulease.planner.reasons import Reason
+from gpulease.probes.host_memory import HostMemory
 from gpulease.stores.base import Document
 
 MOST_AWAITING = 2000  # messages of one user that wait for a sample
@@ -47,8 +48,7 @@ class World(Protocol):
     def job_folder(self, uid: int) -> str:
         """Where logs of a user's jobs lie, and the notes about them: the user's own."""
 
-    def free_memory(self) -> float | None:
-        """The part of the host's memory that is available."""
+    def host_memory(self) -> HostMemory: ...
 
     def at_once(self, instruction: Check | TakeSample) -> None:
         """Carry out what only reads: it need not wait for a commit, and somebody waits for its answer."""

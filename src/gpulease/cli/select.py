@@ -16,18 +16,22 @@ with --util, --mem-util and --processes, or leave a rule out with `any`.
 examples:
   gpulease select                              print the index of an idle GPU
   gpulease select -n 2 --name 3090             two idle 3090s
+  gpulease select -d 0,1                       both, if they are idle
   gpulease select -- python train.py           run on an idle GPU
   gpulease select --util 5 --mem-util 10 -- python train.py
   eval "$(gpulease select --export)"           for the current shell
   docker run --gpus "\\"device=$(gpulease select -n 2)\\"" IMAGE nvidia-smi
 
-Nothing keeps others from picking the same device a moment later.
+Nothing keeps others from picking the same device a moment later. The exit code
+is 75 when enough would match and they are in use now.
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("-n", "--gpus", "--count", type=int, default=1, metavar="N", help="how many (default 1)")
+    parser.add_argument(
+        "-n", "--gpus", "--count", type=int, metavar="N", help="how many (default: all of --devices, else 1)"
+    )
     parser.add_argument("--name", help="part of the device's name, in any case")
     parser.add_argument("--devices", "-d", metavar="IDS", help="only among these: indices or UUIDs, as 0,2")
     parser.add_argument("--min-memory", metavar="SIZE", help="at least so much memory in all, as 40G")
@@ -46,9 +50,9 @@ def configure(parser: ArgumentParser) -> None:
     add_command(parser)
 
 
-def threshold(text: str) -> int | None:
-    """A whole number, or `any` for no such rule."""
-    return None if text == "any" else int(text)
+def threshold(text: str) -> float | None:
+    """A number, or `any` for no such rule."""
+    return None if text == "any" else float(text)
 
 
 def run(arguments: Namespace) -> int:

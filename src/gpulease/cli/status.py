@@ -14,10 +14,12 @@ examples:
   gpulease status
   gpulease status --watch        redraw as things change, Ctrl-C ends it
   gpulease status --visible      only what CUDA_VISIBLE_DEVICES shows
+  gpulease status --list free    their indices, as 0,3; --count: how many
   gpulease status --json | jq '.devices[] | select(.state == "free") | .index'
 """
 
 
+STATES = ("all", "free", "leased", "shared", "outside", "draining", "excluded", "lost")
 SMOOTH = 0.05  # seconds in which nothing more changes before it is drawn
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,15 +39,32 @@ def configure(parser: ArgumentParser) -> None:
         help="redraw in place at each change, and every SECONDS (default 2)",
     )
     parser.add_argument("--visible", action="store_true", help="only the devices that CUDA_VISIBLE_DEVICES shows")
+    of_state = f"in this state ({', '.join(STATES[1:])}), or all"
+    parser.add_argument("--count", choices=STATES, metavar="STATE", help=f"only how many devices are {of_state}")
+    parser.add_argument(
+        "--list", choices=STATES, metavar="STATE", help=f"only the indices, as 0,3, of those {of_state}"
+    )
 
 
 def run(arguments: Namespace) -> int:
+    if arguments.count or arguments.list:
+        return _one_line(arguments)
     if arguments.watch is None:
         _show(arguments, _document(arguments))
         return 0
     if not 0.1 <= arguments.watch <= 86400:
         raise UsageError(f"--watch is {arguments.watch:g}.", "Give seconds between 0.1 and 86400.")
     return _watch(arguments)
+
+
+def _one_line(arguments: Namespace) -> int:
+    """For scripts: a number, or indices as `get` and `select` print them."""
+    if arguments.json or arguments.watch is not None or (arguments.count and arguments.list):
+        raise UsageError("--count and --list print one line, and more was asked for.", "Leave one of the two out.")
+    wanted = arguments.count or arguments.list
+    found = [row["label"] for row in _document(arguments)["devices"] if wanted in ("all", row["state"])]
+    print(len(found) if arguments.count else ",".join(found))
+    return 0
 
 
 def _document(arguments: Namespace) -> dict[str, Any]:

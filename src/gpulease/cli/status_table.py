@@ -35,7 +35,7 @@ DISPENSABLE = ("MEMORY", "POWER", "TEMP")
 
 def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     widths = _widths(terminal.width)
-    shown = [_title(document, terminal), _heading(widths, terminal)]
+    shown = [*_title(document, terminal), _heading(widths, terminal)]
     for device in document["devices"]:
         cells = _cells(device, terminal)
         shown.append(" ".join(_cell(heading, cells[heading], widths, terminal) for heading in widths))
@@ -104,15 +104,25 @@ def _widths(available: int) -> dict[str, int]:
     return widths
 
 
-def _title(document: dict[str, Any], terminal: Terminal) -> str:
+def _title(document: dict[str, Any], terminal: Terminal) -> list[str]:
     count = len(document["devices"])
     free = sum(device["state"] == "free" for device in document["devices"])
     noun = "GPU" if count == 1 else "GPUs"
     driver = f", driver {document['driver']}" if document["driver"] else ""
     host = fit(document["host"], min(24, len(document["host"])), terminal)
     rest = f": {count} {'SIMULATED ' if document['simulated'] else ''}{noun}, {free} free{driver}"
-    rest = fit(rest, max(0, terminal.width - len(host)), terminal).rstrip()
-    return terminal.paint(host, "bold") + rest.replace("SIMULATED", terminal.paint("SIMULATED", "yellow"))
+    memory = _host_memory(document)
+    whole = f"{rest}, {memory}" if memory else rest
+    below = [] if len(host) + len(whole) <= terminal.width else [memory]
+    rest = fit(rest if below else whole, max(0, terminal.width - len(host)), terminal).rstrip()
+    return [terminal.paint(host, "bold") + rest.replace("SIMULATED", terminal.paint("SIMULATED", "yellow")), *below]
+
+
+def _host_memory(document: dict[str, Any]) -> str:
+    total, available = document.get("host_memory_total"), document.get("host_memory_available")
+    if total is None or available is None:
+        return ""
+    return f"{format_bytes(available)} of {format_bytes(total)} RAM free"
 
 
 def _heading(widths: dict[str, int], terminal: Terminal) -> str:
@@ -147,7 +157,7 @@ def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
     processes = device["processes"]
     if processes is None:
         return ["      the driver does not tell its processes"]
-    shown = [_process(process, terminal) for process in processes[:MOST_PROCESSES]]
+    shown = [*_slowed(device, terminal), *(_process(process, terminal) for process in processes[:MOST_PROCESSES])]
     if len(processes) > MOST_PROCESSES:
         shown.append(f"      and {len(processes) - MOST_PROCESSES} more processes")
     if device["state"] == "outside" and not device["outside"]:
@@ -155,6 +165,12 @@ def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
     if device["state"] == "excluded" and device["note"]:
         shown.append(fit(f"      {device['note']}", terminal.width, terminal).rstrip())
     return shown
+
+
+def _slowed(device: dict[str, Any], terminal: Terminal) -> list[str]:
+    """By power or heat; that somebody set its clocks is no trouble."""
+    reasons = [reason for reason in device.get("throttling") or () if reason.startswith(("sw_", "hw_"))]
+    return [terminal.paint(f"      slowed down: {', '.join(reasons)}", "yellow")] if reasons else []
 
 
 def _process(process: dict[str, Any], terminal: Terminal) -> str:

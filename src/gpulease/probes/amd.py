@@ -16,6 +16,7 @@ from gpulease.model import Device, Process, Sample
 from gpulease.probes.topology import pci_root
 
 AMD = "0x1002"
+FULL_FAN = 255  # what the file pwm1 has at full speed
 
 
 class AmdProbe:
@@ -41,6 +42,8 @@ class AmdProbe:
         slot = _slot(folder)
         power = _first_number(f"{folder}/hwmon/hwmon*/power1_average", f"{folder}/hwmon/hwmon*/power1_input")
         heat = _first_number(f"{folder}/hwmon/hwmon*/temp1_input")
+        limit = _first_number(f"{folder}/hwmon/hwmon*/power1_cap")
+        fan = _first_number(f"{folder}/hwmon/hwmon*/pwm1")
         unique = _line(f"{folder}/unique_id")
         total = _number(f"{folder}/mem_info_vram_total")
         return Device(
@@ -54,6 +57,8 @@ class AmdProbe:
             memory_utilization=_number(f"{folder}/mem_busy_percent"),
             temperature=None if heat is None else heat // 1000,
             power=None if power is None else power // 1000,
+            power_limit=None if limit is None else limit // 1000,
+            fan_speed=None if fan is None else min(100, round(fan * 100 / FULL_FAN)),
             pci_bus_id=slot,
             group=pci_root(slot, f"{self._root}/sys"),
             display_active=self._display(folder),

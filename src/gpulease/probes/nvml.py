@@ -16,12 +16,14 @@ from gpulease import identity
 from gpulease.errors import DriverError, NoDevices, Unavailable
 from gpulease.model import Device, Process, Sample
 from gpulease.probes.topology import groups, pci_root
+from gpulease.states import throttle_reasons
 
 LOST = {15: "the GPU is lost: it fell off the bus", 16: "the GPU must be reset before it can be used"}
 NOT_HERE = {
     12: "No NVIDIA driver library (libnvidia-ml.so.1) is installed here.",
     9: "The NVIDIA driver is not loaded.",
 }
+LIMIT_KEPT = 10.0  # seconds that a power limit serves: asking for power is slow, and nobody changes it often
 WHOLE_GPU = 0xFFFFFFFF  # the instance id of a process on a GPU without MIG
 
 
@@ -39,6 +41,7 @@ class NvmlProbe:
         self._handles: dict[int, Any] = {}
         self._groups: list[str | None] | None = None
         self._facts: dict[str, Device] = {}  # of a GPU by its number, of a MIG instance by its UUID
+        self._limits: dict[int, tuple[float, int | None]] = {}  # by the number of the GPU: until when, milliwatts
         self._places: dict[str, tuple[Device, Any, Any]] = {}  # by UUID: facts, handle, its GPU's handle
 
     def snapshot(self) -> Sample:
@@ -115,7 +118,18 @@ class NvmlProbe:
         if facts is None:
             facts = self._facts[str(index)] = _facts_of(index, handle, self._group(index))
         self._places[facts.uuid] = (facts, handle, handle)
-        return _reading(handle, facts)._replace(mig_mode=mig_mode, processes=self._processes(facts, handle))
+        limit = self._power_limit(index, handle)
+        return _reading(handle, facts)._replace(
+            power_limit=limit, mig_mode=mig_mode, processes=self._processes(facts, handle)
+        )
+
+    def _power_limit(self, index: int, handle: Any) -> int | None:
+        now = time.monotonic()
+        until, limit = self._limits.get(index, (now, None))
+        if until <= now:
+            limit = _optional(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+            self._limits[index] = (now + LIMIT_KEPT, limit)
+        return limit
 
     def _processes(self, facts: Device, handle: Any) -> tuple[Process, ...] | None:
         """The only GPU of a machine with a screen is handed out all the same: what draws there is no use."""
@@ -134,6 +148,7 @@ class NvmlProbe:
         self._places[uuid] = (facts, handle, parent)
         total, used = _memory(handle)
         return _reading(parent, facts)._replace(
+            power_limit=self._power_limit(index, parent),
             memory_total=total,
             memory_used=used,
             utilization=None,
@@ -167,6 +182,8 @@ def _reading(handle: Any, facts: Device) -> Device:
         temperature=_optional(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
         power=_optional(pynvml.nvmlDeviceGetPowerUsage, handle),
         performance_state=state if state is not None and state < 32 else None,
+        fan_speed=_optional(pynvml.nvmlDeviceGetFanSpeed, handle),
+        throttling=throttle_reasons(_optional(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
     )
 
 

@@ -13,6 +13,7 @@ from gpulease.errors import UnknownDevice, UsageError
 from gpulease.quantities import parse_bytes
 from gpulease.simulation.labels import SHOWN
 from gpulease.simulation.state import MAXIMUM_INSTANCES, Use, gpu_count, instance_count
+from gpulease.states import THROTTLING
 
 Reader = Callable[[str], str | None]  # a value as typed -> as written, None when it makes no sense
 MAXIMUM_BYTES = 90  # of a text; the C library keeps 95, and cutting one could split a letter
@@ -37,6 +38,14 @@ def _number(smallest: int, largest: int, prefix: str = "", suffix: str = "") -> 
 def _power(text: str) -> str | None:
     watts = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*W", text.strip(), re.IGNORECASE)
     return str(round(float(watts[1]) * 1000)) if watts else _number(0, 10**9)(text)
+
+
+def _reasons(text: str) -> str | None:
+    """Words, as the bits that the driver has for them."""
+    bits = {word: bit for bit, word in THROTTLING.items()}
+    words = [word.strip().lower() for word in text.split(",")]
+    known = all(word in bits for word in words)
+    return str(sum(bits[word] for word in set(words))) if known else _number(0, 0x7FF)(text)
 
 
 def _text(pattern: str) -> Reader:
@@ -74,6 +83,10 @@ GPU_KEYS: dict[str, tuple[Reader, str]] = {
     "power_limit": POWER,
     "fan": PERCENT,
     "performance_state": (_optional(_number(0, 15, prefix="P")), "P0 to P15, or none"),
+    "throttling": (
+        _optional(_reasons),
+        f"reasons, as sw_power_cap,hw_slowdown ({', '.join(THROTTLING.values())}), 0 or none",
+    ),
     "display_active": (_optional(_number(0, 1)), "0, 1 or none"),
     "pci_bus_id": (
         _optional(_text(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")),

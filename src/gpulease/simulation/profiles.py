@@ -84,6 +84,7 @@ def _gpu(profile: str, index: int) -> dict[str, str]:
         "group": "none" if group_size is None else index // group_size,
         "mig": 0 if card.mig else "none",
         "compute_capability": card.capability,
+        "throttling": 0,
         "lost": 0,
     }
     return {f"gpu.{index}.{key}": str(value) for key, value in values.items()}
