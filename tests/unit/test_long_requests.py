@@ -230,6 +230,39 @@ def test_jobs_are_bounded_by_user(world: ScriptedWorld, monkeypatch: pytest.Monk
     assert "ok" in add(world, client, 1)
 
 
+def test_batches_that_are_added_at_the_same_time_do_not_pass_the_bound_together(
+    world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was counted when it began, while the others were not in the queue yet."""
+    number = 2 * job_adding.PIECE
+    monkeypatch.setattr(job_adding, "MOST_OF_USER", number + 1)
+    batch: dict[str, Any] = {"request": {}, "options": {"cwd": "/", "environment": {}}}
+    batch["commands"] = [["true"]] * number
+    first, second = world.connect(1000), world.connect(1000)
+    world.say(first, "add", token="first", **batch)
+    world.turn()
+    world.leave(first)
+    told = ask(world, second, "add", token="second", **batch)["error"]
+    assert told["code"] == "too-much"
+    assert ask(world, second, "add", token="first", **batch)["ok"]["last"] == number
+    assert len(world.disk.job_rows()) == number
+    assert "ok" in add(world, second, 1)
+
+
+def test_a_batch_that_was_begun_is_completed_though_it_fills_the_bound(
+    world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = 2 * job_adding.PIECE
+    monkeypatch.setattr(job_adding, "MOST_OF_USER", number)
+    batch: dict[str, Any] = {"request": {}, "options": {"cwd": "/", "environment": {}}}
+    batch["commands"] = [["true"]] * number
+    world.say(world.connect(1000), "add", token="t", **batch)
+    world.turn()
+    world.restart()
+    world.say(client := world.connect(1000), "add", token="t", **batch)
+    assert answer(world, client, first=True)[0]["ok"]["last"] == number
+
+
 def test_what_a_user_waits_for_is_bounded(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscribing, "MOST_RANGES", 10)
     client = world.connect(1000)

@@ -226,8 +226,8 @@ def _mistake(trouble: Exception) -> GpuleaseError:
 
 
 def _left(turn: Turn, event: happened.Left) -> None:
-    turn.state.gather(event.peer, None)
-    turn.state.adding.drop(event.peer)
+    if event.peer not in turn.state.adding:  # what was begun is done, and counted until then
+        turn.state.gather(event.peer, None)
     turn.state.subscribers.drop(event.peer)
     requesting.left(turn, event.peer)
 

@@ -23,6 +23,7 @@ from gpulease.broker.state_values import (
     Added,
     Blocker,
     Checking,
+    Coming,
     Delay,
     Dying,
     Idle,
@@ -100,7 +101,7 @@ class State:
         self.moved: Moved | None = None
         self._read: dict[int, Job | None] = {}  # from the store, in this turn: many may come after the same
         self.batches: Table[str, Added] = Table(changes)  # that were added lately, by token
-        self.adding: Table[Peer, tuple[str | None, str]] = Table(changes)  # batches that come in: token, environment
+        self.adding: Table[Peer, Coming] = Table(changes)
         self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)

@@ -10,7 +10,7 @@ from gpulease.broker.batch import Batch
 from gpulease.broker.events import Adding, Received
 from gpulease.broker.instructions import GoOn
 from gpulease.broker.peer import Peer
-from gpulease.broker.state_values import Added, Parts
+from gpulease.broker.state_values import Added, Coming, Parts
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError
 from gpulease.job import Job
@@ -38,7 +38,7 @@ def add(turn: Turn, event: Received) -> None:
     if isinstance(event.progress, Adding):
         return _add_piece(turn, event, event.progress)
     token = f"{peer.uid} {message['token']}" if message.get("token") else None
-    under_way = {one for one, _ in state.adding.values()} - {None}
+    under_way = {one.token for one in state.adding.values()} - {None}
     if token in under_way and not message.get("more"):
         return turn.emit(GoOn(event))  # the same batch came before, by another connection: answered when it is in
     parts = _gathered(turn, event)
@@ -48,14 +48,14 @@ def add(turn: Turn, event: Received) -> None:
     begun = state.batches.get(token or "")
     if begun is not None and begun.next > begun.last:
         return turn.reply(peer, first=begun.first, last=begun.last, left_out=[])
-    check_numbers(turn, peer, sum(map(len, parts.commands)))
+    check_numbers(turn, peer, sum(map(len, parts.commands)) if begun is None else begun.last + 1 - begun.next)
     options = message["options"]
     request = given.request_of(turn, peer, message["request"], bool(options.get("hold")))
     key, environ, left_out = given.environment_of(turn, options)
     first = state.job_number + 1 if begun is None else begun.first
     batch = _make(turn, peer, parts, request, key, options, first)
     state.store.write("environments", key, environ)
-    state.adding.put(peer, (token, key))
+    state.adding.put(peer, Coming(token, key, batch.last + 1 - batch.first))
     state.gather(peer, Parts(size=parts.size, words=parts.words))  # counted until all of them are in
     short = event._replace(message={"do": "add"})
     return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next, left_out))
@@ -75,6 +75,7 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
             turn.job_changed(job.id, jobs.NEW, job)
     state.add_batch(Added(batch.first, batch.last, end), adding.token, peer.uid, BATCHES)
     if end <= batch.last:
+        state.adding.put(peer, state.adding[peer]._replace(left=batch.last + 1 - end))
         return turn.emit(GoOn(event._replace(progress=adding._replace(next=end))))
     state.adding.drop(peer)
     state.gather(peer, None)
@@ -82,9 +83,11 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
 
 
 def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
-    """Whether so many more of a user's jobs may be there that are not over."""
-    state, there = turn.state, turn.state.open_jobs.get(user.uid, 0)
-    if sum(state.counts.get(one, 0) for one in jobs.OPEN) + number > MOST_JOBS:
+    """Whether so many more of a user's jobs may be there that are not over. What is being added counts as there."""
+    state, coming = turn.state, turn.state.adding.items()
+    there = state.open_jobs.get(user.uid, 0) + sum(batch.left for peer, batch in coming if peer.uid == user.uid)
+    of_all = sum(state.counts.get(one, 0) for one in jobs.OPEN) + sum(batch.left for _, batch in coming)
+    if of_all + number > MOST_JOBS:
         raise TooMuch(f"More than {MOST_JOBS} jobs would wait.", "Let some of them end first.")
     if there + number > MOST_OF_USER:
         raise TooMuch(f"You would have more than {MOST_OF_USER} jobs that wait.", "Let some of them end first.")

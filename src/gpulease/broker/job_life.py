@@ -195,7 +195,7 @@ def forget(turn: Turn, gone: list[Job]) -> None:
         turn.state.forget_job(job)
         turn.job_changed(job.id, job.state, None)
     remove_logs(turn, gone)
-    coming = {environment for _, environment in turn.state.adding.values()}
+    coming = {batch.environment for batch in turn.state.adding.values()}
     turn.state.store.forget_environments({job.environment for job in gone} - coming)
 
 

@@ -112,6 +112,14 @@ class Parts(NamedTuple):
     words: int = 0  # and texts, and commands
 
 
+class Coming(NamedTuple):
+    """A batch whose jobs are being put into the queue."""
+
+    token: str | None
+    environment: str  # its key
+    left: int  # jobs that are not in the queue yet
+
+
 class Added(NamedTuple):
     """A batch: the ids of its jobs, and the first that is not in the queue yet."""
 
