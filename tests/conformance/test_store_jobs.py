@@ -102,7 +102,7 @@ def test_environments_that_no_job_has_are_forgotten(store: Store) -> None:
     for name in ("one", "two"):
         store.write("environments", name, {"A": name})
     put(store, [job(1, environment="two")])
-    store.forget_environments(["one", "two", "three"])
+    assert store.forget_environments(["one", "two", "three"]) == {"one": {"A": "one"}}
     store.commit()
     assert store.get("environments", "one") is None
     assert store.get("environments", "two") == {"A": "two"}

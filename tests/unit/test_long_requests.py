@@ -230,6 +230,28 @@ def test_jobs_are_bounded_by_user(world: ScriptedWorld, monkeypatch: pytest.Monk
     assert "ok" in add(world, client, 1)
 
 
+def test_variables_of_jobs_are_bounded_by_user_and_counted_through_restarts(
+    world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_adding, "MOST_ENVIRONMENTS", 2500)
+
+    def told(uid: int, value: str) -> Any:
+        options = {"environment": {"A": value * 1000}}
+        world.say(client := world.connect(uid), "add", request={}, options={"cwd": "/", **options}, commands=[["true"]])
+        return answer(world, client, first=True)[0]
+
+    assert all("ok" in told(1000, value) for value in ("x", "x", "y", "x"))
+    world.restart()
+    assert told(1000, "z")["error"]["code"] == "too-much"
+    assert "ok" in told(1000, "x")
+    assert "ok" in told(1001, "z")
+    world.say(client := world.connect(1000), "kill", select=ALL)
+    answer(world, client, first=True)
+    assert told(1000, "z")["error"]["code"] == "too-much"
+    ask(world, client, "rm", select=ALL)
+    assert "ok" in told(1000, "z")
+
+
 def test_batches_that_are_added_at_the_same_time_do_not_pass_the_bound_together(
     world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ Not here: deciding what to change, and telling anybody.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -103,6 +104,7 @@ class State:
         self.batches: Table[str, Added] = Table(changes)  # that were added lately, by token
         self.adding: Table[Peer, Coming] = Table(changes)
         self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
+        self.environments: Table[int, int] = Table(changes)  # by user: characters of those that are kept
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
         self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written; above the config
@@ -346,6 +348,22 @@ class State:
             self._environment = (job.environment, self.store.get("environments", job.environment) or {})
         return self._environment[1]
 
+    def keep_environment(self, uid: int, key: str, environ: dict[str, str]) -> None:
+        """Of one user's jobs; `key` begins with the user's number, so that it can be counted when it is forgotten."""
+        self.store.write("environments", key, environ)
+        self._count_environment(uid, size_of(environ))
+
+    def forget_environments(self, keys: Iterable[str]) -> None:
+        """Those that no job has any more."""
+        for key, environ in self.store.forget_environments(keys).items():
+            uid, dot, _ = key.partition(".")
+            if dot:  # else it is from before they were counted
+                self._count_environment(int(uid), -size_of(environ))
+
+    def _count_environment(self, uid: int, size: int) -> None:
+        self.environments.put(uid, self.environments.get(uid, 0) + size)
+        self.store.write("facts", "environments", {str(user): size for user, size in self.environments.items() if size})
+
     def write_job(self, job: Job, before: Job | None) -> None:
         self._read.pop(job.id, None)
         self.store.write("jobs", str(job.id), jobs.stored(job))
@@ -431,6 +449,11 @@ class State:
         about = self.about._asdict()
         shown = {name: about[name] for name in ("pid", "kind", "user", "directory", "version")}
         return {**shown, "uptime": now - self.about.began, "config_trouble": self.config_trouble}
+
+
+def size_of(environ: dict[str, str]) -> int:
+    """About as many bytes as it takes in the store."""
+    return len(json.dumps(environ))
 
 
 def _sooner(waiting: Waiting, seconds: float) -> Waiting:

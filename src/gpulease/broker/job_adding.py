@@ -7,6 +7,7 @@ from gpulease.broker import job_input as given
 from gpulease.broker import job_life
 from gpulease.broker.allowances import allowance, check_jobs, time_limit
 from gpulease.broker.batch import Batch
+from gpulease.broker.core_state import size_of
 from gpulease.broker.events import Adding, Received
 from gpulease.broker.instructions import GoOn
 from gpulease.broker.peer import Peer
@@ -21,6 +22,7 @@ MOST_JOBS = 1_000_000  # of one broker that are not over
 MOST_OF_USER = 500_000  # of one user
 MOST_BYTES = 64 << 20  # characters of the batches that one user is sending
 MOST_WORDS = 2_000_000  # words and texts of them: each costs memory, be it empty
+MOST_ENVIRONMENTS = 512 << 20  # bytes of the variables of one user's jobs; those that are alike are kept once
 A_PART = 16  # words that a part counts for, be it empty
 MOST_RETRIES = 1000
 BATCHES = 31  # whose tokens are remembered of each user, beside the newest
@@ -51,14 +53,26 @@ def add(turn: Turn, event: Received) -> None:
     check_numbers(turn, peer, sum(map(len, parts.commands)) if begun is None else begun.last + 1 - begun.next)
     options = message["options"]
     request = given.request_of(turn, peer, message["request"], bool(options.get("hold")))
-    key, environ, left_out = given.environment_of(turn, options)
+    key, environ, left_out = given.environment_of(turn, peer.uid, options)
     first = state.job_number + 1 if begun is None else begun.first
     batch = _make(turn, peer, parts, request, key, options, first)
-    state.store.write("environments", key, environ)
+    _keep_environment(turn, peer, key, environ)
     state.adding.put(peer, Coming(token, key, batch.last + 1 - batch.first))
     state.gather(peer, Parts(size=parts.size, words=parts.words))  # counted until all of them are in
     short = event._replace(message={"do": "add"})
     return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next, left_out))
+
+
+def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str]) -> None:
+    state = turn.state
+    if state.store.get("environments", key) is not None:
+        return
+    if state.environments.get(peer.uid, 0) + size_of(environ) > MOST_ENVIRONMENTS:
+        raise TooMuch(
+            f"The variables of your jobs take more than {MOST_ENVIRONMENTS >> 20} MiB: many have values of their own.",
+            "Forget ended jobs with `gpulease clean`, or leave variables out with --no-env.",
+        )
+    state.keep_environment(peer.uid, key, environ)
 
 
 def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:

@@ -60,7 +60,7 @@ def _impossible(turn: Turn, probe: Waiting) -> Reason | None:
     return reason if reason.code in NEVER else None
 
 
-def environment_of(turn: Turn, options: Message) -> tuple[str, dict[str, str], list[str]]:
+def environment_of(turn: Turn, uid: int, options: Message) -> tuple[str, dict[str, str], list[str]]:
     """Its key in the store, itself, and the names of what is left out of it: secrets, unless their user named them."""
     environ, kept = options.get("environment"), options.get("env_kept") or []
     if not isinstance(kept, list):
@@ -74,7 +74,8 @@ def environment_of(turn: Turn, options: Message) -> tuple[str, dict[str, str], l
         raise UsageError(
             f"The environment has more than {ENVIRONMENT_BYTES >> 10} KiB.", "Queue it from a smaller one."
         )
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest(), environ, left_out
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{uid}.{digest}", environ, left_out
 
 
 def dependencies(turn: Turn, options: Message, own: int) -> tuple[int, ...]:

@@ -196,7 +196,7 @@ def forget(turn: Turn, gone: list[Job]) -> None:
         turn.job_changed(job.id, job.state, None)
     remove_logs(turn, gone)
     coming = {batch.environment for batch in turn.state.adding.values()}
-    turn.state.store.forget_environments({job.environment for job in gone} - coming)
+    turn.state.forget_environments({job.environment for job in gone} - coming)
 
 
 def remove_logs(turn: Turn, gone: list[Job]) -> None:

@@ -40,6 +40,7 @@ def _load_facts(turn: Turn) -> None:
         state.set("moved", Moved(facts["moved"]["at"], facts["moved"]["folder"]))
     usage, records = (facts.get(name, {}) for name in ("usage", "records"))
     state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
+    state.restore(state.environments, {int(uid): size for uid, size in facts.get("environments", {}).items()})
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():
         if (kept := store.get("settings", old)) is not None:

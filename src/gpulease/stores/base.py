@@ -70,8 +70,8 @@ class Store(Protocol):
 
     def append(self, record: HistoryEvent) -> None: ...
 
-    def forget_environments(self, keys: Iterable[str]) -> None:
-        """Remove those of them that no job has."""
+    def forget_environments(self, keys: Iterable[str]) -> dict[str, Document]:
+        """Remove those of them that no job has; which those were."""
 
     def jobs_ended(self, before: float, most: int) -> list[Document]:
         """Those that ended before, the oldest first."""

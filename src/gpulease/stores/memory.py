@@ -66,10 +66,12 @@ class MemoryStore:
             counts[row.uid, row.state] = counts.get((row.uid, row.state), 0) + 1
         return counts
 
-    def forget_environments(self, keys: Iterable[str]) -> None:
+    def forget_environments(self, keys: Iterable[str]) -> dict[str, Document]:
         used = {json.loads(body)["environment"] for body in self._tables["jobs"].values()}
-        for key in set(keys) - used:
+        gone = {key: found for key in set(keys) - used if (found := self.get("environments", key)) is not None}
+        for key in gone:
             self.write("environments", key, None)
+        return gone
 
     def write(self, table: str, key: str, document: Document | None) -> None:
         body = None if document is None else json.dumps(document)

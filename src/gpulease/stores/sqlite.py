@@ -132,10 +132,13 @@ class SqliteStore:
         rows = self._read(f"SELECT uid, state, count(*) FROM jobs {where} GROUP BY uid, state", values)
         return {(uid, state): number for uid, state, number in rows}
 
-    def forget_environments(self, keys: Iterable[str]) -> None:
-        unused = "NOT EXISTS (SELECT 1 FROM jobs WHERE json_extract(body, '$.environment') = environments.key)"
-        for key in keys:
-            self._execute(f"DELETE FROM environments WHERE key = ? AND {unused}", (key,))
+    def forget_environments(self, keys: Iterable[str]) -> dict[str, Document]:
+        used = "EXISTS (SELECT 1 FROM jobs WHERE json_extract(body, '$.environment') = environments.key)"
+        query = f"SELECT body FROM environments WHERE key = ? AND NOT {used}"
+        gone = {key: self._decoded(body) for key in keys for (body,) in self._read(query, (key,))}
+        for key in gone:
+            self.write("environments", key, None)
+        return gone
 
     def load(self, table: str) -> dict[str, Document]:
         column = "id" if table == "jobs" else "key"
