@@ -241,3 +241,16 @@ def die_twice(path: str) -> int:
         count_run(path)
         os.kill(os.getpid(), signal.SIGKILL)
     return items_run
+
+
+def pid_and_count(value: object) -> tuple[int, int]:
+    """This process, and how many items it has run with this one."""
+    global items_run
+    items_run += 1
+    return os.getpid(), items_run
+
+
+def mark_and_wait_for_other(mark: str, other: str) -> str:
+    Path(mark).touch()
+    wait_for(other)
+    return gpulease.worker().gpus

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
 from gpulease.cli.parsing import add_json
-from gpulease.errors import NotFound, PoolBroken, by_code
+from gpulease.errors import NotFound
 
 EXAMPLES = """\
 A program of the same user uses them with gpulease.Pool.connect("NAME").
@@ -18,11 +18,13 @@ examples:
   gpulease pool start llm --gpus 4 --init model:load
   gpulease pool start sums --gpus all-idle --shared matrix.npz
   gpulease pool ls
+  gpulease pool grow llm --gpus 2
   gpulease pool log llm --follow
   gpulease pool stop llm
 """
 USAGE = """\
 gpulease pool start NAME [--gpus N] [--init MODULE:FUNCTION] …
+       gpulease pool grow NAME [--gpus N] [--devices IDS]
        gpulease pool ls [--json]
        gpulease pool log NAME [--lines N] [--follow]
        gpulease pool stop [--now] NAME …"""
@@ -34,12 +36,13 @@ def configure(parser: ArgumentParser) -> None:
     parser.usage = USAGE
     actions = parser.add_subparsers(
         dest="action",
-        metavar="start | ls | log | stop",
+        metavar="start | grow | ls | log | stop",
         required=True,
         help="each has its own --help",
         prog="gpulease pool",
     )
     _configure_start(actions.add_parser("start", help="start a pool and keep its workers warm"))
+    _configure_grow(actions.add_parser("grow", help="more workers; programs that use the pool feed them at once"))
     add_json(actions.add_parser("ls", help="the pools of this user"))
     log = actions.add_parser("log", help="what the pool and its workers printed")
     log.add_argument("name", metavar="NAME", help="of the pool")
@@ -64,6 +67,7 @@ def _configure_start(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="shared by all: .npz, .npy, or any other",
     )
+    add("--max-items", type=int, metavar="N", help="replace a worker after N items, for memory that they leak")
     add("--mem", metavar="SIZE", help="a share of a GPU for each worker: only so much of its memory, as 6G")
     add("--name-like", dest="device_name", metavar="NAMES", help="part of the GPU's name, as A100")
     add("--devices", "-d", metavar="IDS", help="only these GPUs: indices or UUIDs, as 0,2")
@@ -71,6 +75,13 @@ def _configure_start(parser: ArgumentParser) -> None:
     add("--min-memory", metavar="SIZE", help="GPUs with at least so much memory in all, as 40G")
     add("--priority", "-p", type=int, metavar="P", help="smaller is sooner (default 5; with all-idle 100)")
     add("--note", metavar="TEXT", help="shown to others in `gpulease status`")
+
+
+def _configure_grow(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("name", metavar="NAME", help="of the pool")
+    add("--gpus", "-n", type=int, default=1, metavar="N", help="how many GPUs more (default 1)")
+    add("--devices", "-d", metavar="IDS", help="only these GPUs for the new workers, as 0,2")
 
 
 def _gpus(text: str) -> int | str:
@@ -89,94 +100,59 @@ def _lines(text: str) -> int:
 
 
 def run(arguments: Namespace) -> int:
-    return {"start": _start, "ls": _list, "log": _log, "stop": _stop}[arguments.action](arguments)
+    return {"start": _start, "grow": _grow, "ls": _list, "log": _log, "stop": _stop}[arguments.action](arguments)
 
 
 # -------------------------------------------------------------------- start
 
 
 def _start(arguments: Namespace) -> int:
-    from gpulease.pool import pool_places as places
+    from gpulease.pool.starting import start
 
-    path = places.socket_path(arguments.name)
-    places.prepare_folder()
-    if os.path.exists(path) and places.listens(arguments.name):
-        raise places.already_running(arguments.name)
-    options = _options(arguments)
-    from gpulease.pool.plan import check_devices, make_plan
-
-    check_devices(make_plan(options["gpus"], options["gpus_per_worker"], options["request"]))
-    _launch(options)
+    start(
+        arguments.name,
+        arguments.gpus,
+        arguments.gpus_per_worker,
+        arguments.init,
+        tuple(arguments.shared),
+        arguments.max_items,
+        mem=arguments.mem,
+        name=arguments.device_name,
+        devices=arguments.devices,
+        exclude=arguments.exclude,
+        min_memory=arguments.min_memory,
+        priority=arguments.priority,
+        note=arguments.note,
+    )
     return _report(arguments.name)
 
 
-def _options(arguments: Namespace) -> dict[str, Any]:
-    from gpulease.pool.plan import check_function_name
-
-    if arguments.init is not None:
-        check_function_name(arguments.init)
-    request = {
-        "mem": arguments.mem,
-        "name": arguments.device_name,
-        "devices": arguments.devices,
-        "exclude": arguments.exclude,
-        "min_memory": arguments.min_memory,
-        "priority": arguments.priority,
-        "note": arguments.note or f"pool {arguments.name}",
-    }
-    return {
-        "name": arguments.name,
-        "gpus": arguments.gpus,
-        "gpus_per_worker": arguments.gpus_per_worker,
-        "init": arguments.init,
-        "shared": [os.path.abspath(file) for file in arguments.shared],
-        "request": request,
-    }
-
-
-def _launch(options: dict[str, Any]) -> None:
-    import json
-    import subprocess
-
-    place = os.getcwd()
-    path = os.environ.get("PYTHONPATH")
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "gpulease.pool.daemon"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": f"{place}:{path}" if path else place},
-        start_new_session=True,
-        text=True,
-    )
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(json.dumps(options) + "\n")
-    process.stdin.flush()
-    answer = json.loads(process.stdout.readline() or '{"error": ["pool", "The pool did not start.", null]}')
-    if "error" in answer:
-        code, what, next_step = answer["error"]
-        raise by_code(code, what, next_step, {})
-
-
 def _report(name: str) -> int:
-    """Once each worker is ready or stands in the line, or none can work."""
-    from gpulease.errors import PoolClosed
+    from gpulease.pool.starting import wait_for_workers
+
+    states = wait_for_workers(name)
+    waiting, failed = states.count("waiting"), states.count("failed")
+    text = f", {waiting} waiting for a GPU" if waiting else ""
+    text += f", {failed} failed (see `gpulease pool log {name}`)" if failed else ""
+    print(f"{name}: {states.count('ready')} ready{text}")
+    return 0
+
+
+# -------------------------------------------------------------------- grow
+
+
+def _grow(arguments: Namespace) -> int:
+    from gpulease.pool.plan import check_devices, make_plan
     from gpulease.pool.pool_places import ask
 
-    while True:
-        try:
-            told = ask(name, "status")
-        except (NotFound, PoolClosed):
-            raise PoolBroken(
-                f"The pool {name!r} ended at once: {_last_trouble(name)}", f"See `gpulease pool log {name}`."
-            ) from None
-        states = [worker["state"] for worker in told["workers"]]
-        if states and all(state in ("ready", "waiting") for state in states):
-            break
-        time.sleep(POLL)
-    waiting = states.count("waiting")
-    print(f"{name}: {states.count('ready')} ready" + (f", {waiting} waiting for a GPU" if waiting else ""))
-    return 0
+    told = ask(arguments.name, "status")
+    each = told["request"]["gpus"]
+    there = 0 if arguments.devices else len(told["workers"]) * each
+    request = {name: value for name, value in told["request"].items() if name != "gpus"}
+    request |= {"devices": arguments.devices} if arguments.devices else {}
+    check_devices(make_plan(there + arguments.gpus, each, request))
+    ask(arguments.name, "grow", gpus=arguments.gpus, request={"devices": arguments.devices})
+    return _report(arguments.name)
 
 
 def _last_trouble(name: str) -> str:

@@ -21,7 +21,7 @@ from gpulease.pool.engine import Engine, Source
 from gpulease.pool.failures import Ending, RemoteTraceback, ending_of
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import to_body
-from gpulease.pool.plan import PoolPlan
+from gpulease.pool.plan import PoolPlan, grown
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, WorkerSlot
 from gpulease.pool.watching import BrokerWatch
@@ -69,6 +69,11 @@ class Crew(Source):
         for changes in nested or [{}] * (1 if self._elastic else self._plan.workers):
             self.add(changes)
 
+    def grow(self, gpus: int, request: Mapping[str, Any]) -> None:
+        plan = grown(self._plan, gpus, request)
+        for _ in range(plan.workers):
+            self._reactor.call(partial(self.add, {"request": dict(plan.request)}))
+
     def add(self, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
         """One worker more; `changes` to the setup are for it alone."""
         if not self._stopping:
@@ -80,6 +85,12 @@ class Crew(Source):
         slot.renewing = False
         if slot.state == EMPTY and not self._stopping:
             self._start(slot)
+
+    def state_of(self, slot: WorkerSlot) -> str:
+        """As it is shown to people."""
+        if slot in self._given_up and slot.state == EMPTY:
+            return "failed"
+        return "waiting" if slot.state == STARTING and slot.waits else slot.state
 
     def expecting(self) -> bool:
         return any(slot.state == STARTING or slot.renewing for slot in self.slots if slot not in self._given_up)
@@ -150,6 +161,10 @@ class Crew(Source):
                 self._owner.worker_ready(slot)
                 if self._elastic is not None:
                     self._elastic.grow()
+        elif "worn" in told:
+            self._log.note(f"{slot.label} has done {told['worn']} items and is replaced")
+            slot.worn = True
+            self._owner.worker_retires(slot)
         else:
             self._failed(slot, told)
 
@@ -186,15 +201,18 @@ class Crew(Source):
         for line in slot.lines.end():
             self._log.printed(slot.label, line)
         label, stopping = slot.label, slot.state == STOPPING or self._stopping
+        worn = slot.worn and not stopping
         for descriptor in (slot.control, slot.output, slot.pidfd):
             self._reactor.unwatch(descriptor)
         ending = ending_of(slot.ended())
-        if not stopping and slot not in self._given_up:
+        if not stopping and not worn and slot not in self._given_up:
             self._log.note(f"{label} {ending}", logging.WARNING)
         # Said before its items are given to others: an item's last try is for the worker that follows.
         slot.renewing = (slot.renewing or not stopping) and not self._stopping
         self._owner.worker_gone(slot, ending)
-        if slot.renewing:
+        if worn:
+            self.fill(slot)
+        elif slot.renewing:
             self._replace(slot, ending)
         elif self._stopping:
             self._check_gone()
@@ -234,6 +252,7 @@ def make_setup(plan: PoolPlan) -> tuple[dict[str, Any], int | None]:
         "path": list(sys.path),
         "init": plan.init,
         "shared": shared,
+        "max_items": plan.max_items,
     }
     return setup, memory
 

@@ -27,9 +27,9 @@ from gpulease.pool.frames import Receiver
 from gpulease.pool.log import Log
 from gpulease.pool.plan import load_files, make_plan
 from gpulease.pool.reactor import Reactor
-from gpulease.pool.slot import READY, STARTING, WorkerSlot
+from gpulease.pool.slot import READY, WorkerSlot
 
-PLANNED = ("gpus", "gpus_per_worker", "request", "init")
+PLANNED = ("gpus", "gpus_per_worker", "request", "init", "max_items")
 PYTHON = list(sys.version_info[:2])
 
 
@@ -58,6 +58,7 @@ class Daemon(CrewOwner):
         self._since = time.time()
         self._trouble: GpuleaseError | None = None
         plan = make_plan(**{name: options[name] for name in PLANNED}, shared=load_files(options["shared"]))
+        self._request = dict(plan.request)
         self._crew = Crew(self._reactor, self._log, self, plan)
 
     def run(self) -> None:
@@ -105,6 +106,8 @@ class Daemon(CrewOwner):
             self._stop()
             if message.get("now"):
                 self._crew.kill()
+        elif asked == "grow":
+            self._grow(program, message)
         elif asked == "connect" and message.get("python") == PYTHON:
             program.uses_workers = True
             program.send({"ok": {}})
@@ -114,6 +117,13 @@ class Daemon(CrewOwner):
         else:
             text = f"The pool runs Python {PYTHON[0]}.{PYTHON[1]}." if asked == "connect" else "Not understood."
             program.send({"error": {"what": text, "next_step": "Use the Python that started the pool."}})
+
+    def _grow(self, program: Program, message: dict[str, Any]) -> None:
+        try:
+            self._crew.grow(message["gpus"], message["request"])
+            program.send({"ok": {}})
+        except GpuleaseError as error:
+            program.send({"error": {"code": error.code, "what": error.what, "next_step": error.next_step}})
 
     def _introduce(self, program: Program, slot: WorkerSlot) -> None:
         connected, tokens = slot.open_session()
@@ -128,11 +138,12 @@ class Daemon(CrewOwner):
             "version": __version__,
             "since": self._since,
             "programs": sum(program.uses_workers for program in self._programs),
+            "request": self._request,
             "trouble": None if self._trouble is None else str(self._trouble),
             "workers": [
                 {
                     "name": slot.name,
-                    "state": "waiting" if slot.state == STARTING and slot.waits else slot.state,
+                    "state": self._crew.state_of(slot),
                     "gpus": slot.gpus,
                     "lease": slot.lease,
                     "pid": slot.process.pid if slot.process else None,
@@ -147,6 +158,9 @@ class Daemon(CrewOwner):
         for program in self._programs:
             if program.uses_workers:
                 self._introduce(program, slot)
+
+    def worker_retires(self, slot: WorkerSlot) -> None:
+        self._tell({"retiring": {"name": slot.name}})
 
     def worker_gone(self, slot: WorkerSlot, ending: Ending) -> None:
         self._tell({"left": {"name": slot.name, "ending": list(ending)}})

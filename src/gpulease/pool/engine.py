@@ -6,24 +6,26 @@ read in the reactor's thread. Where workers come from (this machine, a named poo
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from itertools import count
 from typing import Any
 
-from gpulease.errors import GpuleaseError, PoolClosed, TaskFailed
+from gpulease.errors import GpuleaseError, PoolClosed, TaskFailed, UsageError
 from gpulease.pool import frames, window
 from gpulease.pool.failures import Ending, died, unpack_failure
 from gpulease.pool.feed import Feed, Wanted
-from gpulease.pool.items import Item
+from gpulease.pool.items import Item, ItemStart
 from gpulease.pool.link import Link
 from gpulease.pool.log import Log
 from gpulease.pool.reactor import Reactor
 
+OnStart = Callable[[ItemStart], object]
 TICK = 0.005  # seconds between looks at workers that have items ahead
 
 
@@ -38,6 +40,10 @@ class Source:
         """How many workers will be ready soon, as far as is known: they do not wait in the line."""
         return 0
 
+    def grow(self, gpus: int, request: Mapping[str, Any]) -> None:
+        """Workers for so many GPUs more, from any thread; `request` is for their leases alone."""
+        raise UsageError("This pool cannot grow.", "Ray's pools have the workers that they were made with.")
+
     def stop(self) -> None:
         raise NotImplementedError
 
@@ -49,12 +55,13 @@ class Source:
 class Engine:
     source: Source  # set before anything comes in
 
-    def __init__(self, reactor: Reactor, log: Log, retries: int) -> None:
+    def __init__(self, reactor: Reactor, log: Log, retries: int, on_start: OnStart | None = None) -> None:
         self.reactor, self.log = reactor, log
         self.links: list[Link] = []
         self.queue: deque[Item] = deque()
         self.on_waiting: Callable[[], None] | None = None  # in the reactor's thread: items wait for a worker
         self._lock = threading.RLock()
+        self._on_start = on_start
         self._most_tries = window.most_tries(retries)
         self._alone: deque[Item] = deque()  # on their last try, for a worker that has done nothing yet
         self._feeds: set[Feed] = set()  # maps whose input is still read
@@ -167,6 +174,9 @@ class Engine:
 
     def _give(self, link: Link, items: list[Item]) -> None:
         link.give(items)
+        if self._on_start is not None and not link.tells_starts:
+            for item in items:
+                self.reactor.call(partial(self._tell_start, link, item))
         if not self._ticking and _watched(link):
             self._ticking = True
             self.reactor.call(self._tick)
@@ -199,10 +209,28 @@ class Engine:
     # ---------------------------------------------------------------- hearing (in the reactor's thread)
 
     def _received(self, link: Link, received: Sequence[Any]) -> None:
+        if link.tells_starts:
+            received = self._announce(link, received)
         done = self._finished_items(link, received)
         while done:
             _complete(link, *done.popleft())  # nothing here keeps a result that somebody has taken
         self.check_finished()
+
+    def _announce(self, link: Link, received: Sequence[Any]) -> list[Any]:
+        """What is left once the starts were told."""
+        numbers = [told.number for told in received if told.kind == frames.STARTED]
+        with self._lock:
+            items = {item.number: item for item in link.in_flight} if numbers else {}
+        for number in numbers:
+            self._tell_start(link, items[number])
+        return [told for told in received if told.kind != frames.STARTED]
+
+    def _tell_start(self, link: Link, item: Item) -> None:
+        assert self._on_start is not None
+        try:
+            self._on_start(ItemStart(item, link.place))
+        except Exception:  # the user's own; the item runs all the same
+            logging.getLogger("gpulease.pool").exception("on_start failed")
 
     def _finished_items(self, link: Link, received: Sequence[Any]) -> deque[tuple[Item, Any]]:
         done: deque[tuple[Item, Any]] = deque()
@@ -221,6 +249,7 @@ class Engine:
 
     def joined(self, link: Link) -> None:
         link.hear = partial(self._received, link)
+        link.tells_starts = self._on_start is not None and link.can_tell_starts
         link.begin()
         with self._lock:
             self.links.append(link)
@@ -247,6 +276,7 @@ class Engine:
             return False
         self.log.note(f"an item of {item.function.name} goes to another worker: its worker {ending}")
         last = item.deaths > 1 and item.deaths == self._most_tries - 1
+        item.future.place = None
         (self._alone if last else self.queue).appendleft(item)
         return True
 

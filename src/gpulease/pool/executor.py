@@ -6,20 +6,20 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpulease.errors import PoolClosed, UsageError
-from gpulease.pool.items import Function, Item
+from gpulease.pool.items import Function, Item, PoolFuture
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import mark_of, name_of, pack_call, pack_whole
 from gpulease.pool.record import Record, make_folder
 
 if TYPE_CHECKING:
-    from gpulease.pool.engine import Engine
+    from gpulease.pool.engine import Engine, OnStart
 
 Names = int | str | Iterable[int | str]
 Folder = str | os.PathLike[str]
@@ -39,6 +39,8 @@ class Pool(Executor):
         initargs: tuple[Any, ...] = (),
         shared: Mapping[str, Any] | None = None,
         retries: int = 1,
+        max_items: int | None = None,
+        on_start: OnStart | None = None,
         results: Folder | None = None,
         log: Folder | None = None,
         name: str | Iterable[str] | None = None,
@@ -52,31 +54,42 @@ class Pool(Executor):
         max_workers: None = None,
     ) -> None:
         given = dict(locals())  # the arguments, by their names
-        from gpulease.pool.plan import check_engine, make_plan
+        from gpulease.pool.plan import check_engine, check_hook, make_plan
 
         if max_workers is not None:  # the standard library's word
             raise UsageError("A pool has as many workers as GPUs.", "Say gpus= instead of max_workers=.")
         check_engine(engine, address)
         request = {name: given[name] for name in OF_THE_LEASE}
-        plan = make_plan(gpus, gpus_per_worker, request, init, initargs, shared, retries)
+        check_hook(on_start)
+        plan = make_plan(gpus, gpus_per_worker, request, init, initargs, shared, retries, max_items)
         results = None if results is None else make_folder(results)
         if engine == "ray":
             from gpulease.pool.ray_engine import Cluster
 
-            self._begin(Cluster(plan, Log(log), retries, address).engine, results)
+            self._begin(Cluster(plan, Log(log), retries, address, on_start).engine, results)
         else:
             from gpulease.pool.sources import Local
 
-            self._begin(Local(plan, Log(log), retries).engine, results)
+            self._begin(Local(plan, Log(log), retries, on_start).engine, results)
 
     @classmethod
-    def connect(cls, name: str, *, retries: int = 1, results: Folder | None = None) -> Pool:
+    def connect(
+        cls,
+        name: str,
+        *,
+        shared: Mapping[str, Any] | None = None,
+        retries: int = 1,
+        on_start: OnStart | None = None,
+        results: Folder | None = None,
+    ) -> Pool:
         """Use the workers that `gpulease pool start NAME` keeps warm. Shutting it down leaves them running."""
+        from gpulease.pool.plan import check_hook, pack_named
         from gpulease.pool.sources import Named
 
+        check_hook(on_start)
         results = None if results is None else make_folder(results)
         pool = cls.__new__(cls)
-        pool._begin(Named(name, retries).engine, results)
+        pool._begin(Named(name, retries, pack_named(shared), on_start).engine, results)
         return pool
 
     def _begin(self, engine: Engine, results: Folder | None) -> None:
@@ -92,7 +105,7 @@ class Pool(Executor):
 
     # ---------------------------------------------------------------- the interface
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PoolFuture:
         self._check_process()
         self._engine.check_open()
         function = self._function(fn)
@@ -134,6 +147,12 @@ class Pool(Executor):
     def map_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> Any:
         """As `map`, but results as they come."""
         return self.map(fn, *iterables, _ordered=False, **options)
+
+    def grow(self, gpus: int = 1, *, devices: Names | None = None) -> None:
+        """Workers for so many GPUs more; they get items as soon as they are ready. `devices`: which these may be."""
+        self._check_process()
+        self._engine.check_open()
+        self._engine.source.grow(gpus, {"devices": _listed(devices)})
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         if os.getpid() != self._pid:
@@ -195,6 +214,10 @@ class Pool(Executor):
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise PoolClosed("This pool belongs to the process that this one was forked from.", "Make a new pool.")
+
+
+def _listed(names: Names | None) -> int | str | list[int | str] | None:
+    return names if names is None or isinstance(names, (int, str)) else list(names)
 
 
 # Open pools finish when the program ends, before the interpreter takes their threads away.

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 HEAD = struct.Struct("<IBBIQd")
 
 FUNCTION = 1  # to a worker: a function, under a key
-WORK = 2  # to a worker: the arguments of one item
+WORK = 2  # to a worker: the arguments of one item; `seconds` is not 0 where its start is to be told
 FORGET = 3  # to a worker: drop the function of that key
 RESULT = 4  # from a worker: what the item returned
 ERROR = 5  # from a worker: what the item raised
 SKIPPED = 6  # from a worker: the item was taken back before it began
 CONTROL = 7  # between a worker and whoever started it, or a program and a named pool: a dictionary
+STARTED = 8  # from a worker: it has begun the item
+SHARED = 9  # to a worker: what this program shares with it, beside what the pool does
 
 READ = 1 << 18
 ANCILLARY = socket.CMSG_SPACE(253 * 4)  # SCM_MAX_FD descriptors

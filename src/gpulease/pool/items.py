@@ -1,13 +1,13 @@
-"""One call that somebody waits for."""
+"""One call that somebody waits for, and where it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulease.errors import GpuleaseError
-from gpulease.pool.pickling import Packed
+from gpulease.pool.pickling import Packed, unpack
 
 
 class Function:
@@ -25,6 +25,37 @@ class Function:
         self.seconds: float | None = None  # that one call takes, as measured so far
 
 
+class WorkerPlace(NamedTuple):
+    """A worker, and the GPUs that it holds."""
+
+    worker: str  # as in the log: `worker 1`
+    gpus: str  # as worker().gpus: `0,3`
+    device: int | str | None  # the first of them: its index, or the label of a MIG instance
+
+
+def place_of(worker: str, gpus: str) -> WorkerPlace:
+    first = gpus.partition(",")[0]
+    return WorkerPlace(worker, gpus, int(first) if first.isdecimal() else first or None)
+
+
+class PoolFuture(Future[Any]):
+    """Knows its worker as long as it runs, and afterwards."""
+
+    place: WorkerPlace | None = None
+
+    @property
+    def worker(self) -> str | None:
+        return None if self.place is None else self.place.worker
+
+    @property
+    def gpus(self) -> str | None:
+        return None if self.place is None else self.place.gpus
+
+    @property
+    def device(self) -> int | str | None:
+        return None if self.place is None else self.place.device
+
+
 class Item:
     """A call, and the future for its result. Nothing keeps it once it is done."""
 
@@ -33,7 +64,7 @@ class Item:
     def __init__(self, function: Function, packed: Packed = Packed(b"")) -> None:  # noqa: B008  # it never changes
         self.function = function
         self.packed = packed
-        self.future: Future[Any] = Future()
+        self.future = PoolFuture()
         self.keep: Callable[[Any], None] | None = None  # puts the result on disk before anybody sees it
         self.number = 0
         self.deaths = 0  # of workers that ran it
@@ -61,3 +92,22 @@ class Item:
         """The pool was shut down before a worker was there for it."""
         self.future.cancel()
         self.begin()
+
+
+class ItemStart:
+    """What `on_start` is told: this item begins on this worker."""
+
+    def __init__(self, item: Item, place: WorkerPlace) -> None:
+        self.future = item.future
+        self.number = item.number  # in the order in which the pool was given items, from 1
+        self.function = item.function.name
+        self.worker, self.gpus, self.device = place
+        self._packed = item.packed
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The item's positional ones. Large arrays are not copied: only look at them."""
+        return tuple(unpack(*self._packed)[0])
+
+    def __repr__(self) -> str:
+        return f"<item {self.number}, {self.function}, on {self.worker}, GPU {self.gpus}>"

@@ -18,7 +18,7 @@ from typing import Any
 from gpulease.errors import CannotPickle
 from gpulease.pool import frames
 from gpulease.pool.frames import BY_DESCRIPTOR, Frame, Receiver
-from gpulease.pool.items import Item
+from gpulease.pool.items import Item, place_of
 from gpulease.pool.pickling import from_body, to_body
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.window import Window
@@ -30,11 +30,13 @@ class Link:
     What a worker tells of an item has `kind`, `number` and `seconds`, as a Frame has.
     """
 
+    can_tell_starts = False
     hear: Callable[[Sequence[Any]], None]  # in the reactor's thread: what the worker tells; set before `begin`
 
     def __init__(self, name: str, gpus: str, window: Window) -> None:
         self.name = name
         self.gpus = gpus  # labels, as 0,3
+        self.place = place_of(name, gpus)
         self.in_flight: deque[Item] = deque()
         self.window = window
         self.heard = 0.0  # when it last sent a result, or began to have work
@@ -42,6 +44,7 @@ class Link:
         self.exclusive = True  # else it serves other programs too, and may not have begun the first item
         self.retiring = False
         self.settled = True  # whether nothing is left to take back from it
+        self.tells_starts = False  # whether it tells of each item that it begins
 
     def room(self, item: Item) -> int:
         """How many items like this one it may be given now."""
@@ -51,6 +54,8 @@ class Link:
         if not self.in_flight:
             self.heard = time.monotonic()
         sent = self.send(items)
+        for item in sent:
+            item.future.place = self.place
         self.in_flight.extend(sent)
         self.window = self.window.given(len(sent))
         self.settled = False
@@ -61,6 +66,8 @@ class Link:
         self.window = self.window.taken_back(taken)
         items = [self.in_flight.pop() for _ in range(taken)]
         items.reverse()
+        for item in items:
+            item.future.place = None
         return items
 
     def finished(self, told: Any) -> Item | None:
@@ -111,6 +118,8 @@ class Link:
 
 
 class SocketLink(Link):
+    can_tell_starts = True
+
     def __init__(self, name: str, gpus: str, connected: socket.socket, tokens: int, reactor: Reactor) -> None:
         super().__init__(name, gpus, Window())
         self.socket = connected
@@ -132,12 +141,15 @@ class SocketLink(Link):
         if bodies:
             os.eventfd_write(self._tokens, len(bodies))
         parts: list[bytes] = []
+        tells = float(self.tells_starts)
         for item, body, descriptor in bodies:
             function = item.function
             if function.key not in self._known:
                 self._known.add(function.key)
                 parts.append(frames.pack(frames.FUNCTION, function.payload, function.key))
-            parts.append(frames.HEAD.pack(len(body), frames.WORK, descriptor is not None, function.key, item.number, 0))
+            parts.append(
+                frames.HEAD.pack(len(body), frames.WORK, descriptor is not None, function.key, item.number, tells)
+            )
             parts.append(body)
             if descriptor is not None:
                 # Descriptors arrive with the first byte of their send: what came before goes before.
@@ -146,6 +158,11 @@ class SocketLink(Link):
         if parts:
             self._post(b"".join(parts), None)
         return [item for item, _, _ in bodies]
+
+    def share(self, body: bytes, memory: int | None) -> None:
+        """What this program's items see as shared from now on."""
+        descriptor = None if memory is None else os.dup(memory)
+        self._post(frames.pack(frames.SHARED, body, descriptors=descriptor is not None), descriptor)
 
     def forget(self, key: int) -> None:
         if key in self._known:

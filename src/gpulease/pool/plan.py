@@ -32,6 +32,7 @@ class PoolPlan(NamedTuple):
     init: bytes | None  # the pickle of (function, arguments)
     shared: Packed | None
     elastic: bool = False  # as many as there are idle devices; `workers` is the most
+    max_items: int | None = None  # after which a worker is replaced
 
 
 def check_engine(engine: str, address: str | None) -> None:
@@ -39,6 +40,11 @@ def check_engine(engine: str, address: str | None) -> None:
         raise UsageError(f"There is no engine {engine!r}.", "Use 'local' or 'ray'.")
     if address is not None and engine != "ray":
         raise UsageError("An address is for Ray.", "Add engine='ray', or leave out address=.")
+
+
+def check_hook(on_start: object) -> None:
+    if on_start is not None and not callable(on_start):
+        raise UsageError(f"on_start is {on_start!r}.", "Give a function of one argument.")
 
 
 def make_plan(
@@ -49,18 +55,34 @@ def make_plan(
     initargs: tuple[Any, ...] = (),
     shared: Mapping[str, Any] | None = None,
     retries: int = 1,
+    max_items: int | None = None,
 ) -> PoolPlan:
     each = _whole(gpus_per_worker, "gpus_per_worker")
     if request.get("mem") is not None and each != 1:
         raise UsageError("A share by memory is of one GPU.", "Leave out mem= or gpus_per_worker=.")
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
         raise UsageError(f"retries is {retries!r}.", "Give 0 or more.")
+    if max_items is not None and (isinstance(max_items, bool) or not isinstance(max_items, int) or max_items < 1):
+        raise UsageError(f"max_items is {max_items!r}.", "Give 1 or more, or None for no limit.")
     elastic = gpus == ALL_IDLE
     workers = MOST_WORKERS if elastic else _workers(gpus, each)
     wanted = {name: value for name, value in request.items() if value is not None}
     wanted.setdefault("priority", POLITE if elastic else 5)
     read_request({**wanted, "gpus": each})
-    return PoolPlan(workers, {**wanted, "gpus": each}, _init(init, initargs), _shared(shared), elastic)
+    return PoolPlan(workers, {**wanted, "gpus": each}, _init(init, initargs), pack_named(shared), elastic, max_items)
+
+
+def grown(plan: PoolPlan, gpus: int, request: Mapping[str, Any]) -> PoolPlan:
+    """The workers that are added to those of `plan`. Raises UsageError for one that cannot grow."""
+    if plan.elastic:
+        raise UsageError(
+            "A pool of all idle GPUs grows by itself.", f"Leave that to it, or make one without {ALL_IDLE!r}."
+        )
+    if context.current is not None:
+        raise UsageError("A pool in a worker cannot grow.", "It divides its worker's own GPUs.")
+    wanted = {**plan.request, **{name: value for name, value in request.items() if value is not None}}
+    read_request(wanted)
+    return plan._replace(workers=_workers(gpus, wanted["gpus"]), request=wanted)
 
 
 def _workers(gpus: int | str, each: int) -> int:
@@ -86,7 +108,7 @@ def _init(init: Callable[..., Any] | str | None, initargs: tuple[Any, ...]) -> b
     return pack_whole((init, tuple(initargs)), f"init, {name_of(init)}")
 
 
-def _shared(shared: Mapping[str, Any] | None) -> Packed | None:
+def pack_named(shared: Mapping[str, Any] | None) -> Packed | None:
     if shared is None:
         return None
     if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulease import places
-from gpulease.errors import NotFound, NotPermitted, PoolClosed, PoolError, UsageError
+from gpulease.errors import NotFound, NotPermitted, PoolClosed, PoolError, UsageError, by_code
 from gpulease.identity import peer
 from gpulease.pool import frames
 
@@ -128,5 +128,8 @@ def ask(name: str, verb: str, **more: Any) -> dict[str, Any]:
             pid = peer(connected)[0]
             step = f"It may be stopped or stuck: `kill -CONT {pid}` lets it go on, `kill -KILL {pid}` ends it."
             raise PoolError(f"The pool {name!r}, process {pid}, does not answer.", step) from None
-    answer: dict[str, Any] = json.loads(received[0].body)["ok"]
-    return answer
+    answer: dict[str, Any] = json.loads(received[0].body)
+    if "error" in answer:
+        told = answer["error"]
+        raise by_code(told.get("code", PoolError.code), told["what"], told["next_step"], {})
+    return answer["ok"]  # type: ignore[no-any-return]

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from gpulease.errors import NotEnoughDevices, PoolBroken, UsageError
 from gpulease.pool import context, frames
-from gpulease.pool.engine import Engine, Source
+from gpulease.pool.engine import Engine, OnStart, Source
 from gpulease.pool.failures import Ending, RemoteTraceback
-from gpulease.pool.items import Item
+from gpulease.pool.items import Item, place_of
 from gpulease.pool.link import Link
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import Packed, unpack
@@ -44,6 +44,7 @@ class RayLink(Link):
 
     def __init__(self, name: str, place: str, handle: Any, cluster: Cluster) -> None:
         super().__init__(name, place, Window(deepest=1))
+        self.place = place_of(name, place.rpartition(":")[2])
         self._handle, self._cluster = handle, cluster
         self._known: set[int] = set()
         self.since = time.monotonic()
@@ -64,6 +65,7 @@ class RayLink(Link):
         if future.exception() is not None:
             return self._cluster.lost(self, future.exception())
         self.hear([future.result()])
+        self._cluster.worked(self)
 
     def forget(self, key: int) -> None:
         if key in self._known:
@@ -77,17 +79,19 @@ class RayLink(Link):
 class Cluster(Source):
     """The actors. Ray does not tell whether one of them waits for a GPU."""
 
-    def __init__(self, plan: PoolPlan, log: Log, retries: int, address: str | None) -> None:
+    def __init__(
+        self, plan: PoolPlan, log: Log, retries: int, address: str | None, on_start: OnStart | None = None
+    ) -> None:
         self._log = log
         self._ray, self._started_ray = _connect(address)
         self._gpus_each = plan.request["gpus"]
         names = [f"worker {number}" for number in range(1, _count_workers(self._ray, plan) + 1)]
-        self._init = plan.init
+        self._init, self._max_items = plan.init, plan.max_items
         self._shared = None
         if plan.shared is not None:
             self._shared = self._ray.put((plan.shared.payload, sendable(plan.shared)))
         self.reactor = Reactor("gpulease-pool-ray")
-        self.engine = Engine(self.reactor, log, retries)
+        self.engine = Engine(self.reactor, log, retries, on_start)
         self.engine.source = self
         self._handles: dict[str, Any] = {}  # by the worker's name
         self._restarts = dict.fromkeys(names, Restarts())  # of those that are not given up
@@ -146,6 +150,15 @@ class Cluster(Source):
         ending = _ending(link.gpus, error)
         self.engine.left(link, ending)
         self._replace(link.name, ending, time.monotonic() - link.since)
+
+    def worked(self, link: RayLink) -> None:
+        """After each item: a worker that has done its number is replaced."""
+        if link.done != self._max_items or self._ended:
+            return
+        self._log.note(f"{link.name} has done {link.done} items and is replaced")
+        self.engine.left(link, Ending())
+        self._ray.kill(self._handles.pop(link.name))
+        self._start(link.name)
 
     def _replace(self, name: str, ending: Ending, ready_for: float | None) -> None:
         self._log.note(f"{name} {ending}", logging.WARNING)

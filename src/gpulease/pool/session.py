@@ -7,10 +7,11 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 from gpulease.errors import CannotPickle
-from gpulease.pool import frames
+from gpulease.pool import context, frames
 from gpulease.pool.failures import pack_failure
 from gpulease.pool.frames import Frame, Receiver
 from gpulease.pool.pickling import Packed, from_body, pack, to_body, unpack
@@ -50,9 +51,11 @@ class Functions:
 
 
 class Session:
-    def __init__(self, connected: socket.socket, tokens: int) -> None:
+    def __init__(self, connected: socket.socket, tokens: int, worker: context.Worker | None = None) -> None:
         self.socket = connected
         self.waiting: deque[Frame] = deque()
+        self._entered = worker  # as its items see it
+        self._refusal: Packed | None = None  # what each item fails with, where shared data could not be read
         self._tokens = tokens
         self._receiver = Receiver(connected)
         self._functions = Functions()
@@ -61,32 +64,55 @@ class Session:
         """Raises EOFError when the program is gone."""
         self.waiting.extend(self._receiver.receive())
 
-    def run_next(self) -> None:
+    def run_next(self) -> bool:
+        """Whether that was an item that ran."""
         frame = self.waiting.popleft()
         if frame.kind == frames.WORK:
-            self._work(frame)
-        elif frame.kind == frames.FUNCTION:
+            return self._work(frame)
+        if frame.kind == frames.FUNCTION:
             self._functions.learn(frame.key, frame.body)
         elif frame.kind == frames.FORGET:
             self._functions.forget(frame.key)
+        elif frame.kind == frames.SHARED:
+            self._share(frame)
+        return False
 
     def close(self) -> None:
         for frame in self.waiting:
-            for descriptor in frame.descriptors:
-                os.close(descriptor)
+            _drop(frame)
         self.waiting.clear()
         self.socket.close()
         os.close(self._tokens)
 
-    def _work(self, frame: Frame) -> None:
+    def _work(self, frame: Frame) -> bool:
         try:
             os.eventfd_read(self._tokens)
         except BlockingIOError:  # the pool took it back
-            for descriptor in frame.descriptors:
-                os.close(descriptor)
-            return self._send(frames.SKIPPED, frame.number, Packed(b""), 0.0)
+            _drop(frame)
+            self._send(frames.SKIPPED, frame.number, Packed(b""), 0.0)
+            return False
+        if self._refusal is not None:
+            _drop(frame)
+            self._send(frames.ERROR, frame.number, self._refusal, 0.0)
+            return False
+        if frame.seconds:
+            self._send(frames.STARTED, frame.number, Packed(b""), 0.0)
+        context.current = self._entered
         kind, packed, seconds = self._functions.run(frame.key, lambda: from_body(frame.body, frame.descriptors))
         self._send(kind, frame.number, packed, seconds)
+        return True
+
+    def _share(self, frame: Frame) -> None:
+        """For the items of this program alone: what it gives takes the place of what the pool has."""
+
+        def merge() -> None:
+            assert self._entered is not None
+            given = from_body(frame.body, frame.descriptors)
+            shared = MappingProxyType({**self._entered.shared, **given})
+            self._entered = self._entered._replace(shared=shared)
+
+        kind, packed, _ = attempt(merge)
+        self._refusal = packed if kind == frames.ERROR else None
 
     def _send(self, kind: int, number: int, packed: Packed, seconds: float) -> None:
         try:
@@ -101,3 +127,8 @@ class Session:
             pass  # nobody waits for it any more; the next read says so
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _drop(frame: Frame) -> None:
+    for descriptor in frame.descriptors:
+        os.close(descriptor)

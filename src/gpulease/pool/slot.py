@@ -38,6 +38,7 @@ class WorkerSlot:
         self.broker: str | None = None  # where the lease is known
         self.renewing = False  # another worker follows this one, maybe after a pause
         self.waits = False
+        self.worn = False  # it has done as many items as it may, and ends
         self.ready_since: float | None = None
         self.restarts = Restarts()
         self.process: WorkerProcess | None = None
@@ -61,7 +62,7 @@ class WorkerSlot:
         self.pidfd, self.output = self.process.pidfd, output
         os.set_blocking(output, False)
         self._control, self._receiver = ours, frames.Receiver(ours)
-        self.waits, self.ready_since = False, None
+        self.waits, self.worn, self.ready_since = False, False, None
         self.state, self.gpus, self.lease = STARTING, "", None
         self._tell(pickle.dumps({"setup": self._setup}), () if memory is None else (memory,))
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolBroken, PoolClosed
 from gpulease.pool import frames
 from gpulease.pool import pool_places as places
 from gpulease.pool.crew import Crew, CrewOwner
-from gpulease.pool.engine import Engine, Source
+from gpulease.pool.engine import Engine, OnStart, Source
 from gpulease.pool.failures import Ending
 from gpulease.pool.frames import Receiver
 from gpulease.pool.link import SocketLink
 from gpulease.pool.log import Log
+from gpulease.pool.pickling import Packed, to_body
 from gpulease.pool.plan import PoolPlan, check_devices
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import WorkerSlot
@@ -24,11 +27,11 @@ from gpulease.pool.slot import WorkerSlot
 class Local(CrewOwner):
     """The pool's own workers: a crew that serves one engine, in one thread."""
 
-    def __init__(self, plan: PoolPlan, log: Log, retries: int) -> None:
+    def __init__(self, plan: PoolPlan, log: Log, retries: int, on_start: OnStart | None = None) -> None:
         """Raises NotEnoughDevices where the plan can never be had."""
         check_devices(plan)
         self.reactor = Reactor("gpulease-pool")
-        self.engine = Engine(self.reactor, log, retries)
+        self.engine = Engine(self.reactor, log, retries, on_start)
         self._log = log
         self._links: dict[WorkerSlot, SocketLink] = {}
         crew = self.engine.source = Crew(self.reactor, log, self, plan, self.engine)
@@ -61,11 +64,12 @@ class Local(CrewOwner):
 class Named(Source):
     """Workers come and go as the pool's process tells. It stays when this program is done with it."""
 
-    def __init__(self, name: str, retries: int) -> None:
+    def __init__(self, name: str, retries: int, shared: Packed | None = None, on_start: OnStart | None = None) -> None:
         self.name = name
         self._socket = places.connect(name)
+        self._shared = None if shared is None else to_body(shared)  # once for all workers
         self.reactor = Reactor("gpulease-pool")
-        self.engine = Engine(self.reactor, Log(), retries)
+        self.engine = Engine(self.reactor, Log(), retries, on_start)
         self.engine.source = self
         self._socket.sendall(frames.pack_json({"do": "connect", "python": list(sys.version_info[:2])}))
         self._socket.setblocking(False)
@@ -75,11 +79,16 @@ class Named(Source):
         self.reactor.watch(self._socket.fileno(), self._read)
         self.reactor.start()
 
+    def grow(self, gpus: int, request: Mapping[str, Any]) -> None:
+        places.ask(self.name, "grow", gpus=gpus, request=dict(request))
+
     def stop(self) -> None:
         self._left_all(Ending())
         self.reactor.unwatch(self._socket.fileno())
         self._socket.close()
         self._receiver.close()
+        if self._shared is not None and self._shared[1] is not None:
+            os.close(self._shared[1])
         self.reactor.stop()
 
     def _read(self) -> None:
@@ -97,12 +106,16 @@ class Named(Source):
             name = message["joined"]["name"]
             link = SocketLink(name, message["joined"]["gpus"], socket.socket(fileno=connected), tokens, self.reactor)
             link.exclusive = False
+            if self._shared is not None:
+                link.share(*self._shared)
             self._links[name] = link
             self.engine.joined(link)
         elif "left" in message:
             gone = self._links.pop(message["left"]["name"], None)
             if gone is not None:
                 self.engine.left(gone, Ending(*message["left"]["ending"]))
+        elif "retiring" in message:
+            self.engine.retire(message["retiring"]["name"])
         elif "stopping" in message:
             self._stopping = True
         elif "broken" in message or "error" in message:

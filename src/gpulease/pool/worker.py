@@ -77,6 +77,9 @@ class WorkerLoop:
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN)
         self._running = True
+        self._items = 0  # that it has run
+        self._max_items: int | None = None
+        self._worker: context.Worker | None = None  # with what the pool itself shares
         self._lease: object = None  # held for the life of the process
 
     # ---------------------------------------------------------------- getting ready
@@ -116,8 +119,10 @@ class WorkerLoop:
 
     def _load(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         sys.path[:] = setup["path"]
+        self._max_items = setup["max_items"]
         shared = from_body(setup["shared"], descriptors) if setup["shared"] else {}
         context.prepare(context.worker(), shared, setup["init"])
+        self._worker = context.worker()
 
     # ---------------------------------------------------------------- working
 
@@ -135,7 +140,11 @@ class WorkerLoop:
         """One item of each program in turn."""
         for session in self._sessions.values():
             if session.waiting:
-                session.run_next()
+                self._items += session.run_next()
+                if self._items == self._max_items:
+                    self._tell(worn=self._items)
+                    self._running = False
+                    return
 
     def _read_session(self, descriptor: int) -> None:
         session = self._sessions[descriptor]
@@ -161,7 +170,7 @@ class WorkerLoop:
             self._running = False
         else:
             connected, tokens = frame.descriptors
-            self._sessions[connected] = Session(socket.socket(fileno=connected), tokens)
+            self._sessions[connected] = Session(socket.socket(fileno=connected), tokens, self._worker)
             self._poll.register(connected, select.POLLIN)
 
     # ---------------------------------------------------------------- telling
