@@ -134,10 +134,11 @@ def found(turn: Turn, event: Found) -> None:
 
 
 def _not_begun(turn: Turn, job: Job) -> None:
-    """It was on disk as running, and the broker was killed before it started anything."""
+    """It was on disk as running, and nothing of it was started: it has the place in the line that it had before."""
     if job.ending is not None:
         return _finish(turn, job, "killed", job.ending)
-    return _finish(turn, job._replace(tries=job.tries - 1), "retry-after-failure", "it had not begun")
+    before = job._replace(tries=job.tries - 1)
+    return _finish(turn, before, "retry-after-failure", "it had not begun", forced=job.forced, place=job.place)
 
 
 # -------------------------------------------------------------------- ending a run
@@ -267,7 +268,8 @@ def _lost(turn: Turn, job: Job, why: str) -> None:
 def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes: Any) -> None:
     if changes.get("out_of_memory") and event == "retry-after-failure":
         changes["request"] = jobs.after_out_of_memory(job.request)
-    job_life.advance(turn, job, event, ended=turn.now, why=why, pid=None, ending=None, **changes)
+    ended = {"ended": turn.now, "why": why, "pid": None, "ending": None, "forced": False, "place": None}
+    job_life.advance(turn, job, event, **{**ended, **changes})
     if job.time_limit is not None:
         turn.emit(Silence("time-limit", str(job.id)))
     turn.state.untidy.put(job.uid, None)

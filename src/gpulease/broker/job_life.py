@@ -48,7 +48,7 @@ def start(turn: Turn, grant: Grant) -> None:
     advance(
         turn, before, "start", tries=before.tries + 1, run=before.run + 1, started=turn.now, ended=None,
         devices=tuple(turn.state.labels(grant.devices)), exit_code=None, signal=None, why=None, out_of_memory=False,
-        forced=False, place=None, log_begin=0,
+        log_begin=0,
     )  # fmt: skip
 
 
