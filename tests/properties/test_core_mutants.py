@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from support.core_machine import CoreMachine
 
-from gpulease.broker import granting, job_life, lease_life
+from gpulease.broker import granting, job_life, lease_life, neighbouring
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Checked
+from gpulease.broker.instructions import Keep
 from gpulease.broker.state_values import Idle
 from gpulease.broker.turn import Turn
 from gpulease.model import Waiting
@@ -111,6 +112,21 @@ def request_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(lease_life.EFFECTS, "write-request", lambda turn, step: turn.state.unwritten.drop(step.id))
 
 
+def neighbour_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device was granted that a neighbour did not let us have."""
+    checked = granting.checked
+
+    def ignoring(turn: Turn, event: Checked) -> None:
+        checked(turn, event._replace(held={}))
+
+    monkeypatch.setattr("gpulease.broker.core.HANDLERS", {**_handlers(), Checked: ignoring})
+
+
+def not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour never heard of the end of a lease."""
+    monkeypatch.setattr(neighbouring, "_keep", lambda state: Keep(dict.fromkeys(state.devices)))
+
+
 MUTANTS: list[Patch] = [
     job_enters_unnoticed,
     job_leaves_unnoticed,
@@ -124,6 +140,8 @@ MUTANTS: list[Patch] = [
     lease_not_ended,
     nobody_told,
     request_not_written,
+    neighbour_ignored,
+    not_given_back,
 ]
 
 

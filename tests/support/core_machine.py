@@ -68,6 +68,7 @@ class CoreMachine(RuleBasedStateMachine):
             for uuid in lease.devices:
                 looked = self.world.looked.get(uuid, -1)
                 assert looked >= self.ended.get(uuid, 0), f"{uuid} was granted without a look since its last lease"
+                assert uuid not in self.world.neighbour, f"{uuid} was granted, and a neighbour holds it"
         self.ended |= {uuid: self.world.turns for id, one in before.items() if id not in leases for uuid in one.devices}
         for one in self.world.sent:
             client = self.world.clients.get(one.peer) or self.world.left.get(one.peer)
@@ -296,6 +297,16 @@ class CoreMachine(RuleBasedStateMachine):
             self.world.outside[uuid] = next(self.world.pids)
         self._maybe(now)
 
+    @rule(index=st.integers(0, 2), takes=st.booleans(), now=st.booleans())
+    def use_neighbour(self, index: int, takes: bool, now: bool) -> None:
+        (self.world.neighbour_takes if takes else self.world.neighbour_gives)(f"GPU-{index}")
+        self._maybe(now)
+
+    @rule(index=st.integers(0, 2), now=st.booleans())
+    def place(self, index: int, now: bool) -> None:
+        self.world.place(f"GPU-{index}")
+        self._maybe(now)
+
     @rule(seconds=st.sampled_from([0.0, 0.01, 1.5, 60.0, 90_000.0]))
     def pass_time(self, seconds: float) -> None:
         self.world.jump(seconds)
@@ -340,6 +351,24 @@ class CoreMachine(RuleBasedStateMachine):
         for uuid, amounts in taken.items():
             assert len(amounts) == 1 or None not in amounts, f"{uuid} was granted twice"
             assert sum(amount or 0 for amount in amounts) <= MEMORY
+
+    @invariant()
+    def the_neighbours_have_what_is_nobodys(self) -> None:
+        """And nothing else: what is leased is ours, and what no check wants is given back."""
+        world, state = self.world, self.world.core.state
+        leased = {uuid for lease in state.leases.values() for uuid in lease.devices}
+        assert world.kept.held.keys() == leased
+        assert leased <= world.claimed
+        if not world.ready and not world.checks:
+            assert world.claimed == leased
+
+    @invariant()
+    def the_neighbours_know_where_nothing_is_to_be_seen(self) -> None:
+        state = self.world.core.state
+        placed = {pid for pid, _ in state.placeholders}
+        for uuid in self.world.kept.held:
+            seen = state.devices[uuid].processes if uuid in state.devices else ()
+            assert (uuid in self.world.kept.unseen) == all(one.pid in placed for one in seen or ())
 
     @invariant()
     def the_store_has_the_state(self) -> None:

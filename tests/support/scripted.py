@@ -117,6 +117,11 @@ class ScriptedWorld:
         self.looked: dict[str, int] = {}  # devices, and the turn in which the last check of them was asked for
         self.slow = False  # subscribers do not read
         self.locked = False
+        self.neighbour: dict[str, str] = {}  # devices that a neighbour took, and who
+        self.claimed: set[str] = set()  # devices that the neighbour let us have; it remembers them whoever dies
+        self.undecided: set[str] = set()  # of a check that was answered
+        self.placeholders: dict[str, int] = {}  # by device
+        self.kept = told.Keep()
         self.memory: float | None = 0.9
         self.pids = iter(range(1000, 10_000_000))
         self.core = self._start()
@@ -159,8 +164,12 @@ class ScriptedWorld:
     # ---------------------------------------------------------------- the broker
 
     def _start(self) -> Core:
-        core = Core(self.disk, self, About("host", BOOT, kind="system", began=self.now))
+        beside = {"neighbours.safe-gpu": "on"}
+        core = Core(self.disk, self, About("host", BOOT, kind="system", began=self.now), beside)
         self.carry_out(core.load(self.now))
+        self.settle()
+        if self.neighbour:
+            self.tell_neighbours()
         return core
 
     def restart(self) -> None:
@@ -170,6 +179,8 @@ class ScriptedWorld:
         for store in (self.alarms, self.checks, self.launches, self.ends, self.trees, self.finds):
             store.clear()
         self.samples, self.locked = 0, False
+        self.undecided.clear()
+        self.placeholders.clear()
         self.watched.clear()
         self.tended.clear()
         self.clients.clear()
@@ -182,6 +193,7 @@ class ScriptedWorld:
         self.sent.clear()
         self.launched.clear()
         self.carry_out(self.core.handle(events, self.now))
+        self.settle()
         self.carry_out(self.core.prepare(self.now))
 
     def carry_out(self, instructions: Any) -> None:
@@ -209,6 +221,18 @@ class ScriptedWorld:
     def _Unlock(self, one: told.Unlock) -> None:
         if not self.checks:
             self.locked = False
+            self.undecided.clear()
+
+    def _Keep(self, one: told.Keep) -> None:
+        self.kept = one
+
+    def settle(self) -> None:
+        """Give back to the neighbour what is nobody's."""
+        self.claimed &= self.kept.held.keys() | self.undecided
+        assert not self.kept.held.keys() & self.neighbour.keys(), "a device of ours was given back while it was held"
+        self.claimed |= self.kept.held.keys()
+        for uuid in self.placeholders.keys() - self.claimed:
+            del self.placeholders[uuid]
 
     def _Watch(self, one: told.Watch) -> None:
         if one.key in self.processes:
@@ -288,9 +312,11 @@ class ScriptedWorld:
     def _device(self, index: int) -> Device:
         uuid = f"GPU-{index}"
         pid = self.outside.get(uuid)
-        processes = () if pid is None else (Process(pid, 5, "stranger", "x", 1 << 30),)
-        used = 0 if pid is None else 1 << 30
-        return Device(index, uuid, "A100", memory_total=MEMORY, memory_used=used, processes=processes)
+        processes = [] if pid is None else [Process(pid, 5, "stranger", "x", 1 << 30)]
+        if uuid in self.placeholders:
+            processes.append(Process(self.placeholders[uuid], 5, "root", "placeholder", 1 << 28))
+        used = sum(process.memory or 0 for process in processes)
+        return Device(index, uuid, "A100", memory_total=MEMORY, memory_used=used, processes=tuple(processes))
 
     def answer_sample(self) -> None:
         self.samples -= 1
@@ -300,18 +326,43 @@ class ScriptedWorld:
         """Whatever it was asked for."""
         self.samples = 0
         self.checks.clear()
+        self.undecided.clear()
         self.ready.append(happened.SampleFailed(StateError("The driver did not answer.")))
 
     def answer_check(self) -> None:
         check = self.checks.pop(0)
         self.looked |= dict.fromkeys(check.devices, self.asked[check.revision])
         seen = {one.uuid: (one.memory_used, one.processes, one.lost) for one in self.devices()}
-        self.ready.append(happened.Checked(check.revision, {uuid: seen[uuid] for uuid in check.devices}))
+        held = {uuid: who for uuid, who in self.neighbour.items() if uuid in check.devices}
+        claimed = set(check.devices) - held.keys()
+        self.claimed |= claimed
+        self.undecided |= claimed
+        self.ready.append(happened.Checked(check.revision, {uuid: seen[uuid] for uuid in sorted(claimed)}, held))
 
     def refuse_check(self) -> None:
         check = self.checks.pop(0)
         self.locked = bool(self.checks)
         self.ready.append(happened.CheckRefused(check.revision, "Process 7 is choosing GPUs.", passing=True))
+
+    def neighbour_takes(self, uuid: str) -> None:
+        """What it let us have it cannot take."""
+        if uuid not in self.claimed:
+            self.neighbour[uuid] = "gpuget"
+            self.tell_neighbours()
+
+    def neighbour_gives(self, uuid: str) -> None:
+        self.neighbour.pop(uuid, None)
+        self.tell_neighbours()
+
+    def place(self, uuid: str) -> None:
+        """A placeholder appears on a device of a lease, or of a check; it is told of before it can be seen."""
+        if uuid in self.claimed:
+            self.placeholders[uuid] = next(self.pids)
+            self.tell_neighbours()
+
+    def tell_neighbours(self) -> None:
+        placeholders: dict[Key, str] = {(pid, 5): uuid for uuid, pid in self.placeholders.items()}
+        self.ready.append(happened.NeighboursChanged(dict(self.neighbour), placeholders))
 
     def launch(self, fails: bool = False, passing: bool = False) -> None:
         job = self.launches.pop(0).job

@@ -18,7 +18,7 @@ import pytest
 from support.site import Site, devices_of
 from support.waiting import wait_until
 
-from gpulease.broker.neighbours import FOLDER, NAME, SafeGpuLock
+from gpulease.broker.safe_gpu_lock import FOLDER, NAME, SafeGpuLock
 from gpulease.identity import user_name
 from gpulease.simulation.environment import simulated_environment
 

@@ -42,11 +42,9 @@ def config_of(kind: str, environ: Mapping[str, str]) -> Config:
 
 def texts_of(text: str, path: str) -> dict[str, str]:
     """The parameters in a config file by their names, each known to be right."""
-    found = read_toml(text, path)
     texts: dict[str, str] = {}
-    for key, value in found.items():
-        if key in LAUNCHER_KEYS:
-            continue
+    for keys, value in _by_name(read_toml(text, path)):
+        key = ".".join(keys)
         try:
             name = settings.find(key)
             if name in texts:
@@ -57,8 +55,17 @@ def texts_of(text: str, path: str) -> dict[str, str]:
         except _At as at:
             raise wrong_line(path, _line(text, at.keys), at.trouble.what, at.trouble.next_step) from None
         except GpuleaseError as trouble:
-            raise wrong_line(path, _line(text, (key,)), trouble.what, trouble.next_step) from None
+            raise wrong_line(path, _line(text, keys), trouble.what, trouble.next_step) from None
     return texts
+
+
+def _by_name(found: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """`neighbours.gpuget` is a key of the table `neighbours` to TOML."""
+    for key, value in found.items():
+        if isinstance(value, dict) and any(name.startswith(f"{key}.") for name in settings.PARAMETERS):
+            yield from (((key, inner), one) for inner, one in value.items())
+        elif key not in LAUNCHER_KEYS:
+            yield (key,), value
 
 
 class _At(Exception):

@@ -18,6 +18,7 @@ from gpulease.broker import (
     granting,
     job_ends,
     job_life,
+    neighbouring,
     outside_use,
     pruning,
     recovery,
@@ -55,6 +56,7 @@ class Core:
         turn = self._turn(now)
         recovery.load(turn)
         turn.run_deferred()
+        neighbouring.keep(turn)
         self.state.commit()
         yield from turn.instructions
 
@@ -138,6 +140,7 @@ class Core:
         turn.run_deferred()
         requesting.answer(turn)
         subscribing.tell(turn)
+        neighbouring.keep(turn)
 
     def _undo(self) -> None:
         self.state.rollback()
@@ -211,6 +214,7 @@ class Core:
         requesting.refuse_unwritten(turn, trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble))
         granting.stop_check(turn)
         subscribing.tell(turn)
+        neighbouring.keep(turn)
         self.state.commit()
         self._planned.decided = self.state.revision
         yield from turn.instructions
@@ -286,6 +290,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.SampleFailed: _sample_failed,
     happened.Checked: granting.checked,
     happened.CheckRefused: granting.check_refused,
+    happened.NeighboursChanged: neighbouring.changed,
     happened.Due: _due,
     happened.ConfigRead: _config_read,
     happened.ClockStepped: lambda turn, event: turn.state.step_clock(event.wall_ahead),

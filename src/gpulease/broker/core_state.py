@@ -34,11 +34,11 @@ from gpulease.broker.state_values import (
     Subscriber,
 )
 from gpulease.broker.tables import Changes, Table
-from gpulease.broker.views import Ended
+from gpulease.broker.views import Ended, Known, views
 from gpulease.errors import GpuleaseError
 from gpulease.job import Job
 from gpulease.model import Device, Lease, Owner, Sample, Waiting
-from gpulease.planner import Line, Policy, Spent
+from gpulease.planner import DeviceView, Line, Policy, Spent
 from gpulease.stores.base import Document, HistoryEvent, Store
 
 NUMBERS = 100  # ids of leases that are put on disk at a time
@@ -73,8 +73,12 @@ class State:
         self.trouble: GpuleaseError | None = None
         self.failed_at = 0.0  # when the driver last did not answer
         self.check: Idle | Checking | Refused = Idle()
-        self.locked = False  # safe-gpu's lock was asked for
-        self.verified: Table[str, None] = Table(changes)  # looked at, under the lock, since their last lease ended
+        self.locked = False  # a check was asked for, and the neighbours' users may not choose meanwhile
+        self.verified: Table[str, None] = Table(changes)  # checked since their last lease ended
+        self.neighbour_holds: Table[str, str] = Table(changes, True)  # devices, and which neighbour holds each
+        self.placeholders: Table[Key, str] = Table(changes, True)  # processes of ours that show a device as taken
+        self.neighbours_about: frozenset[str] = frozenset()  # that were found here
+        self.neighbours_shown: Mapping[str, Document] = NOTHING  # what the edge tells of them, for people
         self.outside: Table[tuple[str, str], float] = Table(changes)  # device and user: when that was last seen
         self.blockers: Table[str, Blocker] = Table(changes)  # by user
         # Requests and leases
@@ -165,6 +169,11 @@ class State:
         if known is not None and (known.memory_used, known.processes, known.lost) != seen:
             used, processes, lost = seen
             self.devices.put(uuid, known._replace(memory_used=used, processes=processes, lost=lost))
+
+    def views(self) -> dict[str, DeviceView]:
+        """What is known of each device beside the sample."""
+        known = Known(self.ended, self.excluded, self.neighbour_holds, self.placeholders, self.about.host)
+        return views(self.devices.values(), self.leases.values(), known)
 
     def labels(self, uuids: Iterable[str]) -> list[str]:
         """As people know them; before the first sample as they were known when they were leased."""

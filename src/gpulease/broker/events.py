@@ -6,6 +6,7 @@ Not here: what follows (instructions.py), and what a client's message may say (m
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpulease.broker.batch import Batch
@@ -14,8 +15,10 @@ from gpulease.broker.runs import Fate
 from gpulease.errors import GpuleaseError
 from gpulease.messages import Message
 from gpulease.model import Process, Sample
+from gpulease.stores.base import Document
 
 Key = tuple[int, int | None]  # a process: pid and start time
+NOBODY: Mapping[Any, Any] = MappingProxyType({})
 Occupancy = tuple[int | None, tuple[Process, ...] | None, str | None]  # memory in use, processes, why lost
 
 
@@ -79,20 +82,30 @@ class SampleFailed(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The check before a grant: what was seen on each device, under safe-gpu's lock."""
+    """The check before a grant: what was seen on each device that the neighbours let us have."""
 
     revision: int  # at which it was asked for
     seen: Mapping[str, Occupancy]
+    held: Mapping[str, str] = NOBODY  # the other devices, and which neighbour holds each
 
 
 class CheckRefused(NamedTuple):
-    """The check could not begin: a safe-gpu user is choosing, or the driver cannot be asked now."""
+    """The check could not begin: a user of a neighbour is choosing, or the driver cannot be asked now."""
 
     revision: int
     why: str
-    passing: bool = False  # safe-gpu's lock: usually over within milliseconds
-    user: str = ""  # who holds that lock; without a name where nobody can tell
+    passing: bool = False  # somebody is choosing: usually over within milliseconds
+    user: str = ""  # who that is; without a name where nobody can tell
     pid: int | None = None
+
+
+class NeighboursChanged(NamedTuple):
+    """What is known of other tools that hand out the same GPUs; all of it, each time."""
+
+    held: Mapping[str, str] = NOBODY  # devices that they hold, and who it is
+    placeholders: Mapping[Key, str] = NOBODY  # processes of ours that only show a device as taken, and the device
+    about: frozenset[str] = frozenset()  # neighbours that were found here by themselves
+    shown: Mapping[str, Document] = NOBODY  # by neighbour, for people: `trouble` is what is wrong
 
 
 class Due(NamedTuple):
@@ -177,7 +190,7 @@ class TreeSeen(NamedTuple):
 
 # fmt: off
 Event = (
-    Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | Due | ConfigRead
-    | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen
+    Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | NeighboursChanged
+    | Due | ConfigRead | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen
 )
 # fmt: on

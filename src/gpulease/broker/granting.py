@@ -1,7 +1,7 @@
 """Who gets what: the plan, the check of the devices before each grant, and the grants themselves.
 
-No device is given without a check of it that was taken under safe-gpu's lock, after its last lease ended. A plan
-belongs to a revision of the state: when that has moved on, it is made anew.
+No device is given without a check of it that was taken after its last lease ended, while no neighbour may choose.
+A plan belongs to a revision of the state: when that has moved on, it is made anew.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from gpulease.broker.instructions import Unlock
 from gpulease.broker.passing_by import blocked
 from gpulease.broker.state_values import Checking, Idle, Refused
 from gpulease.broker.turn import FRESH, Turn
-from gpulease.broker.views import views
 from gpulease.planner import Grant, Plan, lease_of, of_user, plan
 
-RETRY = 0.05  # seconds between looks at safe-gpu's lock, while one of its users chooses
+RETRY = 0.05  # seconds between checks, while a user of a neighbour chooses
 GRACE = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
 SOON = 0.005  # seconds between looks during these
 LOOK_AT_MEMORY = 5.0  # seconds between looks at the host's memory while it is low
@@ -32,15 +31,14 @@ def current_plan(turn: Turn) -> Plan:
     planned, state = turn.planned, turn.state
     old = planned.plan is None or turn.now - planned.plan.now > OLD or turn.now >= planned.wake
     if old or planned.revision != state.revision:
-        devices, leases = state.devices.values(), state.leases.values()
         closed, again = _closed(turn)
         planned.plan = plan(
-            devices,
-            leases,
+            state.devices.values(),
+            state.leases.values(),
             state.line,
             state.policy,
             turn.now,
-            views=views(devices, leases, state.ended, state.excluded, state.about.host),
+            views=state.views(),
             usage=state.usage,
             records=state.records,
             closed=closed,
@@ -130,7 +128,9 @@ def checked(turn: Turn, event: Checked) -> None:
         return turn.emit(Unlock())  # of a turn that was undone
     if state.check.revision != event.revision:
         return None
-    for uuid in state.check.devices:
+    for uuid in event.held:
+        state.neighbour_holds.put(uuid, event.held[uuid])  # until the neighbour tells otherwise
+    for uuid in state.check.devices - event.held.keys():
         state.verified.put(uuid, None)
         state.see_device(uuid, event.seen.get(uuid, (None, None, "the driver does not know it any more")))
     state.set("check", Idle())

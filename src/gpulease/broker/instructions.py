@@ -1,14 +1,15 @@
 """What follows from an event, as values. The core makes them, the edge carries them out and decides nothing.
 
-All but `Check` and `TakeSample` leave the core after the commit that they depend on; those two only read, and so leave
-at once (`World.at_once`).
+All but `Check` and `TakeSample` leave the core after the commit that they depend on; those two change nothing that is
+kept, and so leave at once (`World.at_once`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpulease.broker.events import Key, Received
+from gpulease.broker.events import NOBODY, Key, Received
 from gpulease.broker.peer import Peer
 from gpulease.broker.runs import Root
 from gpulease.job import Job
@@ -23,15 +24,31 @@ class Send(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Look at devices under safe-gpu's lock, which stays taken; `Checked`, `CheckRefused` or `SampleFailed` follows."""
+    """Have the neighbours let us have devices, and look at these; `Checked`, `CheckRefused` or `SampleFailed` follows.
+
+    Until `Unlock` nobody else chooses; what is not kept by then is given back to the neighbours.
+    """
 
     revision: int
     devices: tuple[str, ...]
-    passed_by: frozenset[str] = frozenset()  # users who held that lock too long: go on without it
+    passed_by: frozenset[str] = frozenset()  # users who were choosing for too long: go on without them
 
 
 class Unlock(NamedTuple):
     """The check's devices are granted or not wanted any more."""
+
+
+class Keep(NamedTuple):
+    """What the neighbours must know, whenever it changes: all of it, each time.
+
+    A device that is neither held nor being checked is given back to them; one that is held and is not claimed, as
+    when a broker starts, is claimed again.
+    """
+
+    held: Mapping[str, int | None] = NOBODY  # devices of leases, with the pid of an owner
+    unseen: frozenset[str] = frozenset()  # of these: no process is to be seen there
+    wanted: int = 0  # devices that the line waits for, as far as a neighbour queues for them
+    settings: Mapping[str, str] = NOBODY  # by neighbour, as it is in effect
 
 
 class TakeSample(NamedTuple):
@@ -152,7 +169,7 @@ class Stop(NamedTuple):
 
 # fmt: off
 Instruction = (
-    Send | Check | Unlock | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
+    Send | Check | Unlock | Keep | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
     | Force | Remove | Tidy | Hook | GoOn | WriteLog | Stop
 )
 # fmt: on

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from gpulease.broker.core_state import State
 from gpulease.broker.turn import Turn
-from gpulease.broker.views import views
 from gpulease.planner import device_state
 
 GONE = 60.0  # seconds without it until it has ended: who comes and goes is one use
@@ -42,7 +41,7 @@ def _over(turn: Turn) -> list[Use]:
 def _uses(state: State) -> dict[Use, int | None]:
     """Each with the first of its processes; without one where only memory is in use."""
     devices, leases = state.devices.values(), state.leases.values()
-    seen = views(devices, leases, state.ended, state.excluded, state.about.host)
+    seen = state.views()
     found: dict[Use, int | None] = {}
     for device in devices:
         on = [lease for lease in leases if device.uuid in lease.devices]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulease import job as jobs
-from gpulease.broker import job_ends, job_life, lease_life, settings
+from gpulease.broker import job_ends, job_life, lease_life, neighbouring, settings
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
@@ -41,6 +41,7 @@ def _load_facts(turn: Turn) -> None:
     usage, records = (facts.get(name, {}) for name in ("usage", "records"))
     state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
     state.restore(state.environments, {int(uid): size for uid, size in facts.get("environments", {}).items()})
+    neighbouring.load(turn, facts.get("neighbours", {}))
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():
         if (kept := store.get("settings", old)) is not None:

@@ -7,7 +7,6 @@ from gpulease.broker.core_state import State
 from gpulease.broker.granting import current_plan
 from gpulease.broker.passing_by import passed_by
 from gpulease.broker.turn import Turn
-from gpulease.broker.views import views
 from gpulease.broker.visibility import of_device, of_lease
 from gpulease.errors import NotFound
 from gpulease.model import Device, Lease, Waiting
@@ -45,7 +44,7 @@ def simulated(state: State) -> bool:
 
 def device_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
     state = turn.state
-    seen = views(state.devices.values(), state.leases.values(), state.ended, state.excluded, state.about.host)
+    seen = state.views()
     rows = {uuid: _device_row(state, device, seen[uuid]) for uuid, device in state.devices.items()}
     return {uuid: of_device(row, seen_by) for uuid, row in rows.items()}
 

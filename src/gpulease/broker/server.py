@@ -36,8 +36,9 @@ from gpulease.broker.home import Home
 from gpulease.broker.hooks import Hooks
 from gpulease.broker.hostmemory import KeptMemory
 from gpulease.broker.launching import GivenHome, Launching
-from gpulease.broker.neighbours import SafeGpuLock
+from gpulease.broker.neighbours import Neighbours
 from gpulease.broker.reaper import Reaper
+from gpulease.broker.safe_gpu_lock import SafeGpuLock
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
 from gpulease.broker.state_values import About
@@ -120,8 +121,7 @@ class Server:
         self._clients = Clients(self._poll, home.listen(), self._events.append, self.log)
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
-        self._checks: list[int] = []  # revisions for which the sampler was asked to check devices
-        self._lock = SafeGpuLock()
+        self._neighbours = Neighbours(self._sampling, SafeGpuLock(), self._events.append, self.log)
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one))
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
@@ -135,6 +135,7 @@ class Server:
         self._core = Core(store, host, self._about(place), config.texts)
         gc.disable()  # what is loaded stays: looking for garbage in it again and again takes a third of the time
         self._carry_out(self._core.load(self._clock.now()))
+        self._neighbours.settle()
         gc.freeze()
         gc.enable()
 
@@ -170,8 +171,7 @@ class Server:
         moments = [HOUSEKEEPING] if idle_at is None else [HOUSEKEEPING, idle_at - now]
         if self._alarms.next is not None:
             moments.append(self._alarms.next - self._clock.now())
-        if self._sampling.due is not None:
-            moments.append(self._sampling.due - now)
+        moments += [due - now for due in (self._sampling.due, self._neighbours.due) if due is not None]
         return max(0.0, min(moments)) + 0.0005
 
     def _keep_house(self, now: float) -> bool:
@@ -220,6 +220,8 @@ class Server:
                 self._clients.ready(descriptor, flags)
             elif descriptor == self._sampling.descriptor:
                 self._answers()
+            elif self._neighbours.owns(descriptor):
+                self._neighbours.ready(descriptor, flags)
             elif self._launching is not None and descriptor == self._launching.descriptor:
                 if not self._launching.ready():
                     self.stop()
@@ -236,6 +238,7 @@ class Server:
         now = time.monotonic()
         if self._sampling.due is not None and self._sampling.due <= now:
             self._sample_failed(self._sampling.overdue(now))
+        self._neighbours.overdue(now)
         self._clients.cut_partial(now)
         due = self._clock.now()
         self._events += self._alarms.due(due)
@@ -246,6 +249,7 @@ class Server:
             events, self._events[:] = self._events[:], []
             now = self._clock.now()
             self._carry_out(self._core.handle(events, now, self._clients.round()))
+            self._neighbours.settle()
             self._clients.end_round()
             self._carry_out(self._core.prepare(now))
 
@@ -272,12 +276,14 @@ class Server:
                 self._sample_failed(answer)
             elif "checked" in answer:
                 seen = {uuid: (used, to_processes(rows), lost) for uuid, used, rows, lost in answer["checked"]}
-                self._events.append(happened.Checked(self._checks.pop(0), seen))
+                self._neighbours.checked(seen)
             else:
-                self._events.append(happened.Sampled(to_sample(answer)))
+                sample = to_sample(answer)
+                self._neighbours.see(sample.devices)
+                self._events.append(happened.Sampled(sample))
 
     def _sample_failed(self, trouble: GpuleaseError) -> None:
-        self._checks.clear()
+        self._neighbours.failed()
         self._events.append(happened.SampleFailed(trouble))
 
     # ---------------------------------------------------------------- what follows
@@ -292,21 +298,6 @@ class Server:
 
     def _send(self, one: told.Send) -> None:
         self._clients.send(one.peer, one.message, one.droppable, one.more)
-
-    def _check(self, one: told.Check) -> None:
-        now = time.monotonic()
-        if not self._lock.take() and (holder := self._lock.holder()).user not in one.passed_by:
-            refused = happened.CheckRefused(one.revision, f"{holder} is choosing GPUs with safe-gpu right now.", True)
-            return self._events.append(refused._replace(user=holder.user, pid=holder.pid))
-        if not self._sampling.may_ask(now):
-            self._lock.give()
-            return self._events.append(happened.CheckRefused(one.revision, "The GPU driver does not answer."))
-        self._checks.append(one.revision)
-        return self._sampling.ask("check " + " ".join(one.devices), now)
-
-    def _unlock(self, one: told.Unlock) -> None:
-        if not self._checks:
-            self._lock.give()
 
     def _take_sample(self, one: told.TakeSample) -> None:
         now = time.monotonic()
@@ -339,6 +330,7 @@ class Server:
     def _close(self) -> None:
         self._clients.close()
         self._sampling.close()
+        self._neighbours.close()
         self._agents.close()
         self._core.end(self._clock.now())
         self._hooks.run()
@@ -350,9 +342,10 @@ class Server:
 
 DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Send: Server._send,
-    told.Check: Server._check,
+    told.Check: lambda server, one: server._neighbours.check(one),
+    told.Unlock: lambda server, one: server._neighbours.unlock(one),
+    told.Keep: lambda server, one: server._neighbours.keep(one),
     told.TakeSample: Server._take_sample,
-    told.Unlock: Server._unlock,
     told.Watch: lambda server, one: server._watch(one.key),
     told.Unwatch: lambda server, one: server._reaper.forget(one.key),
     told.Alarm: lambda server, one: server._alarms.set(one),

@@ -28,7 +28,9 @@ class Settings(NamedTuple):
     max_runs: int = 1
     keep_memory: float = 0.2
     grace: float = 10.0
+    safe_gpu: str = "auto"
     safe_gpu_patience: float = 10.0
+    gpuget: str = ""
     hide_commands: bool = False
     on_finish: str = ""
     paused: bool = False
@@ -111,6 +113,12 @@ def _flag(text: str) -> bool:
     ]
 
 
+def _mode(text: str) -> str:
+    if text not in ("auto", "on", "off"):
+        raise ValueError
+    return text
+
+
 def _patterns(text: str) -> tuple[str, ...]:
     return () if text == "none" else tuple(text.split())
 
@@ -133,6 +141,8 @@ PARAMETERS: dict[str, Parameter] = {
     "max-leases": Parameter("max_leases", _limit_or_none, "most jobs that share one GPU",
                             "1 to 1000000; 0 or none for no limit", True, "MAX_RUNNING_TASKS"),
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
+    "neighbours.safe-gpu": Parameter("safe_gpu", _mode, "whether safe-gpu's users are reckoned with",
+                                     "auto (once its lock file is there), on, or off", False),
     "safe-gpu-patience": Parameter("safe_gpu_patience", _grace, "time that a user may hold safe-gpu's lock", "0 to 1h",
                                    False),
     "hide-commands": Parameter("hide_commands", _flag, "hide commands, notes, names and paths from other users",

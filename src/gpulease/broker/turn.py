@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Received
-from gpulease.broker.instructions import EARLY, Alarm, Check, Instruction, Send, TakeSample
+from gpulease.broker.instructions import EARLY, Alarm, Check, Instruction, Keep, Send, TakeSample
 from gpulease.broker.peer import Peer
 from gpulease.errors import TooMuch
 from gpulease.job import Job
@@ -51,19 +51,21 @@ class World(Protocol):
     def host_memory(self) -> HostMemory: ...
 
     def at_once(self, instruction: Check | TakeSample) -> None:
-        """Carry out what only reads: it need not wait for a commit, and somebody waits for its answer."""
+        """Carry out what changes nothing that is kept: it need not wait for a commit, and somebody waits for it."""
 
 
 class Planned:
     """The last plan, and for which revision it was made; kept from turn to turn."""
 
-    __slots__ = ("decided", "plan", "revision", "wake")
+    __slots__ = ("decided", "kept", "kept_revision", "plan", "revision", "wake")
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
         self.revision = -1
         self.decided = -1  # the revision at which everything that can be granted has been
         self.wake = float("inf")  # when the plan could change by the clock alone
+        self.kept: Keep | None = None  # what the neighbours were told last, and at which revision
+        self.kept_revision = -1
 
 
 class Turn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gpulease.broker.events import Key
 from gpulease.model import Device, Lease, Process
 from gpulease.planner import DeviceView
 
@@ -17,34 +18,38 @@ class Ended(NamedTuple):
     ticks: int  # the same moment in clock ticks since boot
 
 
-def views(
-    devices: Iterable[Device],
-    leases: Iterable[Lease],
-    ended: Mapping[str, Ended],
-    excluded: Mapping[str, str],
-    host: str = "",
-) -> dict[str, DeviceView]:
+class Known(NamedTuple):
+    """What is known of devices beside samples and leases, by UUID."""
+
+    ended: Mapping[str, Ended]
+    excluded: Mapping[str, str]  # with a note
+    neighbours: Mapping[str, str]  # who holds it beside us
+    placeholders: Mapping[Key, str]  # processes of the broker's own
+    host: str = ""
+
+
+def views(devices: Iterable[Device], leases: Iterable[Lease], known: Known) -> dict[str, DeviceView]:
     """A process belongs to a lease when it is on the lease's device and runs as the lease's user."""
     users: dict[str, set[str]] = {}
     for lease in leases:
         for uuid in lease.devices:
             users.setdefault(uuid, set()).add(lease.owner.user)
-    return {
-        device.uuid: _view(
-            device, users.get(device.uuid, set()), ended.get(device.uuid), excluded.get(device.uuid), host
-        )
-        for device in devices
-    }
+    return {device.uuid: _view(device, users.get(device.uuid, set()), known) for device in devices}
 
 
-def _view(device: Device, users: set[str], ended: Ended | None, excluded: str | None, host: str) -> DeviceView:
-    if not device.processes and excluded is None and ended is None:
-        return DeviceView(host)
-    computing = [process for process in device.processes or () if not process.graphics]
+def _view(device: Device, users: set[str], known: Known) -> DeviceView:
+    ended, excluded = known.ended.get(device.uuid), known.excluded.get(device.uuid)
+    neighbour = known.neighbours.get(device.uuid)
+    if not device.processes and excluded is None and ended is None and neighbour is None:
+        return DeviceView(known.host)
+    present = [process for process in device.processes or () if not process.graphics]
+    ours = frozenset(one.pid for one in present if (one.pid, one.start_time) in known.placeholders)
+    computing = [process for process in present if process.pid not in ours]
     explained = frozenset(process.pid for process in computing if process.user in users)
     rest = [process for process in computing if process.pid not in explained]
     draining = () if ended is None else tuple(process.pid for process in rest if outlived(process, ended))
-    return DeviceView(host, explained, draining, excluded, 0.0 if ended is None else ended.time)
+    last_used = 0.0 if ended is None else ended.time
+    return DeviceView(known.host, explained, draining, excluded, last_used, ours, neighbour)
 
 
 def outlived(process: Process, ended: Ended) -> bool:

@@ -210,7 +210,7 @@ def _neighbours() -> Iterator[Finding]:
     """Whoever holds safe-gpu's lock for long keeps everybody else from a GPU."""
     import time
 
-    from gpulease.broker.neighbours import SafeGpuLock
+    from gpulease.broker.safe_gpu_lock import SafeGpuLock
 
     lock, until = SafeGpuLock(), time.monotonic() + CHOOSING
     while not lock.take():

@@ -29,6 +29,8 @@ class DeviceView(NamedTuple):
     draining: tuple[int, ...] = ()  # pids that outlived the lease they belonged to
     excluded: str | None = None  # the note of whoever took it out of service; may be empty
     last_used: float = 0.0  # when the last lease on it ended
+    placeholders: frozenset[int] = frozenset()  # pids of the broker's own, which only show it as taken to others
+    neighbour: str | None = None  # which other tool holds it, and for whom
 
 
 class DeviceState(NamedTuple):
@@ -36,6 +38,7 @@ class DeviceState(NamedTuple):
     pids: tuple[int, ...] = ()  # outside or draining
     unexplained: int | None = None  # bytes in use that nobody explains
     note: str | None = None  # why it is excluded or lost, or what could not be read
+    neighbour: str | None = None  # which other tool holds it
 
 
 def device_state(
@@ -59,10 +62,13 @@ def _held(leases: Sequence[Lease]) -> DeviceState:
 
 
 def _outside(device: Device, leases: Sequence[Lease], view: DeviceView, policy: Policy) -> DeviceState | None:
+    if view.neighbour is not None:
+        return DeviceState(OUTSIDE, note=f"held by {view.neighbour}", neighbour=view.neighbour)
     if device.processes is None:
         # On a leased device the list of processes adds nothing that a decision needs.
         return None if leases else DeviceState(OUTSIDE, note="its processes cannot be read")
-    pids = tuple(p.pid for p in device.processes if not p.graphics and p.pid not in view.explained)
+    known = view.explained | view.placeholders
+    pids = tuple(p.pid for p in device.processes if not p.graphics and p.pid not in known)
     if pids:
         return DeviceState(OUTSIDE, pids=pids)
     if device.memory_used is None:

@@ -69,6 +69,8 @@ def _out_of_reach(slot: Slot) -> Verdict | None:
         return _say(slot, DRAINING, f"Its lease ended, but pid {pids} is still on it.", pids=state.pids)
     if state.state != OUTSIDE:
         return None
+    if state.neighbour:
+        return _say(slot, OUTSIDE, f"Held by {state.neighbour}.", neighbour=state.neighbour)
     if state.pids:
         return _say(slot, OUTSIDE, f"Used outside of gpulease by pid {pids}.", pids=state.pids)
     if state.unexplained is not None:

@@ -1,0 +1,105 @@
+"""Other tools that hand out the same GPUs, as the core sees them: what they hold, and what they must know of leases.
+
+The edge talks to them (neighbours.py). Here is what it told, and the one instruction `Keep` that follows from leases,
+samples and settings. It says all of it each time, so that an edge that missed something is right after the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpulease.broker.core_state import State
+from gpulease.broker.events import Key, NeighboursChanged
+from gpulease.broker.instructions import Keep
+from gpulease.broker.tables import Table
+from gpulease.broker.turn import Turn
+from gpulease.model import Device, Process
+from gpulease.stores.base import Document
+
+REMEMBERED = 30 * 86400.0  # seconds that a neighbour that was found here is reckoned with
+
+
+def keep(turn: Turn) -> None:
+    """Tell the neighbours, if what they must know has changed."""
+    planned, state = turn.planned, turn.state
+    if planned.kept is not None and planned.kept_revision == state.revision:
+        return
+    planned.kept_revision = state.revision
+    told = _keep(state)
+    if told != planned.kept:
+        planned.kept = told
+        turn.emit(told)
+
+
+def _keep(state: State) -> Keep:
+    """Where no neighbour is about, that alone."""
+    settings = in_effect(state)
+    if not _active(settings):
+        return Keep(settings=settings)
+    held: dict[str, int | None] = {}
+    for lease in state.leases.values():
+        for uuid in lease.devices:
+            held[uuid] = held.get(uuid) or lease.owner.pid
+    unseen = frozenset(uuid for uuid in held if is_unseen(state.devices.get(uuid), state.placeholders))
+    return Keep(held, unseen, _wanted(state) if settings["gpuget"] else 0, settings)
+
+
+def in_effect(state: State) -> dict[str, str]:
+    """What each setting comes to: `auto` is `on` once the neighbour was found."""
+    safe_gpu = state.settings.safe_gpu
+    found = safe_gpu == "auto" and "safe-gpu" in state.neighbours_about
+    return {"safe-gpu": "on" if found else safe_gpu, "gpuget": state.settings.gpuget}
+
+
+def _active(settings: Mapping[str, str]) -> bool:
+    return settings["safe-gpu"] == "on" or bool(settings["gpuget"])
+
+
+def beside(state: State) -> bool:
+    """Whether a neighbour's users may look at the devices of our leases."""
+    return _active(in_effect(state))
+
+
+def _wanted(state: State) -> int:
+    most = len(state.devices)
+    return min(most, sum(waiting.request.gpus for waiting in state.line.front(most)))
+
+
+def is_unseen(device: Device | None, placeholders: Mapping[Key, str]) -> bool:
+    """Whether a tool that looks for processes would take it for free."""
+    computing = [one for one in (device.processes if device is not None else None) or () if not one.graphics]
+    return all(is_placeholder(one, placeholders) for one in computing)
+
+
+def is_placeholder(process: Process, placeholders: Mapping[Key, str]) -> bool:
+    return (process.pid, process.start_time) in placeholders
+
+
+# -------------------------------------------------------------------- what they told
+
+
+def changed(turn: Turn, event: NeighboursChanged) -> None:
+    state = turn.state
+    _replace(state.neighbour_holds, event.held)
+    _replace(state.placeholders, event.placeholders)
+    if state.neighbours_shown != event.shown:
+        state.set("neighbours_shown", event.shown)
+    if event.about - state.neighbours_about:
+        about = state.neighbours_about | event.about
+        state.set("neighbours_about", about, planned=True)
+        state.store.write("facts", "neighbours", dict.fromkeys(sorted(about), turn.now))
+
+
+def _replace(table: Table[Any, Any], rows: Mapping[Any, Any]) -> None:
+    for key in [key for key in table if key not in rows]:
+        table.drop(key)
+    for key, value in rows.items():
+        if table.get(key) != value:
+            table.put(key, value)
+
+
+def load(turn: Turn, found: Document) -> None:
+    """Those that were found by a former broker."""
+    lately = frozenset(name for name, time in found.items() if turn.now - time < REMEMBERED)
+    turn.state.set("neighbours_about", lately)
