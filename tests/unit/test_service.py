@@ -65,10 +65,10 @@ def test_what_the_launcher_reads_is_left_to_it_by_the_broker(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('socket-group = "no-such-group"', "no group 'no-such-group'"),
-        ("socket-group = 7", "is 7"),
+        ('socket-group = "no-such-group"', "line 1: There is no group 'no-such-group'"),
+        ("# ours\ngrace = 1\nsocket-group = 7\n", "line 3: socket-group is 7"),
         ('socket-group = ""', "is ''"),
-        ('root-jobs = "yes"', "is 'yes'"),
+        ('\nroot-jobs = "yes"', "line 2: root-jobs is 'yes'"),
         ("grace = 1\nsocket-group =\n", "line 2"),
         ("socket-group", "line 1"),
         ("\udcff", "line 1"),

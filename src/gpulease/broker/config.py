@@ -5,13 +5,12 @@ A wrong file is refused whole, with its line: half of what an administrator wrot
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpulease.broker import settings
-from gpulease.broker.config_file import config_path, read_text, read_toml, wrong_line
+from gpulease.broker.config_file import config_path, line_of, read_text, read_toml, wrong_line
 from gpulease.broker.limit_texts import read_limits
 from gpulease.broker.service import LAUNCHER_KEYS
 from gpulease.errors import ConfigError, GpuleaseError
@@ -46,16 +45,16 @@ def texts_of(text: str, path: str) -> dict[str, str]:
     for keys, value in _by_name(read_toml(text, path)):
         key = ".".join(keys)
         try:
-            name = settings.find(key)
+            name = settings.find(key, LAUNCHER_KEYS)
             if name in texts:
                 raise ConfigError(f"{name} is there twice.")
             tables = name == "limits" and isinstance(value, dict)
             texts[name] = " ".join(_limits(key, value)) if tables else _written(name, value)
             settings.parse(name, texts[name])
         except _At as at:
-            raise wrong_line(path, _line(text, at.keys), at.trouble.what, at.trouble.next_step) from None
+            raise wrong_line(path, line_of(text, at.keys), at.trouble.what, at.trouble.next_step) from None
         except GpuleaseError as trouble:
-            raise wrong_line(path, _line(text, keys), trouble.what, trouble.next_step) from None
+            raise wrong_line(path, line_of(text, keys), trouble.what, trouble.next_step) from None
     return texts
 
 
@@ -118,17 +117,3 @@ def _written(name: str, value: object) -> str:
 
 def _kind(value: object) -> str:
     return "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a date or a time"
-
-
-def _line(text: str, keys: tuple[str, ...]) -> int:
-    """Where a key stands: the end of the shortest beginning of the file that has it. tomllib does not tell."""
-    lines = text.split("\n")
-    for number in range(1, len(lines) + 1):
-        try:
-            found: Any = tomllib.loads("\n".join(lines[:number]))
-            for key in keys:
-                found = found[key]
-        except (tomllib.TOMLDecodeError, KeyError):
-            continue
-        return number
-    return len(lines)

@@ -52,8 +52,9 @@ def read_text(path: str, required: bool) -> str | None:
 
 def _refuse_strangers(path: str, seen: os.stat_result) -> None:
     """Whoever writes the file decides what the broker runs at a job's end."""
-    if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o002:
-        step = f"Run `chown root {path}; chmod o-w {path}` as root."
+    of_others = 0o022 if seen.st_uid == 0 else 0o002  # many users have a group of their own
+    if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & of_others:
+        step = f"Run `chown root {path}; chmod go-w {path}` as root."
         raise ConfigError(f"The config file {path} may be written by another user.", step)
 
 
@@ -71,3 +72,17 @@ def read_toml(text: str, path: str) -> dict[str, Any]:
 
 def wrong_line(path: str, line: int, what: str, next_step: str = "Mend that line.") -> ConfigError:
     return ConfigError(f"{path}, line {line}: {what}", next_step)
+
+
+def line_of(text: str, keys: tuple[str, ...]) -> int:
+    """Where a key stands: the end of the shortest beginning of the file that has it. tomllib does not tell."""
+    lines = text.split("\n")
+    for number in range(1, len(lines) + 1):
+        try:
+            found: Any = tomllib.loads("\n".join(lines[:number]))
+            for key in keys:
+                found = found[key]
+        except (tomllib.TOMLDecodeError, KeyError):
+            continue
+        return number
+    return len(lines)

@@ -6,9 +6,9 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gpulease.broker.config_file import config_path, read_text, read_toml
+from gpulease.broker.config_file import config_path, line_of, read_text, read_toml, wrong_line
 from gpulease.errors import ConfigError
 
 GROUP_KEY, ROOT_KEY = LAUNCHER_KEYS = ("socket-group", "root-jobs")
@@ -25,32 +25,31 @@ class LauncherConfig(NamedTuple):
         path = config_path("system", environ)
         if path is None:
             return cls()
-        found = _found(path, bool(environ.get("GPULEASE_CONFIG")))
-        jobs = found.get(ROOT_KEY, False)
+        text = read_text(path, bool(environ.get("GPULEASE_CONFIG"))) or ""
+        jobs = read_toml(text, path).get(ROOT_KEY, False)
         if not isinstance(jobs, bool):
-            raise ConfigError(f"{ROOT_KEY} in {path} is {jobs!r}.", "Give true or false.")
-        return cls(_group_number(found, path), jobs)
+            raise _wrong(text, path, ROOT_KEY, f"{ROOT_KEY} is {jobs!r}.", "Give true or false.")
+        return cls(_group_number(text, path), jobs)
 
 
 def socket_group(path: str) -> str | None:
     """The name of the group in a config file, which need not be there."""
-    return _group_name(_found(path, False), path)
+    return _group_name(read_text(path, False) or "", path)
 
 
-def _found(path: str, required: bool) -> dict[str, Any]:
-    text = read_text(path, required)
-    return {} if text is None else read_toml(text, path)
+def _wrong(text: str, path: str, key: str, what: str, next_step: str) -> ConfigError:
+    return wrong_line(path, line_of(text, (key,)), what, next_step)
 
 
-def _group_name(found: dict[str, Any], path: str) -> str | None:
-    name = found.get(GROUP_KEY)
+def _group_name(text: str, path: str) -> str | None:
+    name = read_toml(text, path).get(GROUP_KEY)
     if name is not None and not (isinstance(name, str) and name):
-        raise ConfigError(f"{GROUP_KEY} in {path} is {name!r}.", "Give the name of a group, in quotes.")
+        raise _wrong(text, path, GROUP_KEY, f"{GROUP_KEY} is {name!r}.", "Give the name of a group, in quotes.")
     return name
 
 
-def _group_number(found: dict[str, Any], path: str) -> int | None:
-    name = _group_name(found, path)
+def _group_number(text: str, path: str) -> int | None:
+    name = _group_name(text, path)
     if name is None:
         return None
     import grp
@@ -58,8 +57,8 @@ def _group_number(found: dict[str, Any], path: str) -> int | None:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        step = f"Make it with `groupadd`, or change {GROUP_KEY} in {path}."
-        raise ConfigError(f"There is no group {name[:40]!r}.", step) from None
+        step = f"Make it with `groupadd`, or change {GROUP_KEY}."
+        raise _wrong(text, path, GROUP_KEY, f"There is no group {name[:40]!r}.", step) from None
 
 
 def notify_ready() -> None:

@@ -5,7 +5,7 @@ The names of gpulimit are understood too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpulease.broker.limit_texts import read_limits
@@ -177,8 +177,8 @@ RENAMED = {"quotas": "limits"}  # an older name -> today's
 SEED_NAMES = {parameter.seed: name for name, parameter in PARAMETERS.items() if parameter.seed}
 
 
-def find(name: str) -> str:
-    """The parameter that a name means, gpulimit's spelling included."""
+def find(name: str, others: Sequence[str] = ()) -> str:
+    """The parameter that a name means, gpulimit's spelling included. `others` can be written in the same place."""
     if name in SEED_NAMES:
         return SEED_NAMES[name]
     wanted = name.lower().replace("_", "-")
@@ -186,9 +186,10 @@ def find(name: str) -> str:
     if wanted not in PARAMETERS:
         from difflib import get_close_matches
 
-        close = get_close_matches(wanted, PARAMETERS, 1)
+        there = (*PARAMETERS, *others)
+        close = get_close_matches(wanted, there, 1)
         meant = f"Did you mean {close[0]}? " if close else ""
-        raise NotFound(f"There is no parameter {name[:40]!r}.", f"{meant}There are: {', '.join(PARAMETERS)}.")
+        raise NotFound(f"There is no parameter {name[:40]!r}.", f"{meant}There are: {', '.join(there)}.")
     return wanted
 
 
