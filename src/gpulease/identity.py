@@ -59,6 +59,15 @@ def uid_of(name: str) -> int | None:
         return int(name) if name.isascii() and name.isdecimal() and len(name) < 12 else None
 
 
+def has_group(name: str) -> bool:
+    import grp
+
+    try:
+        return bool(grp.getgrnam(name))
+    except (KeyError, ValueError):
+        return False
+
+
 def home_of(uid: int) -> str:
     """The home folder of `uid`; one that is nowhere, if it has none."""
     import pwd

@@ -245,6 +245,7 @@ JobRow = TypedDict("JobRow", {
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool})
 ParameterRow = TypedDict("ParameterRow", {
     "name": str, "value": str, "default": bool, "from": str, "meaning": str, "gpulimit": str | None,
+    "warnings": list[str],
 })
 About = TypedDict("About", {
     "pid": int, "kind": str, "user": str, "directory": str, "version": str, "uptime": float,

@@ -147,6 +147,9 @@ class ScriptedWorld:
     def has_account(self, uid: int) -> bool:
         return True
 
+    def has_group(self, name: str) -> bool:
+        return name == "users"
+
     def job_folder(self, uid: int) -> str:
         return f"/jobs/{uid}"
 

@@ -120,6 +120,21 @@ def test_limits_in_the_config_file_are_in_force(queue: QueueSite) -> None:
     assert queue.json("set", "limits")["parameters"][0]["value"] == "user:*:gpus=1:jobs=2"
 
 
+def test_a_user_or_group_that_is_not_there_is_warned_of_and_accepted(queue: QueueSite) -> None:
+    text = "user:nobody-such:gpus=1 user:@no-such:gpus=2 group:neither:gpus=3 user:*:gpus=4 user:4711:gpus=1"
+    done = queue.run("set", "limits", text)
+    assert done.returncode == 0
+    for name in ("user 'nobody-such'", "group 'no-such'", "group 'neither'"):
+        assert f"There is no {name} here now" in done.stderr
+        assert f"There is no {name}" in " ".join(queue.run("doctor").stdout.split())
+    assert done.stderr.count("There is no") == 3
+    assert queue.run("set", "grace", "5s").stderr == ""
+    queue.run("set", "limits", "default")
+    Path(queue.directory, "config.toml").write_text("[limits.group.neither]\ngpus = 1\n")
+    queue.restart()
+    assert "There is no group 'neither'" in Path(queue.directory, "broker.log").read_text()
+
+
 def test_ids_of_a_users_namespaces_count_as_that_user(tmp_path: Path) -> None:
     """Each user has thousands of them, and so had as many times the limit of one."""
     ranges = tmp_path / "subuid"

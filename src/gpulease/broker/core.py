@@ -18,6 +18,7 @@ from gpulease.broker import (
     granting,
     job_ends,
     job_life,
+    limit_names,
     neighbouring,
     outside_use,
     pruning,
@@ -272,7 +273,7 @@ def _config_read(turn: Turn, event: happened.ConfigRead) -> None:
     turn.state.set("config_trouble", event.trouble)
     turn.state.set("config", event.texts)
     said = ["the config file was read again"] if event.trouble is None else [f"the old config stays: {event.trouble}"]
-    for text in (*said, *turn.state.use_settings()):
+    for text in (*said, *turn.state.use_settings(), *limit_names.strangers(turn)):
         turn.emit(WriteLog(text))
 
 

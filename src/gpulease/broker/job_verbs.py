@@ -11,6 +11,7 @@ from gpulease.broker.events import Progress, Received
 from gpulease.broker.instructions import GoOn
 from gpulease.broker.job_adding import add, check_numbers, edited
 from gpulease.broker.job_input import impossible
+from gpulease.broker.limit_names import strangers
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
 from gpulease.broker.visibility import of_job, viewer
@@ -336,7 +337,9 @@ def set_parameter(turn: Turn, event: Received) -> None:
         _set(turn, event.peer, name, text)
     state = turn.state
     rows = settings.shown(state.settings, state.policy, state.texts, state.config, state.manages(event.peer.uid))
-    turn.reply(event.peer, parameters=[entry for entry in rows if name in (None, entry["name"])])
+    for row in rows:
+        row["warnings"] = strangers(turn) if row["name"] == "limits" and name in (None, "limits") else []
+    turn.reply(event.peer, parameters=[row for row in rows if name in (None, row["name"])])
 
 
 def _set(turn: Turn, peer: Peer, name: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulease import job as jobs
-from gpulease.broker import job_ends, job_life, lease_life, neighbouring, settings
+from gpulease.broker import job_ends, job_life, lease_life, limit_names, neighbouring, settings
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
@@ -48,7 +48,7 @@ def _load_facts(turn: Turn) -> None:
             store.write("settings", name, kept)
             store.write("settings", old, None)
     state.restore(state.texts, {name: document["text"] for name, document in store.load("settings").items()})
-    for complaint in state.use_settings():
+    for complaint in (*state.use_settings(), *limit_names.strangers(turn)):
         turn.emit(WriteLog(complaint))
 
 

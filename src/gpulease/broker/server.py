@@ -93,6 +93,9 @@ class Host:
     def has_account(self, uid: int) -> bool:
         return identity.has_account(uid)
 
+    def has_group(self, name: str) -> bool:
+        return identity.has_group(name)
+
     def job_folder(self, uid: int) -> str:
         """Of a system broker: in the home, which is the user's own and not the broker's to fill."""
         if self._place.kind != "system":

@@ -45,6 +45,8 @@ class World(Protocol):
 
     def has_account(self, uid: int) -> bool: ...
 
+    def has_group(self, name: str) -> bool: ...
+
     def job_folder(self, uid: int) -> str:
         """Where logs of a user's jobs lie, and the notes about them: the user's own."""
 

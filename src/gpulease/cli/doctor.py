@@ -177,6 +177,9 @@ def _broker() -> Iterator[Finding]:
     else:
         step = "Run `gpulease stop`; the next command starts the new one."
         yield Finding("warning", "broker", f"{text}, has version {about['version']}", step)
+    for limits in client.Client(start=False).ask("set", name="limits")["parameters"]:
+        for warning in limits.get("warnings", ()):
+            yield Finding("warning", "limits", warning, "They count as soon as it is there; mend it if it is a slip.")
     if about.get("config_trouble"):
         step = "The broker keeps the values it had. Mend the file, and send the broker SIGHUP."
         yield Finding("error", "config", about["config_trouble"], step)

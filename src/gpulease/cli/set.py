@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+import sys
+
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, print_json
 
 EXAMPLES = """\
 They are kept. gpulimit's names (MAX_ERR_TIMES, SAFETY_KEEP_MEMORY, ...) are
@@ -27,6 +29,9 @@ def run(arguments: Namespace) -> int:
     from gpulease import queueing
 
     told = queueing.set(arguments.name, arguments.value)
+    if arguments.name is not None:
+        for warning in (text for row in told for text in row["warnings"]):
+            print(f"gpulease: {clean(warning)} They count as soon as it is there.", file=sys.stderr)
     if arguments.json:
         return print_json({"parameters": told}, 2)
     from gpulease.cli.render import Terminal, plain_table
