@@ -31,7 +31,7 @@ LAYERS = {
         "submission",
     ),
     "granting and reaching": ("broker", "client", "places", "subscription", "thread_client"),
-    "keeping and seeing": ("execution", "identity", "probes", "simulation", "stores", "wire"),
+    "keeping and seeing": ("execution", "identity", "neighbours", "probes", "simulation", "stores", "wire"),
     "deciding": (
         "errors",
         "job",

@@ -1,0 +1,151 @@
+"""The one script that runs inside Redis: gpuget's lists made to agree with what is held here, in one step.
+
+gpuget keeps a list of idle GPUs, and whoever pops one has it. What we took stands in a list of our own, so that a GPU
+is in one of the two at every instant, whoever dies. The script is told what is to stay ours, and answers with what is:
+
+- what is to stay and is idle is taken; what was ours and is not to stay goes back to the idle ones;
+- what a blocked connection brought and nobody has seen yet stays, until it is said what becomes of it;
+- what somebody else put back and another took meanwhile (`--force`, `--release` of a GPU that is not theirs) is theirs;
+- while the lists are being made anew (`--force` is many steps), nothing goes back: the new lists will have it. That
+  they are new is known by a field of ours that is missing in `GPU_INIT`.
+
+A turn, a random word, is written down by each process that speaks for a broker. What a former one sent, and Redis reads
+late, is refused. The turn is gone with everything else when the database is emptied, which is how that is noticed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+# gpuget's purge frees the GPUs of processes that it cannot signal: also those of other users, and of other hosts. This
+# is no process's number. Signal 0 to it goes to the purge's own group, and so never fails. gpuget itself writes one
+# digit, so that this form tells who wrote last.
+MARK = "00"
+
+SETTLE = """
+local idle, managed, events, init, ours, notes = unpack(KEYS)
+local turn, hash, now, pid = unpack(ARGV, 1, 4)
+local call = redis.call
+if call('HGET', notes, 'turn') ~= turn then return redis.error_reply('TURN is over') end
+
+local function members(list)
+  local found = {}
+  for _, gpu in ipairs(call('LRANGE', list, 0, -1)) do found[gpu] = true end
+  return found
+end
+local is_idle, is_managed, stays = members(idle), members(managed), {}
+for place = 5, #ARGV do stays[ARGV[place]] = true end
+
+local began = call('HGET', init, 'TIME')
+local known = call('HEXISTS', notes, 'began') == 1
+local torn = known and not began
+
+local function say(gpu, what)
+  call('LPUSH', events, now .. ': GPU ' .. gpu .. ' ' .. what .. ' by PID ' .. pid .. '.')
+end
+local function mark(gpu)
+  call('HSET', hash .. gpu, 'PID', '00', 'TIME', now)
+  call('HSET', notes, 'GPU' .. gpu, torn and 'anew' or now)
+end
+local function forget(gpu)
+  call('LREM', ours, 0, gpu)
+  call('HDEL', notes, 'GPU' .. gpu)
+end
+local function take(gpu)
+  call('LREM', idle, 0, gpu)
+  is_idle[gpu] = nil
+  call('LREM', ours, 0, gpu)
+  call('LPUSH', ours, gpu)
+  mark(gpu)
+  say(gpu, 'acquired')
+end
+local function give(gpu)
+  forget(gpu)
+  call('DEL', hash .. gpu)
+  if is_managed[gpu] then
+    say(gpu, 'released')
+    call('LPUSH', idle, gpu)
+    is_idle[gpu] = true
+  end
+end
+
+if began and call('HEXISTS', init, ours) == 0 then
+  for gpu in pairs(members(ours)) do
+    local anew = call('HGET', notes, 'GPU' .. gpu) == 'anew'
+    if known and not anew and is_managed[gpu] and not is_idle[gpu] then forget(gpu) end
+    if anew then call('HSET', notes, 'GPU' .. gpu, now) end
+  end
+  for gpu in pairs(is_idle) do call('DEL', hash .. gpu) end
+  call('HSET', init, ours, now)
+  call('HSET', notes, 'began', began)
+end
+
+for gpu in pairs(members(ours)) do
+  local seen = call('HEXISTS', notes, 'GPU' .. gpu) == 1
+  if is_idle[gpu] then
+    if stays[gpu] then take(gpu) else forget(gpu) call('DEL', hash .. gpu) end
+  elseif not seen then
+    mark(gpu)
+    say(gpu, 'acquired')
+  elseif not torn and call('HGET', hash .. gpu, 'PID') ~= '00' then
+    forget(gpu)
+  elseif not torn and not stays[gpu] then
+    give(gpu)
+  end
+end
+for gpu in pairs(stays) do
+  if is_idle[gpu] then take(gpu) end
+end
+
+local mine, held = members(ours), {}
+for gpu in pairs(members(managed)) do
+  if not is_idle[gpu] and not mine[gpu] then
+    held[#held + 1] = {gpu, call('HGET', hash .. gpu, 'PID') or '', call('HGET', hash .. gpu, 'TIME') or ''}
+  end
+end
+return {call('LRANGE', idle, 0, -1), call('LRANGE', managed, 0, -1), call('LRANGE', ours, 0, -1), held, began or ''}
+"""
+
+
+class Keys(NamedTuple):
+    """The names of gpuget's lists, and of ours beside them."""
+
+    idle: str
+    managed: str
+    events: str
+    init: str
+    ours: str
+    notes: str
+
+    @classmethod
+    def of(cls, prefix: str, broker: str) -> Keys:
+        own = f"{prefix}_GPULEASE:{broker}"
+        return cls(f"{prefix}_IDLE", f"{prefix}_MANAGED", f"{prefix}_EVENTS", f"{prefix}_INIT", own, f"{own}:notes")
+
+
+class Taker(NamedTuple):
+    """Who took a GPU with GPU.py, as far as it wrote that down."""
+
+    pid: int | None = None
+    since: str = ""
+
+
+class Picture(NamedTuple):
+    """What the lists say after a step."""
+
+    idle: frozenset[int]
+    managed: frozenset[int]
+    ours: frozenset[int]
+    held: dict[int, Taker]
+    initialised: bool  # else gpuget has not made its lists, or is making them
+
+    @classmethod
+    def of(cls, answer: list[Any]) -> Picture:
+        idle, managed, ours = (frozenset(map(int, filter(str.isdecimal, one))) for one in answer[:3])
+        held = {int(gpu): _taker(pid, since) for gpu, pid, since in answer[3] if gpu.isdecimal()}
+        return cls(idle, managed, ours, held, bool(answer[4]))
+
+
+def _taker(pid: str, since: str) -> Taker:
+    """A GPU that left the list a moment ago has no PID yet, or that of whoever had it before."""
+    return Taker(int(pid) if pid.isdecimal() and pid != MARK else None, since)
