@@ -19,6 +19,8 @@ NOBODY_VISIBLE: Facts = (None, None, None)
 
 UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)  # gone, or hidden from us
 
+READ = 4096  # bytes of a file at most
+
 _names: dict[int, str] = {}
 
 
@@ -126,7 +128,7 @@ def _read(path: str) -> bytes | None:
     except UNSEEN:
         return None
     try:
-        return os.read(descriptor, 4096)
+        return os.read(descriptor, READ)
     except UNSEEN:
         return None
     finally:
@@ -170,22 +172,30 @@ def parent_of(pid: int) -> int | None:
     return int(fields[1]) if fields else None
 
 
-# These run another command and wait for it: whoever asked is above them.
-WRAPPERS = frozenset({"timeout", "sudo", "uv", "time", "strace", "doas", "su", "runuser", "setpriv", "env", "nice"})
+# These run another command and wait for it: whoever asked is above them. The last is what our own drop-ins call
+# themselves, which ask by the command line.
+WRAPPERS = frozenset(
+    {"timeout", "sudo", "uv", "time", "strace", "doas", "su", "runuser", "setpriv", "env", "nice", "flock"}
+    | {"gpulease-shim"}
+)
 
 
-def asking_process(pid: int) -> int:
-    """The shell or script that asked, seen from its child `pid`, past subshells and wrappers.
+def asking_process(pid: int, read_scripts: bool = False) -> int:
+    """The shell or script that asked, seen from its child `pid`, past subshells, wrappers and shells that only ask.
 
     A subshell is a fork without an exec, so it has its parent's `start_stack` and `arg_start`; a shell started
-    inside a shell has its own.
+    inside a shell has its own. A shell only asks when its text has no other command (see `shell_text`).
+    Files are read with `read_scripts` alone: the broker must not open what a stranger names.
     """
-    asker = parent_of(pid) or 1
+    child, asker = pid, parent_of(pid) or 1
     while asker > 1:
         above = parent_of(asker)
-        passing = _name(asker) in WRAPPERS or _only_asks(asker)
-        if above is None or above <= 1 or not (passing or _same_program(asker, above)):
+        if above is None or above <= 1:
             break
+        if not _same_program(asker, above):
+            if _name(asker) not in WRAPPERS and not _only_asks(asker, child, read_scripts):
+                break
+            child = asker
         asker = above
     return asker
 
@@ -222,12 +232,27 @@ def same_script(pid: int, other: int) -> bool:
     return asker > 1 and asker == asking_process(other)
 
 
-def _only_asks(pid: int) -> bool:
-    """Whether it is a `sh -c 'gpulease get …'`, as other programs start commands: it ends with that command."""
-    words = (_read(f"/proc/{pid}/cmdline") or b"").split(b"\0")
-    if len(words) < 3 or words[1] != b"-c" or not words[0].endswith(b"sh"):
-        return False
-    return b"gpulease" in words[2] and not any(mark in words[2] for mark in (b";", b"|", b"&", b"\n", b"`", b"$("))
+def _only_asks(pid: int, child: int, read_scripts: bool) -> bool:
+    """Whether it is a shell that runs `child` and nothing else, as other programs start commands."""
+    from gpulease.shell_text import only_runs, told
+
+    text, script = told(_words(pid))
+    if text is None and script is not None and read_scripts:
+        text = _script(pid, script)
+    return text is not None and only_runs(text, _words(child))
+
+
+def _words(pid: int) -> list[str]:
+    """Its command line; nothing when that is too long to be read at once."""
+    line = _read(f"/proc/{pid}/cmdline") or b""
+    return [] if len(line) >= READ else [word.decode(errors="replace") for word in line.split(b"\0")]
+
+
+def _script(pid: int, path: str) -> str | None:
+    """What the script says that `pid` runs, if it is a short file."""
+    found = f"/proc/{pid}/cwd/{path}" if path[:1] != "/" else f"/proc/{pid}/root{path}"
+    text = _read(found) if os.path.isfile(found) else None  # what is no file may wait, or be read only once
+    return None if text is None or len(text) >= READ else text.decode(errors="replace")
 
 
 def _same_program(pid: int, other: int) -> bool:

@@ -66,7 +66,7 @@ def _refuse_pairs(arguments: Namespace) -> None:
 def _asker() -> int:
     from gpulease.identity import asking_process
 
-    pid = asking_process(os.getpid())
+    pid = asking_process(os.getpid(), read_scripts=True)
     if pid <= 1:
         raise UsageError(
             "There is no shell or script to hold the GPUs for.", "Name a process with --owner, or reserve with --for."

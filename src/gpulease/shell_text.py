@@ -1,0 +1,75 @@
+"""PURE: whether a shell has nothing to do but to run one command: it ends with that, and whoever asked is above it.
+
+The rule: leave out redirections, assignments, and commands that only prepare, filter or print (`HARMLESS`). If exactly
+one command is left, and it is the one that the shell was seen to run, the shell only runs that. Quotes are not read:
+what looks like a second command counts as one, and the shell then asks for itself.
+"""
+
+from __future__ import annotations
+
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
+# fmt: off
+HARMLESS = frozenset({
+    ":", "true", "false", "exit", "return", "echo", "printf", "cd", "pwd", "export", "unset", "set", "shopt", "umask",
+    "ulimit", "local", "declare", "readonly", "shift", "read", "test", "[", "[[", "trap", "wait", "cat", "head",
+    "tail", "tr", "cut", "grep", "sed", "awk", "sort", "uniq", "wc", "tee", "date", "hostname", "basename", "dirname",
+    "mkdir",
+})
+# fmt: on
+BEFORE = frozenset({"if", "then", "else", "elif", "fi", "while", "until", "do", "done", "!", "{", "}", "exec", "command"})
+WITH_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
+SEPARATORS = str.maketrans(dict.fromkeys(";&|()`", "\n"))
+
+
+def told(words: list[str]) -> tuple[str | None, str | None]:
+    """Of a shell's command line: the text behind `-c`, or the script file."""
+    if not words or words[0].rpartition("/")[2].lstrip("-") not in SHELLS:
+        return None, None
+    rest = iter(words[1:])
+    is_text = False
+    for word in rest:
+        if word in WITH_VALUE:
+            next(rest, None)
+        elif word[:1] in ("-", "+") and word not in ("-", "--"):
+            is_text = is_text or (word[:2] != "--" and "c" in word)
+        elif word not in ("-", "--"):
+            return (word, None) if is_text else (None, word)
+    return None, None
+
+
+def only_runs(text: str, child: list[str]) -> bool:
+    """Whether a shell with this text does nothing but run `child`, a command line as the kernel has it."""
+    names = {word.rpartition("/")[2] for word in child[:4]}  # `GPU.py` is python, perhaps an option, and the script
+    commands = [name for part in _parts(text) if (name := _command(part)) is not None]
+    return len(commands) == 1 and commands[0] in names
+
+
+def _parts(text: str) -> list[str]:
+    """The commands of a text, those inside of others too, without comments."""
+    lines = text.replace("\\\n", " ").splitlines()
+    plain = "\n".join("" if line.lstrip()[:1] == "#" else line.partition(" #")[0] for line in lines)
+    return plain.replace(">&", ">").replace("&>", ">").replace("$(", "(").translate(SEPARATORS).split("\n")
+
+
+def _command(part: str) -> str | None:
+    """The name of what is run; None where that is harmless, or nothing."""
+    is_file = False  # the word stands behind a redirection
+    for word in part.split():
+        head, mark, tail = _redirected(word)
+        name = "" if is_file or (mark and head.isdecimal()) else head.strip("\"'")
+        is_file = bool(mark) and not tail
+        if name and name not in BEFORE and not _is_assignment(name):
+            name = name.rpartition("/")[2]
+            return None if name in HARMLESS else name
+    return None
+
+
+def _redirected(word: str) -> tuple[str, bool, str]:
+    """What stands before `>` or `<`, whether there is one, and the file."""
+    head, mark, tail = word.replace("<", ">").partition(">")
+    return head, bool(mark), tail.lstrip(">")
+
+
+def _is_assignment(word: str) -> bool:
+    name, mark, _ = word.partition("=")
+    return bool(mark) and name.rstrip("+").isidentifier()
