@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from _socket import SO_PEERCRED, SOL_SOCKET, socket
 from errno import EINVAL, ENOENT
+from select import POLLIN, poll
 from struct import Struct
 
 _CREDENTIALS = Struct("3i")
@@ -150,6 +151,20 @@ def pidfd(pid: int) -> int | None:
         if trouble.errno in (EINVAL, ENOENT):  # a number that no process can have, or that of a thread
             return None
         raise
+
+
+def is_gone(pid: int, began: int | None) -> bool:
+    """Whether the process `pid` that began at that time has ended, for certain."""
+    descriptor = pidfd(pid)
+    if descriptor is None:
+        return True
+    try:
+        seen = start_time(pid)
+        ended = poll()
+        ended.register(descriptor, POLLIN)
+        return bool(ended.poll(0)) or (None not in (seen, began) and seen != began)
+    finally:
+        os.close(descriptor)
 
 
 def peer(connected: socket) -> tuple[int, int, int]:

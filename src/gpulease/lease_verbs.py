@@ -12,12 +12,19 @@ if TYPE_CHECKING:
     from gpulease.messages import EventRow, Explained, ShortLease
 
 
-def release(*what: int | str, mine: bool = False) -> list[ShortLease]:
-    """Give back leases of one's own: by lease id, by device, or all with `mine`."""
-    names = texts(what, "What is released") if what else []
-    if names and mine:
-        raise UsageError("Leases were named, and `mine` was given too.", "Leave one of the two out.")
-    told: list[ShortLease] = ask("release", what=names, mine=mine)["released"]
+def release(
+    *what: int | str, mine: bool = False, all: bool = False, if_held: bool = False, gone: bool = False
+) -> list[ShortLease]:
+    """Give back leases of one's own: by lease id, by device, or all with `mine`; a manager everybody's with `all`.
+
+    With `if_held`, what one does not hold is no error. With `gone`, of all these only what was taken until it is
+    released, or for a time, by a process that has ended.
+    """
+    named = [one for one in what if not if_held or str(one).strip()]  # a variable that was never set holds nothing
+    names = texts(named, "What is released") if named else []
+    if bool(names) + mine + all > 1:
+        raise UsageError("Leases were named in two ways: by name, `mine`, `all`.", "Leave one of them out.")
+    told: list[ShortLease] = ask("release", what=names, mine=mine, all=all, if_held=if_held, gone=gone)["released"]
     return told
 
 

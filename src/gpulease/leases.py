@@ -148,22 +148,28 @@ def acquire(
     duration: float | str | None = None,
     note: str | None = None,
     placeholder: Placeholder | None = None,
+    until_released: bool = False,
     kind: str = "acquire",
 ) -> Held:
     """Wait in the machine's one line, take devices, and point CUDA_VISIBLE_DEVICES at them.
 
     `wait` in seconds (or `"30m"`); 0 does not wait; None waits as long as it takes. Raises NotGranted.
-    With `with` it is given back at the block's end, else with `release()` or the process's end.
+    With `with` it is given back at the block's end, else with `release()` or the process's end; with
+    `until_released` it outlives the process, until any of the user's gives it back.
     """
     given = dict(locals())  # the arguments, by their names
     if placeholder is not None and not callable(placeholder):
         raise UsageError(f"The placeholder is {placeholder!r}.", "Give a function of a device's number.")
     fields = {
         "request": request_fields(given),
-        "kind": kind,
+        "kind": "reservation" if until_released else kind,
         "wait": None if wait is None else seconds(wait, "wait"),
         "note": note,
     }
+    if until_released and duration is not None:
+        raise UsageError("`until_released` and `duration` were both given.", "Leave one of the two out.")
     granted, connection = wire_client.acquire(fields, None, thread_client.take())
+    if until_released:
+        wire_client.take(connection, granted)
     thread_client.put_back(connection)
     return Held(granted, placeholder, connection.place.state)

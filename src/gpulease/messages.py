@@ -34,7 +34,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "why": {"id": "text"},
     "taken": {"id": "text"},
     "cancel": {"id": "text"},
-    "release": {"what": "texts?", "mine": "bool?"},
+    "release": {"what": "texts?", "mine": "bool?", "all": "bool?", "if_held": "bool?", "gone": "bool?"},
     "renew": {"what": "texts?", "duration": "seconds"},
     "explain": {"id": "text"},
     "status": {},
@@ -222,7 +222,8 @@ EventRow = TypedDict("EventRow", {
     "time": float, "what": str, "user": str,  # the others depend on `what`
     "id": NotRequired[str], "kind": NotRequired[str], "devices": NotRequired[list[str]], "pid": NotRequired[int | None],
     "why": NotRequired[str | None], "note": NotRequired[str | None], "waited": NotRequired[float],
-    "until": NotRequired[float | None],
+    "until": NotRequired[float | None], "since": NotRequired[float], "asked_by": NotRequired[int],
+    "releaser": NotRequired[str], "releaser_pid": NotRequired[int],
 })
 # Of jobs: those that it was done to, and a sentence for each that was left as it is.
 Done = TypedDict("Done", {"ids": list[int], "skipped": list[str]})

@@ -70,7 +70,7 @@ class Sample(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who holds: a process, proven by all of these together; or only a user, for a timed reservation."""
+    """Who holds: a process, proven by all of these together; or only a user, for a reservation."""
 
     uid: int
     user: str
@@ -79,6 +79,7 @@ class Owner(NamedTuple):
     pid: int | None = None
     start_time: int | None = None
     groups: tuple[str, ...] = ()  # of the user; quotas are counted by them
+    asked_by: tuple[int, int | None] | None = None  # pid and start time of who made a reservation, which outlives it
 
 
 class Request(NamedTuple):

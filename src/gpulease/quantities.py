@@ -126,3 +126,11 @@ def _is_like(name: str, parts: list[str]) -> bool:
             return False
         at = found + len(part)
     return len(name) - len(last) >= at
+
+
+def span_text(seconds: float) -> str:
+    """A time to come, or an age, roughly."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{round(seconds / size)} {unit}"
+    return f"{max(0, round(seconds))} s"

@@ -1,24 +1,23 @@
 """PURE: whether a shell has nothing to do but to run one command: it ends with that, and whoever asked is above it.
 
-The rule: leave out redirections, assignments, and commands that only prepare, filter or print (`HARMLESS`). If exactly
-one command is left, and it is the one that the shell was seen to run, the shell only runs that. Quotes are not read:
-what looks like a second command counts as one, and the shell then asks for itself.
+The rule: its last command is the one that it was seen to run, followed by nothing but a pipe into filters; before it
+stand only commands that prepare (`PREPARE`); and it does not read the output itself, by `$(…)` or the like.
+Quotes are not read: what looks like another command counts as one, and the shell then asks for itself.
 """
 
 from __future__ import annotations
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
 # fmt: off
-HARMLESS = frozenset({
-    ":", "true", "false", "exit", "return", "echo", "printf", "cd", "pwd", "export", "unset", "set", "shopt", "umask",
-    "ulimit", "local", "declare", "readonly", "shift", "read", "test", "[", "[[", "trap", "wait", "cat", "head",
-    "tail", "tr", "cut", "grep", "sed", "awk", "sort", "uniq", "wc", "tee", "date", "hostname", "basename", "dirname",
-    "mkdir",
+PREPARE = frozenset({
+    ":", "true", "cd", "pwd", "export", "unset", "set", "shopt", "umask", "ulimit", "declare", "readonly", "shift",
+    "test", "[", "[[", "echo", "printf", "mkdir", "trap", ".", "source",
 })
+FILTERS = frozenset({"cat", "head", "tail", "tr", "cut", "grep", "sed", "awk", "sort", "uniq", "wc", "tee"})
 # fmt: on
-BEFORE = frozenset({"if", "then", "else", "elif", "fi", "while", "until", "do", "done", "!", "{", "}", "exec", "command"})
+BEFORE = frozenset({"exec", "command", "!", "time"})
 WITH_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
-SEPARATORS = str.maketrans(dict.fromkeys(";&|()`", "\n"))
+SEPARATORS = str.maketrans({";": "\n", "&": "\n", "|": "\n|"})
 
 
 def told(words: list[str]) -> tuple[str | None, str | None]:
@@ -39,28 +38,32 @@ def told(words: list[str]) -> tuple[str | None, str | None]:
 
 def only_runs(text: str, child: list[str]) -> bool:
     """Whether a shell with this text does nothing but run `child`, a command line as the kernel has it."""
+    parts = _parts(text)
+    if any("(" in part or "`" in part for part in parts):
+        return False
     names = {word.rpartition("/")[2] for word in child[:4]}  # `GPU.py` is python, perhaps an option, and the script
-    commands = [name for part in _parts(text) if (name := _command(part)) is not None]
-    return len(commands) == 1 and commands[0] in names
+    commands = [(part[:1] == "|", name) for part in parts if (name := _command(part.lstrip("|"))) is not None]
+    while commands and commands[-1][0] and commands[-1][1] in FILTERS:
+        commands.pop()
+    return bool(commands) and commands[-1][1] in names and all(name in PREPARE for _, name in commands[:-1])
 
 
 def _parts(text: str) -> list[str]:
-    """The commands of a text, those inside of others too, without comments."""
+    """The commands of a text, without comments; one behind a pipe begins with `|`."""
     lines = text.replace("\\\n", " ").splitlines()
     plain = "\n".join("" if line.lstrip()[:1] == "#" else line.partition(" #")[0] for line in lines)
-    return plain.replace(">&", ">").replace("&>", ">").replace("$(", "(").translate(SEPARATORS).split("\n")
+    return plain.replace(">&", ">").replace("&>", ">").replace("||", ";").translate(SEPARATORS).split("\n")
 
 
 def _command(part: str) -> str | None:
-    """The name of what is run; None where that is harmless, or nothing."""
+    """The name of what is run, if anything is."""
     is_file = False  # the word stands behind a redirection
     for word in part.split():
         head, mark, tail = _redirected(word)
         name = "" if is_file or (mark and head.isdecimal()) else head.strip("\"'")
         is_file = bool(mark) and not tail
         if name and name not in BEFORE and not _is_assignment(name):
-            name = name.rpartition("/")[2]
-            return None if name in HARMLESS else name
+            return name.rpartition("/")[2]
     return None
 
 

@@ -138,6 +138,12 @@ class ScriptedWorld:
     def same_script(self, pid: int, other: int) -> bool:
         return True
 
+    def asking_process(self, pid: int) -> int:
+        return pid
+
+    def is_gone(self, pid: int, start_time: int | None) -> bool:
+        return self.identify(pid) == (None, None)
+
     def groups_of(self, uid: int) -> tuple[str, ...]:
         return ("users",)
 

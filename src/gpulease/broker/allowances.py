@@ -11,7 +11,8 @@ from gpulease.job import Job
 from gpulease.model import Lease, Request
 from gpulease.planner import Limit, limits_of
 from gpulease.planner.policy import UNLIMITED
-from gpulease.planner.reasons import OVER_LIMIT, Reason, span_text
+from gpulease.planner.reasons import OVER_LIMIT, Reason
+from gpulease.quantities import span_text
 
 
 def allowance(state: State, user: str, groups: Sequence[str]) -> Limit:
@@ -72,9 +73,10 @@ def _longest(limit: Limit, what: str) -> float:
     return min(lease, limit.longest_reservation)
 
 
-def longest_lease(limit: Limit) -> float | None:
-    longest = _longest(limit, "lease")
-    return None if longest == inf else longest
+def longest(limit: Limit, what: str) -> float | None:
+    """How long a `lease` of a process, or a `reservation`, may last."""
+    seconds = _longest(limit, what)
+    return None if seconds == inf else seconds
 
 
 def time_limit(limit: Limit, given: float | None) -> float | None:

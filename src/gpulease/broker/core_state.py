@@ -321,7 +321,7 @@ class State:
 
     def write_lease(self, lease: Lease, claimed: bool = True, token: str | None = None) -> None:
         self.store.write("leases", lease.id, lease_document(lease, claimed, token, self.labels(lease.devices)))
-        self.durable = self.durable or lease.until is not None
+        self.durable = self.durable or lease.kind == "reservation" or lease.until is not None
 
     def claim(self, id: str) -> None:
         """Whoever the lease is for has been told of it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 
 from gpulease.broker import job_life, lease_life
-from gpulease.broker.allowances import allowance, longest_lease
+from gpulease.broker.allowances import allowance, longest
 from gpulease.broker.events import Checked, CheckRefused
 from gpulease.broker.instructions import Unlock
 from gpulease.broker.passing_by import blocked
@@ -99,11 +99,12 @@ def decide(turn: Turn) -> None:
 
 
 def _grant_request(turn: Turn, grant: Grant) -> None:
-    """A reservation ends with its time; a process's lease with the process, or at the longest that it may last."""
+    """A reservation ends with its time; a process's lease with the process; both at the longest that they may last."""
     pending = turn.state.pending[grant.id]
     owner, span = pending.owner, pending.waiting.request.duration
-    if owner.pid is not None:
-        span = longest_lease(allowance(turn.state, owner.user, owner.groups))
+    if owner.pid is not None or span is None:
+        what = "lease" if owner.pid is not None else "reservation"
+        span = longest(allowance(turn.state, owner.user, owner.groups), what)
     lease = lease_of(grant, pending.waiting, owner, turn.now, None if span is None else turn.now + span)
     lease_life.grant(turn, lease._replace(note=pending.note))
 

@@ -25,6 +25,13 @@ UNCLAIMED = 10.0  # seconds for a client to come back after the broker was start
 SAVE_USAGE = 10.0  # seconds between saves of who has used how much
 
 
+class Releaser(NamedTuple):
+    """Who gave a lease back: the shell or script, where a command did it."""
+
+    user: str
+    pid: int
+
+
 class LeaseStep(NamedTuple):
     """One event in the life of a request or a lease, with what its effects need to know."""
 
@@ -33,6 +40,7 @@ class LeaseStep(NamedTuple):
     lease: Lease | None = None
     trouble: GpuleaseError | None = None
     why: str = ""
+    releaser: Releaser | None = None
 
 
 def state_of(state: State, id: str) -> str:
@@ -73,9 +81,9 @@ def grant(turn: Turn, lease: Lease) -> None:
     advance(turn, "grant-to-claim" if to_claim else "grant", LeaseStep(lease.id, pending, lease))
 
 
-def end(turn: Turn, lease: Lease, why: str) -> None:
+def end(turn: Turn, lease: Lease, why: str, releaser: Releaser | None = None) -> None:
     """Give back. The devices are free once a check of them, taken later, finds nobody there."""
-    advance(turn, "end", LeaseStep(lease.id, lease=lease, why=why))
+    advance(turn, "end", LeaseStep(lease.id, lease=lease, why=why, releaser=releaser))
 
 
 def renew(turn: Turn, lease: Lease) -> None:
@@ -229,7 +237,13 @@ def _waited(step: LeaseStep) -> float:
 def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
     owner, labels = lease.owner, turn.state.labels(lease.devices)
     fields = {"id": lease.id, "kind": lease.kind, "user": owner.user, "pid": owner.pid, "devices": labels}
-    turn.state.record(turn.now, what, **fields, **more)
+    asked_by = {} if owner.asked_by is None else {"asked_by": owner.asked_by[0]}
+    turn.state.record(turn.now, what, **fields, **asked_by, note=lease.note, **more)
+
+
+def _record_ended(turn: Turn, step: LeaseStep) -> None:
+    by = {} if step.releaser is None else {"releaser": step.releaser.user, "releaser_pid": step.releaser.pid}
+    record(turn, "ended", _lease(step), since=_lease(step).since, why=step.why, **by)
 
 
 EFFECTS: dict[str, Callable[[Turn, LeaseStep], None]] = {
@@ -249,6 +263,6 @@ EFFECTS: dict[str, Callable[[Turn, LeaseStep], None]] = {
     "drop-lease": _drop_lease,
     "check-devices": _check_devices,
     "record-granted": lambda turn, step: record(turn, "granted", _lease(step), waited=_waited(step)),
-    "record-ended": lambda turn, step: record(turn, "ended", _lease(step), why=step.why),
+    "record-ended": _record_ended,
     "record-renewed": lambda turn, step: record(turn, "renewed", _lease(step), until=_lease(step).until),
 }

@@ -53,7 +53,9 @@ def read_pending(document: Document) -> Pending:
 
 
 def read_owner(document: Document) -> Owner:
-    return Owner(**_known(Owner, {**document, "groups": tuple(document.get("groups", ()))}))
+    groups, asked_by = document.get("groups", ()), document.get("asked_by")
+    fields = {**document, "groups": tuple(groups), "asked_by": asked_by and tuple(asked_by)}
+    return Owner(**_known(Owner, fields))
 
 
 def read_stored_request(document: Document) -> Request:

@@ -99,6 +99,7 @@ def lease_row(state: State, lease: Lease) -> Document:
         "labels": state.labels(lease.devices),
         "user": lease.owner.user,
         "pid": _pid(state, lease),
+        "asked_by": lease.owner.asked_by and lease.owner.asked_by[0],
         "since": lease.since,
         "until": lease.until,
         "memory": lease.memory,

@@ -21,7 +21,7 @@ from gpulease.errors import (
     UsageError,
 )
 from gpulease.messages import KINDS, Message, read_request
-from gpulease.model import Owner, Request, Waiting
+from gpulease.model import Owner, Waiting
 from gpulease.planner.reasons import NEVER, UNAVAILABLE
 from gpulease.selection import resolve
 
@@ -46,7 +46,7 @@ def acquire(turn: Turn, event: Received) -> None:
     check_request(limit, request)
     if message["kind"] == "reservation":
         check_reservation(limit, request.duration)
-    owner = _owner(turn, peer, message, request)
+    owner = _owner(turn, peer, message)
     wait = message.get("wait")
     waiting = Waiting(
         state.next_lease_id(), request, owner.user, owner.uid, state.since(turn.now), owner.groups, message["kind"]
@@ -97,14 +97,21 @@ def _check_limits(turn: Turn, peer: Peer) -> None:
         raise TooMuch(f"You have {MOST_WAITING} requests in the line, and more are not taken.")
 
 
-def _owner(turn: Turn, peer: Peer, message: Message, request: Request) -> Owner:
+def _owner(turn: Turn, peer: Peer, message: Message) -> Owner:
+    """A process; or the user, for a reservation, which ends by the clock or when it is released."""
     about = turn.state.about
     base = Owner(peer.uid, peer.user, about.host, about.boot_id, groups=peer.groups)
-    if message["kind"] == "reservation":
-        if request.duration is None:
-            raise UsageError("A reservation needs an end.", "Say how long, as --for 4h.")
+    if message["kind"] != "reservation":
+        pid, start_time = _process(turn, peer, message.get("owner"))
+        return base._replace(pid=pid, start_time=start_time)
+    try:
+        return base._replace(asked_by=_process(turn, peer, message.get("owner")))
+    except NotFound:  # it is needed for nothing but to be shown
         return base
-    named = message.get("owner")
+
+
+def _process(turn: Turn, peer: Peer, named: int | None) -> tuple[int, int | None]:
+    """Pid and start time of the process that a client named, or of the client."""
     pid = peer.pid if named is None else turn.world.outer_pid(peer.pid, named)
     if not pid:
         what = f"The broker does not see process {named or ''}: it is in a pid namespace of its own, as in a container."
@@ -114,7 +121,7 @@ def _owner(turn: Turn, peer: Peer, message: Message, request: Request) -> Owner:
         raise NotPermitted(f"Process {pid} belongs to another user.", "Name a process of your own.")
     if owned_by is None:
         raise NotFound(f"There is no process {pid}.", "Give the pid of a process that runs.")
-    return base._replace(pid=pid, start_time=start_time)
+    return pid, start_time
 
 
 def ask_why(turn: Turn, event: Received) -> None:

@@ -82,6 +82,14 @@ class Host:
         with _looking_at(pid):
             return identity.same_script(pid, other)
 
+    def asking_process(self, pid: int) -> int:
+        with _looking_at(pid):
+            return identity.asking_process(pid)
+
+    def is_gone(self, pid: int, start_time: int | None) -> bool:
+        with _looking_at(pid):
+            return identity.is_gone(pid, start_time)
+
     def groups_of(self, uid: int) -> tuple[str, ...]:
         if uid not in self._groups:
             self._groups[uid] = identity.group_names(uid)

@@ -39,6 +39,12 @@ class World(Protocol):
     def same_script(self, pid: int, other: int) -> bool:
         """Whether `other` is one of the processes above `pid`, or was started by the same shell or script."""
 
+    def asking_process(self, pid: int) -> int:
+        """The shell or script that runs the command `pid`."""
+
+    def is_gone(self, pid: int, start_time: int | None) -> bool:
+        """Whether that process has ended, for certain."""
+
     def groups_of(self, uid: int) -> tuple[str, ...]: ...
 
     def uid_of(self, name: str) -> int | None: ...

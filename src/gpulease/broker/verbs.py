@@ -8,6 +8,7 @@ from gpulease.broker import job_verbs, lease_life, reports, requesting, subscrib
 from gpulease.broker.allowances import allowance, check_renewal
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import Stop
+from gpulease.broker.lease_life import Releaser
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import FRESH, Turn
 from gpulease.broker.visibility import of_event, viewer
@@ -44,38 +45,69 @@ def _told_lately(turn: Turn) -> bool:
 
 
 def release(turn: Turn, event: Received) -> None:
-    leases = _named_leases(turn, event.peer, event.message.get("what") or [], bool(event.message.get("mine")))
+    message, peer = event.message, event.peer
+    whole, if_held = bool(message.get("all")), bool(message.get("if_held"))
+    if whole:
+        _only_managers(turn, peer)
+        leases = [lease for lease in turn.state.leases.values() if lease.kind != "job"]
+    else:
+        leases = _named_leases(turn, peer, message.get("what") or [], bool(message.get("mine")), if_held)
+    if message.get("gone"):
+        leases = [lease for lease in leases if _is_left_behind(turn, lease)]
     released = [_short(turn, lease) for lease in leases]
     for lease in leases:
-        lease_life.end(turn, lease, f"released by {event.peer.user}")
-    turn.reply(event.peer, released=released)
+        why = "released, since the process that asked is gone" if message.get("gone") else f"released by {peer.user}"
+        lease_life.end(turn, lease, why, _releaser(turn, peer, lease))
+    turn.reply(peer, released=released)
 
 
-def _named_leases(turn: Turn, peer: Peer, names: list[str], mine: bool) -> list[Lease]:
+def _releaser(turn: Turn, peer: Peer, lease: Lease) -> Releaser:
+    """A program that gives back its own is named itself; a command is gone in a moment, and its script is named."""
+    return Releaser(peer.user, peer.pid if peer.pid == lease.owner.pid else turn.world.asking_process(peer.pid))
+
+
+def _is_left_behind(turn: Turn, lease: Lease) -> bool:
+    """Whether it is a reservation of a process that is gone, for certain."""
+    asked_by = lease.owner.asked_by
+    if asked_by is None:
+        return False
+    return lease.owner.boot_id != turn.state.about.boot_id or turn.world.is_gone(*asked_by)
+
+
+def _named_leases(turn: Turn, peer: Peer, names: list[str], mine: bool, if_held: bool = False) -> list[Lease]:
     found: dict[str, Lease] = {}
     if mine:
         leases = turn.state.leases.items()
         found = {id: one for id, one in leases if one.owner.uid == peer.uid and one.kind != "job"}
-    elif not names:
+    elif not names and not if_held:
         raise UsageError("Nothing to release was named.", "Give a lease id, a device, or --mine.")
     for name in names:
-        for lease in _leases_called(turn, peer, name):
-            found[lease.id] = lease
+        on = _leases_on(turn, name)
+        try:
+            found |= {lease.id: lease for lease in _leases_called(turn, peer, name, on)}
+        except (NotFound, NotPermitted, UsageError):
+            if not if_held:
+                raise
     return list(found.values())
 
 
-def _leases_called(turn: Turn, peer: Peer, name: str) -> list[Lease]:
+def _leases_on(turn: Turn, name: str) -> list[Lease]:
+    """The lease of that id, or those of a device."""
     state = turn.state
     if name in state.leases:
-        leases = [state.leases[name]]
-    elif name[:1] == "L" and name[1:].isdecimal():
-        raise NotFound(f"There is no lease {name}.", "Run `gpulease status` to see the leases.")
-    else:
-        device = find(name, list(state.devices.values()))
-        leases = [lease for lease in state.leases.values() if device.uuid in lease.devices]
-        if not leases:
-            raise NotFound(f"Device {device.label} is not leased.", "Run `gpulease status` to see the leases.")
-    by_id = name in state.leases
+        return [state.leases[name]]
+    if name[:1] == "L" and name[1:].isdecimal():
+        return []
+    device = find(name, list(state.devices.values()))
+    return [lease for lease in state.leases.values() if device.uuid in lease.devices]
+
+
+def _leases_called(turn: Turn, peer: Peer, name: str, leases: list[Lease]) -> list[Lease]:
+    """Those that the client may end."""
+    by_id = name in turn.state.leases
+    if not leases:
+        what = f"There is no lease {name}." if name[:1] == "L" else f"Device {name} is not leased."
+        raise NotFound(what, "Run `gpulease status` to see the leases.")
     for lease in leases:
         if lease.kind == "job":
             raise UsageError(f"{name} belongs to job {lease.id[1:]}.", f"End it with `gpulease kill {lease.id[1:]}`.")

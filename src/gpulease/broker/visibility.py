@@ -37,7 +37,9 @@ def of_job(row: Document, seen_by: str | None) -> Document:
 
 def of_event(row: Document, seen_by: str | None) -> Document:
     """Why a job ended may quote its command; that it ended, and how, is said before the colon."""
-    why = row.get("why")
-    if seen_by in (None, row.get("user")) or row.get("kind") != "job" or why is None:
+    if seen_by in (None, row.get("user")) or "kind" not in row:
         return row
-    return {**row, "why": why.partition(":")[0] if why.startswith("job ") else None}
+    why = row.get("why")
+    if row["kind"] != "job" or why is None:
+        return {**row, "note": None}
+    return {**row, "note": None, "why": why.partition(":")[0] if why.startswith("job ") else None}

@@ -15,20 +15,22 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 Held for the shell or script that asked, and given back when that ends, or by
-`gpulease release`. With --for it is a reservation, which ends by the clock
-alone.
+`gpulease release`. With --for it is a reservation, which ends by the clock;
+with --until-released it ends when it is released, by any script of yours.
 
 examples:
   GPUID=$(gpulease get)                  in a script: an index
   read GPUID < <(gpulease get)           the same
   gpulease get -n 2 --for 4h --note demo a reservation for four hours
   eval "$(gpulease get --export)"        set CUDA_VISIBLE_DEVICES here
+  gpulease get --until-released          outlives this script, and a reboot
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_request(parser, "reserve for this long, whatever process lives or dies")
+    parser.add_argument("--until-released", action="store_true", help="hold for no process: until `gpulease release`")
     parser.add_argument("--owner", type=int, metavar="PID", help="hold for this process instead of the asking shell")
     parser.add_argument("--uuid", action="store_true", help="print UUIDs instead of indices")
     parser.add_argument("--export", action="store_true", help="print `export` lines for a shell to eval")
@@ -44,12 +46,10 @@ def run(arguments: Namespace) -> int:
         raise UsageError("The output is closed, so nobody would learn which GPUs these are.", "Leave out `>&-`.")
     _refuse_pairs(arguments)
     fields = acquire_fields(arguments, "get")
-    if arguments.owner is not None:
-        fields["owner"] = arguments.owner
-    elif arguments.duration is not None:
+    reserved = arguments.until_released or arguments.duration is not None
+    if reserved:
         fields["kind"] = "reservation"
-    else:
-        fields["owner"] = _asker()
+    fields["owner"] = _asker(reserved) if arguments.owner is None else arguments.owner
     granted, client = wait_for(fields, arguments.quiet)
     print(_text(arguments, granted), flush=True)
     take(client, granted)
@@ -59,19 +59,23 @@ def run(arguments: Namespace) -> int:
 def _refuse_pairs(arguments: Namespace) -> None:
     if arguments.owner is not None and arguments.duration is not None:
         raise UsageError("--owner and --for were both given.", "A lease ends with a process or by the clock.")
+    if arguments.until_released and arguments.duration is not None:
+        raise UsageError("--until-released and --for were both given.", "Leave one of the two out.")
     if arguments.export and arguments.json:
         raise UsageError("--export and --json were both given.", "Leave one of the two out.")
 
 
-def _asker() -> int:
+def _asker(reserved: bool) -> int | None:
+    """The process to hold for; of a reservation, the one that is shown to have made it."""
     from gpulease.identity import asking_process
 
     pid = asking_process(os.getpid(), read_scripts=True)
-    if pid <= 1:
+    if pid <= 1 and not reserved:
         raise UsageError(
-            "There is no shell or script to hold the GPUs for.", "Name a process with --owner, or reserve with --for."
+            "There is no shell or script to hold the GPUs for.",
+            "Name a process with --owner, or hold it --until-released.",
         )
-    return pid
+    return pid if pid > 1 else None
 
 
 def _text(arguments: Namespace, granted: Granted) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulease.cli.parsing import Any, clean
 from gpulease.cli.render import Terminal, fit, plain_table
-from gpulease.quantities import format_bytes
+from gpulease.quantities import format_bytes, span_text
 
 STATE_COLOURS = {
     "free": "green",
@@ -46,13 +46,16 @@ def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
 
 def _holders(device: dict[str, Any], document: dict[str, Any], terminal: Terminal) -> list[str]:
     leases = [lease for lease in document["leases"] if lease["id"] in device["leases"]]
-    return [terminal.paint(fit(_holder(lease), terminal.width, terminal).rstrip(), "blue") for lease in leases]
+    now = document["time"]
+    return [terminal.paint(fit(_holder(lease, now), terminal.width, terminal).rstrip(), "blue") for lease in leases]
 
 
-def _holder(lease: dict[str, Any]) -> str:
+def _holder(lease: dict[str, Any], now: float) -> str:
     who = f"{lease['user']}" + (f" (pid {lease['pid']})" if lease["pid"] else "")
     share = f", {format_bytes(lease['memory'])}" if lease["memory"] else ""
     end = f", until {clock(lease['until'])}" if lease["until"] else ""
+    if lease["kind"] == "reservation" and not lease["until"]:
+        end = f" ({span_text(now - lease['since'])}), until released"
     note = f": {lease['note']}" if lease["note"] else ""
     return f"      {lease['id']} {lease['kind']} by {who}{share}, since {clock(lease['since'])}{end}{note}"
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from gpulease.quantities import span_text
+
 Value = str | int | float | None | tuple[str, ...] | tuple[int, ...]
 
 BLOCKED = "blocked"
@@ -49,14 +51,6 @@ def size_text(amount: Value) -> str:
             return f"{number:.4g}{unit}"
         number /= 1024
     return f"{number:.4g}G"
-
-
-def span_text(seconds: float) -> str:
-    """A time to come, roughly."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{round(seconds / size)} {unit}"
-    return f"{max(0, round(seconds))} s"
 
 
 def wanted_text(fields: Mapping[str, Value]) -> str:

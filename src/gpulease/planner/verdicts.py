@@ -12,7 +12,8 @@ from gpulease.model import Request, Waiting
 from gpulease.planner.board import Board, Slot, refusal
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
 from gpulease.planner.limits import Ledger
-from gpulease.planner.reasons import Value, size_text, span_text
+from gpulease.planner.reasons import Value, size_text
+from gpulease.quantities import span_text
 
 FILTERS = {
     "name": "Its name does not match.",
