@@ -44,6 +44,7 @@ LAYERS = {
         "report",
         "request_fields",
         "selection",
+        "shell_text",
         "states",
         "visible",
     ),

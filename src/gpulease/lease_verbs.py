@@ -22,8 +22,11 @@ def release(
     """
     named = [one for one in what if not if_held or str(one).strip()]  # a variable that was never set holds nothing
     names = texts(named, "What is released") if named else []
-    if bool(names) + mine + all > 1:
-        raise UsageError("Leases were named in two ways: by name, `mine`, `all`.", "Leave one of them out.")
+    if names and (mine or all):
+        other = "mine" if mine else "all"
+        raise UsageError(f"Leases were named, and `{other}` was given too.", "Leave one of the two out.")
+    if mine and all:
+        raise UsageError("`mine` and `all` were both given.", "Leave one of the two out.")
     told: list[ShortLease] = ask("release", what=names, mine=mine, all=all, if_held=if_held, gone=gone)["released"]
     return told
 
