@@ -33,6 +33,7 @@ def select(
     order: str = "random",
     only_visible: bool = False,
     set_environment: bool = True,
+    visible_by: str | None = None,
 ) -> str:
     """Pick idle devices by rule, without a lease, and point CUDA_VISIBLE_DEVICES at them.
 
@@ -41,10 +42,11 @@ def select(
     A threshold of None is no threshold. Call it before anything initialises CUDA.
     """
     given = {**locals(), "gpus": count}  # the arguments, by their names
-    from gpulease.visible import variables
+    from gpulease.visible import variables, wanted
 
+    by = wanted(visible_by, os.environ, "visible_by")
     try:
-        chosen = select_devices(rules_of(given), only_visible=only_visible)
+        chosen, usual = select_devices(rules_of(given), only_visible=only_visible)
     except UsageError:
         raise
     except GpuleaseError as error:
@@ -53,7 +55,7 @@ def select(
             return ""
         raise
     if set_environment:
-        os.environ.update(variables(chosen))
+        os.environ.update(variables(chosen, by or usual))
     return ",".join(device.label for device in chosen)
 
 
@@ -94,7 +96,8 @@ def _broker_status() -> dict[str, Any] | None:
     return None  # the broker sees no device: let the probe say why
 
 
-def select_devices(rules: Rules, only_visible: bool = False) -> tuple[Device, ...]:
+def select_devices(rules: Rules, only_visible: bool = False) -> tuple[tuple[Device, ...], str | None]:
+    """The devices, and how the broker, if one runs, would name them to a program."""
     from random import Random
 
     from gpulease.selection import candidate, check, choose
@@ -109,14 +112,14 @@ def select_devices(rules: Rules, only_visible: bool = False) -> tuple[Device, ..
         devices = visible.visible_devices(value, devices)
     for device in devices:
         _debug("saw %s", candidate(device))
-    chosen = choose(devices, rules, Random(), _leased())
+    told = _broker_status() or {"devices": [], "broker": {}}
+    chosen = choose(devices, rules, Random(), _leased(told))
     _debug("selected %s", ", ".join(device.label for device in chosen))
-    return chosen
+    return chosen, told["broker"].get("visible")
 
 
-def _leased() -> dict[str, str]:
+def _leased(told: dict[str, Any]) -> dict[str, str]:
     """Devices that are somebody's, by UUID, even while nothing runs there."""
-    told = _broker_status() or {"devices": []}
     states = {row["uuid"]: row["state"] for row in told["devices"]}
     return {uuid: state for uuid, state in states.items() if state in ("leased", "shared", "draining", "excluded")}
 

@@ -9,6 +9,7 @@ from gpulease.errors import UsageError
 from gpulease.job_selection import ids
 from gpulease.quantities import matching
 from gpulease.request_fields import UNSET, as_argument, changed_fields, seconds
+from gpulease.visible import VARIABLE, wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ TEXTS = {"job_name": "name", "label": "label", "note": "note"}  # argument -> fi
 
 def job_fields(given: Mapping[str, Any], said: Said = as_argument) -> dict[str, Any]:
     """The options of new jobs in a message; what was not given is left out."""
-    named = variables(given.get("env") or {})
+    named = variables({**(given.get("env") or {}), **_visible(given, said)})
     options = {
         "cwd": folder(given.get("cwd")),
         "environment": {**without(own_environment(), given.get("no_env") or ()), **named},
@@ -37,6 +38,13 @@ def job_fields(given: Mapping[str, Any], said: Said = as_argument) -> dict[str, 
         **{field: given.get(name) for name, field in TEXTS.items()},
     }
     return {name: value for name, value in options.items() if value is not None and value != [] and value is not False}
+
+
+def _visible(given: Mapping[str, Any], said: Said) -> dict[str, str]:
+    """How the job's GPUs are named to it is in its environment, where it also comes from if nothing was said."""
+    asked = given.get("visible_by")
+    wanted(asked, os.environ, said("visible_by"))
+    return {} if asked is None else {VARIABLE: asked}
 
 
 def job_changes(given: Mapping[str, Any], said: Said, now: float) -> dict[str, Any]:

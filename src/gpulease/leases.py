@@ -12,7 +12,7 @@ from gpulease import client as wire_client
 from gpulease import thread_client
 from gpulease.errors import NotFound, UsageError
 from gpulease.request_fields import request_fields, seconds
-from gpulease.visible import NAMES, variables
+from gpulease.visible import NAMES, variables, wanted
 
 if TYPE_CHECKING:
     from gpulease.messages import Granted
@@ -35,11 +35,18 @@ class Held:
     A child made by fork neither holds nor releases it.
     """
 
-    def __init__(self, granted: Granted, placeholder: Placeholder | None, directory: str | None = None) -> None:
+    def __init__(
+        self,
+        granted: Granted,
+        placeholder: Placeholder | None,
+        directory: str | None = None,
+        visible_by: str | None = None,
+    ) -> None:
         self.id: str = granted["id"]
         self.devices = tuple(LeasedDevice(**device) for device in granted["devices"])
         self.memory: int | None = granted["memory"]
         self.until: float | None = granted["until"]
+        self._visible_by = visible_by or granted.get("visible")
         self._pid = os.getpid()
         self.directory = directory
         self._released = False
@@ -56,7 +63,7 @@ class Held:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that show a child process just these devices."""
-        return variables(self.devices)
+        return variables(self.devices, self._visible_by)
 
     def release(self) -> None:
         """Give back. A second time, or in a forked child, it does nothing; when it fails, it is still held."""
@@ -147,6 +154,7 @@ def acquire(
     wait: float | str | None = None,
     duration: float | str | None = None,
     note: str | None = None,
+    visible_by: str | None = None,
     placeholder: Placeholder | None = None,
     until_released: bool = False,
     kind: str = "acquire",
@@ -160,6 +168,7 @@ def acquire(
     given = dict(locals())  # the arguments, by their names
     if placeholder is not None and not callable(placeholder):
         raise UsageError(f"The placeholder is {placeholder!r}.", "Give a function of a device's number.")
+    visible_by = wanted(visible_by, os.environ, "visible_by")
     fields = {
         "request": request_fields(given),
         "kind": "reservation" if until_released else kind,
@@ -172,4 +181,4 @@ def acquire(
     if until_released:
         wire_client.take(connection, granted)
     thread_client.put_back(connection)
-    return Held(granted, placeholder, connection.place.state)
+    return Held(granted, placeholder, connection.place.state, visible_by)

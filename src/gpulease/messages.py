@@ -210,6 +210,7 @@ def error(trouble: GpuleaseError) -> Message:
 GrantedDevice = TypedDict("GrantedDevice", {"label": str, "uuid": str, "name": str, "vendor": str})
 Granted = TypedDict("Granted", {
     "id": str, "devices": list[GrantedDevice], "memory": int | None, "until": float | None,
+    "visible": NotRequired[str],  # how the broker would name the devices to a program: uuid or index
 })
 StillWaiting = TypedDict("StillWaiting", {"id": str, "place": int, "why": str})
 ShortLease = TypedDict("ShortLease", {"id": str, "devices": list[str], "user": str, "until": float | None})
@@ -250,7 +251,7 @@ ParameterRow = TypedDict("ParameterRow", {
 })
 About = TypedDict("About", {
     "pid": int, "kind": str, "user": str, "directory": str, "version": str, "uptime": float,
-    "config_trouble": str | None,
+    "config_trouble": str | None, "visible": str,
 })
 Stopped = TypedDict("Stopped", {"leases": int, "jobs": int, "ending": int, "line": int})
 

@@ -85,6 +85,7 @@ def submit(
     max_leases: int | None = None,
     priority: int = 5,
     duration: float | str | None = None,
+    visible_by: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     no_env: str | Iterable[str] = (),

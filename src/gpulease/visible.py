@@ -8,11 +8,11 @@ strtoul has it.
 
 from __future__ import annotations
 
-from gpulease.errors import BadVisibleDevices
+from gpulease.errors import BadVisibleDevices, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Protocol
 
     from gpulease.model import Device
@@ -29,21 +29,49 @@ if TYPE_CHECKING:
 
 
 NAMES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES")
+BY = ("uuid", "index")  # how a device is named to a program
+VARIABLE = "GPULEASE_VISIBLE"
 UNTOLD = ("unknown-", "MIG-unknown-", "AMD-")  # how a probe names a device whose UUID the driver does not tell
 
 
-def variables(devices: Iterable[Shown]) -> dict[str, str]:
-    """The variables that show a program just these devices: UUIDs, since an index means another card elsewhere."""
+def wanted(asked: str | None, environ: Mapping[str, str], said: str = "visible_by") -> str | None:
+    """How whoever asks wants devices named: by a parameter, else by the variable; None when nothing is said."""
+    for value, name in ((asked, said), (environ.get(VARIABLE) or None, VARIABLE)):
+        if value is not None and value not in BY:
+            raise UsageError(f"{name} is {str(value)[:40]!r}.", "Give uuid or index.")
+        if value is not None:
+            return value
+    return None
+
+
+def variables(devices: Iterable[Shown], by: str | None = None) -> dict[str, str]:
+    """The variables that show a program just these devices: UUIDs, since an index means another card elsewhere.
+
+    `by="index"` is for programs that take CUDA_VISIBLE_DEVICES for numbers; anything else is UUIDs.
+    """
     chosen = list(devices)
     amd = [device for device in chosen if device.vendor == "amd"]
     others = [device for device in chosen if device.vendor != "amd"]
     shown = {"ROCR_VISIBLE_DEVICES": _written(amd)} if amd else {}
     if others or not amd:
-        shown |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": _written(others)}
+        shown |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": _written(others, by)}
     return shown
 
 
-def _written(devices: list[Shown]) -> str:
+def narrowed(shown: str | None, labels: str, uuids: Sequence[str]) -> str:
+    """What shows a part of the devices that `shown` shows, in the same kind of names."""
+    numbers = (shown or "").replace(",", "").isdecimal() and labels.replace(",", "").isdecimal()
+    return labels if numbers else ",".join(uuids)
+
+
+def _written(devices: list[Shown], by: str | None = None) -> str:
+    """CUDA has no index for a MIG instance, and the two kinds of names cannot be mixed: with one, all are UUIDs."""
+    if by == "index" and not any(":" in device.label for device in devices):
+        return ",".join(device.label for device in devices)
+    return _by_uuid(devices)
+
+
+def _by_uuid(devices: list[Shown]) -> str:
     """Where one UUID is not told all are indices, for the two kinds cannot be mixed.
 
     CUDA has no index for a MIG instance, so it is told the GPU, once, and takes the first instance of it.

@@ -66,6 +66,8 @@ class State:
         # The devices as they were seen
         self.sample: Sample | None = None
         self.sampled_at = 0.0
+        self.asked_at = 0.0  # when the sample under way was asked for
+        self.sampled_from = 0.0  # the same of the last one that came: it is not older
         self.sampling = False  # a sample was asked for
         self.awaiting: tuple[Received, ...] = ()  # messages that cannot be answered without one
         self.resuming: tuple[Received, ...] = ()  # of clients whose lease a former broker granted
@@ -156,6 +158,7 @@ class State:
     def see(self, sample: Sample, now: float) -> None:
         self.set("sample", sample)
         self.set("sampled_at", now)
+        self.set("sampled_from", self.asked_at)
         self.set("trouble", None, planned=self.trouble is not None)
         if list(self.devices) != [device.uuid for device in sample.devices]:
             for uuid in list(self.devices):
@@ -457,7 +460,8 @@ class State:
     def describe(self, now: float) -> Document:
         about = self.about._asdict()
         shown = {name: about[name] for name in ("pid", "kind", "user", "directory", "version")}
-        return {**shown, "uptime": now - self.about.began, "config_trouble": self.config_trouble}
+        uptime = now - self.about.began
+        return {**shown, "uptime": uptime, "config_trouble": self.config_trouble, "visible": self.settings.visible}
 
 
 def size_of(environ: dict[str, str]) -> int:

@@ -114,20 +114,23 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
 def _launch(turn: Turn, before: Job, after: Job) -> None:
     if after.time_limit is not None:
         turn.alarm(after.time_limit, "time-limit", str(after.id))
-    turn.emit(Launch(after, place(turn, after), turn.state.environment(after), _given(turn.state, after)))
+    environment = turn.state.environment(after)
+    turn.emit(Launch(after, place(turn, after), environment, _given(turn.state, after, environment)))
     lease_life.look_again(turn)
 
 
-def _given(state: State, job: Job) -> dict[str, str]:
+def _given(state: State, job: Job, environment: dict[str, str]) -> dict[str, str]:
     """What every job gets in its environment."""
     lease = state.leases[job.planner_id]
     devices = [state.devices[uuid] for uuid in lease.devices if uuid in state.devices]
+    asked = environment.get(visible.VARIABLE)
+    by = asked if asked in visible.BY else state.settings.visible
     return {
         "GPULEASE_TOKEN": token(state, job),
         "GPULEASE_JOB": str(job.id),
         "GPULEASE_LEASE": lease.id,
         "GPULEASE_DEVICES": ",".join(job.devices),
-        **visible.variables(devices),
+        **visible.variables(devices, by),
     }
 
 

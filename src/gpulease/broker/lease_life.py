@@ -103,6 +103,7 @@ def granted(state: State, lease: Lease) -> Message:
         "memory": lease.memory,
         "since": lease.since,
         "until": lease.until,
+        "visible": state.settings.visible,
     }
 
 

@@ -22,9 +22,11 @@ from gpulease.errors import (
 )
 from gpulease.messages import KINDS, Message, read_request
 from gpulease.model import Owner, Waiting
+from gpulease.planner.device_states import DRAINING, LOST, OUTSIDE
 from gpulease.planner.reasons import NEVER, UNAVAILABLE
 from gpulease.selection import resolve
 
+PASSING = (OUTSIDE, DRAINING, LOST, "memory")  # what may have ended since the devices were seen
 MOST_WAITING = 2000  # requests of one user in the line
 
 # -------------------------------------------------------------------- asking
@@ -179,9 +181,23 @@ def answer(turn: Turn) -> None:
         return refuse_unwritten(turn, state.trouble or NotGranted("No GPU has been seen yet."))
     if current_plan(turn).grants and state.trouble is None and not _is_refused(turn):
         return None
-    for id in list(state.unwritten):
+    undecided = {id for id in state.unwritten if _needs_look(turn, id)}
+    for id in [id for id in state.unwritten if id not in undecided]:
         _answer(turn, id)
+    if undecided:
+        turn.take_sample()
     return None
+
+
+def _needs_look(turn: Turn, id: str) -> bool:
+    """Whether it does not wait, and would be refused for what was seen before it came and may have changed."""
+    state, deadline = turn.state, turn.state.pending[id].deadline
+    if deadline is None or deadline > turn.now or state.sampled_from >= deadline or state.trouble is not None:
+        return False
+    decided = current_plan(turn)
+    if any(grant.id == id for grant in decided.grants) or decided.reason(id).code in NEVER:
+        return False
+    return any(verdict.code in PASSING for verdict in decided.explain(id))
 
 
 def _is_refused(turn: Turn) -> bool:

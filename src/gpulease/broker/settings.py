@@ -12,6 +12,7 @@ from gpulease.broker.limit_texts import read_limits
 from gpulease.errors import NotFound, UsageError
 from gpulease.planner import Policy
 from gpulease.quantities import parse_bytes, parse_seconds
+from gpulease.visible import BY
 
 # Names of variables that jobs seldom need and whose values open more than one door. Keys of services that training jobs
 # talk to (WANDB_API_KEY, HF_TOKEN) are not among them.
@@ -38,6 +39,7 @@ class Settings(NamedTuple):
     keep_ended: int | None = 100_000
     keep_ended_for: float | None = 90 * 86400.0
     env_exclude: tuple[str, ...] = SECRETS
+    visible: str = "uuid"
 
 
 class Parameter(NamedTuple):
@@ -119,6 +121,10 @@ def _mode(text: str) -> str:
     return text
 
 
+def _visible(text: str) -> str:
+    return {name: name for name in BY}[text.lower()]
+
+
 def _patterns(text: str) -> tuple[str, ...]:
     return () if text == "none" else tuple(text.split())
 
@@ -167,6 +173,8 @@ PARAMETERS: dict[str, Parameter] = {
                             "1 to 1000000; 0 or none for all", False),
     "keep-ended-for": Parameter("keep_ended_for", _positive_or_none, "how long an ended job is kept",
                                 "a time above 0, or none", False),
+    "visible": Parameter("visible", _visible, "how CUDA_VISIBLE_DEVICES names GPUs to programs that do not say it",
+                         "uuid or index", False),
     "limits": Parameter("limits", read_limits,
                         "limits of users, groups, priorities: `user:*:gpus=4:jobs=1000 group:students:gpus=8`",
                         "user, group or priority, whose, and how much, as user:*:gpus=4; or none"),

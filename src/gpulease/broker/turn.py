@@ -147,6 +147,7 @@ class Turn:
     def take_sample(self) -> None:
         if not self.state.sampling:
             self.state.set("sampling", True)
+            self.state.set("asked_at", self.now)
             self.emit(TakeSample())
 
     def stale(self) -> bool:

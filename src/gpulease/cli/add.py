@@ -34,7 +34,15 @@ examples:
 """
 # Letters that mean nothing to a shell's quoting: such a line is split twenty times as fast.
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \t-_=+./,:;@%^~!?*()[]{}<>|&$#")
-OF_ALL = ("cwd", "retry", "time_limit", "after", "after_any", "hold")  # what no job of a sweep has of its own
+OF_ALL = (
+    "visible_by",
+    "cwd",
+    "retry",
+    "time_limit",
+    "after",
+    "after_any",
+    "hold",
+)  # what no job of a sweep has of its own
 SHORT = 30_000  # characters of a line whose words cannot be too long
 
 

@@ -86,5 +86,7 @@ def _text(arguments: Namespace, granted: Granted) -> str:
     if arguments.export:
         from gpulease.cli.waiting import environment_of
 
-        return "\n".join(f"export {name}={value}" for name, value in environment_of(granted).items())
+        return "\n".join(
+            f"export {name}={value}" for name, value in environment_of(granted, arguments.visible_by).items()
+        )
     return ",".join(device["uuid" if arguments.uuid else "label"] for device in granted["devices"])

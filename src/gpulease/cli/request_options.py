@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError
 from gpulease.request_fields import as_option, request_fields, seconds
+from gpulease.visible import wanted
 
 
 def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> None:
@@ -21,12 +24,20 @@ def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> No
         group.add_argument("--wait", metavar="TIME", help="wait at most so long, as 30m; then exit with 75")
         group.add_argument("--no-wait", action="store_true", help="do not wait at all: granted now, or exit with 75")
     group.add_argument("--for", dest="duration", metavar="TIME", help=for_help)
+    add_visible_by(group)
     group.add_argument("--note", metavar="TEXT", help="shown to others in `gpulease status`")
+
+
+def add_visible_by(parser: Any) -> None:
+    """Not `--visible`, which narrows what `status` and `select` look at."""
+    help = "how CUDA_VISIBLE_DEVICES names the GPUs: uuid or index"
+    parser.add_argument("--visible-by", choices=("uuid", "index"), metavar="KIND", help=help)
 
 
 def acquire_fields(arguments: Namespace, kind: str) -> dict[str, Any]:
     """The fields of an `acquire` message."""
     if arguments.wait is not None and arguments.no_wait:
         raise UsageError("--wait and --no-wait were both given.", "Leave one of the two out.")
+    wanted(arguments.visible_by, os.environ)  # what is wrong is said before a long wait
     wait = 0.0 if arguments.no_wait else None if arguments.wait is None else seconds(arguments.wait, "--wait")
     return {"request": request_fields(vars(arguments), as_option), "kind": kind, "wait": wait, "note": arguments.note}

@@ -34,4 +34,4 @@ def run(arguments: Namespace) -> int:
 
     check_command(arguments.command[0])
     granted, _ = wait_for(acquire_fields(arguments, "run"), arguments.quiet)
-    become(arguments.command, environment_of(granted))
+    become(arguments.command, environment_of(granted, arguments.visible_by))

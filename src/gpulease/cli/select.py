@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command, add_json, print_json
+from gpulease.cli.request_options import add_visible_by
 from gpulease.errors import GpuleaseError, UsageError
 from gpulease.model import Device
 from gpulease.selection import ORDERS
@@ -42,6 +44,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--processes", type=threshold, default=0, metavar="N", help="up to N processes (default 0)")
     parser.add_argument("--order", choices=ORDERS, default="random", help="which of the idle ones (default random)")
     parser.add_argument("--visible", action="store_true", help="only among those that CUDA_VISIBLE_DEVICES shows")
+    add_visible_by(parser)
     parser.add_argument("--uuid", action="store_true", help="print UUIDs instead of indices")
     parser.add_argument("--export", action="store_true", help="print `export` lines for a shell to eval")
     parser.add_argument("--silent", action="store_true", help="no message when it fails, only the exit code")
@@ -59,7 +62,7 @@ def run(arguments: Namespace) -> int:
     if arguments.debug:
         _log_to_stderr()
     try:
-        chosen = _choose(arguments)
+        chosen, shown = _choose(arguments)
     except UsageError:
         raise
     except GpuleaseError as error:
@@ -67,34 +70,35 @@ def run(arguments: Namespace) -> int:
             return error.exit_code
         raise
     if arguments.command:
-        return _become(arguments, chosen)
-    _print(arguments, chosen)
+        return _become(arguments, shown)
+    _print(arguments, chosen, shown)
     return 0
 
 
-def _choose(arguments: Namespace) -> tuple[Device, ...]:
+def _choose(arguments: Namespace) -> tuple[tuple[Device, ...], dict[str, str]]:
+    """The devices, and the variables that show just them."""
     from gpulease.api import rules_of, select_devices
+    from gpulease.visible import variables, wanted
 
-    return select_devices(rules_of(vars(arguments)), only_visible=arguments.visible)
+    by = wanted(arguments.visible_by, os.environ)
+    chosen, usual = select_devices(rules_of(vars(arguments)), only_visible=arguments.visible)
+    return chosen, variables(chosen, by or usual)
 
 
-def _become(arguments: Namespace, chosen: tuple[Device, ...]) -> int:
+def _become(arguments: Namespace, shown: dict[str, str]) -> int:
     if arguments.json or arguments.export:
         raise UsageError("--json and --export print, and a command was given too.", "Leave one of the two out.")
     from gpulease.execution import become
-    from gpulease.visible import variables
 
-    become(arguments.command, variables(chosen))
+    become(arguments.command, shown)
 
 
-def _print(arguments: Namespace, chosen: tuple[Device, ...]) -> None:
-    from gpulease.visible import variables
-
+def _print(arguments: Namespace, chosen: tuple[Device, ...], shown: dict[str, str]) -> None:
     if arguments.json:
         fields = ("index", "label", "uuid", "name")
         print_json({"devices": [{field: getattr(device, field) for field in fields} for device in chosen]})
     elif arguments.export:
-        for name, value in variables(chosen).items():
+        for name, value in shown.items():
             print(f"export {name}={value}")
     else:
         print(",".join(device.uuid if arguments.uuid else device.label for device in chosen))

@@ -25,6 +25,6 @@ def run(arguments: Namespace) -> int:
     from gpulease.execution import become
 
     granted, _ = wait_for(acquire_fields(arguments, "shell"))
-    changes = environment_of(granted)
+    changes = environment_of(granted, arguments.visible_by)
     print(f"Yours until you leave this shell (exit): GPU {changes['GPULEASE_DEVICES']}", file=sys.stderr)
     become([os.environ.get("SHELL") or "/bin/sh"], changes)

@@ -23,15 +23,17 @@ def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, Clie
             line.clear()
 
 
-def environment_of(granted: Granted) -> dict[str, str]:
+def environment_of(granted: Granted, visible_by: str | None) -> dict[str, str]:
     """The variables with which a command sees just its devices, and knows its lease."""
+    import os
     from types import SimpleNamespace
 
-    from gpulease.visible import variables
+    from gpulease.visible import variables, wanted
 
     devices = [SimpleNamespace(**device) for device in granted["devices"]]
     labels = ",".join(device.label for device in devices)
-    return {"GPULEASE_LEASE": granted["id"], "GPULEASE_DEVICES": labels, **variables(devices)}
+    by = wanted(visible_by, os.environ) or granted.get("visible")
+    return {"GPULEASE_LEASE": granted["id"], "GPULEASE_DEVICES": labels, **variables(devices, by)}
 
 
 class _Line:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Names = int | str | Iterable[int | str]
 Folder = str | os.PathLike[str]
-OF_THE_LEASE = ("mem", "name", "devices", "exclude", "min_memory", "priority", "note")  # of each worker
+OF_THE_LEASE = ("mem", "name", "devices", "exclude", "min_memory", "priority", "note", "visible_by")  # of each worker
 
 
 class Pool(Executor):
@@ -49,6 +49,7 @@ class Pool(Executor):
         min_memory: int | str | None = None,
         priority: int | None = None,
         note: str | None = None,
+        visible_by: str | None = None,
         engine: str = "local",
         address: str | None = None,
         max_workers: None = None,

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpulease import visible
 from gpulease.errors import NotEnoughDevices, UsageError
 from gpulease.pool import context
 from gpulease.pool.pickling import Packed, name_of, pack_whole
@@ -66,6 +67,7 @@ def make_plan(
         raise UsageError(f"max_items is {max_items!r}.", "Give 1 or more, or None for no limit.")
     elastic = gpus == ALL_IDLE
     workers = MOST_WORKERS if elastic else _workers(gpus, each)
+    visible.wanted(request.get("visible_by"), os.environ, "visible_by")
     wanted = {name: value for name, value in request.items() if value is not None}
     wanted.setdefault("priority", POLITE if elastic else 5)
     read_request({**wanted, "gpus": each})

@@ -23,6 +23,7 @@ from gpulease.pool.failures import short_of
 from gpulease.pool.frames import Receiver
 from gpulease.pool.pickling import from_body
 from gpulease.pool.session import Session
+from gpulease.visible import narrowed
 
 if TYPE_CHECKING:
     from gpulease.leases import Held
@@ -98,7 +99,7 @@ class WorkerLoop:
     def _take_lease(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         if setup["request"] is None:  # under a lease that somebody above it holds
             held, broker, gpus, uuids = None, None, setup["gpus"], setup["uuids"]
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
+            os.environ["CUDA_VISIBLE_DEVICES"] = narrowed(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus, uuids)
         else:
             lease = self._acquire(setup["request"])
             self._lease = lease
