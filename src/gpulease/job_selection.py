@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 STATES = ("waiting", "held", "running", "paused", "complete", "failed", "invalid", "killed", "lost")
 ENDED = STATES[4:]
+DONE = ("complete", "invalid")  # ends after which nobody wants to look at a job again
 ALONE = ("all", "last")
 EVERYBODY = "*"
 MANY = 100  # ids that are named one by one; of more, the broker need not say which of them is missing
@@ -39,8 +40,8 @@ def selection(
     if empty or (given and not words):  # an unset variable must not turn `some` into `all`
         what = empty[0] if empty else "id"
         raise UsageError(f"No job was named: the {what} is empty.", "It may be an unset variable.")
-    if state is not None and state not in STATES:
-        raise UsageError(f"The state is {state!r}.", f"Give one of {', '.join(STATES)}.")
+    if state is not None and not are_states(state):
+        raise UsageError(f"The state is {state!r}.", f"Give one of {', '.join(STATES)}, or several, as failed,killed.")
     if not words and label is None and state is None and user in (None, EVERYBODY) and not mine:
         if required:
             raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, a label or a state.")
@@ -52,6 +53,11 @@ def selection(
         ranges = [_range(word, len(words)) for word in words]
         select["ids"] = _merged(ranges) if len(ranges) > MANY else ranges
     return {name: value for name, value in select.items() if value is not None} or {"all": True}
+
+
+def are_states(text: str) -> bool:
+    """Whether it is a state, or several with commas between them."""
+    return set(text.split(",")) <= set(STATES)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

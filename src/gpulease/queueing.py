@@ -11,7 +11,7 @@ import time
 from gpulease import thread_client
 from gpulease.client import Client, again, refuse_stranger
 from gpulease.errors import BrokerUnavailable, NotFound, NotGranted, UsageError, WrongState
-from gpulease.job_selection import ENDED, named, selection
+from gpulease.job_selection import DONE, ENDED, named, selection
 from gpulease.quantities import matching
 from gpulease.request_fields import seconds
 from gpulease.subscription import Subscription
@@ -55,7 +55,10 @@ def retry(*jobs: Named, label: str | None = None, state: str | None = None, user
 
 
 def start(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
-    """Start waiting jobs now, if one runs the broker, but never on a device of another; else ahead of one's own."""
+    """Start waiting jobs now, if one runs the broker, but never on a device of another; else ahead of one's own.
+
+    Those that failed, were killed or lost are run again.
+    """
     return _act("start", jobs, label, state, user)
 
 
@@ -88,8 +91,15 @@ def _pause_or_resume(verb: str, select: Selection, queue: bool) -> Done:
     return done
 
 
-def clean(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
-    """Forget ended jobs, by default all, and the logs that the queue made for them."""
+def clean(
+    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, all: bool = False
+) -> Done:
+    """Forget ended jobs, and the logs that the queue made for them.
+
+    Failed, killed and lost ones are kept, unless they are named, or with `all`: somebody may want to look at them.
+    """
+    if state is None and not jobs and not all:
+        state = ",".join(DONE)
     select = selection(jobs, label, state, user, required=False)
     try:
         done: Done = ask("clean", select)

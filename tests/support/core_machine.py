@@ -105,7 +105,7 @@ class CoreMachine(RuleBasedStateMachine):
         elif verb == "kill":
             stored = {id: self.world.core.state.job(id) for id in told["ids"]}
             self.killed |= {id for id, job in stored.items() if job is not None and job.state == "killed"}
-        elif verb in ("retry", "rm"):
+        elif verb in ("retry", "rm", "start"):
             self.killed -= set(told["ids"])
         elif verb in ("pause", "resume") and "paused" in told:
             self.paused = told["paused"]

@@ -54,7 +54,8 @@ def test_ls_has_running_then_the_line_with_reasons_then_the_ended(queue: QueueSi
     ]
     assert "SIMULATED" in table
     assert "[exit code 2]" in table
-    assert max(map(len, queue.run("ls").stdout.splitlines())) <= 80
+    assert max(map(len, queue.run("ls", COLUMNS="80").stdout.splitlines())) <= 80
+    assert queue.job(late)["why_waiting"] in queue.run("ls").stdout  # in a pipe nothing is cut
     assert [job["id"] for job in queue.json("ls", "--state", "failed")["jobs"]] == [ended]
     explained = queue.run("explain", str(late))
     assert explained.returncode == 0
@@ -211,8 +212,11 @@ def test_retry_and_clean(queue: QueueSite) -> None:
     queue.end(failed)
     assert queue.run("clean", "--state", "complete").stdout == f"forgot {id}\n"
     assert not os.path.exists(log)
-    assert queue.run("clean").stdout == f"forgot {failed}\n"
-    assert queue.run("clean").stdout == "nothing to do\n"
+    kept = queue.run("clean")
+    assert kept.stdout == "nothing to do\n"
+    assert "gpulease: 1 that failed, were killed or lost: kept" in kept.stderr
+    assert queue.run("clean", "--all").stdout == f"forgot {failed}\n"
+    assert queue.run("clean", "--all").stdout == "nothing to do\n"
     assert queue.submit("true") == failed + 1
 
 

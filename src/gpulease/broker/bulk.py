@@ -64,7 +64,7 @@ def choice(turn: Turn, event: Received, states: tuple[str, ...] = (), look: bool
     if user == EVERYBODY and not everyone:
         raise NotPermitted("Only root may do that to the jobs of every user.", "Leave --all-users out.")
     uid = _whose(turn, event.peer, select, user, look or bool(ranges))
-    return Chosen(ranges, (state,) if state else states, uid, label, bool(select.get("last")), everyone)
+    return Chosen(ranges, tuple(state.split(",")) if state else states, uid, label, bool(select.get("last")), everyone)
 
 
 def _whose(turn: Turn, peer: Peer, select: Message, user: str | None, others: bool) -> int | None:

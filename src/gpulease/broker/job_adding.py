@@ -15,6 +15,7 @@ from gpulease.broker.state_values import Added, Coming, Parts
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError
 from gpulease.job import Job
+from gpulease.job_selection import ranges
 from gpulease.messages import Message
 from gpulease.model import Request
 
@@ -93,6 +94,8 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
         return turn.emit(GoOn(event._replace(progress=adding._replace(next=end))))
     state.adding.drop(peer)
     state.gather(peer, None)
+    added = ranges(range(batch.first, batch.last + 1))
+    state.record(turn.now, "added", id=f"J{batch.first}", kind="job", user=peer.user, why=f"job {added}")
     return turn.reply(peer, first=batch.first, last=batch.last, left_out=adding.left_out)
 
 

@@ -109,6 +109,7 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     )  # fmt: skip
     turn.state.hold(lease)
     turn.state.write_lease(lease)
+    lease_life.record(turn, "granted", lease, waited=max(0.0, turn.now - before.added))
 
 
 def _launch(turn: Turn, before: Job, after: Job) -> None:

@@ -27,6 +27,7 @@ MOST_LISTED = 1000  # of each kind, where no jobs were named
 MOST_BYTES = 4 << 20  # characters of commands in one answer
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
+STARTABLE = (*WAITING, "failed", "killed", "lost")
 INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "met")
 
 # ---------------------------------------------------------------------- many of them
@@ -233,18 +234,37 @@ def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
 
 
 def start(turn: Turn, event: Received) -> None:
-    """Now, if whoever runs the broker says so; else ahead of one's own other jobs, and of nobody else's."""
+    """Now, if whoever runs the broker says so; else ahead of one's own other jobs, and of nobody else's.
+
+    What failed, was killed or lost is run again, and its tries are counted on.
+    """
     if not turn.state.manages(event.peer.uid):
         return _start_first(turn, event)
-    return _each(turn, event, WAITING, lambda job: _let_start(turn, job, forced=True), ", so it cannot be started")
+
+    def start_all(fitting: list[Job]) -> None:
+        for job in _open_again(turn, fitting):
+            _let_start(turn, job, forced=True)
+
+    return _all(turn, event, _startable(event), start_all, ", so it cannot be started")
+
+
+def _startable(event: Received) -> tuple[str, ...]:
+    """Ended ones if they were named: who says `all` means those that wait."""
+    select = event.message.get("select") or {}
+    return STARTABLE if {"ids", "last", "state"} & set(select) else WAITING
+
+
+def _open_again(turn: Turn, fitting: list[Job]) -> list[Job]:
+    _check_numbers(turn, [job for job in fitting if job.over])
+    return [_again(turn, job, job.tries) if job.over else job for job in fitting]
 
 
 def _start_first(turn: Turn, event: Received) -> None:
     before = event.progress.done if isinstance(event.progress, Progress) else ()
     done = {f"J{id}" for part in before for id in part}
 
-    def start_all(fitting: list[Job]) -> None:
-        line = turn.state.line
+    def start_all(found: list[Job]) -> None:
+        fitting, line = _open_again(turn, found), turn.state.line
         first = line.first_of(event.peer.user, done | {job.planner_id for job in fitting})
         behind = [job for job in fitting if first is not None and _standing(job) > _standing(first)]
         places = [] if first is None else line.places_before(first, len(behind))
@@ -255,7 +275,7 @@ def _start_first(turn: Turn, event: Received) -> None:
             else:
                 _let_start(turn, job)
 
-    _all(turn, event, WAITING, start_all, ", so it cannot be started")
+    _all(turn, event, _startable(event), start_all, ", so it cannot be started")
 
 
 def _standing(one: Job | Waiting) -> tuple[int, float]:
@@ -277,19 +297,24 @@ def _let_start(
 
 def retry(turn: Turn, event: Received) -> None:
     def all_again(fitting: list[Job]) -> None:
-        for uid, one in {job.uid: job for job in fitting}.items():
-            check_numbers(turn, one, sum(job.uid == uid for job in fitting))
+        _check_numbers(turn, fitting)
         for job in fitting:
-            again(job)
-
-    def again(job: Job) -> None:
-        after = tuple(id for id in job.after if (other := turn.state.job(id)) is not None and not other.over)
-        job_life.advance(
-            turn, job, "retry", added=turn.state.since(turn.now), place=None, tries=0, peak_memory=None, after=after,
-            met=(), exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
-        )  # fmt: skip
+            _again(turn, job)
 
     _all(turn, event, jobs.ENDS, all_again, ", so it cannot be run again")
+
+
+def _check_numbers(turn: Turn, ended: list[Job]) -> None:
+    for uid, one in {job.uid: job for job in ended}.items():
+        check_numbers(turn, one, sum(job.uid == uid for job in ended))
+
+
+def _again(turn: Turn, job: Job, tries: int = 0) -> Job:
+    after = tuple(id for id in job.after if (other := turn.state.job(id)) is not None and not other.over)
+    return job_life.advance(
+        turn, job, "retry", added=turn.state.since(turn.now), place=None, tries=tries, peak_memory=None, after=after,
+        met=(), exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
+    )  # fmt: skip
 
 
 def edit(turn: Turn, event: Received) -> None:

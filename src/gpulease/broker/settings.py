@@ -71,7 +71,7 @@ def _whole(text: str) -> int:
 
 
 def _limit_or_none(text: str) -> int | None:
-    return None if text in ("none", "0", "") else _whole(text)
+    return None if text in ("none", "-1", "0", "") else _whole(text)
 
 
 def _positive(text: str) -> float:
@@ -145,7 +145,7 @@ PARAMETERS: dict[str, Parameter] = {
                                  "part of a GPU's memory that jobs with --mem leave free",
                                  "0 to 0.95, or as 20%", True, "SAFETY_KEEP_GPU_MEMORY"),
     "max-leases": Parameter("max_leases", _limit_or_none, "most jobs that share one GPU",
-                            "1 to 1000000; 0 or none for no limit", True, "MAX_RUNNING_TASKS"),
+                            "1 to 1000000; none, 0 or -1 for no limit", True, "MAX_RUNNING_TASKS"),
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
     "neighbours.safe-gpu": Parameter("safe_gpu", _mode, "whether safe-gpu's users are reckoned with",
                                      "auto (once its lock file is there), on, or off", False),
@@ -170,7 +170,7 @@ PARAMETERS: dict[str, Parameter] = {
     "log-limit": Parameter("log_limit", _size_or_none, "most bytes of a job's log; beyond it the oldest are cut",
                            "a size, or none", False),
     "keep-ended": Parameter("keep_ended", _limit_or_none, "most ended jobs of each user that are kept",
-                            "1 to 1000000; 0 or none for all", False),
+                            "1 to 1000000; none, 0 or -1 for all", False),
     "keep-ended-for": Parameter("keep_ended_for", _positive_or_none, "how long an ended job is kept",
                                 "a time above 0, or none", False),
     "visible": Parameter("visible", _visible, "how CUDA_VISIBLE_DEVICES names GPUs to programs that do not say it",

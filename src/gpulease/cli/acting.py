@@ -1,4 +1,4 @@
-"""`gpulease kill`, `rm`, `pause`, `resume`, `start`, `retry` and `clean`: do something to jobs, and say to which."""
+"""`gpulease kill`, `rm`, `pause`, `resume`, `start` and `retry`: do something to jobs, and say to which."""
 
 from __future__ import annotations
 
@@ -108,20 +108,10 @@ start = Act(
     """\
 By root and whoever runs the broker it starts now, past everybody in the line,
 but never on a GPU that somebody has. By others it goes ahead of their own jobs.
+One that failed, was killed or lost is run again; its runs are counted on.
 
 examples:
   gpulease start 12
 """,
 )
 retry = Act("retry", "queued again", "examples:\n  gpulease retry 12\n  gpulease retry --state failed\n")
-clean = Act(
-    "clean",
-    "forgot",
-    """\
-The log that the queue made for a job goes too; one of --log stays.
-
-examples:
-  gpulease clean                     all that ended
-  gpulease clean --state complete
-""",
-)

@@ -6,18 +6,25 @@ import sys
 
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError
-from gpulease.job_selection import EVERYBODY, STATES, ranges, selection
+from gpulease.job_selection import EVERYBODY, STATES, are_states, ranges, selection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpulease.messages import JobRow
 
 
+class States(tuple[str, ...]):
+    """The choices of --state: each of them, and several with commas between them."""
+
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and are_states(text)
+
+
 def add_choice(parser: ArgumentParser, more: str = "") -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help=f"job ids and ranges, as 3,5-9; `all`; `last`{more}")
     parser.add_argument("--label", action="once", help="jobs with this label")
-    states = f"jobs in this state: {', '.join(STATES[:-1])} or {STATES[-1]}"
-    parser.add_argument("--state", action="once", choices=STATES, metavar="STATE", help=states)
+    states = f"jobs in this state: {', '.join(STATES[:-1])} or {STATES[-1]}; several as failed,killed"
+    parser.add_argument("--state", action="once", choices=States(STATES), metavar="STATE", help=states)
     parser.add_argument("--user", action="once", metavar="NAME", help="jobs of this user; others' are root's to change")
 
 

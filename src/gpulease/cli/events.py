@@ -41,6 +41,16 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
+def line_of(event: EventRow) -> str:
+    """One line of a log."""
+    import time
+
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
+    what, id, gpus, user, _, why = _row(event)[1:]
+    on = f" on GPU {gpus}" if gpus else ""
+    return f"{stamp} {what} {id}{on} ({user}){f': {why}' if why else ''}".replace("  ", " ")
+
+
 def _row(event: EventRow) -> tuple[str, ...]:
     import time
 

@@ -1,4 +1,4 @@
-"""`gpulease log`: a job's output, also as it grows; `log broker` is the broker's own."""
+"""`gpulease log`: a job's output, also as it grows; `log main` is what the broker did, `log broker` its own log."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ examples:
   gpulease log 12 -f             until it ends
   gpulease log last --tail 20
   gpulease log --state failed --tail 5
-  gpulease log broker            the broker's own
+  gpulease log main --tail 20    what was added, started and ended
+  gpulease log broker            the broker's own messages
 """
 BROKER = ("broker", "main")
+MOST_EVENTS = 10_000
 BLOCK = 1 << 16
 MOST_SHOWN = 64 << 20  # bytes of --tail
 LOOK = 0.2  # seconds between looks at a file that grows
@@ -33,7 +35,7 @@ LOOK = 0.2  # seconds between looks at a file that grows
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_choice(parser, more="; `broker`")
+    add_choice(parser, more="; `main`; `broker`")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
 
@@ -55,10 +57,26 @@ def run(arguments: Namespace) -> int:
 
 
 def _show_broker(arguments: Namespace) -> int:
-    from gpulease.client import Client
-
     if len(arguments.ids) > 1 or arguments.label is not None or arguments.state is not None:
         raise UsageError("The broker's log was asked for together with those of jobs.", "Ask for one, then the other.")
+    return _show_events(arguments) if arguments.ids == ["main"] else _show_messages(arguments)
+
+
+def _show_events(arguments: Namespace) -> int:
+    from gpulease.cli.events import line_of
+    from gpulease.lease_verbs import events
+
+    if arguments.follow:
+        raise UsageError("`log main` cannot be followed.", "Follow a job, or the broker's messages: `log broker -f`.")
+    most = MOST_EVENTS if arguments.tail is None else min(arguments.tail, MOST_EVENTS)
+    for event in events(most=most) if most else ():
+        say(line_of(event))
+    return 0
+
+
+def _show_messages(arguments: Namespace) -> int:
+    from gpulease.client import Client
+
     client = Client()
     path = client.place.kept("broker.log")
     about = client.ask("ping")

@@ -25,6 +25,8 @@ class Terminal:
         self.colour = self.interactive and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self.unicode = "utf" in (getattr(stream, "encoding", None) or "").lower()
         self.width, self.height = _size(stream)
+        # What a program reads is whole; COLUMNS says that somebody looks.
+        self.cuts = self.interactive or bool(environ.get("COLUMNS"))
 
     def paint(self, text: str, style: str) -> str:
         return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if self.colour and style else text
@@ -72,10 +74,11 @@ def fit(text: str, width: int, terminal: Terminal, right: bool = False) -> str:
 
 
 def plain_table(rows: Sequence[Sequence[str]], terminal: Terminal, gap: int = 2) -> list[str]:
-    """Columns as wide as their content; the last one takes, and is cut to, what is left."""
+    """Columns as wide as their content; on a terminal the last one takes, and is cut to, what is left."""
     widths = [max(width_of(clean(row[column])) for row in rows) for column in range(len(rows[0]))]
-    last = max(8, terminal.width - sum(widths[:-1]) - gap * (len(widths) - 1))
-    widths[-1] = min(widths[-1], last)
+    if terminal.cuts:
+        last = max(8, terminal.width - sum(widths[:-1]) - gap * (len(widths) - 1))
+        widths[-1] = min(widths[-1], last)
     joined = (" " * gap).join
     return [
         joined(fit(cell, width, terminal) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

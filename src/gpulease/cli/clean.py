@@ -1,0 +1,62 @@
+"""`gpulease clean`: forget ended jobs."""
+
+from __future__ import annotations
+
+import sys
+
+from gpulease.cli.acting import say_done
+from gpulease.cli.choosing import add_choice, add_everybody, filters
+from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.errors import UsageError
+from gpulease.job_selection import DONE, ENDED, selection
+
+EXAMPLES = """\
+Without ids and states it forgets what is complete or invalid, and keeps what
+failed, was killed or lost. The log that the queue made for a job goes too; one
+of --log stays.
+
+examples:
+  gpulease clean
+  gpulease clean --all               all that ended
+  gpulease clean failed killed       these; also as --state failed,killed
+  gpulease clean 3,5-9
+"""
+GPULIMIT = {"CMD_ERROR": "invalid", "runtime_error": "failed", "kill": "killed"}
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_choice(parser, more="; or states that ended, with gpulimit's names too")
+    add_everybody(parser)
+    parser.add_argument("--all", "-a", action="store_true", help="all that ended, failed and killed ones too")
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.queueing import clean
+
+    ids, chosen = _without_states(arguments.ids, filters(arguments))
+    done = clean(*ids, **chosen, all=arguments.all)
+    say_done("forgot", done, "ids" in selection(ids, required=False))
+    if not ids and chosen["state"] is None and not arguments.all:
+        _say_what_is_kept(chosen["label"], chosen["user"])
+    return 0
+
+
+def _without_states(words: list[str], chosen: dict[str, str | None]) -> tuple[list[str], dict[str, str | None]]:
+    """Ids, and the filters with the states that were given as words."""
+    states = [GPULIMIT.get(word, word) for word in words if GPULIMIT.get(word, word) in ENDED]
+    if not states:
+        return words, chosen
+    if len(states) < len(words) or chosen["state"] is not None:
+        raise UsageError("States were given together with ids or --state.", "Give states, or ids with --state.")
+    return [], {**chosen, "state": ",".join(states)}
+
+
+def _say_what_is_kept(label: str | None, user: str | None) -> None:
+    from gpulease.queueing import ask
+
+    rest = ",".join(state for state in ENDED if state not in DONE)
+    kept = len(ask("ls", selection((), label, rest, user), ids=True)["ids"])
+    if kept:
+        what = f"gpulease: {kept} that failed, were killed or lost: kept"
+        print(f"{what}. `gpulease clean --all` forgets them too.", file=sys.stderr)
