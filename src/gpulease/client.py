@@ -160,6 +160,8 @@ def find(only: str | None = None) -> tuple[socket.socket, places.Place] | None:
             connected = _try(elsewhere)
         if connected is not None:
             return connected, place
+        if only is None and place.kind == "system":
+            _warn_if_spoiled(place)
         if only is None and places.in_charge(place):
             kind, whose = place.kind, places.owner(place.run)
             raise BrokerUnavailable(
@@ -168,6 +170,20 @@ def find(only: str | None = None) -> tuple[socket.socket, places.Place] | None:
                 "or set GPULEASE_DIR to have your own.",
             )
     return None
+
+
+_warned = False
+
+
+def _warn_if_spoiled(place: places.Place) -> None:
+    """Its users would otherwise be alone with brokers of their own, and not know it."""
+    global _warned
+    trouble = None if _warned else places.spoiled(place)
+    if trouble is not None:
+        _warned = True
+        print(
+            f"gpulease: {place.run}, the place of the broker for everybody, is passed by: {trouble}.", file=sys.stderr
+        )
 
 
 def _try(directory: str) -> socket.socket | None:

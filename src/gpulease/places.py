@@ -193,6 +193,11 @@ def distrust(directory: str, owners: set[int] | None = None) -> str | None:
     return None
 
 
+def spoiled(place: Place) -> str | None:
+    """Why clients pass a place by that is there; None when they do not."""
+    return distrust(place.run, {0} if place.kind == "system" else None) if os.path.lexists(place.run) else None
+
+
 def in_charge(place: Place) -> bool:
     """Whether a broker for everybody that does not run keeps others from granting.
 

@@ -214,6 +214,24 @@ def test_a_squatter_at_the_well_known_place_is_passed_by(island: Island, act: st
     system.kill()
 
 
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [("chmod 777 /run/gpulease", "others may write in it"), (f"chown {SECOND} /run/gpulease", "belongs to")],
+)
+def test_whoever_passes_the_systems_place_by_since_it_is_not_roots_alone_is_told_so(
+    island: Island, act: str, why: str
+) -> None:
+    """Each user got a broker of their own, and nobody knew."""
+    island.sh(f"mkdir -m 755 /run/gpulease; {act}")
+    done = island.run(FIRST, ["-c", ASK.format(start=True)])
+    assert done.stdout.startswith("own ")
+    assert done.stderr.count("is passed by") == 1
+    assert why in done.stderr
+    found = " ".join(island.run(FIRST, gpulease("doctor")).stdout.split())
+    assert why in found
+    assert "chown root /run/gpulease" in found
+
+
 def test_who_is_not_of_the_sockets_group_is_told_so(island: Island) -> None:
     """It was told that the broker is down."""
     config = island.site.folder / "config.toml"

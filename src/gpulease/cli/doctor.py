@@ -150,9 +150,11 @@ def _broker() -> Iterator[Finding]:
     from gpulease import client, places
 
     for place in places.candidates(os.environ):
-        trouble = places.distrust(place.run) if os.path.lexists(place.run) else None
+        trouble = places.spoiled(place)
         if trouble is not None:
-            step = "Commands pass it by. Have it removed, or set GPULEASE_DIR."
+            mended = f"As root: `chown root {place.run}; chmod 755 {place.run}`, and start the broker again."
+            step = mended if place.kind == "system" else "Have it removed, or set GPULEASE_DIR."
+            step = f"Commands pass it by. {step}"
             yield Finding("warning", "broker", f"the {place.kind} place {place.run} is not trusted: {trouble}", step)
     own = places.own(os.environ)
     try:
