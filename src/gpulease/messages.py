@@ -244,14 +244,15 @@ JobRow = TypedDict("JobRow", {
     "devices": list[str], "peak_memory": int | None, "pid": int | None, "why_waiting": str | None,
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
 })
-Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool})
+Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
+                                "state_trouble": str | None})
 ParameterRow = TypedDict("ParameterRow", {
     "name": str, "value": str, "default": bool, "from": str, "meaning": str, "gpulimit": str | None,
     "warnings": list[str],
 })
 About = TypedDict("About", {
     "pid": int, "kind": str, "user": str, "directory": str, "version": str, "uptime": float,
-    "config_trouble": str | None, "visible": str,
+    "config_trouble": str | None, "state_trouble": str | None, "visible": str,
 })
 Stopped = TypedDict("Stopped", {"leases": int, "jobs": int, "ending": int, "line": int})
 

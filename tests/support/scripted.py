@@ -53,12 +53,12 @@ class Disk(MemoryStore):
             raise StateError("The disk is full.")
         super().append(event)
 
-    def commit(self, durable: bool = False) -> None:
+    def commit(self, durable: bool = False) -> bool:
         if self.dirty and self.fail_commits:
             self.fail_commits -= 1
             raise StateError("The disk is full.")
         self.dirty = False
-        super().commit(durable)
+        return super().commit(durable)
 
     def rollback(self) -> None:
         self.dirty = False

@@ -43,11 +43,14 @@ def test_the_job_that_fills_the_disk_is_ended_and_removed(small: QueueSite) -> N
     limited = small.submit("sleep", "600", time_limit=2)
     pids = [small.until(id, "running")["pid"] for id in (filler, limited)]
     wait_until(lambda: refused(small))
+    for verb in ("ls", "status", "doctor"):
+        assert "could not be written" in " ".join(small.run(verb).stdout.split()), verb
     wait_until(lambda: not alive(pids[1]))  # its time limit
     assert small.run("kill", str(filler)).stdout == f"killed {filler}\n"
     wait_until(lambda: not alive(pids[0]))
     assert small.run("rm", str(filler)).returncode == 0
     wait_until(lambda: not refused(small))
+    assert small.json("status")["broker"]["state_trouble"] is None
     (job,) = small.end(limited)
     assert (job["state"], job["why"]) == ("killed", "its time limit of 2 s was over")
     wait_until(lambda: filler not in [job["id"] for job in small.jobs()])

@@ -232,6 +232,19 @@ def test_whoever_passes_the_systems_place_by_since_it_is_not_roots_alone_is_told
     assert "chown root /run/gpulease" in found
 
 
+def test_doctor_says_why_the_systems_broker_does_not_start(island: Island) -> None:
+    system = island.broker(0, "--system")
+    wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
+    system.kill()
+    wait_until(lambda: "is down" in island.found(FIRST))
+    config = island.site.folder / "config.toml"
+    config.write_text("# ours\ngrcae = 1\n")
+    found = island.run(FIRST, gpulease("doctor"), GPULEASE_CONFIG=str(config), COLUMNS="300").stdout
+    assert "is down" in found
+    assert "line 2: There is no parameter 'grcae'" in found
+    assert "journalctl -u gpulease" in found
+
+
 def test_who_is_not_of_the_sockets_group_is_told_so(island: Island) -> None:
     """It was told that the broker is down."""
     config = island.site.folder / "config.toml"

@@ -176,6 +176,7 @@ class Core:
     def _failed(self, event: Event, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Who asked is told. What happened in the world has happened, and is written when that is possible again."""
         begun = isinstance(event, Received) and event.progress is not None  # a long request, in an earlier turn
+        self._remember(trouble)
         if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)) and not begun:
             return
         told = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
@@ -189,6 +190,10 @@ class Core:
             yield Alarm(now + RETRY_DISK, "late")
         else:
             yield WriteLog(f"{event!r} could not be handled: {told.what}")
+
+    def _remember(self, trouble: Exception) -> None:
+        if isinstance(trouble, StateError):
+            self.state.unwritable = trouble.what
 
     def _without_disk(self, event: Event, now: float) -> Generator[Instruction, None, bool]:
         """Whether it was done in memory, to be written later."""
@@ -207,6 +212,7 @@ class Core:
 
     def _cannot_conclude(self, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""
+        self._remember(trouble)
         if not isinstance(trouble, StateError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
         else:

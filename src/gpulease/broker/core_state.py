@@ -50,6 +50,7 @@ class State:
         self.config, self.config_trouble = config, None  # parameters of the config file, and what is wrong with it
         self.changes = changes = Changes()
         self.durable = False  # whether what was written must also survive a power cut
+        self.unwritable: str | None = None  # why the last commit failed, until one succeeds
         # What plans are made of
         self.leases: Table[str, Lease] = Table(changes, True)
         self.devices: Table[str, Device] = Table(changes, True)
@@ -128,7 +129,8 @@ class State:
 
     def commit(self) -> None:
         self._read.clear()
-        self.store.commit(self.durable)
+        if self.store.commit(self.durable):
+            self.unwritable = None
         self.changes.keep()
         self.durable = False
 
@@ -460,8 +462,8 @@ class State:
     def describe(self, now: float) -> Document:
         about = self.about._asdict()
         shown = {name: about[name] for name in ("pid", "kind", "user", "directory", "version")}
-        uptime = now - self.about.began
-        return {**shown, "uptime": uptime, "config_trouble": self.config_trouble, "visible": self.settings.visible}
+        troubles = {"config_trouble": self.config_trouble, "state_trouble": self.unwritable}
+        return {**shown, "uptime": now - self.about.began, **troubles, "visible": self.settings.visible}
 
 
 def size_of(environ: dict[str, str]) -> int:

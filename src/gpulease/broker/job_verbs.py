@@ -136,6 +136,7 @@ def _counts(turn: Turn) -> Message:
         "counts": {state: n for state, n in turn.state.counts.items() if n},
         "paused": turn.state.settings.paused,
         "simulated": reports.simulated(turn.state),
+        "state_trouble": turn.state.unwritable,
     }
 
 

@@ -161,6 +161,7 @@ def _broker() -> Iterator[Finding]:
         found = client.find()
     except GpuleaseError as error:
         yield Finding("error", "broker", error.what, error.next_step)
+        yield from _why_down()
         return
     if found is None or found[1].kind == "own":
         yield from _state(own.state)
@@ -182,9 +183,42 @@ def _broker() -> Iterator[Finding]:
     for limits in client.Client(start=False).ask("set", name="limits")["parameters"]:
         for warning in limits.get("warnings", ()):
             yield Finding("warning", "limits", warning, "They count as soon as it is there; mend it if it is a slip.")
+    if about.get("state_trouble"):
+        step = "Until it can be written nothing is granted or queued. If the disk is full, make room."
+        yield Finding("error", "state", about["state_trouble"], step)
     if about.get("config_trouble"):
         step = "The broker keeps the values it had. Mend the file, and send the broker SIGHUP."
         yield Finding("error", "config", about["config_trouble"], step)
+
+
+def _why_down() -> Iterator[Finding]:
+    """What keeps the system's broker from starting, as far as any user can see it."""
+    from gpulease import places
+    from gpulease.broker.config import config_of
+    from gpulease.broker.service import LauncherConfig
+
+    system = places.of_kind("system", os.environ)
+    if not places.in_charge(system):
+        return
+    try:
+        config_of("system", os.environ).read()
+        LauncherConfig.read(os.environ)
+    except GpuleaseError as error:
+        yield Finding("error", "config", error.what, error.next_step)
+    if _is_full(system.state):
+        yield Finding("error", "state", f"the disk of {system.state} is full", "Make room; the broker needs a MiB.")
+    yield Finding("warning", "broker", "its own words are in its log", "As root: `journalctl -u gpulease`.")
+
+
+def _is_full(folder: str) -> bool:
+    room = os.statvfs(_existing(folder))
+    return room.f_bavail * room.f_frsize < ROOM
+
+
+def _existing(folder: str) -> str:
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def _state(folder: str) -> Iterator[Finding]:
@@ -202,13 +236,10 @@ def _unwritable(folder: str) -> str | None:
 
     if os.path.lexists(folder) and (trouble := distrust(folder, {os.geteuid()})):
         return f"{folder} cannot be used, since {trouble}"
-    there = folder
-    while not os.path.exists(there):
-        there = os.path.dirname(there)
+    there = _existing(folder)
     if not os.access(there, os.W_OK | os.X_OK):
         return f"{there} cannot be written to"
-    room = os.statvfs(there)
-    return f"the disk of {there} is full" if room.f_bavail * room.f_frsize < ROOM else None
+    return f"the disk of {there} is full" if _is_full(there) else None
 
 
 def _neighbours() -> Iterator[Finding]:

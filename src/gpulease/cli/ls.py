@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, clean, print_json
 from gpulease.job_selection import ENDED
 
 TYPE_CHECKING = False
@@ -78,6 +78,8 @@ def _lines(told: Listing, terminal: Terminal) -> list[str]:
     counts = ", ".join(f"{number} {state}" for state, number in sorted(told["counts"].items()))
     head = f"{mark}{counts or 'no jobs'}" + ("; the queue is paused" if told["paused"] else "")
     heads = _wrapped(head, terminal.width)
+    if told.get("state_trouble"):
+        heads += [terminal.paint(line, "red") for line in _wrapped(clean(str(told["state_trouble"])), terminal.width)]
     if not told["jobs"]:
         return heads
     rows = [("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND"), *(_row(job) for job in told["jobs"])]

@@ -85,6 +85,8 @@ def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
     broker = document["broker"]
     if broker is not None and broker["kind"] != "own":
         shown.append(terminal.paint(f"{broker['kind']} broker of {broker['user']}", "dim"))
+    if broker is not None and broker.get("state_trouble"):
+        shown.append(terminal.paint(clean(broker["state_trouble"]), "red"))
     if document.get("passed_by"):
         who = clean(", ".join(document["passed_by"]))
         shown.append(terminal.paint(f"kept safe-gpu's lock too long, and is not waited for now: {who}", "yellow"))

@@ -79,8 +79,8 @@ class Store(Protocol):
     def forget_events(self, before: float, kept: int, most: int) -> int:
         """Of the oldest `most`, remove what is older, or beyond the newest `kept`; how many there were."""
 
-    def commit(self, durable: bool = False) -> None:
-        """All that was written since the last commit. `durable`: it also survives a power cut.
+    def commit(self, durable: bool = False) -> bool:
+        """All that was written since the last commit; whether anything was. `durable`: it also survives a power cut.
 
         `commit` and everything that writes raise StateError; after `rollback` nothing has changed then.
         """

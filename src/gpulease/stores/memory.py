@@ -98,9 +98,11 @@ class MemoryStore:
         self._kept -= sum(number < self._kept for number in old)
         return len(old)
 
-    def commit(self, durable: bool = False) -> None:
+    def commit(self, durable: bool = False) -> bool:
+        written = bool(self._undo) or self._kept != len(self._events)
         self._undo.clear()
         self._kept = len(self._events)
+        return written
 
     def rollback(self) -> None:
         while self._undo:

@@ -192,9 +192,9 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._trouble("written", error) from None
 
-    def commit(self, durable: bool = False) -> None:
+    def commit(self, durable: bool = False) -> bool:
         if not self._open:
-            return
+            return False
         try:
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
@@ -202,6 +202,7 @@ class SqliteStore:
         self._open = False
         if durable:
             self._force()
+        return True
 
     def _force(self) -> None:
         """What NORMAL leaves out. An error ends the broker: nobody knows what is on disk, and the next one looks."""
