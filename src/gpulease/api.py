@@ -59,9 +59,17 @@ def select(
     return ",".join(device.label for device in chosen)
 
 
-def status(*, only_visible: bool = False) -> dict[str, Any]:
-    """What `gpulease status --json` prints. `only_visible` keeps what CUDA_VISIBLE_DEVICES shows, in its order."""
-    shown = _broker_status() or _probed_status()
+def status(*, only_visible: bool = False, fresh: bool = False) -> dict[str, Any]:
+    """What `gpulease status --json` prints. `only_visible` keeps what CUDA_VISIBLE_DEVICES shows, in its order.
+
+    `fresh` looks at the devices now; a broker tells what it saw within the last second.
+    """
+    told = _broker_status()
+    shown = told or _probed_status()
+    if told and fresh:
+        from gpulease.report import renewed
+
+        shown = renewed(told, _probed_status())
     if only_visible:
         from gpulease.model import Device
         from gpulease.visible import visible_devices

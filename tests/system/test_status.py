@@ -251,3 +251,19 @@ def test_neighbours_are_known(machine: Machine) -> None:
     machine.set("gpu.0.group=a", "gpu.1.group=a", "gpu.2.group=b", "gpu.3.group=b")
     groups = [device["group"] for device in machine.json("status")["devices"]]
     assert groups[0] == groups[1] != groups[2] == groups[3]
+
+
+def test_a_fresh_look_is_newer_than_the_brokers_and_keeps_what_only_the_broker_knows(machine: Machine) -> None:
+    lease = json.loads(machine.run("get", "--devices", "1", "--for", "1h", "--json").stdout)["id"]
+    for load in range(10, 20):  # the broker looks once a second: it cannot have seen all of these
+        machine.set(f"gpu.0.utilization={load}", f"gpu.1.utilization={load}")
+        asked = time.time()
+        shown = machine.json("status", "--fresh")
+        assert [device["utilization"] for device in shown["devices"][:2]] == [load, load]
+        assert shown["time"] >= asked
+    with machine.occupied("0"):
+        shown = machine.json("status", "--fresh")
+        assert [device["state"] for device in shown["devices"]] == ["outside", "leased", "free", "free"]
+    assert machine.json("status", "--fresh")["devices"][0]["state"] == "free"
+    assert (shown["devices"][1]["leases"], shown["leases"][0]["id"]) == ([lease], lease)
+    machine.run("stop")

@@ -39,6 +39,7 @@ def configure(parser: ArgumentParser) -> None:
         help="redraw in place at each change, and every SECONDS (default 2)",
     )
     parser.add_argument("--visible", action="store_true", help="only the devices that CUDA_VISIBLE_DEVICES shows")
+    parser.add_argument("--fresh", action="store_true", help="look at the devices now; a broker does so each second")
     of_state = f"in this state ({', '.join(STATES[1:])}), or all"
     parser.add_argument("--count", choices=STATES, metavar="STATE", help=f"only how many devices are {of_state}")
     parser.add_argument(
@@ -70,7 +71,7 @@ def _one_line(arguments: Namespace) -> int:
 def _document(arguments: Namespace) -> dict[str, Any]:
     from gpulease.api import status
 
-    shown = status(only_visible=arguments.visible)
+    shown = status(only_visible=arguments.visible, fresh=arguments.fresh)
     if arguments.visible and not shown["devices"]:
         from gpulease.visible import check
 

@@ -17,6 +17,9 @@ UNAVAILABLE = 69
 NOT_GRANTED = 75
 NOT_PERMITTED = 77
 
+NEXT_TRY = 0.1  # seconds
+NEXT_LOOK = 3.0  # seconds in which the broker sees what a fresh status shows; it looks each second
+
 Completed = NamedTuple("Completed", [("code", int), ("out", str), ("err", str)])
 
 
@@ -70,6 +73,24 @@ def release(*what: str) -> None:
 
 def status() -> Dict[str, Any]:
     return dict(ask("status"))
+
+
+def fresh_status() -> Dict[str, Any]:
+    """The status, with the devices as they are now and not as the broker last saw them."""
+    return dict(ask("status", "--fresh"))
+
+
+def devices_of_lease(document: Dict[str, Any], lease: Optional[str]) -> List[Dict[str, Any]]:
+    """The devices of a status that a lease of that id holds whole, in the lease's order."""
+    held = [row for row in document["leases"] if row["id"] == lease and row["memory"] is None]
+    by_uuid = {device["uuid"]: device for device in document["devices"]}
+    return [by_uuid[uuid] for row in held for uuid in row["devices"] if uuid in by_uuid]
+
+
+def computing(device: Dict[str, Any]) -> int:
+    """How many processes compute on a device; memory in use that none explains counts as one."""
+    seen = sum(not process["graphics"] for process in device["processes"] or ())
+    return seen or int(device["state"] == "outside")
 
 
 def exec_gpulease(*words: str) -> None:

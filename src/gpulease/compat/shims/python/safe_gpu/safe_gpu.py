@@ -14,8 +14,6 @@ from typing import Any, Callable, Dict, List, Optional
 import gpulease_shim
 
 LOCK_FILENAME = "/tmp/safe_gpu/gpu-lock-magic-RaNdOM-This_Name-NEED_BE-THE_SAME-Across_Users"
-NEXT_TRY = 0.1  # seconds
-NEXT_LOOK = 3.0  # seconds for the broker to look at the devices again, which it does each second
 NOTE = "safe_gpu"
 
 gpu_owner = None  # type: Optional[GPUOwner]
@@ -169,7 +167,7 @@ def release_gpus() -> None:
 
 def get_free_gpus() -> List[str]:
     """The indices of GPUs that nobody uses or holds. Another process may take them at any moment."""
-    return [device["label"] for device in _status()["devices"] if device["state"] == "free"]
+    return [device["label"] for device in _status(fresh=True)["devices"] if device["state"] == "free"]
 
 
 def is_single_gpu_display_mode() -> bool:
@@ -177,9 +175,9 @@ def is_single_gpu_display_mode() -> bool:
     return len(devices) == 1 and devices[0]["display_active"] is True
 
 
-def _status() -> Dict[str, Any]:
+def _status(fresh: bool = False) -> Dict[str, Any]:
     try:
-        return gpulease_shim.status()
+        return gpulease_shim.fresh_status() if fresh else gpulease_shim.status()
     except gpulease_shim.GpuleaseFailed as trouble:
         raise _as_safe_gpus(trouble)
 
@@ -191,18 +189,28 @@ def _as_safe_gpus(trouble: gpulease_shim.GpuleaseFailed) -> Exception:
 def _take(nb_gpus: int) -> Optional[Dict[str, Any]]:
     """A lease, or None if not enough are free.
 
-    A refusal counts if nobody holds the lock, in which case nothing is granted, and the devices were looked at since.
+    Nothing is granted while somebody who uses safe-gpu itself chooses; and the broker may still have to see that a GPU
+    is free which was used a moment ago. Both are waited for.
     """
-    asked = time.time()
-    while True:
+    until = time.time() + gpulease_shim.NEXT_LOOK
+    granted = _of_this_job(nb_gpus) or _ask(nb_gpus)
+    while granted is None:
+        behind = time.time() < until and len(get_free_gpus()) >= nb_gpus
+        if not behind and not _lock_is_held():
+            return None
+        time.sleep(gpulease_shim.NEXT_TRY)
         granted = _ask(nb_gpus)
-        if granted is not None:
-            return granted
-        if not _lock_is_held():
-            seen = _status()["time"]
-            if seen >= asked or time.time() > asked + NEXT_LOOK:
-                return _ask(nb_gpus)
-        time.sleep(NEXT_TRY)
+    return granted
+
+
+def _of_this_job(nb_gpus: int) -> Optional[Dict[str, Any]]:
+    """GPUs of the lease in which this program runs, as a job or under `gpulease run`: it needs no second one."""
+    lease = os.environ.get("GPULEASE_LEASE")
+    if not lease:
+        return None
+    held = gpulease_shim.devices_of_lease(gpulease_shim.fresh_status(), lease)
+    unused = [device for device in held if not gpulease_shim.computing(device)]
+    return {"devices": unused[:nb_gpus]} if len(unused) >= nb_gpus else None
 
 
 def _ask(nb_gpus: int) -> Optional[Dict[str, Any]]:
