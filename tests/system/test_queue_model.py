@@ -167,6 +167,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def kill_the_broker(self) -> None:
+        """Once what runs has begun; what has not would go back into the line, which other tests hold."""
+        wait_until(lambda: all(job["pid"] for job in self.site.jobs() if job["state"] in ("running", "paused")))
         self.site.restart()
 
     @invariant()

@@ -56,3 +56,15 @@ def test_a_run_that_failed_comes_back_as_any_other() -> None:
     world.turn()
     assert "J1" in world.core.state.line
     assert not world.core.state.line.forced
+
+
+def test_what_was_paused_is_held() -> None:
+    world = started_in_a_paused_queue()
+    world.say(world.connect(uid=0), "pause", select={"ids": [[1, 1]]})
+    world.turn()
+    world.restart()
+    world.find()
+    world.turn()
+    job = world.core.state.job(1)
+    assert job is not None
+    assert job.state == "held"

@@ -134,11 +134,11 @@ def found(turn: Turn, event: Found) -> None:
 
 
 def _not_begun(turn: Turn, job: Job) -> None:
-    """It was on disk as running, and nothing of it was started: it has the place in the line that it had before."""
+    """Nothing of it was started: it has its place in the line again, or is held if it was paused."""
     if job.ending is not None:
         return _finish(turn, job, "killed", job.ending)
     before = job._replace(tries=job.tries - 1)
-    return _finish(turn, before, "retry-after-failure", "it had not begun", forced=job.forced, place=job.place)
+    return _finish(turn, before, "put-back", "it had not begun", forced=job.forced, place=job.place)
 
 
 # -------------------------------------------------------------------- ending a run
