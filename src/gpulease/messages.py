@@ -239,7 +239,8 @@ Changed = TypedDict("Changed", {
 JobRow = TypedDict("JobRow", {
     "id": int, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
     "state": str, "name": str | None, "label": str | None, "note": str | None, "log": str, "retry": int,
-    "time_limit": float | None, "after": list[int], "after_any": bool, "tries": int, "started": float | None,
+    "time_limit": float | None, "after": list[int], "after_any": bool, "tries": int, "runs": int,
+    "started": float | None,
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "pid": int | None, "why_waiting": str | None,
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from support.queue_site import QueueSite, fresh_queue, state_of  # noqa: F401  # pytest finds the fixture here
@@ -269,6 +270,27 @@ def test_log_follows_until_the_end_through_a_new_broker(queue: QueueSite) -> Non
     go(queue)
     out, trouble = process.communicate(timeout=40)
     assert (out, trouble, process.returncode) == ("two\n", "", 0)
+
+
+def test_log_does_not_show_what_a_job_of_an_earlier_queue_wrote(queue: QueueSite) -> None:
+    """Ids begin anew when the state is lost, and logs are named by them."""
+    first = queue.submit("true", hold=True)
+    path = Path(queue.job(first)["log"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("of an earlier queue\n")
+    assert "earlier" not in queue.run("show", str(first)).stdout
+    told = queue.run("log", str(first))
+    assert (told.stdout, "has written nothing yet" in told.stderr) == ("", True)
+    follower = queue.start("log", "-f", str(first))
+    queue.act("resume", first)
+    queue.end(first)
+    assert follower.communicate(timeout=30)[0] == ""
+    assert queue.run("log", str(first)).stdout == ""
+    killed = queue.submit("true", hold=True)
+    path.with_name(f"{killed}.log").write_text("of an earlier queue\n")
+    queue.act("kill", killed)
+    assert queue.run("log", str(killed)).returncode == 1
+    assert "earlier" not in queue.run("log", f"{first},{killed}").stdout
 
 
 def test_log_has_tails_several_jobs_and_the_brokers_own(queue: QueueSite) -> None:

@@ -69,6 +69,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     fields = jobs.document(job)
     for name in INNER:
         fields.pop(name)
+    fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
     waits = job.state == "waiting" and job.planner_id in turn.state.line
     fields["why_waiting"] = requesting.why(turn, job.planner_id) if waits else None
     return of_job(fields, viewer(turn.state.settings, peer))

@@ -26,6 +26,6 @@ def run(arguments: Namespace) -> int:
         say(f"  command  {command_text(job['command'])}")
         say(f"  folder   {job['cwd']}")
         say(f"  PATH     {(job.get('environment') or {}).get('PATH', '')}")
-        for line in tail(job["log"], 5, job["uid"]):
+        for line in tail(job["log"], 5, job["uid"]) if job["runs"] else ():
             say(f"  output   {line}")
     return 0

@@ -103,6 +103,8 @@ def _show_all(found: list[JobRow], lines: int | None) -> int:
     without, shown = [], 0
     for job in found:
         try:
+            if not job["runs"]:
+                raise FileNotFoundError
             with open_log(job["log"], job["uid"]):
                 print(f"==> job {job['id']} <==", flush=True)
             _print(job["log"], lines, job["uid"])
@@ -119,6 +121,8 @@ def _show_all(found: list[JobRow], lines: int | None) -> int:
 def _show(path: str, arguments: Namespace, job: JobRow | None) -> None:
     position, uid = 0, None if job is None else job["uid"]
     try:
+        if job is not None and not job["runs"]:
+            raise FileNotFoundError  # what is there is of a queue that was here before
         position = _print(path, arguments.tail, uid)
     except FileNotFoundError:
         if job is None or job["state"] in ENDED:
@@ -156,18 +160,29 @@ def _copy(path: str, position: int, uid: int | None) -> int:
 def _follow(path: str, position: int, job: JobRow | None) -> None:
     """As it grows, until the job is over; the broker tells when that is, or the one that comes after it."""
     if job is None:
-        return _grow(path, position, None, _pause)
+        return _grow(path, position, None, _pause, None)
     from gpulease.subscription import Subscription
 
     with Subscription("jobs", select=one_job(job["id"])) as told:
-        return _grow(path, position, job["uid"], lambda: bool(told.receive(LOOK)) and not told.open)
+        before = None if job["runs"] else _seen(path)
+        return _grow(path, position, job["uid"], lambda: bool(told.receive(LOOK)) and not told.open, before)
 
 
-def _grow(path: str, position: int, uid: int | None, over: Callable[[], bool]) -> None:
+def _seen(path: str) -> tuple[int, ...] | None:
+    try:
+        there = os.stat(path)
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns
+
+
+def _grow(path: str, position: int, uid: int | None, over: Callable[[], bool], before: tuple[int, ...] | None) -> None:
+    """`before`: a file of that name that is not the job's, until it becomes another."""
     ended = False
     while True:
         try:
-            position = _copy(path, position, uid)
+            if before is None or _seen(path) != before:
+                before, position = None, _copy(path, position, uid)
         except FileNotFoundError:
             pass  # not yet, or not any more
         if ended:

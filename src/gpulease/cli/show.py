@@ -28,7 +28,7 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import show
 
     told = show(*arguments.ids, **filters(arguments), environment=arguments.env)
-    rows = [{**job, "output": tail(job["log"], LINES, job["uid"])} for job in told]
+    rows = [{**job, "output": tail(job["log"], LINES, job["uid"]) if job["runs"] else []} for job in told]
     if arguments.json:
         print_json({"jobs": rows}, 2)
         return say_missing(told, arguments.ids)
