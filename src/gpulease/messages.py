@@ -209,7 +209,7 @@ def error(trouble: GpuleaseError) -> Message:
 # fmt: off
 GrantedDevice = TypedDict("GrantedDevice", {"label": str, "uuid": str, "name": str, "vendor": str})
 Granted = TypedDict("Granted", {
-    "id": str, "devices": list[GrantedDevice], "memory": int | None, "until": float | None,
+    "id": str, "devices": list[GrantedDevice], "memory": int | None, "since": float, "until": float | None,
     "visible": NotRequired[str],  # how the broker would name the devices to a program: uuid or index
 })
 StillWaiting = TypedDict("StillWaiting", {"id": str, "place": int, "why": str})

@@ -90,6 +90,18 @@ def test_the_longest_lease_bounds_what_is_declared_and_ends_the_others(queue: Qu
     holder.kill()
 
 
+def test_whoever_is_cut_by_the_longest_lease_is_told_at_the_grant_and_in_events(queue: QueueSite) -> None:
+    limit(queue, "user:*:longest-lease=2m")
+    told = "gpulease: this lease ends after 2m00s, by the limit `longest-lease`.\n"
+    assert queue.run("run", "--", "true").stderr == told
+    assert queue.run("run", "-q", "--", "true").stderr == ""
+    assert queue.run("get", "--for", "1m").stderr == ""
+    limit(queue, "user:*:longest-lease=0.1s")
+    holder = queue.holder()
+    wait_until(lambda: any("longest-lease" in (event.get("why") or "") for event in queue.json("events")["events"]))
+    holder.kill()
+
+
 def test_a_job_without_a_time_limit_gets_the_default(queue: QueueSite) -> None:
     limit(queue, "user:*:time-limit=4h user:@root:time-limit=5h")
     assert queue.job(queue.submit("true", hold=True))["time_limit"] == 5 * 3600

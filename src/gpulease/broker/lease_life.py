@@ -242,6 +242,11 @@ def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
     turn.state.record(turn.now, what, **fields, **asked_by, note=lease.note, **more)
 
 
+def _record_granted(turn: Turn, step: LeaseStep) -> None:
+    lease = _lease(step)
+    record(turn, "granted", lease, waited=_waited(step), **({} if lease.until is None else {"until": lease.until}))
+
+
 def _record_ended(turn: Turn, step: LeaseStep) -> None:
     by = {} if step.releaser is None else {"releaser": step.releaser.user, "releaser_pid": step.releaser.pid}
     record(turn, "ended", _lease(step), since=_lease(step).since, why=step.why, **by)
@@ -263,7 +268,7 @@ EFFECTS: dict[str, Callable[[Turn, LeaseStep], None]] = {
     "charge-usage": _charge_usage,
     "drop-lease": _drop_lease,
     "check-devices": _check_devices,
-    "record-granted": lambda turn, step: record(turn, "granted", _lease(step), waited=_waited(step)),
+    "record-granted": _record_granted,
     "record-ended": _record_ended,
     "record-renewed": lambda turn, step: record(turn, "renewed", _lease(step), until=_lease(step).until),
 }

@@ -301,4 +301,5 @@ def unclaimed(turn: Turn, id: str) -> None:
 def time_over(turn: Turn, id: str) -> None:
     lease = turn.state.leases.get(id)
     if lease is not None and lease.until is not None and lease.until <= turn.now:
-        lease_life.end(turn, lease, "its time was over")
+        limited = lease.owner.pid is not None  # else it was asked for
+        lease_life.end(turn, lease, "the longest-lease of its user was over" if limited else "its time was over")

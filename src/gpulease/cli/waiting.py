@@ -17,10 +17,20 @@ def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, Clie
     """What was granted. Shows nothing when it is granted at once."""
     line = None if quiet else _Line()
     try:
-        return acquire(fields, None if line is None else line.show)
+        granted, client = acquire(fields, None if line is None else line.show)
     finally:
         if line is not None:
             line.clear()
+    if not quiet and granted["until"] is not None and fields["kind"] != "reservation":
+        _tell_end(granted["until"] - granted["since"])
+    return granted, client
+
+
+def _tell_end(seconds: float) -> None:
+    """Nobody asked for it, so nobody would expect it."""
+    from gpulease.cli.ls import span
+
+    print(f"gpulease: this lease ends after {span(seconds)}, by the limit `longest-lease`.", file=sys.stderr)
 
 
 def environment_of(granted: Granted, visible_by: str | None) -> dict[str, str]:
