@@ -68,6 +68,9 @@ def test_gpulease_is_found_as_filled_in_by_the_variable_and_on_the_path(machine:
     unfilled = "import gpulease_shim; gpulease_shim.COMMAND = []; print(gpulease_shim.command())"
     assert shims.run(sys.executable, "-c", unfilled).stdout == "['gpulease']\n"
     assert shims.run(sys.executable, "-c", unfilled, GPULEASE="x 'y z'").stdout == "['x', 'y z']\n"
+    nowhere = "import gpulease_shim; gpulease_shim.COMMAND = []; gpulease_shim.status()"
+    done = shims.run(sys.executable, "-c", nowhere, GPULEASE="/nowhere")
+    assert "There is no command /nowhere. Run `gpulease shims` again" in done.stderr
 
 
 def test_a_failure_has_the_code_and_both_sentences(machine: Machine, tmp_path: Path) -> None:

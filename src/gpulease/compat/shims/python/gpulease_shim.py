@@ -41,7 +41,11 @@ def command() -> List[str]:
 def run(*words: str, stdin: Optional[int] = subprocess.DEVNULL, quiet: bool = True) -> Completed:
     """One command, to its end; `quiet`: what it says on stderr is returned instead of shown."""
     stderr = subprocess.PIPE if quiet else None
-    done = subprocess.run(command() + list(words), stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+    try:
+        done = subprocess.run(command() + list(words), stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+    except FileNotFoundError as missing:
+        step = "Run `gpulease shims` again, or set GPULEASE to the command."
+        raise GpuleaseFailed(UNAVAILABLE, "There is no command {}.".format(missing.filename), step)
     return Completed(done.returncode, _text(done.stdout), _text(done.stderr))
 
 

@@ -187,17 +187,9 @@ def _as_safe_gpus(trouble: gpulease_shim.GpuleaseFailed) -> Exception:
 
 
 def _take(nb_gpus: int) -> Optional[Dict[str, Any]]:
-    """A lease, or None if not enough are free.
-
-    Nothing is granted while somebody who uses safe-gpu itself chooses; and the broker may still have to see that a GPU
-    is free which was used a moment ago. Both are waited for.
-    """
-    until = time.time() + gpulease_shim.NEXT_LOOK
+    """A lease, or None if not enough are free; nothing is granted while somebody who uses safe-gpu itself chooses."""
     granted = _of_this_job(nb_gpus) or _ask(nb_gpus)
-    while granted is None:
-        behind = time.time() < until and len(get_free_gpus()) >= nb_gpus
-        if not behind and not _lock_is_held():
-            return None
+    while granted is None and _lock_is_held():
         time.sleep(gpulease_shim.NEXT_TRY)
         granted = _ask(nb_gpus)
     return granted
