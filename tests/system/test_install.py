@@ -109,7 +109,10 @@ def test_a_unit_that_was_edited_by_hand_is_left_and_named(edit: str, root: Path)
     for verb in ("install", "uninstall"):
         done = again(root, "--dry-run", verb=verb)
         assert (done.returncode, f"left       {unit}" in done.stdout) == (0, True)
-    assert f"left       {unit}" in again(root).stdout
+    told = again(root).stdout
+    assert f"left       {unit}" in told
+    assert "With --force it is not, and is kept as .bak." in told
+    assert ".new" not in told
     assert tree(root) == before
     assert again(root, "--force").returncode == 0
     assert is_sealed(unit.read_text())
@@ -129,6 +132,8 @@ def test_an_edited_config_is_never_overwritten_and_the_new_one_is_beside_it(forc
     (root / CONFIG).write_text(edited)
     done = again(root, *force)
     assert f"made       {root}/{CONFIG}.new" in done.stdout
+    assert "The new version is beside them, as .new." in done.stdout
+    assert ".bak" not in done.stdout
     assert (root / CONFIG).read_text() == edited
     assert is_sealed((root / f"{CONFIG}.new").read_text())
     assert "Nothing was changed." in again(root, *force).stdout

@@ -8,12 +8,14 @@ from gpulease.cli.parsing import Namespace, print_json
 from gpulease.installation.changes import Change, Target
 
 DONE = {"make": "made", "replace": "replaced", "mode": "corrected", "remove": "removed"}
+BESIDE = "Settings that were edited by hand stay, also with --force. The new version is beside them, as .new."
 EDITED = "What was edited by hand is left as it is. With --force it is not, and is kept as .bak."
 SUPERVISORS = """\
 There is no systemd here. Have whatever supervises services run, as root:
   {command}
 For example, one of:
-  runit   printf '#!/bin/sh\\nexec {command} 2>&1\\n' > /etc/sv/gpulease/run && chmod +x /etc/sv/gpulease/run
+  runit   mkdir -p /etc/sv/gpulease && \
+printf '#!/bin/sh\\nexec {command} 2>&1\\n' > /etc/sv/gpulease/run && chmod +x /etc/sv/gpulease/run
   OpenRC  printf '#!/sbin/openrc-run\\nsupervisor=supervise-daemon\\ncommand={python}\\ncommand_args="{rest}"\\n' \
 > /etc/init.d/gpulease && chmod +x /etc/init.d/gpulease
   cron    echo '@reboot root {command}' > /etc/cron.d/gpulease"""
@@ -53,10 +55,14 @@ def show(arguments: Namespace, target: Target, changes: list[Change], account: s
     done += [(change.action, target.path(change.file)) for change in changes if change.action in DONE]
     for action, what in done:
         print(f"would {action:<8} {what}" if arguments.dry_run else f"{DONE[action]:<10} {what}")
-    edited = [target.path(change.file) for change in changes if change.action == "edited"]
-    for path in edited:
-        print(f"left       {path}")
-    if edited:
+    edited = [change.file for change in changes if change.action == "edited"]
+    for file in edited:
+        print(f"left       {target.path(file)}")
+    fresh = {change.file.path for change in changes if change.action != "remove"}
+    beside = [file for file in edited if f"{file.path}.new" in fresh]
+    if beside:
+        print(BESIDE)
+    if len(edited) > len(beside):
         print(EDITED)
     if not done:
         print("Nothing is to be changed." if arguments.dry_run else "Nothing was changed.")
