@@ -17,7 +17,10 @@ from gpulease.installation.changes import Change, File, Target, sealed
 SHIMS = Path(__file__).parent / "shims"
 PLACE = "COMMAND = []"  # in gpulease_shim.py
 SHARED = "gpulease_"  # how the names of modules begin that several shims use
-NEEDS = {"gpu-acquisitor": {"safe_gpu"}}
+NEEDS = {
+    "gpu-acquisitor": {"safe_gpu"},
+    **{key: {"gpulimit"} for key in ("gpulimitc", "gpulimit_server", "gpulimit-server")},
+}
 
 
 def names() -> list[str]:
