@@ -104,3 +104,30 @@ def test_a_gpu_that_was_left_a_moment_ago_is_found(machines: CompatMachines) -> 
 def test_without_pytorch_the_lease_holds_and_a_placeholder_that_was_asked_for_fails(machines: CompatMachines) -> None:
     printed, said = machines.make(Call("none", program=NO_TORCH), sys.executable)
     assert printed.stdout == "[None]\n3\n", said
+
+
+def test_a_display_that_only_nvidia_smi_tells_of_counts(machines: CompatMachines) -> None:
+    call = Call("display", gpus=1)
+    site = machines.site(call)
+    programs = site.folder / "programs"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text("#!/bin/sh\necho 'Attached GPUs : 1'\necho '  Display Mode   : Enabled'\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    environ = machines.environ(site, sys.executable)
+    environ["PATH"] = f"{programs}:{environ['PATH']}"
+    code = "from safe_gpu import safe_gpu; print(safe_gpu.GPUOwner(1, lambda device_no: None).devices_taken)"
+    with site.occupied("0"):
+        printed, said = site.popen([sys.executable, "-c", code], env=environ).communicate(timeout=60)
+    assert printed == "[0]\n", said
+
+
+def test_the_import_from_gpulease_itself(machines: CompatMachines) -> None:
+    code = """
+from gpulease.compat import safe_gpu
+safe_gpu.claim_gpus(2, lambda device_no: device_no)
+print(len(safe_gpu.gpu_owner.devices_taken), safe_gpu.gpu_owner.placeholders)
+safe_gpu.release_gpus()
+print(len(safe_gpu.get_free_gpus()))
+"""
+    printed, said = machines.make(Call("compat", program=code), sys.executable)
+    assert printed.stdout == "2 [0, 1]\n4\n", said

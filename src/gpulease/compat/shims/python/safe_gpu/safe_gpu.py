@@ -8,6 +8,7 @@ import errno
 import fcntl
 import logging
 import os
+import subprocess
 import time
 from typing import Any, Callable, Dict, List, Optional
 
@@ -30,7 +31,7 @@ class PytorchPlaceholder:
     def __call__(self, device_no: int) -> Any:
         import torch
 
-        return torch.zeros((1,), device="cuda:{}".format(device_no))
+        return torch.zeros(1, device="cuda:{}".format(device_no))
 
     def release(self, placeholder: Any) -> None:
         self.logger.info("Did nothing, PyTorch doesn't expose interface for releasing GPUs")
@@ -172,7 +173,17 @@ def get_free_gpus() -> List[str]:
 
 def is_single_gpu_display_mode() -> bool:
     devices = _status()["devices"]
-    return len(devices) == 1 and devices[0]["display_active"] is True
+    return len(devices) == 1 and (devices[0]["display_active"] is True or _display_mode() == "Enabled")
+
+
+def _display_mode() -> str:
+    """As nvidia-smi tells it: of a GPU with a display that is not drawn on now."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-q"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = [line for line in done.stdout.decode("utf-8", "replace").splitlines() if "Display Mode" in line]
+    return lines[0].split()[-1] if lines else ""
 
 
 def _status(fresh: bool = False) -> Dict[str, Any]:
