@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 
@@ -46,6 +47,7 @@ for line in __import__("sys").stdin:
 CLAIM = "from safe_gpu import safe_gpu; print(len(safe_gpu.GPUOwner({}).devices_taken))"
 NO_TORCH = """
 import re
+import shlex
 import sys
 sys.modules["torch"] = None
 from safe_gpu import safe_gpu
@@ -131,3 +133,47 @@ print(len(safe_gpu.get_free_gpus()))
 """
     printed, said = machines.make(Call("compat", program=code), sys.executable)
     assert printed.stdout == "2 [0, 1]\n4\n", said
+
+
+# Holds the lock as safe-gpu does while it chooses, until the drop-in has asked for the third time.
+BESIDE = """
+import fcntl, os, subprocess, sys, time
+from safe_gpu.safe_gpu import LOCK_FILENAME
+folder, code = sys.argv[1:]
+lock = open(LOCK_FILENAME, "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+claim = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, text=True)
+asked, until = "", time.monotonic() + 60
+while asked.count("get") < 3 and claim.poll() is None and time.monotonic() < until:
+    time.sleep(0.02)
+    asked = open(folder + "/asked").read() if os.path.exists(folder + "/asked") else ""
+print(claim.poll(), flush=True)
+fcntl.lockf(lock, fcntl.LOCK_UN)
+print(claim.communicate()[0], end="")
+subprocess.run([*__import__("gpulease_shim").COMMAND, "stop"], stdout=subprocess.DEVNULL)
+"""
+NOTING = """
+import sys
+import gpulease_shim
+gpulease_shim.COMMAND = ["/bin/sh", sys.argv[1] + "/gpulease"]
+from safe_gpu import safe_gpu
+print(len(safe_gpu.GPUOwner(2, lambda device_no: None).devices_taken))
+"""
+
+
+def test_while_somebody_chooses_with_safe_gpu_itself_it_waits(machines: CompatMachines) -> None:
+    """The lock is one of the whole machine, so this is done where its folder is another one."""
+    call = Call("beside", gpus=2)
+    site = machines.site(call)
+    folders = [site.folder / name for name in ("lock", "asked")]
+    for folder in folders:
+        folder.mkdir()
+    noting = f'echo "$1" >> {folders[1]}/asked; exec {shlex.join(site.words())} "$@"'
+    (folders[1] / "gpulease").write_text(noting)
+    mount = f'mkdir -p -m 777 /tmp/safe_gpu; mount --bind {folders[0]} /tmp/safe_gpu || exit 99; exec "$@"'
+    words = ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-c", BESIDE, str(folders[1]), NOTING]
+    process = site.popen(words, env=machines.environ(site, sys.executable))
+    printed, said = process.communicate(timeout=100)
+    if process.returncode in (1, 99) and not printed:
+        pytest.skip(f"mounting is not permitted here: {said}")
+    assert printed == "None\n2\n", said

@@ -12,6 +12,16 @@ def place(device_no: int) -> str:
     """Use the device that this process calls `device_no`; its index in the machine."""
     index = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[device_no]
     taken.add(index)
+    _write()
+    return index
+
+
+def leave(index: str) -> None:
+    taken.discard(index)
+    _write()
+
+
+def _write() -> None:
     with open("/proc/self/stat") as file:
         start_time = file.read().rpartition(")")[2].split()[19]
     folder = os.path.join(os.environ["GPULEASE_SIMULATION"], "processes")
@@ -19,11 +29,5 @@ def place(device_no: int) -> str:
     with open(path + ".part", "w") as file:
         file.writelines("gpu.{}.memory=1048576\n".format(number) for number in sorted(taken))
     os.rename(path + ".part", path)
-    return index
-
-
-def leave() -> None:
-    taken.clear()
-    with open("/proc/self/stat") as file:
-        start_time = file.read().rpartition(")")[2].split()[19]
-    os.unlink(os.path.join(os.environ["GPULEASE_SIMULATION"], "processes", "{}.{}".format(os.getpid(), start_time)))
+    if not taken:
+        os.unlink(path)

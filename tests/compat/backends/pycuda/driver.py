@@ -25,7 +25,7 @@ class Context:
 
     def detach(self) -> None:
         print("detached {}".format(self.index))
-        leave()
+        leave(self.index)
 
 
 class Device:

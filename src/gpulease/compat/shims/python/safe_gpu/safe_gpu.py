@@ -136,10 +136,12 @@ class GPUOwner:
             return None
 
     def release_gpus(self) -> None:
-        for device, placeholder in zip(self.devices_taken, self.placeholders):
-            self.logger.info("Releasing placeholder on CUDA device: {}".format(device))
-            getattr(self.placeholder_fn, "release", lambda _: None)(placeholder)
-        self._give_back()
+        try:
+            for device, placeholder in zip(self.devices_taken, self.placeholders):
+                self.logger.info("Releasing placeholder on CUDA device: {}".format(device))
+                getattr(self.placeholder_fn, "release", lambda _: None)(placeholder)
+        finally:
+            self._give_back()
 
     def _give_back(self) -> None:
         lease, self._lease = self._lease, None
