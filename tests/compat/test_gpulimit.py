@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.drop_ins import DropIns, old_python
+from support.gpulimit_in_process import Completed, InProcess, tables, tasks
 from support.machine import Machine
 from support.waiting import wait_until
 
-from gpulease import thread_client
-from gpulease.cli.main import main as gpulease
-from gpulease.compat.loading import become
 from gpulease.compat.writing import SHIMS
-
-become("gpulimit", "gpulimit/__init__.py")
-
-import gpulease_shim  # noqa: E402
-from gpulease_shim import Completed  # noqa: E402
-from gpulimit import gpulimit_client, tables, tasks  # noqa: E402
-from gpulimit.tasks import Task  # noqa: E402
 
 CALLS: list[dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "recorded" / "gpulimit.toml").read_text(encoding="utf-8")
@@ -69,46 +58,20 @@ def is_in_state(run: Run, id: str, status: str) -> bool:
     return re.search(rf"status: +{status}\b", run(["gpulimit", "show", id]).out) is not None
 
 
-def captured(act: Callable[[], int]) -> Completed:
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            code = act()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out.flush()
-        err.flush()
-    texts = [stream.buffer.getvalue().decode() for stream in (out, err)]
-    return Completed(code, *texts)
-
-
 @pytest.fixture(name="in_process")
-def everything_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """The drop-in and the gpulease commands that it runs, without a new interpreter for each; the broker is real."""
-    machine = Machine(tmp_path, 2)
-    for name, value in machine.environ.items():
-        monkeypatch.setenv(name, value)
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-
-    def run(*words: str, stdin: int | None = None, quiet: bool = True) -> Completed:
-        return captured(lambda: gpulease(list(words)))
-
-    monkeypatch.setattr(gpulease_shim, "run", run)
-    yield lambda words: captured(lambda: gpulimit_client.main(words[1:]))
-    thread_client.forget()
-    machine.run("kill", "all")
-    machine.run("stop")
+def drop_in_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
+    machine = InProcess(tmp_path, 2, monkeypatch)
+    yield machine
+    machine.close()
 
 
 def test_the_table_has_as_many_calls_as_were_asked_for() -> None:
     assert sum("differs" not in call for call in CALLS) >= WANTED
 
 
-def test_every_call_prints_what_gpulimit_printed(in_process: Run) -> None:
+def test_every_call_prints_what_gpulimit_printed(in_process: InProcess) -> None:
     calls = [call for call in CALLS if call["words"][0] != "gpulimit_server"]
-    wrong = play(calls, in_process, Path.cwd())
+    wrong = play(calls, lambda words: in_process.gpulimit(*words[1:]), in_process.folder)
     assert wrong == [], f"{len(wrong)} of {len(calls)}:\n" + "\n".join(wrong)
 
 
@@ -204,8 +167,8 @@ def test_a_second_server_takes_over_and_stopping_the_broker_ends_it(drop_ins: Dr
     second.communicate()
 
 
-def task(id: int, status: str, priority: int = 5) -> Task:
-    return Task(id, 0, status, None, 0, None, priority, "", "/", ["true"], None)
+def task(id: int, status: str, priority: int = 5) -> tasks.Task:
+    return tasks.Task(id, 0, status, None, 0, None, priority, "", "/", ["true"], None)
 
 
 def test_a_list_is_in_the_order_of_arrival_but_for_what_was_moved() -> None:
