@@ -200,7 +200,7 @@ def asking_process(pid: int, read_scripts: bool = False) -> int:
 
     A subshell is a fork without an exec, so it has its parent's `start_stack` and `arg_start`; a shell started
     inside a shell has its own. A shell only asks when its text has no other command (see `shell_text`).
-    Files are read with `read_scripts` alone: the broker must not open what a stranger names.
+    Files are looked at with `read_scripts` alone: the broker must not open what a stranger names.
     """
     child, asker = pid, parent_of(pid) or 1
     while asker > 1:
@@ -249,12 +249,23 @@ def same_script(pid: int, other: int) -> bool:
 
 def _only_asks(pid: int, child: int, read_scripts: bool) -> bool:
     """Whether it is a shell that runs `child` and nothing else, as other programs start commands."""
-    from gpulease.shell_text import only_runs, told
+    from gpulease.shell_text import only_command, told
 
     text, script = told(_words(pid))
     if text is None and script is not None and read_scripts:
         text = _script(pid, script)
-    return text is not None and only_runs(text, _words(child))
+    command = None if text is None else only_command(text)
+    if command is None:
+        return False
+    name = command.rpartition("/")[2]
+    # Else it may be a function, of which nobody knows what else it does; a command may have become another by `exec`.
+    return name in {word.rpartition("/")[2] for word in _words(child)[:4]} or (read_scripts and _is_file(command))
+
+
+def _is_file(command: str) -> bool:
+    """Whether a command is found by the PATH, or is the path of a file."""
+    folders = [""] if "/" in command else os.environ.get("PATH", "").split(":")
+    return any(os.access(os.path.join(folder, command), os.X_OK) for folder in folders)
 
 
 def _words(pid: int) -> list[str]:

@@ -1,7 +1,7 @@
 """PURE: whether a shell has nothing to do but to run one command: it ends with that, and whoever asked is above it.
 
-The rule: its last command is the one that it was seen to run, followed by nothing but a pipe into filters; before it
-stand only commands that prepare (`PREPARE`); and it does not read the output itself, by `$(…)` or the like.
+The rule: its last command is followed by nothing but a pipe into filters; before it stand only commands that prepare
+(`PREPARE`); and it does not read the output itself, by `$(…)` or the like.
 Quotes are not read: what looks like another command counts as one, and the shell then asks for itself.
 """
 
@@ -36,16 +36,16 @@ def told(words: list[str]) -> tuple[str | None, str | None]:
     return None, None
 
 
-def only_runs(text: str, child: list[str]) -> bool:
-    """Whether a shell with this text does nothing but run `child`, a command line as the kernel has it."""
+def only_command(text: str) -> str | None:
+    """The one command that a shell with this text runs and ends with, as it is written; None if there are more."""
     parts = _parts(text)
     if any("(" in part or "`" in part for part in parts):
-        return False
-    names = {word.rpartition("/")[2] for word in child[:4]}  # `GPU.py` is python, perhaps an option, and the script
+        return None
     commands = [(part[:1] == "|", name) for part in parts if (name := _command(part.lstrip("|"))) is not None]
     while commands and commands[-1][0] and commands[-1][1] in FILTERS:
         commands.pop()
-    return bool(commands) and commands[-1][1] in names and all(name in PREPARE for _, name in commands[:-1])
+    alone = all(name in PREPARE for _, name in commands[:-1])
+    return commands[-1][1] if commands and alone else None
 
 
 def _parts(text: str) -> list[str]:
@@ -63,7 +63,7 @@ def _command(part: str) -> str | None:
         name = "" if is_file or (mark and head.isdecimal()) else head.strip("\"'")
         is_file = bool(mark) and not tail
         if name and name not in BEFORE and not _is_assignment(name):
-            return name.rpartition("/")[2]
+            return name
     return None
 
 

@@ -46,9 +46,15 @@ class Call(NamedTuple):
 
 def calls_of(tool: str) -> list[Call]:
     document = tomllib.loads((FOLDER / "calls" / f"{tool}.toml").read_text())
-    before = document.get("before", "")
+    before, shell = document.get("before", ""), document.get("before_command", "")
     calls = [Call(**{**call, "machine": tuple(call.get("machine", ()))}) for call in document["call"]]
-    return [call._replace(program=call.program and before + call.program) for call in calls]
+    return [
+        call._replace(
+            program=call.program and before + call.program,
+            command=call.command and shell + call.command,
+        )
+        for call in calls
+    ]
 
 
 def recorded_of(tool: str) -> dict[str, Printed]:

@@ -15,7 +15,9 @@ def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> No
     group.add_argument("-n", "--gpus", type=int, default=1, metavar="N", help="how many GPUs (default 1)")
     group.add_argument("--mem", metavar="SIZE", help="share one GPU: only so much of its memory, as 6G")
     group.add_argument("--name", metavar="NAMES", help="part of the name; several in order of preference: A100,V100")
-    group.add_argument("--devices", "-d", metavar="IDS", help="only these: indices or UUIDs, as 0,2")
+    group.add_argument(
+        "--devices", "-d", metavar="IDS", help="only these, in order of preference: indices or UUIDs, as 2,0"
+    )
     group.add_argument("--exclude", metavar="IDS", help="not these")
     group.add_argument("--min-memory", metavar="SIZE", help="GPUs with at least so much memory in all, as 40G")
     group.add_argument("--max-leases", type=int, metavar="N", help="at most N other leases on the shared GPU")

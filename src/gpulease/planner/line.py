@@ -89,7 +89,7 @@ def family_of(kind: str, request: Request) -> Family:
         kind,
         request.memory is not None,
         request.names,
-        request.devices,
+        tuple(sorted(request.devices)),  # their order matters to which of them is taken, not to who may have one
         request.exclude,
         request.min_memory,
         request.max_leases,

@@ -20,7 +20,7 @@ def place(board: Board, kind: str, request: Request, forced: bool = False) -> li
     open_hosts = [[s for s in slots if forced or s.window >= window] for slots in hosts]
     for pick in _by_preference(request, open_hosts):
         share = request.memory is not None
-        found = _share(board, pick, request, forced) if share else _whole(board, pick, request.gpus)
+        found = _share(board, pick, request, forced) if share else _whole(board, pick, request)
         if found is not None:
             return found
     return None
@@ -44,33 +44,37 @@ def _share(board: Board, hosts: list[list[Slot]], request: Request, forced: bool
             if space < (request.memory or 0):
                 continue
             # Of equal fits, where somebody has run longest and should stay longest anyway.
-            key = (slot.held_for is not None, spared, space, since, *_comfort(slot), order)
+            key = (slot.held_for is not None, spared, space, since, _rank(slot, request), *_comfort(slot), order)
             if best is None or key < best[0]:
                 best = key, slot
     return None if best is None else [best[1]]
 
 
-def _whole(board: Board, hosts: list[list[Slot]], gpus: int) -> list[Slot] | None:
+def _whole(board: Board, hosts: list[list[Slot]], request: Request) -> list[Slot] | None:
     """On the fullest host that suffices and is not spared, so that others stay whole for wide requests."""
     best: tuple[tuple[float, ...], list[Slot]] | None = None
     for slots in hosts:
         idle = [slot for slot in slots if slot.whole]
-        if len(idle) < gpus:
+        if len(idle) < request.gpus:
             continue
         held = sum(slot.held_for is not None for slot in idle)
         key = (held, _spared(board, slots), sum(slot.unused for slot in board.hosts[slots[0].host]))
         if best is None or key < best[0]:
             best = key, idle
-    return None if best is None else _together(best[1], gpus)
+    return None if best is None else _together(best[1], request)
 
 
 def _spared(board: Board, slots: Sequence[Slot]) -> bool:
     return bool(slots) and slots[0].host == board.spared
 
 
-def _together(idle: Sequence[Slot], gpus: int) -> list[Slot]:
-    """The coolest; for several, those of the smallest group of neighbours that holds them all."""
-    order = sorted(range(len(idle)), key=lambda at: (idle[at].held_for is not None, *_comfort(idle[at]), at))
+def _together(idle: Sequence[Slot], request: Request) -> list[Slot]:
+    """The first that was named, or the coolest; several of the smallest group of neighbours that has them all."""
+    gpus = request.gpus
+    order = sorted(
+        range(len(idle)),
+        key=lambda at: (idle[at].held_for is not None, _rank(idle[at], request), *_comfort(idle[at]), at),
+    )
     ranked = [idle[at] for at in order]
     if gpus > 1:
         ranked = _neighbours(ranked, gpus)
@@ -96,6 +100,11 @@ def _neighbours(ranked: list[Slot], gpus: int) -> list[Slot]:
             names[slot.device.uuid],
         ),
     )
+
+
+def _rank(slot: Slot, request: Request) -> int:
+    """Devices that were named are named in order of preference, as models are."""
+    return request.devices.index(slot.device.uuid) if slot.device.uuid in request.devices else 0
 
 
 def _comfort(slot: Slot) -> tuple[float, float]:
