@@ -101,6 +101,14 @@ def test_shares_pack_so_that_whole_devices_stay_whole() -> None:
     assert granted(done) == {"r": ("1",), "w": ("0", "2")}
 
 
+def test_devices_that_a_request_names_are_named_in_order_of_preference() -> None:
+    warm = [*devices(1, temperature=30), *(device._replace(temperature=60) for device in devices(4)[1:])]
+    assert granted(decide(warm, [waiting("r", Request(devices=("2", "0", "3")))])) == {"r": ("2",)}
+    assert granted(decide(warm, [waiting("r", Request(devices=("2", "0", "3")))], (lease("l", "2"),))) == {"r": ("0",)}
+    assert granted(decide(warm, [waiting("r", Request(memory=G, devices=("3", "0")))])) == {"r": ("3",)}
+    assert granted(decide(warm, [waiting("r")])) == {"r": ("0",)}
+
+
 def test_shares_leave_the_reserve_and_what_is_measured_beyond_them() -> None:
     policy = Policy(memory_reserve=0.1)  # 36 G to share
     machine = devices(1, memory_used=30 * G, processes=(Process(7, memory=30 * G),))
