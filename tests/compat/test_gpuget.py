@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from subprocess import PIPE
@@ -105,6 +106,7 @@ def test_many_tasks_share_the_gpus_one_on_each(machines: CompatMachines, site: S
 
 
 @pytest.mark.long
+@pytest.mark.skipif("GPULEASE_LONG" not in os.environ, reason="set GPULEASE_LONG=1")
 @pytest.mark.timeout(600)
 def test_a_hundred_and_fifty_tasks(machines: CompatMachines, site: Site) -> None:
     begin = "GPU.py --redis-manage-all >&2; export D=$(mktemp -d)"
