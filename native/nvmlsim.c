@@ -7,7 +7,7 @@
  * state says. docs/reference/simulation.md describes the state files.
  *
  * Order: the state and its files, live processes, the way into each call with its faults, the
- * calls with an answer, and the table of calls without one. One file, so that one `cc` builds it.
+ * calls with an answer, the table of calls without one, and CUDA contexts (cudasim.c). One `cc` builds it.
  *
  * Every access to the state holds `lock`; a slow or hanging call waits without it.
  */
@@ -45,13 +45,13 @@ typedef unsigned long long u64;
 enum number {
     MEMORY_TOTAL, MEMORY_USED, MEMORY_RESERVED, UTILIZATION, MEMORY_UTILIZATION, TEMPERATURE, POWER,
     POWER_LIMIT, FAN, PERFORMANCE_STATE, DISPLAY_ACTIVE, MIG, LOST, COMPUTE_CAPABILITY,
-    THROTTLING, NUMBERS
+    THROTTLING, COMPUTE_MODE, NUMBERS
 };
 static const struct { const char *key; long long absent; } number_keys[NUMBERS] = {
     {"memory_total", NONE}, {"memory_used", 0}, {"memory_reserved", 0}, {"utilization", 0},
     {"memory_utilization", 0}, {"temperature", NONE}, {"power", NONE}, {"power_limit", NONE},
     {"fan", NONE}, {"performance_state", NONE}, {"display_active", 0}, {"mig", NONE}, {"lost", 0},
-    {"compute_capability", NONE}, {"throttling", 0},
+    {"compute_capability", NONE}, {"throttling", 0}, {"compute_mode", 0},
 };
 
 enum text { NAME, UUID, PCI_BUS_ID, GROUP, TEXTS };
@@ -62,7 +62,7 @@ struct gpu { long long numbers[NUMBERS]; char texts[TEXTS][TEXT]; };
 struct machine {
     unsigned gpu_count;
     char driver_version[TEXT], cuda_version[TEXT], hang[TEXT], middle[TEXT];
-    int init_fault, slow, old;
+    int init_fault, slow, old, cuda_slow, cuda_fault;
     struct gpu gpus[MAXIMUM_GPUS];
 };
 
@@ -125,6 +125,8 @@ static void set_value(struct machine *to, const char *key, const char *value) {
     else if (strcmp(key, "cuda_version") == 0) copy_text(to->cuda_version, is_none(value) ? "" : value);
     else if (strcmp(key, "driver.old") == 0) to->old = atoi(value);
     else if (strcmp(key, "fault.init") == 0) to->init_fault = atoi(value);
+    else if (strcmp(key, "cuda.slow") == 0) to->cuda_slow = atoi(value);
+    else if (strcmp(key, "fault.cuda") == 0) to->cuda_fault = atoi(value);
     else if (strcmp(key, "fault.slow") == 0) to->slow = atoi(value);
     else if (strcmp(key, "fault.hang") == 0) copy_text(to->hang, is_none(value) || strcmp(value, "0") == 0 ? "" : value);
     else if (strcmp(key, "fault.middle") == 0) copy_text(to->middle, is_none(value) ? "" : value);
@@ -792,7 +794,7 @@ NUMBER(nvmlDeviceGetDisplayActive, DISPLAY_ACTIVE)
 NUMBER(nvmlDeviceGetDisplayMode, DISPLAY_ACTIVE)
 CONSTANT(nvmlDeviceGetPersistenceMode, 1)
 CONSTANT(nvmlDeviceGetPowerManagementMode, 1)
-CONSTANT(nvmlDeviceGetComputeMode, 0)
+NUMBER(nvmlDeviceGetComputeMode, COMPUTE_MODE)
 CONSTANT(nvmlDeviceGetCurrPcieLinkGeneration, 4)
 CONSTANT(nvmlDeviceGetMaxPcieLinkGeneration, 4)
 CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, 16)
@@ -992,3 +994,7 @@ N(VgpuTypeGetClass) N(VgpuTypeGetDeviceID) N(VgpuTypeGetFbReservation) N(VgpuTyp
 N(VgpuTypeGetFramebufferSize) N(VgpuTypeGetGpuInstanceProfileId) N(VgpuTypeGetGspHeapSize) N(VgpuTypeGetLicense)
 N(VgpuTypeGetMaxInstances) N(VgpuTypeGetMaxInstancesPerGpuInstance) N(VgpuTypeGetMaxInstancesPerVm) N(VgpuTypeGetName)
 N(VgpuTypeGetNumDisplayHeads) N(VgpuTypeGetResolution)
+
+/* ---- libcuda.so.1 ------------------------------------------------------------------------- */
+
+#include "cudasim.c"

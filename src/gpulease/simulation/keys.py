@@ -95,6 +95,7 @@ GPU_KEYS: dict[str, tuple[Reader, str]] = {
     "group": (_optional(_text(r"[^=]+")), "a word, equal for GPUs near each other, or none"),
     "mig": (_optional(_number(0, MAXIMUM_INSTANCES)), f"0 to {MAXIMUM_INSTANCES} instances, or none"),
     "compute_capability": (_optional(_number(10, 999)), "a number such as 80 for 8.0, or none"),
+    "compute_mode": (_number(0, 3), "0 for default, 2 for prohibited, 3 for one process only"),
     "lost": (_fault(_number(0, 1)), "0 or 1"),
 }
 MACHINE_KEYS: dict[str, tuple[Reader, str]] = {
@@ -103,6 +104,8 @@ MACHINE_KEYS: dict[str, tuple[Reader, str]] = {
     "driver.old": (_fault(_number(0, 2)), "0 for a new driver, 2 for one before _v3 calls, 1 for one before _v2"),
     "fault.init": (_fault(_number(0, 999)), "the NVML error code of nvmlInit, 0 for none"),
     "fault.slow": (_fault(_number(0, 3_600_000)), "milliseconds, 0 for none"),
+    "cuda.slow": (_fault(_number(0, 3_600_000)), "milliseconds that a CUDA context takes, 0 for none"),
+    "fault.cuda": (_fault(_number(0, 999)), "the CUDA error code of making a context, 0 for none"),
     "fault.hang": (_fault(_text(r"\w+")), "1 for every call, a part of a call's name, or 0 for none"),
     "fault.middle": (_fault(_text(r"\w{1,80}:[0-9]{1,3}")), "CALL:CODE, or 0 for none"),
 }

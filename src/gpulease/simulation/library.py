@@ -1,4 +1,4 @@
-"""Builds `native/nvmlsim.c` into a cache, once for each version of its source.
+"""Builds `native/nvmlsim.c` into a cache, once for each version of its sources; libcuda.so.1 is the same library.
 
 One process builds at a time, into a directory that it renames into place, so that nobody ever loads
 half a library. Only a place that nobody else can change is used: see `trust`.
@@ -17,6 +17,7 @@ from gpulease.errors import NoLibrary
 from gpulease.simulation import trust
 
 NAME = "libnvidia-ml.so.1"
+CUDA_NAME = "libcuda.so.1"
 FLAGS = ("-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-pthread", f"-Wl,-soname,{NAME}")
 BUILD_SECONDS = 120
 FALLBACK = "gpulease-"  # and the uid
@@ -82,7 +83,7 @@ def find_compiler(environ: Mapping[str, str]) -> list[str] | None:
 
 
 def _fingerprint(source: Path) -> str:
-    data = source.read_bytes() + os.uname().machine.encode()
+    data = source.read_bytes() + source.with_name("cudasim.c").read_bytes() + os.uname().machine.encode()
     return str(_lean_sha256()(data).hexdigest())[:16]
 
 
@@ -151,6 +152,7 @@ def _compile(compiler: list[str], source: Path, folder: Path) -> None:
         command = [*compiler, *FLAGS, str(source), "-o", str(scratch / NAME)]
         subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=BUILD_SECONDS)
         (scratch / NAME).chmod(0o755)  # whatever the umask is
+        (scratch / CUDA_NAME).symlink_to(NAME)
         shutil.rmtree(folder, ignore_errors=True)  # if it is there, it is damaged
         scratch.rename(folder)
     except subprocess.TimeoutExpired:

@@ -41,7 +41,7 @@ PROFILES: dict[str, tuple[Card, ...]] = {
     "mixed": (A100, RTX_4090, T4, A6000, H100),
 }
 BUSES = (0x07, 0x0F, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD)
-FAULTS = ("driver.old", "fault.init", "fault.slow", "fault.hang", "fault.middle")
+FAULTS = ("driver.old", "fault.init", "fault.slow", "fault.hang", "fault.middle", "cuda.slow", "fault.cuda")
 GROUP_SIZES = {"a100": 4, "mixed": 2}  # GPUs near each other; without an entry none are
 
 
@@ -85,6 +85,7 @@ def _gpu(profile: str, index: int) -> dict[str, str]:
         "mig": 0 if card.mig else "none",
         "compute_capability": card.capability,
         "throttling": 0,
+        "compute_mode": 0,
         "lost": 0,
     }
     return {f"gpu.{index}.{key}": str(value) for key, value in values.items()}
