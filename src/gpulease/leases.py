@@ -50,7 +50,8 @@ class Held:
         self._pid = os.getpid()
         self.directory = directory
         self._released = False
-        self._occupied: list[object] = []
+        self.placeholders: list[object] = []  # what `placeholder` made, one for each device
+        self._placeholder = placeholder
         _environment.enter(self)
         if placeholder is not None:
             self._occupy(placeholder)
@@ -69,7 +70,7 @@ class Held:
         """Give back. A second time, or in a forked child, it does nothing; when it fails, it is still held."""
         if self._released or os.getpid() != self._pid:
             return
-        self._occupied.clear()
+        self._free_placeholders()
         try:
             thread_client.ask("release", self.directory, what=[self.id])
         except NotFound:
@@ -89,10 +90,22 @@ class Held:
 
     def _occupy(self, placeholder: Placeholder) -> None:
         try:
-            self._occupied = [placeholder(number) for number in range(len(self.devices))]
+            for number in range(len(self.devices)):
+                self.placeholders.append(placeholder(number))
         except BaseException:
             self.release()
             raise
+
+    def _free_placeholders(self) -> None:
+        """By the function's own `release(what it made)`, else by what it made: its `release()` or `detach()`."""
+        while self.placeholders:
+            made = self.placeholders.pop()
+            free = getattr(self._placeholder, "release", None)
+            own = getattr(made, "release", None) or getattr(made, "detach", None)
+            if callable(free):
+                free(made)
+            elif callable(own):
+                own()
 
 
 class _Environment:

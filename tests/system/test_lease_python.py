@@ -127,6 +127,27 @@ with gpulease.acquire(4):
     assert failed == "no CUDA"
 
 
+def test_placeholders_are_shown_and_freed_by_their_own_hooks(site: Site) -> None:
+    code = """
+freed = []
+class Context:
+    def __init__(self, number): self.number = number
+    def detach(self): freed.append(("detach", self.number))
+class Memory(Context):
+    def release(self): freed.append(("release", self.number))
+class Maker:
+    def __call__(self, number): return number
+    def release(self, made): freed.append(("by maker", made))
+for placeholder in (Context, Memory, Maker()):
+    with gpulease.acquire(1, placeholder=placeholder) as lease:
+        freed.append(len(lease.placeholders))
+    freed.append(lease.placeholders)
+print(json.dumps(freed))
+"""
+    each = [[1, [hook, 0], []] for hook in ("detach", "release", "by maker")]
+    assert told(site, code) == [one for three in each for one in three]
+
+
 def test_errors_are_of_their_kinds(site: Site) -> None:
     site.holder("-n", "4")
     code = """
