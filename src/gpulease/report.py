@@ -33,6 +33,7 @@ def document(
         "leases": [],
         "line": [],
         "line_length": 0,
+        "neighbours": {},
         "passed_by": [],
     }
 

@@ -1,7 +1,6 @@
 """safe-gpu's users and ours never choose at the same moment: its lock is held while the broker chooses.
 
-The lock is one file of the whole machine, and whoever holds it keeps every broker from choosing. So these tests run
-where its folder is another one, by a mount of their own; where that cannot be had they are left out.
+Placeholders, and both kinds of users together: test_beside_safe_gpu.py.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.site import Site, devices_of
+from support.apart import Apart, apart_site  # noqa: F401
+from support.site import devices_of
 from support.waiting import wait_until
 
 from gpulease.broker.safe_gpu_lock import FOLDER, NAME, SafeGpuLock
@@ -44,42 +43,6 @@ def somebody_chooses(site: Apart) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.wait()
-
-
-class Apart(Site):
-    """A site whose processes see a folder of safe-gpu's that nobody else uses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock_folder = self.folder / "safe_gpu"
-        self.lock_folder.mkdir()
-        mount = f"mkdir -p -m 777 {FOLDER}; mount --bind {self.lock_folder} {FOLDER} && echo ready && exec cat"
-        self.keeper = self.popen(["unshare", "-m", "sh", "-c", mount])
-
-    def apart(self) -> bool:
-        assert self.keeper.stdout is not None
-        return self.keeper.stdout.readline() == "ready\n"
-
-    def inside(self, words: list[str]) -> list[str]:
-        return ["nsenter", "--mount", "--target", str(self.keeper.pid), *words]
-
-    def words(self, *words: str) -> list[str]:
-        return self.inside(super().words(*words))
-
-    def python(self, code: str, *words: str, **more: Any) -> subprocess.Popen[str]:
-        return self.popen(self.inside([sys.executable, "-c", code, *words]), **more)
-
-
-@pytest.fixture
-def site() -> Iterator[Apart]:
-    site = Apart()
-    try:
-        if not site.apart():
-            pytest.skip("mounting is not permitted here")
-        yield site
-        assert "Traceback" not in site.log(), site.log()
-    finally:
-        site.close()
 
 
 def test_while_a_neighbour_chooses_nothing_is_granted_and_the_reason_says_so(site: Apart) -> None:
@@ -142,8 +105,10 @@ def test_the_lock_is_held_while_the_broker_looks(site: Apart) -> None:
     site.ensure_broker()
     site.status()
     site.set("fault.hang=1")
-    taking = site.start("run", "--", "true")
     other = SafeGpuLock(str(site.lock_folder))
+    assert other.take()
+    other.give()
+    taking = site.start("run", "--", "true")
 
     def refused() -> bool:
         taken = other.take()

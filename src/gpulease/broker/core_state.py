@@ -450,9 +450,16 @@ class State:
 
     @property
     def looked_at(self) -> bool:
-        """Whether anybody needs to know the devices as they change: who waits, runs, or is shown them."""
+        """Whether the devices are to be followed as they change: for who waits, runs, is shown them or sees them."""
         watched = any("devices" in subscriber.topics for subscriber in self.subscribers.values())
-        return bool(self.line or self.running or self.resuming or watched)
+        beside = self.leases and self.safe_gpu == "on"
+        return bool(self.line or self.running or self.resuming or watched or beside)
+
+    @property
+    def safe_gpu(self) -> str:
+        """The setting as it is in effect: `auto` is `on` once safe-gpu was found."""
+        found = self.settings.safe_gpu == "auto" and "safe-gpu" in self.neighbours_about
+        return "on" if found else self.settings.safe_gpu
 
     # ---------------------------------------------------------------- what is shown
 

@@ -12,7 +12,7 @@ from gpulease.broker import job_life, lease_life
 from gpulease.broker.allowances import allowance, longest
 from gpulease.broker.events import Checked, CheckRefused
 from gpulease.broker.instructions import Unlock
-from gpulease.broker.passing_by import blocked
+from gpulease.broker.passing_by import blocked, let_go
 from gpulease.broker.state_values import Checking, Idle, Refused
 from gpulease.broker.turn import FRESH, Turn
 from gpulease.planner import Grant, Plan, lease_of, of_user, plan
@@ -135,7 +135,7 @@ def checked(turn: Turn, event: Checked) -> None:
         state.verified.put(uuid, None)
         state.see_device(uuid, event.seen.get(uuid, (None, None, "the driver does not know it any more")))
     state.set("check", Idle())
-    return None
+    return let_go(turn)
 
 
 def check_refused(turn: Turn, event: CheckRefused) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Key, NeighboursChanged
 from gpulease.broker.instructions import Keep
+from gpulease.broker.lease_life import look_again
 from gpulease.broker.tables import Table
 from gpulease.broker.turn import Turn
 from gpulease.model import Device, Process
@@ -30,6 +31,7 @@ def keep(turn: Turn) -> None:
     if told != planned.kept:
         planned.kept = told
         turn.emit(told)
+        look_again(turn)  # for who computes on devices that others look at
 
 
 def _keep(state: State) -> Keep:
@@ -46,19 +48,11 @@ def _keep(state: State) -> Keep:
 
 
 def in_effect(state: State) -> dict[str, str]:
-    """What each setting comes to: `auto` is `on` once the neighbour was found."""
-    safe_gpu = state.settings.safe_gpu
-    found = safe_gpu == "auto" and "safe-gpu" in state.neighbours_about
-    return {"safe-gpu": "on" if found else safe_gpu, "gpuget": state.settings.gpuget}
+    return {"safe-gpu": state.safe_gpu, "gpuget": state.settings.gpuget}
 
 
 def _active(settings: Mapping[str, str]) -> bool:
     return settings["safe-gpu"] == "on" or bool(settings["gpuget"])
-
-
-def beside(state: State) -> bool:
-    """Whether a neighbour's users may look at the devices of our leases."""
-    return _active(in_effect(state))
 
 
 def _wanted(state: State) -> int:

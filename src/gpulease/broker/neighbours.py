@@ -9,21 +9,27 @@ A check takes these steps, one check at a time, and the broker's loop waits for 
 5. `Checked` tells the core what was seen, and which devices a neighbour holds.
 
 The lock is given back at `Unlock`. What is neither kept for a lease nor being checked is given back then too.
+A device of a lease on which no process is to be seen any more goes through steps 2 to 4 again, without the core.
 """
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gpulease.broker import events as happened
-from gpulease.broker.events import NOBODY, Event, Occupancy
+from gpulease.broker.events import Event, Occupancy
 from gpulease.broker.instructions import Check, Keep, Unlock
+from gpulease.broker.placeholding import Placeholders
 from gpulease.broker.safe_gpu_lock import SafeGpuLock
 from gpulease.broker.sampling import Sampling
 from gpulease.model import Device
 from gpulease.stores.base import Document
+
+UNUSED = 0.3  # seconds for whoever was refused to come back, once the lock that it was refused for is had
+PLACE_AGAIN = 0.25  # seconds between attempts to take the lock for the sake of a leased device
 
 
 class Neighbour(Protocol):
@@ -61,14 +67,15 @@ class Neighbour(Protocol):
 
 
 class Claim:
-    """One check, on its way through the steps."""
+    """One check, on its way through the steps; or devices of leases that only need a placeholder."""
 
-    __slots__ = ("asked", "check", "held", "number")
+    __slots__ = ("asked", "check", "held", "leased", "number", "seen")
 
-    def __init__(self, number: int, check: Check) -> None:
-        self.number, self.check = number, check
+    def __init__(self, number: int, check: Check, leased: bool = False) -> None:
+        self.number, self.check, self.leased = number, check, leased
         self.held: dict[str, str] = {}  # by a neighbour
         self.asked = False  # the sampler looks at the devices
+        self.seen: Mapping[str, Occupancy] | None = None  # by the sampler
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -78,9 +85,15 @@ class Claim:
 
 class Neighbours:
     def __init__(
-        self, sampling: Sampling, lock: SafeGpuLock, emit: Callable[[Event], None], log: Callable[[str], None]
+        self, poll: select.epoll, sampling: Sampling, emit: Callable[[Event], None], log: Callable[[str], None]
     ) -> None:
-        self._sampling, self._lock, self._emit, self._log = sampling, lock, emit, log
+        self._sampling, self._emit, self._log = sampling, emit, log
+        self._lock = SafeGpuLock()
+        self._unused = 0.0  # when the lock is given back, if it was waited for and nobody wants it any more
+        poll.register(self._lock.waker, select.EPOLLIN)
+        self._placeholders = Placeholders(poll, sampling.seconds, self.changed, log)
+        self._found = False  # safe-gpu's lock file is there
+        self._place_again = 0.0  # when the lock is tried again for the sake of a leased device
         self._accounts: list[Neighbour] = []  # asked one after the other
         self._kept = Keep()
         self._claims: list[Claim] = []  # the first is under way, if `_under_way`
@@ -101,36 +114,86 @@ class Neighbours:
         """The devices of a sample."""
         if [one.uuid for one in devices] != [one.uuid for one in self._devices]:
             self._devices = devices
+            self._unsettled = True
             for neighbour in self._accounts:
                 neighbour.see(devices)
 
     def changed(self) -> None:
         """Tell the core what is known of all of them."""
         held = {uuid: who for one in self._accounts for uuid, who in one.held.items()}
-        shown = {one.name: one.shown for one in self._accounts}
-        self._emit(happened.NeighboursChanged(held, NOBODY, frozenset(), shown))
+        shown = {one.name: one.shown for one in self._accounts} | {"safe-gpu": self._shown()}
+        keys = self._placeholders.keys(time.monotonic())
+        self._emit(happened.NeighboursChanged(held, keys, frozenset({"safe-gpu"} if self._found else ()), shown))
+        self._unsettled = True
+
+    def _shown(self) -> Document:
+        labels = {one.uuid: one.label for one in self._devices}
+        failures = [f"{labels.get(uuid, uuid)}: {why}" for uuid, why in sorted(self._placeholders.failures.items())]
+        trouble = f"no placeholder on GPU {'; '.join(failures)}" if failures else None
+        placed = {labels.get(uuid, uuid): pid for uuid, pid in self._placeholders.pids.items()}
+        return {"about": self._beside_safe_gpu, "placeholders": placed, "trouble": trouble}
 
     @property
     def due(self) -> float | None:
-        return min((one.due for one in self._accounts if one.due is not None), default=None)
+        own = [self._placeholders.due, self._place_again or None, self._unused or None]
+        return min((one for one in (*own, *(one.due for one in self._accounts)) if one is not None), default=None)
 
     def overdue(self, now: float) -> None:
+        self._placeholders.overdue(now)
+        if self._place_again and self._place_again <= now:
+            self._place_again, self._unsettled = 0.0, True
+        if self._unused and self._unused <= now:
+            self._unused = 0.0
+            if not self._claims:
+                self._let_go()
         for one in self._accounts:
             if one.due is not None and one.due <= now:
                 one.overdue(now)
+        self._go_on()
 
     def owns(self, descriptor: int) -> bool:
-        return any(one.owns(descriptor) for one in self._accounts)
+        own = descriptor == self._lock.waker or self._placeholders.owns(descriptor)
+        return own or any(one.owns(descriptor) for one in self._accounts)
 
     def ready(self, descriptor: int, flags: int) -> None:
+        if descriptor == self._lock.waker:
+            self._lock.woken()
+            self._unused = time.monotonic() + UNUSED
+            return None
+        if self._placeholders.owns(descriptor):
+            self._placeholders.ready(descriptor, time.monotonic())
+            return self._go_on()
         for one in self._accounts:
             if one.owns(descriptor):
                 return one.ready(descriptor, flags)
         return None
 
     def close(self) -> None:
+        self._placeholders.close()
         for one in self._accounts:
             one.close()
+
+    # ---------------------------------------------------------------- safe-gpu
+
+    @property
+    def _mode(self) -> str:
+        return self._kept.settings.get("safe-gpu", "auto")
+
+    @property
+    def _beside_safe_gpu(self) -> bool:
+        return self._mode == "on" or (self._mode == "auto" and self._found)
+
+    def find(self) -> None:
+        """Safe-gpu is about from when it made its lock file, or somebody who is no broker holds the lock."""
+        if self._mode == "auto" and not self._found and self._lock.used():
+            self._found = True
+            self._log("safe-gpu is used here: from now on placeholders show its users which GPUs are leased")
+            self.changed()
+
+    def keep_house(self) -> None:
+        """From time to time."""
+        self.find()
+        self._unsettled = self._unsettled or bool(self._placeholders.failures)
 
     # ---------------------------------------------------------------- what the core says
 
@@ -160,7 +223,31 @@ class Neighbours:
             claimed = self._undecided.union(*(one.check.devices for one in self._claims[: self._under_way]))
             for neighbour in self._accounts:
                 neighbour.keep(self._kept, frozenset(claimed))
+            self._settle_placeholders(time.monotonic())
             self._begin()
+
+    def _settle_placeholders(self, now: float) -> None:
+        """One on each device of a lease where nobody else is to be seen; what is being checked is left as it is."""
+        wanted = self._kept.unseen if self._beside_safe_gpu else frozenset()
+        checked = self._undecided.union(*(one.check.devices for one in self._claims))
+        for uuid in self._placeholders.devices - wanted - checked:
+            self._placeholders.end(uuid, now)
+        missing = tuple(sorted(uuid for uuid in wanted - checked if self._may_place(uuid, now)))
+        if missing and not self._place_again:
+            self._number += 1
+            self._claims.append(Claim(self._number, Check(0, missing), leased=True))
+
+    def _is_empty(self, seen: Occupancy, now: float) -> bool:
+        _, processes, lost = seen
+        placeholders = self._placeholders.keys(now)
+        strangers = [
+            one for one in processes or () if not one.graphics and (one.pid, one.start_time) not in placeholders
+        ]
+        return processes is not None and lost is None and not strangers
+
+    def _may_place(self, uuid: str, now: float) -> bool:
+        cuda = any(one.uuid == uuid and one.vendor == "nvidia" for one in self._devices)
+        return cuda and self._placeholders.may_place(uuid, now)
 
     # ---------------------------------------------------------------- the steps of a check
 
@@ -172,7 +259,7 @@ class Neighbours:
     def _ask(self, place: int) -> None:
         """One neighbour after the other; then the lock."""
         claim = self._claims[0]
-        if place < len(self._accounts) and claim.devices:
+        if place < len(self._accounts) and claim.devices and not claim.leased:
             self._accounts[place].claim(claim.number, claim.devices)
         else:
             self._look()
@@ -188,7 +275,10 @@ class Neighbours:
         claim, now = self._claims[0], time.monotonic()
         if not claim.devices:
             return self._done({})
-        if not self._lock.take() and (holder := self._lock.holder()).user not in claim.check.passed_by:
+        self.find()
+        free = self._mode == "off" or self._lock.take(make=self._mode == "on")
+        if not free and (holder := self._lock.holder()).user not in claim.check.passed_by:
+            self._lock.wait()
             why = f"{holder} is choosing GPUs with safe-gpu right now."
             return self._refuse(why, passing=True, user=holder.user, pid=holder.pid)
         if not self._sampling.may_ask(now):
@@ -197,19 +287,40 @@ class Neighbours:
         return self._sampling.ask("check " + " ".join(claim.devices), now)
 
     def checked(self, seen: Mapping[str, Occupancy]) -> None:
-        """The sampler's answer."""
-        self._done(seen)
+        """The sampler's answer. Where it saw nobody, safe-gpu would see nobody either."""
+        claim, now = self._claims[0], time.monotonic()
+        claim.seen = seen
+        if self._beside_safe_gpu:
+            for uuid, occupancy in seen.items():
+                if self._is_empty(occupancy, now) and self._may_place(uuid, now):
+                    self._placeholders.place(uuid, now)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The check is done when all of its placeholders are there, or cannot be had."""
+        claim = self._claims[0] if self._claims else None
+        if claim is not None and claim.seen is not None and not self._placeholders.placing & set(claim.devices):
+            self._done(claim.seen)
 
     def _done(self, seen: Mapping[str, Occupancy]) -> None:
         claim = self._next()
+        if claim.leased:
+            return self._let_go()
         self._undecided.update(claim.devices)
-        self._emit(happened.Checked(claim.check.revision, seen, claim.held))
+        return self._emit(happened.Checked(claim.check.revision, seen, claim.held))
 
     def _refuse(self, why: str, passing: bool = False, user: str = "", pid: int | None = None) -> None:
         claim = self._next()
+        self._let_go()
+        if claim.leased:
+            self._place_again = time.monotonic() + PLACE_AGAIN
+        else:
+            self._emit(happened.CheckRefused(claim.check.revision, why, passing, user, pid))
+
+    def _let_go(self) -> None:
+        """Of the lock, unless the core has yet to decide under it."""
         if not self._undecided:
             self._lock.give()
-        self._emit(happened.CheckRefused(claim.check.revision, why, passing, user, pid))
 
     def _next(self) -> Claim:
         self._under_way, self._unsettled = False, True

@@ -15,6 +15,7 @@ from gpulease.broker.turn import Turn
 
 PASSED = 3600.0  # seconds that somebody is passed by
 GAP = 1.0  # seconds between two refusals that count as one
+SHORT = 3.0  # seconds: who let go sooner was choosing, and nothing of it is kept in mind
 FORGIVEN = 0.1  # seconds that are forgiven for each in which nobody was kept waiting
 
 
@@ -29,6 +30,14 @@ def blocked(turn: Turn, event: CheckRefused) -> None:
     why = f"kept safe-gpu's lock for {patience:g} s, and is not waited for during the next hour"
     state.record(turn.now, "passed-by", user=event.user, pid=event.pid, devices=[], why=why)
     return state.blockers.put(event.user, Blocker(turn.now, passed=turn.now))
+
+
+def let_go(turn: Turn) -> None:
+    """A check was taken, so whoever held the lock has let go, unless somebody is passed by."""
+    blockers = turn.state.blockers
+    if blockers and not passed_by(turn.state, turn.now):
+        for user in [user for user, one in blockers.items() if one.spent < SHORT]:
+            blockers.drop(user)
 
 
 def passed_by(state: State, now: float) -> frozenset[str]:

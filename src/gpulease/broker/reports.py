@@ -9,7 +9,7 @@ from gpulease.broker.passing_by import passed_by
 from gpulease.broker.turn import Turn
 from gpulease.broker.visibility import of_device, of_lease
 from gpulease.errors import NotFound
-from gpulease.model import Device, Lease, Waiting
+from gpulease.model import Device, Lease, Process, Waiting
 from gpulease.planner import DeviceState, DeviceView, device_state
 from gpulease.stores.base import Document
 
@@ -34,6 +34,7 @@ def status(turn: Turn, seen_by: str | None = None) -> Document:
         "leases": list(lease_rows(turn, seen_by).values()),
         "line": list(line_rows(turn, seen_by).values()),
         "line_length": len(state.line),
+        "neighbours": dict(state.neighbours_shown),
         "passed_by": sorted(user or "somebody" for user in passed_by(state, turn.now)),
     }
 
@@ -61,10 +62,14 @@ def _device_row(state: State, device: Device, view: DeviceView) -> Document:
         "outside": list(judged.pids) if judged.state == "outside" else [],
         "note": judged.note,
         "leases": [lease.id for lease in on],
-        "processes": None
-        if processes is None
-        else [process.shown(_lease_of(state, process.user, process.pid, on, view)) for process in processes],
+        "processes": None if processes is None else [_process_row(state, process, on, view) for process in processes],
     }
+
+
+def _process_row(state: State, process: Process, on: list[Lease], view: DeviceView) -> Document:
+    if process.pid in view.placeholders:
+        process = process._replace(command="placeholder of gpulease")
+    return process.shown(_lease_of(state, process.user, process.pid, on, view))
 
 
 def leased_state(judged: DeviceState, on: list[Lease]) -> str:

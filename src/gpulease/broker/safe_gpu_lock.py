@@ -1,4 +1,8 @@
-"""safe-gpu's own lock, held while the broker chooses: its users and ours never take a GPU at the same moment."""
+"""safe-gpu's own lock, held while the broker chooses: its users and ours never take a GPU at the same moment.
+
+Safe-gpu makes the lock's file at its first use and leaves it there; so the file tells whether it is used here. A broker
+makes it only where it was told that safe-gpu is used, and marks it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import fcntl
 import os
 import stat
 import struct
+import threading
 from typing import NamedTuple
 
 from gpulease import identity
@@ -15,6 +20,10 @@ FOLDER = "/tmp/safe_gpu"
 NAME = "gpu-lock-magic-RaNdOM-This_Name-NEED_BE-THE_SAME-Across_Users"
 
 FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
+
+
+FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+MARK = b"gpulease\n"  # in a file that a broker made; safe-gpu writes nothing
 
 
 class Holder(NamedTuple):
@@ -32,15 +41,26 @@ class SafeGpuLock:
         self._folder = folder
         self._descriptor: int | None = None
         self.held = False
+        self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread: threading.Thread | None = None
 
-    def take(self) -> bool:
+    def used(self) -> bool:
+        """Whether safe-gpu made the file, or somebody holds the lock who is no broker."""
+        if not os.path.lexists(os.path.join(self._folder, NAME)) or not self._opened(make=False):
+            return False
+        assert self._descriptor is not None
+        if os.fstat(self._descriptor).st_size == 0:
+            return True
+        holder = self.holder()
+        return holder.pid is not None and not _is_broker(holder.pid)
+
+    def take(self, make: bool = True) -> bool:
         """True when the lock is held now, or there is none to hold; False while a safe-gpu user chooses."""
         if self.held:
             return True
-        if self._descriptor is None or self._replaced():
-            self._descriptor = self._open()
-        if self._descriptor is None:
+        if not self._opened(make):
             return True
+        assert self._descriptor is not None
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -49,6 +69,28 @@ class SafeGpuLock:
             return True
         self.held = True
         return True
+
+    @property
+    def waker(self) -> int:
+        """A descriptor that can be read when a lock that was waited for has been had."""
+        return self._waker
+
+    def wait(self) -> None:
+        """Stand in the kernel's own line for it, in a thread, as safe-gpu's users do: who only tries now and then may
+        never find it free. When the waker says so, `take` finds it held by this process, or `give` lets it go.
+        """
+        if self._descriptor is not None and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._stand_in_line, args=(self._descriptor,), daemon=True)
+            self._thread.start()
+
+    def _stand_in_line(self, descriptor: int) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        os.eventfd_write(self._waker, 1)
+
+    def woken(self) -> None:
+        os.eventfd_read(self._waker)
+        self.held = True  # or as good as: letting go of a lock that was not had does nothing
 
     def holder(self) -> Holder:
         """Who holds the lock, as far as the kernel tells: not of an open file's lock, nor of another container."""
@@ -69,6 +111,11 @@ class SafeGpuLock:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         self.held = False
 
+    def _opened(self, make: bool) -> bool:
+        if self._descriptor is None or self._replaced():
+            self._descriptor = self._open(make)
+        return self._descriptor is not None
+
     def _replaced(self) -> bool:
         """Somebody removed or moved the file: whoever comes next locks another one."""
         assert self._descriptor is not None
@@ -83,18 +130,19 @@ class SafeGpuLock:
         self._descriptor = None
         return True
 
-    def _open(self) -> int | None:
+    def _open(self, make: bool) -> int | None:
         """Open to everyone, unlike safe-gpu's own under a usual umask; never through a symbolic link."""
         before = os.umask(0)
         folder = None
         try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self._folder, 0o777)
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self._folder, 0o777)
             folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             # Nothing is made in a folder of a stranger's; what is there may be locked.
-            make = os.O_CREAT if os.fstat(folder).st_uid in (0, os.geteuid()) else 0
-            flags = os.O_RDWR | make | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            descriptor = os.open(NAME, flags, 0o666, dir_fd=folder)
+            if make and os.fstat(folder).st_uid in (0, os.geteuid()):
+                _make(folder)
+            descriptor = os.open(NAME, FLAGS, dir_fd=folder)
         except OSError:
             return None
         finally:
@@ -105,3 +153,19 @@ class SafeGpuLock:
             os.close(descriptor)
             return None
         return descriptor
+
+
+def _make(folder: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(NAME, FLAGS | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+        os.write(descriptor, MARK)
+        os.close(descriptor)
+
+
+def _is_broker(pid: int) -> bool:
+    """By its command: who claims to be one is only not taken for a user of safe-gpu."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"gpulease" in file.read(4096)
+    except OSError:
+        return True  # gone: nothing can be said of it

@@ -22,7 +22,7 @@ LONGEST_PAUSE = 30.0  # seconds before a driver that hung is asked again
 class Sampling:
     def __init__(self, poll: select.epoll, deadline: float) -> None:
         self._poll = poll
-        self._seconds = deadline
+        self.seconds = deadline
         self._child: subprocess.Popen[bytes] | None = None
         self._unpacker = Unpacker(LARGEST)
         self._questions: list[str] = []  # the first one is under way
@@ -83,7 +83,7 @@ class Sampling:
 
     def overdue(self, now: float) -> GpuleaseError:
         """Give up on the question under way."""
-        hangs = DriverHangs(f"The GPU driver did not answer within {self._seconds:g} s.")
+        hangs = DriverHangs(f"The GPU driver did not answer within {self.seconds:g} s.")
         trouble, self._not_started = self._not_started or hangs, None
         return self._failed(now, trouble)
 
@@ -107,7 +107,7 @@ class Sampling:
             return
         assert self._child is not None
         assert self._child.stdin is not None
-        self._due = now + self._seconds
+        self._due = now + self.seconds
         try:
             os.write(self._child.stdin.fileno(), self._questions[0].encode() + b"\n")
         except BrokenPipeError:

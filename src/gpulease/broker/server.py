@@ -38,7 +38,6 @@ from gpulease.broker.hostmemory import KeptMemory
 from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.neighbours import Neighbours
 from gpulease.broker.reaper import Reaper
-from gpulease.broker.safe_gpu_lock import SafeGpuLock
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
 from gpulease.broker.state_values import About
@@ -132,7 +131,7 @@ class Server:
         self._clients = Clients(self._poll, home.listen(), self._events.append, self.log)
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
-        self._neighbours = Neighbours(self._sampling, SafeGpuLock(), self._events.append, self.log)
+        self._neighbours = Neighbours(self._poll, self._sampling, self._events.append, self.log)
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one))
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
@@ -195,6 +194,7 @@ class Server:
         self._store.shrink()
         for key in self._reaper.look_again():
             self._ended(key, already=True)
+        self._neighbours.keep_house()
         self._agents.sweep()
         if self._launching is not None:
             self._launching.flush()
@@ -249,7 +249,7 @@ class Server:
         now = time.monotonic()
         if self._sampling.due is not None and self._sampling.due <= now:
             self._sample_failed(self._sampling.overdue(now))
-        self._neighbours.overdue(now)
+        self._guarded(lambda: self._neighbours.overdue(now))
         self._clients.cut_partial(now)
         due = self._clock.now()
         self._events += self._alarms.due(due)
@@ -260,9 +260,16 @@ class Server:
             events, self._events[:] = self._events[:], []
             now = self._clock.now()
             self._carry_out(self._core.handle(events, now, self._clients.round()))
-            self._neighbours.settle()
+            self._guarded(self._neighbours.settle)
             self._clients.end_round()
             self._carry_out(self._core.prepare(now))
+        self._guarded(self._neighbours.settle)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:
+            self._complain()
 
     # ---------------------------------------------------------------- what happens
 

@@ -52,6 +52,7 @@ def _findings() -> Iterator[Finding]:
     yield from _devices()
     yield from _broker()
     yield from _neighbours()
+    yield from _told_of_neighbours()
     yield from _permissions()
     yield from _visible()
 
@@ -249,7 +250,7 @@ def _neighbours() -> Iterator[Finding]:
     from gpulease.broker.safe_gpu_lock import SafeGpuLock
 
     lock, until = SafeGpuLock(), time.monotonic() + CHOOSING
-    while not lock.take():
+    while not lock.take(make=False):
         holder = lock.holder()
         if time.monotonic() > until:
             step = "Nothing is granted until it lets go, or was waited for long enough. If it hangs, end it."
@@ -257,6 +258,19 @@ def _neighbours() -> Iterator[Finding]:
             return
         time.sleep(0.05)
     lock.give()
+
+
+def _told_of_neighbours() -> Iterator[Finding]:
+    """What the broker cannot do for other tools that hand out the same GPUs."""
+    from gpulease.api import status
+
+    try:
+        told = status().get("neighbours", {})
+    except GpuleaseError:
+        return
+    for name, shown in told.items():
+        if shown.get("trouble"):
+            yield Finding("warning", name, shown["trouble"], "See docs/how-to/beside-other-tools.md.")
 
 
 def _permissions() -> Iterator[Finding]:
