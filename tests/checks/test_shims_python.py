@@ -10,7 +10,9 @@ import pytest
 from support.drop_ins import OLDEST
 
 SHIMS = Path(__file__).parents[2] / "src" / "gpulease" / "compat" / "shims"
-FILES = sorted(path for path in SHIMS.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+FILES = sorted(
+    path for path in SHIMS.rglob("*") if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".sh"
+)
 EACH_OTHER = {path.stem for path in (SHIMS / "python").iterdir()}
 BACKENDS = {"torch", "tensorflow", "pycuda"}  # imported where a user's own program has them
 # What the standard library got after 3.6: the syntax alone does not show it.

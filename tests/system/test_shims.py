@@ -88,7 +88,7 @@ except gpulease_shim.GpuleaseFailed as error:
 @pytest.mark.skipif(old_python() is None, reason="there is no Python 3.6 here")
 def test_packages_load_in_old_python(machine: Machine, tmp_path: Path) -> None:
     shims = DropIns(machine, tmp_path / "shims")
-    names = sorted(path.stem for path in (tmp_path / "shims" / "python").iterdir())
+    names = sorted({path.stem for path in (tmp_path / "shims" / "python").iterdir()} - {"sge"})  # that is for new ones
     done = shims.python(f"import {', '.join(names)}; {WHO}", python=old_python() or "")
     assert done.stdout.startswith("gpulease "), done.stderr
 

@@ -111,11 +111,11 @@ def _start(arguments: Namespace) -> int:
 
     start(
         arguments.name,
-        arguments.gpus,
-        arguments.gpus_per_worker,
-        arguments.init,
-        tuple(arguments.shared),
-        arguments.max_items,
+        gpus=arguments.gpus,
+        gpus_per_worker=arguments.gpus_per_worker,
+        init=arguments.init,
+        shared=tuple(arguments.shared),
+        max_items=arguments.max_items,
         mem=arguments.mem,
         name=arguments.device_name,
         devices=arguments.devices,

@@ -17,9 +17,11 @@ from gpulease.installation.changes import Change, File, Target, sealed
 SHIMS = Path(__file__).parent / "shims"
 PLACE = "COMMAND = []"  # in gpulease_shim.py
 SHARED = "gpulease_"  # how the names of modules begin that several shims use
+SGE = {"gpu_session.py", "sge", "start_agent.sh", "start_agents.sh"}
 NEEDS = {
     "gpu-acquisitor": {"safe_gpu"},
     **{key: {"gpulimit"} for key in ("gpulimitc", "gpulimit_server", "gpulimit-server")},
+    **dict.fromkeys(SGE, SGE),
 }
 
 

@@ -49,10 +49,11 @@ class Program:
 
 
 class Daemon(CrewOwner):
-    def __init__(self, options: dict[str, Any], listener: socket.socket) -> None:
+    def __init__(self, options: dict[str, Any], listener: socket.socket, log: Log) -> None:
         self.name: str = options["name"]
         self._reactor = Reactor("gpulease-pool")
-        self._log = Log(places.path_of(self.name, "log"))
+        self._log = log
+        self._stopped = False
         self._listener = listener
         self._programs: list[Program] = []
         self._since = time.time()
@@ -67,7 +68,7 @@ class Daemon(CrewOwner):
         self._reactor.watch(self._listener.fileno(), self._accept)
         self._crew.begin()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            self._reactor.on_signal(number, self._stop)
+            self._reactor.on_signal(number, self._signalled)
         self._reactor.run()
 
     # ---------------------------------------------------------------- programs
@@ -175,8 +176,15 @@ class Daemon(CrewOwner):
         self._log.note(f"pool {self.name} ended")
         self._reactor.stop()
 
+    def _signalled(self) -> None:
+        """The second signal does not wait for what runs."""
+        if self._stopped:
+            self._crew.kill()
+        self._stop()
+
     def _stop(self) -> None:
         """Once what runs is done, however long that takes. A later `end` does not wait."""
+        self._stopped = True
         self._tell({"stopping": {}})
         self._crew.stop(grace=None)
 
@@ -193,7 +201,7 @@ def main() -> int:
     try:
         lock = places.claim(options["name"])
         log = places.open_log(options["name"])
-        daemon = Daemon(options, _listen(path))
+        daemon = Daemon(options, _listen(path), Log(places.path_of(options["name"], "log")))
     except GpuleaseError as error:
         print(json.dumps({"error": [error.code, error.what, error.next_step]}), flush=True)
         return 1
@@ -201,12 +209,24 @@ def main() -> int:
     # Whoever started it may end, and its terminal with it.
     for stream, place in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
         os.dup2(place, stream)
+    _run(daemon, path, lock)
+    return 0
+
+
+def serve(options: dict[str, Any]) -> None:
+    """In the foreground, with what workers print on stderr: the pool ends with this process."""
+    places.prepare_folder()
+    lock = places.claim(options["name"])
+    path = Path(places.socket_path(options["name"]))
+    _run(Daemon(options, _listen(path), Log()), path, lock)
+
+
+def _run(daemon: Daemon, path: Path, lock: int) -> None:
     try:
         daemon.run()
     finally:
         path.unlink(missing_ok=True)
         os.close(lock)
-    return 0
 
 
 def _listen(path: Path) -> socket.socket:

@@ -20,6 +20,7 @@ from gpulease.pool.record import Record, make_folder
 
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine, OnStart
+    from gpulease.pool.shared_data import SharedData
 
 Names = int | str | Iterable[int | str]
 Folder = str | os.PathLike[str]
@@ -78,19 +79,22 @@ class Pool(Executor):
         cls,
         name: str,
         *,
-        shared: Mapping[str, Any] | None = None,
+        shared: Mapping[str, Any] | SharedData | None = None,
         retries: int = 1,
         on_start: OnStart | None = None,
         results: Folder | None = None,
     ) -> Pool:
         """Use the workers that `gpulease pool start NAME` keeps warm. Shutting it down leaves them running."""
-        from gpulease.pool.plan import check_hook, pack_named
+        from gpulease.pool.plan import check_hook
+        from gpulease.pool.shared_data import SharedData
         from gpulease.pool.sources import Named
 
         check_hook(on_start)
         results = None if results is None else make_folder(results)
+        if shared is not None and not isinstance(shared, SharedData):
+            shared = SharedData(shared)
         pool = cls.__new__(cls)
-        pool._begin(Named(name, retries, pack_named(shared), on_start).engine, results)
+        pool._begin(Named(name, retries, shared, on_start).engine, results)
         return pool
 
     def _begin(self, engine: Engine, results: Folder | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 from collections.abc import Mapping
@@ -18,9 +17,9 @@ from gpulease.pool.failures import Ending
 from gpulease.pool.frames import Receiver
 from gpulease.pool.link import SocketLink
 from gpulease.pool.log import Log
-from gpulease.pool.pickling import Packed, to_body
 from gpulease.pool.plan import PoolPlan, check_devices
 from gpulease.pool.reactor import Reactor
+from gpulease.pool.shared_data import SharedData
 from gpulease.pool.slot import WorkerSlot
 
 
@@ -64,10 +63,12 @@ class Local(CrewOwner):
 class Named(Source):
     """Workers come and go as the pool's process tells. It stays when this program is done with it."""
 
-    def __init__(self, name: str, retries: int, shared: Packed | None = None, on_start: OnStart | None = None) -> None:
+    def __init__(
+        self, name: str, retries: int, shared: SharedData | None = None, on_start: OnStart | None = None
+    ) -> None:
         self.name = name
         self._socket = places.connect(name)
-        self._shared = None if shared is None else to_body(shared)  # once for all workers
+        self._shared = shared
         self.reactor = Reactor("gpulease-pool")
         self.engine = Engine(self.reactor, Log(), retries, on_start)
         self.engine.source = self
@@ -87,8 +88,7 @@ class Named(Source):
         self.reactor.unwatch(self._socket.fileno())
         self._socket.close()
         self._receiver.close()
-        if self._shared is not None and self._shared[1] is not None:
-            os.close(self._shared[1])
+        self._shared = None
         self.reactor.stop()
 
     def _read(self) -> None:
@@ -106,8 +106,8 @@ class Named(Source):
             name = message["joined"]["name"]
             link = SocketLink(name, message["joined"]["gpus"], socket.socket(fileno=connected), tokens, self.reactor)
             link.exclusive = False
-            if self._shared is not None:
-                link.share(*self._shared)
+            if self._shared is not None and self._shared.body:
+                link.share(self._shared.body, self._shared.memory)
             self._links[name] = link
             self.engine.joined(link)
         elif "left" in message:

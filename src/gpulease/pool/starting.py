@@ -14,11 +14,21 @@ from gpulease.pool import pool_places as places
 from gpulease.pool.plan import check_devices, check_function_name, make_plan
 
 POLL = 0.05  # seconds between looks at a pool that starts
+GRACE = 1.0  # seconds for workers in the line: a GPU that was just given back is theirs in a moment
 PLANNED = ("gpus", "gpus_per_worker", "request", "max_items")
 SETTLED = ("ready", "waiting", "failed")
 
 
-def start(
+def start(pool: str, **options: Any) -> None:
+    """Returns when its process is there; workers may still start. Raises UsageError where one has that name."""
+    path = places.socket_path(pool)
+    places.prepare_folder()
+    if os.path.exists(path) and places.listens(pool):
+        raise places.already_running(pool)
+    _launch(checked_options(pool, **options))
+
+
+def checked_options(
     pool: str,
     gpus: int | str = 1,
     gpus_per_worker: int = 1,
@@ -26,14 +36,10 @@ def start(
     shared: tuple[str, ...] = (),  # files
     max_items: int | None = None,
     **request: Any,
-) -> None:
-    """Returns when its process is there; workers may still start. Raises UsageError where one has that name."""
+) -> dict[str, Any]:
+    """What the process of a pool is told. Raises NotEnoughDevices where it can never be had here."""
     if init is not None:
         check_function_name(init)
-    path = places.socket_path(pool)
-    places.prepare_folder()
-    if os.path.exists(path) and places.listens(pool):
-        raise places.already_running(pool)
     request["note"] = request.get("note") or f"pool {pool}"
     options = {
         "name": pool,
@@ -45,7 +51,7 @@ def start(
         "request": request,
     }
     check_devices(make_plan(**{part: options[part] for part in PLANNED}))  # type: ignore[arg-type]
-    _launch(options)
+    return options
 
 
 def _launch(options: dict[str, Any]) -> None:
@@ -71,6 +77,7 @@ def _launch(options: dict[str, Any]) -> None:
 
 def wait_for_workers(name: str) -> list[str]:
     """The states of all, once each is ready, waits in the line or has failed. Raises PoolBroken when none can work."""
+    until: float | None = None
     while True:
         try:
             told = places.ask(name, "status")
@@ -80,7 +87,9 @@ def wait_for_workers(name: str) -> list[str]:
             ) from None
         states = [worker["state"] for worker in told["workers"]]
         if states and all(state in SETTLED for state in states):
-            return states
+            until = until or time.monotonic() + GRACE
+            if "waiting" not in states or time.monotonic() > until:
+                return states
         time.sleep(POLL)
 
 

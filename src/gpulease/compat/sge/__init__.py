@@ -1,0 +1,12 @@
+"""sge-template's classes on pools: `from gpulease.compat.sge import Master, Job`, or its own `sge.master`, `sge.jobs`.
+
+An agent is a named pool of one worker (`folders.pool_name`), which holds the lease of its GPU; `gpu_session` keeps one
+in the foreground, `start_agents` several in the background. `master` finds them by the files in `agent_pool/` and gives
+each one job at a time (`agent`, `jobs`); `working` is what runs in the worker. See docs/how-to/from-sge-template.md.
+"""
+
+from gpulease.compat.sge.agent import Agent
+from gpulease.compat.sge.jobs import Job, JobPool
+from gpulease.compat.sge.master import Master
+
+__all__ = ["Agent", "Job", "JobPool", "Master"]

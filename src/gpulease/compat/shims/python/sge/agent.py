@@ -1,0 +1,5 @@
+"""One agent, as the master sees it."""
+
+from sge import module
+
+Agent = module("agent").Agent

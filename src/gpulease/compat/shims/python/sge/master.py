@@ -1,0 +1,5 @@
+"""Gives jobs to agents."""
+
+from sge import module
+
+Master = module("master").Master
