@@ -109,6 +109,7 @@ class ScriptedWorld:
         self.tended: set[tuple[int, int]] = set()  # runs that an agent watches
         self.codes: dict[tuple[int, int], int] = {}  # noted in the journal
         self.logs: list[str] = []
+        self.questions: list[told.AskOrder] = []  # to a function that orders the line
         self.removed: list[str] = []  # logs of jobs
         self.sent: list[told.Send] = []  # in the last turn
         self.launched: list[Job] = []  # in the last turn
@@ -271,6 +272,10 @@ class ScriptedWorld:
 
     def _Find(self, one: told.Find) -> None:
         self.finds.append(one)
+
+    def _AskOrder(self, one: told.AskOrder) -> None:
+        if one.waiting:
+            self.questions.append(one)
 
     def _WriteLog(self, one: told.WriteLog) -> None:
         self.logs.append(one.text)

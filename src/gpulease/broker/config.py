@@ -5,6 +5,7 @@ A wrong file is refused whole, with its line: half of what an administrator wrot
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,18 +23,23 @@ class Config(NamedTuple):
     path: str | None = None
     texts: Mapping[str, str] = MappingProxyType({})
     named: bool = False  # by GPULEASE_CONFIG: then it must be there
+    system: bool = False
 
     def read(self) -> Config:
         """What the file says now."""
         if self.path is None:
             return self
         text = read_text(self.path, self.named)
-        return self._replace(texts={} if text is None else texts_of(text, self.path))
+        texts = {} if text is None else texts_of(text, self.path)
+        if self.system and "policy.order" in texts and os.stat(self.path).st_uid != 0:
+            step = f"Run `chown root {self.path}` as root."
+            raise ConfigError(f"{self.path} has policy.order, which is code, and does not belong to root.", step)
+        return self._replace(texts=texts)
 
 
 def config_of(kind: str, environ: Mapping[str, str]) -> Config:
     """Where the config of a broker of this kind belongs; not read yet."""
-    return Config(config_path(kind, environ), named=bool(environ.get("GPULEASE_CONFIG")))
+    return Config(config_path(kind, environ), named=bool(environ.get("GPULEASE_CONFIG")), system=kind == "system")
 
 
 # -------------------------------------------------------------------- what it says

@@ -21,6 +21,7 @@ from gpulease.broker import (
     limit_names,
     neighbouring,
     outside_use,
+    own_order,
     pruning,
     recovery,
     requesting,
@@ -142,6 +143,7 @@ class Core:
         requesting.answer(turn)
         subscribing.tell(turn)
         neighbouring.keep(turn)
+        own_order.ask(turn)
 
     def _undo(self) -> None:
         self.state.rollback()
@@ -308,6 +310,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.Found: job_ends.found,
     happened.EndRead: job_ends.end_read,
     happened.TreeSeen: job_ends.tree_seen,
+    happened.Ordered: own_order.ordered,
 }
 ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "until": requesting.time_over,
@@ -327,5 +330,6 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "agent": job_ends.next_agent,
     "force": job_ends.force,
     "tidy": lambda turn, id: job_ends.tidy(turn),
+    "order": lambda turn, id: None,  # a turn is made, which asks
     "tell": lambda turn, id: subscribing.tell_late(turn),
 }

@@ -29,6 +29,7 @@ from gpulease.broker.state_values import (
     Dying,
     Idle,
     Moved,
+    OwnOrder,
     Parts,
     Refused,
     Subscriber,
@@ -64,6 +65,7 @@ class State:
         self.line = Line(self.policy)
         self.wall_ahead = about.wall_ahead
         self.settings = Settings()
+        self.own_order = OwnOrder()
         # The devices as they were seen
         self.sample: Sample | None = None
         self.sampled_at = 0.0
@@ -207,7 +209,7 @@ class State:
 
     def use_settings(self) -> list[str]:
         complaints: list[str] = []
-        found, policy = settings.apply({**self.config, **self.texts}, complaints.append)
+        found, policy = settings.apply({**self.config, **settings.may_be_set(self.texts)}, complaints.append)
         self.set("settings", found, planned=True)
         self.set("policy", policy, planned=True)
         self.set("line", self.line.under(policy))

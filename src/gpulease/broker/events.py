@@ -188,9 +188,18 @@ class TreeSeen(NamedTuple):
     left: int
 
 
+class Ordered(NamedTuple):
+    """What the administrator's own order says of the line, or why it says nothing."""
+
+    function: str
+    told: Any
+    trouble: str | None = None
+
+
 # fmt: off
 Event = (
     Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | NeighboursChanged
     | Due | ConfigRead | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen
+    | Ordered
 )
 # fmt: on

@@ -42,6 +42,7 @@ def current_plan(turn: Turn) -> Plan:
             usage=state.usage,
             records=state.records,
             closed=closed,
+            order=state.own_order.ranking,
         )
         planned.revision = state.revision
         _wake(turn, min(again, planned.plan.next_wakeup or inf))

@@ -14,6 +14,7 @@ from gpulease.broker.peer import Peer
 from gpulease.broker.runs import Root
 from gpulease.job import Job
 from gpulease.messages import Message
+from gpulease.planner.ranking import LineEntry
 
 
 class Send(NamedTuple):
@@ -159,6 +160,14 @@ class GoOn(NamedTuple):
     event: Received
 
 
+class AskOrder(NamedTuple):
+    """Have the administrator's own function order these; `Ordered` follows. Without any, only which function it is."""
+
+    function: str
+    now: float
+    waiting: tuple[LineEntry, ...]
+
+
 class WriteLog(NamedTuple):
     text: str
 
@@ -170,7 +179,7 @@ class Stop(NamedTuple):
 # fmt: off
 Instruction = (
     Send | Check | Unlock | Keep | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
-    | Force | Remove | Tidy | Hook | GoOn | WriteLog | Stop
+    | Force | Remove | Tidy | Hook | GoOn | AskOrder | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

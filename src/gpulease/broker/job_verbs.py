@@ -12,6 +12,7 @@ from gpulease.broker.instructions import GoOn
 from gpulease.broker.job_adding import add, check_numbers, edited
 from gpulease.broker.job_input import impossible
 from gpulease.broker.limit_names import strangers
+from gpulease.broker.own_order import trouble_of
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
 from gpulease.broker.visibility import of_job, viewer
@@ -365,13 +366,23 @@ def set_parameter(turn: Turn, event: Received) -> None:
     state = turn.state
     rows = settings.shown(state.settings, state.policy, state.texts, state.config, state.manages(event.peer.uid))
     for row in rows:
-        row["warnings"] = strangers(turn) if row["name"] == "limits" and name in (None, "limits") else []
+        row["warnings"] = _warnings(turn, row["name"]) if name in (None, row["name"]) else []
     turn.reply(event.peer, parameters=[row for row in rows if name in (None, row["name"])])
+
+
+def _warnings(turn: Turn, name: str) -> list[str]:
+    if name == "limits":
+        return strangers(turn)
+    trouble = trouble_of(turn.state.own_order) if name == "policy.order" else None
+    return [] if trouble is None else [f"{trouble} The built-in order goes on."]
 
 
 def _set(turn: Turn, peer: Peer, name: str, text: str) -> None:
     if not turn.state.manages(peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may set parameters.", "Ask one of them.")
+    if not settings.PARAMETERS[name].by_set:
+        step = "Write it there, and send the broker SIGHUP."
+        raise NotPermitted(f"{name} is code that the broker runs: it is set in the config file only.", step)
     if text != "default":
         settings.parse(name, text)
     turn.state.write_setting(name, None if text == "default" else text)

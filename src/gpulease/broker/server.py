@@ -37,6 +37,7 @@ from gpulease.broker.hooks import Hooks
 from gpulease.broker.hostmemory import KeptMemory
 from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.neighbours import Neighbours
+from gpulease.broker.ordering import Ordering
 from gpulease.broker.reaper import Reaper
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
@@ -132,6 +133,7 @@ class Server:
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
         self._neighbours = Neighbours(self._poll, self._sampling, self._events.append, self.log)
+        self._ordering = Ordering(self._poll, self._events.append)
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one))
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
@@ -181,7 +183,9 @@ class Server:
         moments = [HOUSEKEEPING] if idle_at is None else [HOUSEKEEPING, idle_at - now]
         if self._alarms.next is not None:
             moments.append(self._alarms.next - self._clock.now())
-        moments += [due - now for due in (self._sampling.due, self._neighbours.due) if due is not None]
+        moments += [
+            due - now for due in (self._sampling.due, self._neighbours.due, self._ordering.due) if due is not None
+        ]
         return max(0.0, min(moments)) + 0.0005
 
     def _keep_house(self, now: float) -> bool:
@@ -231,6 +235,8 @@ class Server:
                 self._clients.ready(descriptor, flags)
             elif descriptor == self._sampling.descriptor:
                 self._answers()
+            elif descriptor == self._ordering.descriptor:
+                self._ordering.read(time.monotonic())
             elif self._neighbours.owns(descriptor):
                 self._neighbours.ready(descriptor, flags)
             elif self._launching is not None and descriptor == self._launching.descriptor:
@@ -250,6 +256,8 @@ class Server:
         if self._sampling.due is not None and self._sampling.due <= now:
             self._sample_failed(self._sampling.overdue(now))
         self._guarded(lambda: self._neighbours.overdue(now))
+        if self._ordering.due is not None and self._ordering.due <= now:
+            self._ordering.overdue()
         self._clients.cut_partial(now)
         due = self._clock.now()
         self._events += self._alarms.due(due)
@@ -348,6 +356,7 @@ class Server:
     def _close(self) -> None:
         self._clients.close()
         self._sampling.close()
+        self._ordering.close()
         self._neighbours.close()
         self._agents.close()
         self._core.end(self._clock.now())
@@ -376,6 +385,7 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Remove: lambda server, one: server._agents.remove(one),
     told.Tidy: lambda server, one: server._agents.tidy(one),
     told.Hook: lambda server, one: server._hooks.add(one.command, one.job),
+    told.AskOrder: lambda server, one: server._ordering.ask(one, time.monotonic()),
     told.GoOn: lambda server, one: server._clients.go_on(one.event),
     told.WriteLog: lambda server, one: server.log(one.text),
     told.Stop: Server.stop,

@@ -40,6 +40,7 @@ class Settings(NamedTuple):
     keep_ended_for: float | None = 90 * 86400.0
     env_exclude: tuple[str, ...] = SECRETS
     visible: str = "uuid"
+    order: str = ""
 
 
 class Parameter(NamedTuple):
@@ -50,6 +51,7 @@ class Parameter(NamedTuple):
     policy: bool = True
     seed: str | None = None  # what gpulimit calls it
     secret: bool = False  # shown to whoever may change it only
+    by_set: bool = True  # else by the config file only
 
 
 def _part(text: str, most: float = 1) -> float:
@@ -125,6 +127,16 @@ def _visible(text: str) -> str:
     return {name: name for name in BY}[text.lower()]
 
 
+def _function(text: str) -> str:
+    """`module:function`, or a full path in the place of the module; whether it is there is seen when it is asked."""
+    if text == "none":
+        return ""
+    where, _, name = text.rpartition(":")
+    if not name.isidentifier() or not (where.startswith("/") or all(map(str.isidentifier, where.split(".")))):
+        raise ValueError
+    return text
+
+
 def _patterns(text: str) -> tuple[str, ...]:
     return () if text == "none" else tuple(text.split())
 
@@ -175,6 +187,9 @@ PARAMETERS: dict[str, Parameter] = {
                                 "a time above 0, or none", False),
     "visible": Parameter("visible", _visible, "how CUDA_VISIBLE_DEVICES names GPUs to programs that do not say it",
                          "uuid or index", False),
+    "policy.order": Parameter("order", _function, "a function of one's own that orders the line",
+                              "module:function or /path/file.py:function, in the config file; or none", False,
+                              by_set=False),
     "limits": Parameter("limits", read_limits,
                         "limits of users, groups, priorities: `user:*:gpus=4:jobs=1000 group:students:gpus=8`",
                         "user, group or priority, whose, and how much, as user:*:gpus=4; or none"),
@@ -209,6 +224,11 @@ def parse(name: str, text: str) -> Any:
         raise
     except (ValueError, KeyError, IndexError):
         raise UsageError(f"{text[:40]!r} is no value for {name}.", f"Give {parameter.bounds}.") from None
+
+
+def may_be_set(texts: Mapping[str, str]) -> dict[str, str]:
+    """Of what was set, without what only the config file may say."""
+    return {name: text for name, text in texts.items() if name not in PARAMETERS or PARAMETERS[name].by_set}
 
 
 def apply(texts: Mapping[str, str], log: Callable[[str], None]) -> tuple[Settings, Policy]:

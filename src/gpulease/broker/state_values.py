@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpulease.broker.ids import Ids
 from gpulease.broker.peer import Peer
+from gpulease.planner.ranking import Ranking
 from gpulease.stores.base import Document
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -75,6 +77,21 @@ class Delay(NamedTuple):
     until: float
     why: str
     seconds: float  # from the last attempt on
+
+
+class OwnOrder(NamedTuple):
+    """What the administrator's own function says of the line (own_order.py)."""
+
+    function: str = ""  # whose this is
+    ids: tuple[str, ...] = ()  # as it answered last
+    ranking: Ranking | None = None  # of these, as they were then
+    asked: tuple[str, ...] | None = None  # of the question under way
+    asked_at: float = -inf
+    revision: int = -1  # of the state, when it was asked
+    not_before: float = -inf
+    failures: int = 0  # one after the other
+    trouble: str | None = None  # of the last answer
+    due: float = inf  # when the alarm goes off that is set
 
 
 class Moved(NamedTuple):

@@ -31,6 +31,12 @@ class Finding(NamedTuple):
     next_step: str = ""
 
 
+STEPS = {  # for what is wrong with a parameter
+    "limits": "They count as soon as it is there; mend it if it is a slip.",
+    "policy.order": "See the broker's log, and mend the function; it is tried again.",
+}
+
+
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_json(parser)
@@ -181,9 +187,9 @@ def _broker() -> Iterator[Finding]:
     else:
         step = "Run `gpulease stop`; the next command starts the new one."
         yield Finding("warning", "broker", f"{text}, has version {about['version']}", step)
-    for limits in client.Client(start=False).ask("set", name="limits")["parameters"]:
-        for warning in limits.get("warnings", ()):
-            yield Finding("warning", "limits", warning, "They count as soon as it is there; mend it if it is a slip.")
+    for row in client.Client(start=False).ask("set")["parameters"]:
+        for warning in row.get("warnings", ()):
+            yield Finding("warning", row["name"], warning, STEPS[row["name"]])
     if about.get("state_trouble"):
         step = "Until it can be written nothing is granted or queued. If the disk is full, make room."
         yield Finding("error", "state", about["state_trouble"], step)

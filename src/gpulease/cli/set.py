@@ -30,8 +30,10 @@ def run(arguments: Namespace) -> int:
 
     told = queueing.set(arguments.name, arguments.value)
     if arguments.name is not None:
-        for warning in (text for row in told for text in row["warnings"]):
-            print(f"gpulease: {clean(warning)} They count as soon as it is there.", file=sys.stderr)
+        for row in told:
+            then = " They count as soon as it is there." if row["name"] == "limits" else ""
+            for warning in row["warnings"]:
+                print(f"gpulease: {clean(warning)}{then}", file=sys.stderr)
     if arguments.json:
         return print_json({"parameters": told}, 2)
     from gpulease.cli.render import Terminal, plain_table

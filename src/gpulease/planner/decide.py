@@ -1,15 +1,16 @@
 """`plan`: who gets which devices now, which are held, and why everybody else waits.
 
 For each priority in turn: first who has waited beyond the longest wait, oldest first; then who is overdue,
-by fair share and the moment their patience ended; then everybody, by fair share and arrival. Whoever
+by fair share and the moment their patience ended; then everybody, by fair share and arrival. With an order of
+the administrator's own, whoever is in it comes behind the longest wait and before all of this. Whoever
 fits is granted; the first few of the overdue that do not fit have devices held for them.
 Pure: no clock, no I/O, no randomness, and neither the line nor any other argument is changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import merge
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush, merge
 from itertools import groupby, islice
 from math import inf
 from operator import itemgetter
@@ -25,6 +26,7 @@ from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, s
 from gpulease.planner.placement import place
 from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key, Queue
+from gpulease.planner.ranking import Passed, RankedClass, Ranking
 from gpulease.planner.reasons import of_user
 from gpulease.planner.result import Grant, Plan
 
@@ -46,12 +48,15 @@ def plan(
     usage: Usage | None = None,
     records: Records | None = None,
     closed: Mapping[str, str] = NOTHING,
+    order: Ranking | None = None,
 ) -> Plan:
     """Decide. `views` by UUID; `closed` by kind of request (or `of_user`), each with the reason why none starts."""
     held = tuple(leases)
     unbelieved = doubted(records or {}, held, now, policy)
     decision = _Decision(tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed)
     decision.force()
+    if order is not None:
+        decision.serve_in(order)
     for priority in sorted(decision.line.tiers):
         decision.serve(priority)
     return decision.result()
@@ -105,6 +110,32 @@ class _Decision:
             slots = place(self.board, waiting.kind, waiting.request, forced=True)
             if slots is not None:
                 self.grant(waiting, slots)
+
+    def serve_in(self, order: Ranking) -> None:
+        """Grant whoever fits, in an order that was given. It takes no GPU from who has waited the longest."""
+        for priority in sorted(self.line.tiers):
+            self.serve_first(self._longest(self.line.tiers[priority]))
+        passed = Passed(order, self.line, self.grants)
+        # The head of a class moves back only, since what is free only shrinks: what was known of it is a lower bound.
+        heads = [(self._first(one), at) for at, one in enumerate(order.classes)]
+        heapify(heads)
+        while heads:
+            at = heappop(heads)[1]
+            head = self._head_of(order.classes[at], passed)
+            if head is not None:
+                if not heads or head < heads[0][0]:
+                    self.grant_where_best(self.line[head[1]])
+                heappush(heads, (head, at))
+
+    @staticmethod
+    def _first(one: RankedClass) -> Key:
+        return next(queues.arrival.firsts[0] for queues in one.families.values())
+
+    def _head_of(self, one: RankedClass, passed: Container[str]) -> Key | None:
+        room: Room = {
+            id(family): () if family.kind in self.closed else self.board.steps(family) for family in one.families
+        }
+        return self._head(one.priority, one.party, one.families, room, lambda queues: queues.arrival, inf, passed)
 
     def serve(self, priority: int) -> None:
         tier = self.line.tiers[priority]
@@ -204,8 +235,10 @@ class _Decision:
         room: Room,
         pick: Pick,
         until: float,
+        passed: Container[str] | None = None,
     ) -> Key | None:
         best: Key | None = None
+        skip = self.grants if passed is None else passed
         for family, queues in families.items():
             steps = room.get(id(family))
             if steps is None or of_user(family.kind, party.user) in self.closed:
@@ -214,7 +247,7 @@ class _Decision:
             if party.user in self.board.unbelieved:
                 steps = [step for step in steps if step[0] == inf]  # not on devices that are held for another
             for window, amount in steps if left > 0 else ():
-                found = pick(queues).first(until, min(amount, left), self.now, window, self.grants)
+                found = pick(queues).first(until, min(amount, left), self.now, window, skip)
                 if found is not None and (best is None or found[0] < best):
                     best = found[0]
         return best

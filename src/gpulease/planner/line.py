@@ -141,6 +141,10 @@ class Line:
     def __getitem__(self, id: str) -> Waiting:
         return self._waiting[id]
 
+    def holds(self, waiting: Waiting) -> bool:
+        """Whether it waits, and nothing about it was changed."""
+        return self._waiting.get(waiting.id) is waiting
+
     def add(self, waiting: Waiting) -> None:
         if waiting.id in self._waiting:
             raise ValueError(f"request {waiting.id} is already in the line")
@@ -150,7 +154,7 @@ class Line:
             self.blocked[waiting.id] = waiting
             return
         if waiting.request.not_before is not None:
-            self.starts.add((waiting.request.not_before, waiting.id), _entry(waiting))
+            self.starts.add((waiting.request.not_before, waiting.id), entry_of(waiting))
         if waiting.forced:
             self.forced[waiting.id] = waiting
         else:
@@ -182,7 +186,7 @@ class Line:
             if waiting.id in self._waiting:
                 raise ValueError(f"request {waiting.id} is already in the line")
             self._waiting[waiting.id] = waiting
-        _, size, ready, duration = _entry(group[0])
+        _, size, ready, duration = entry_of(group[0])
         entries = [Entry(waiting.id, size, ready, duration) for waiting in group]
         keys = {
             both.arrival: [place_of(waiting) for waiting in group],
@@ -283,7 +287,7 @@ class Line:
     def _index(self, waiting: Waiting) -> None:
         tier, family, both = self._queues(party_of(waiting), waiting)
         self.wide += waiting.request.gpus > 1
-        entry = _entry(waiting)
+        entry = entry_of(waiting)
         arrival = place_of(waiting)
         both.arrival.add(arrival, entry)
         both.deadline.add((self.patience.deadline(waiting), waiting.id), entry)
@@ -320,7 +324,7 @@ class Line:
             del self.tiers[waiting.request.priority]
 
 
-def _entry(waiting: Waiting) -> Entry:
+def entry_of(waiting: Waiting) -> Entry:
     request = waiting.request
     return Entry(
         waiting.id,
