@@ -79,3 +79,15 @@ def test_bad_input_is_refused() -> None:
     closed.shutdown()
     with pytest.raises(PoolClosed):
         closed.submit(tasks.double, 1)
+
+
+def test_where_an_item_runs_is_told_and_actors_are_replaced_after_so_many() -> None:
+    starts: list[Any] = []
+    with gpulease.Pool(gpus=2, engine="ray", max_items=3, on_start=starts.append) as pool:
+        told = list(pool.map(tasks.pid_and_count, range(12)))
+        future = pool.submit(tasks.own_gpu)
+        assert future.result(60)[0] == str(future.device)
+    assert max(count for _, count in told) == 3
+    assert len({pid for pid, _ in told}) >= 4
+    assert sorted(start.arguments[0] for start in starts if start.arguments) == list(range(12))
+    assert {start.device for start in starts} <= {0, 1}

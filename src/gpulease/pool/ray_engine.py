@@ -49,6 +49,9 @@ class RayLink(Link):
         self._known: set[int] = set()
         self.since = time.monotonic()
 
+    def room(self, item: Item) -> int:
+        return 0 if self.done == self._cluster.max_items else super().room(item)
+
     def send(self, items: Sequence[Item]) -> list[Item]:
         for item in items:
             key, packed = item.function.key, item.packed
@@ -86,7 +89,7 @@ class Cluster(Source):
         self._ray, self._started_ray = _connect(address)
         self._gpus_each = plan.request["gpus"]
         names = [f"worker {number}" for number in range(1, _count_workers(self._ray, plan) + 1)]
-        self._init, self._max_items = plan.init, plan.max_items
+        self._init, self.max_items = plan.init, plan.max_items
         self._shared = None
         if plan.shared is not None:
             self._shared = self._ray.put((plan.shared.payload, sendable(plan.shared)))
@@ -153,7 +156,7 @@ class Cluster(Source):
 
     def worked(self, link: RayLink) -> None:
         """After each item: a worker that has done its number is replaced."""
-        if link.done != self._max_items or self._ended:
+        if link.done != self.max_items or self._ended:
             return
         self._log.note(f"{link.name} has done {link.done} items and is replaced")
         self.engine.left(link, Ending())
