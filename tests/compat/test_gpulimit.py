@@ -148,6 +148,19 @@ def test_the_server_stays_in_the_foreground_and_its_tasks_outlive_it(drop_ins: D
     wait_until(lambda: f"task pid: {shown[1]}" in plain(drop_ins.run("gpulimit", "show", "1").stdout))
 
 
+def test_beside_a_broker_for_everybody_the_server_starts_none_and_ends_with_it(drop_ins: DropIns) -> None:
+    machine = drop_ins.machine
+    with drop_ins.start(*machine.words("broker", "--shared")) as broker:
+        kind = wait_until(lambda: (machine.json("status")["broker"] or {}).get("kind"))
+        with drop_ins.start("gpulimit_server") as server:
+            assert server.stdout is not None
+            assert [server.stdout.readline() for _ in range(3)][1] == "start gpulimit server.\n"
+            assert (kind, machine.json("status")["broker"]["pid"]) == ("shared", broker.pid)
+            assert server.poll() is None
+            broker.terminate()
+            assert server.wait(60) == 0
+
+
 def test_the_server_has_both_of_its_names() -> None:
     """gpulimit's document has one, its package the other."""
     assert (SHIMS / "bin" / "gpulimit-server").read_text() == (SHIMS / "bin" / "gpulimit_server").read_text()

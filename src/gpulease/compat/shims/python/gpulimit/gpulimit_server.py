@@ -61,9 +61,20 @@ def _wait_for(child: "subprocess.Popen[bytes]") -> Optional[Dict[str, Any]]:
 
 
 def _stay_beside(pid: int) -> int:
-    while os.path.exists("/proc/{}".format(pid)):
+    first = _start_time(pid)
+    while first is not None and _start_time(pid) == first:
         time.sleep(LOOK)
     return 0
+
+
+def _start_time(pid: int) -> Optional[str]:
+    """Of a process that lives; another process may get its pid later."""
+    try:
+        with open("/proc/{}/stat".format(pid)) as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
 
 
 def _end_by(number: int) -> None:
