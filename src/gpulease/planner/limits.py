@@ -82,7 +82,8 @@ class Ledger:
 
     def add(self, party: Party, priority: int, parts: int, share: bool) -> None:
         self.shares[party.user] += share
-        self._count(party, priority, parts, share)
+        if self.limits:
+            self._count(party, priority, parts, share)
 
     def _count(self, party: Party, priority: int, parts: int, share: bool) -> None:
         for limit in self._applying(party, priority):
