@@ -13,7 +13,7 @@ from gpulease import job as jobs
 from gpulease.errors import StateError
 from gpulease.job import Job
 from gpulease.model import Request
-from gpulease.stores.base import SOME, Document, Store
+from gpulease.stores.base import SOME, Document, Store, Which
 from gpulease.stores.memory import MemoryStore
 from gpulease.stores.sqlite import SqliteStore
 
@@ -48,33 +48,33 @@ def ids(found: list[Document]) -> list[int]:
 def test_jobs_are_chosen_by_state_user_label_and_range(store: Store) -> None:
     fill(store)
     assert ids(store.jobs()) == [1, 2, 3, 10, 11]
-    assert ids(store.jobs(("failed", "running"))) == [2, 3, 11]
-    assert ids(store.jobs(uid=2)) == [3, 10]
-    assert ids(store.jobs(label="x", uid=1)) == [11]
-    assert ids(store.jobs(ids=[(2, 3), (11, 99)])) == [2, 3, 11]
+    assert ids(store.jobs(Which(("failed", "running")))) == [2, 3, 11]
+    assert ids(store.jobs(Which(uid=2))) == [3, 10]
+    assert ids(store.jobs(Which(label="x", uid=1))) == [11]
+    assert ids(store.jobs(Which(ids=[(2, 3), (11, 99)]))) == [2, 3, 11]
     assert ids(store.jobs(most=2, newest=True)) == [11, 10]
-    assert ids(store.jobs(("failed",), most=1)) == [3]
-    assert store.jobs(("lost",)) == []
+    assert ids(store.jobs(Which(("failed",)), most=1)) == [3]
+    assert store.jobs(Which(("lost",))) == []
     assert store.count_jobs() == {
         (1, "waiting"): 1, (1, "running"): 1, (2, "failed"): 1, (2, "waiting"): 1, (1, "failed"): 1,
     }  # fmt: skip
-    assert store.count_jobs(("failed",), [(1, 5), (11, 11)]) == {(2, "failed"): 1, (1, "failed"): 1}
-    assert store.job_rows(("failed", "running"), uid=1) == [(2, "running", 1, None), (11, "failed", 1, None)]
-    assert [row.id for row in store.job_rows(ids=[(2, 10)], most=2)] == [2, 3]
+    assert store.count_jobs(Which(("failed",), ids=[(1, 5), (11, 11)])) == {(2, "failed"): 1, (1, "failed"): 1}
+    assert store.job_rows(Which(("failed", "running"), 1)) == [(2, "running", 1, None), (11, "failed", 1, None)]
+    assert [row.id for row in store.job_rows(Which(ids=[(2, 10)]), 2)] == [2, 3]
 
 
 def test_some_jobs_are_as_many_as_were_asked_for(store: Store) -> None:
     fill(store)
-    found, more = store.some_jobs((), None, None, [(1, 10)], 3)
+    found, more = store.some_jobs(Which(ids=[(1, 10)]), 3)
     assert (ids(found), more) == ([1, 2, 3], True)
-    found, more = store.some_jobs((), None, None, [(4, 99)], 3)
+    found, more = store.some_jobs(Which(ids=[(4, 99)]), 3)
     assert (ids(found), more) == ([10, 11], False)
 
 
 def test_jobs_that_are_large_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "state.db"))
     put(store, [{**job(id), "command": ["x" * (SOME // 2)]} for id in range(1, 10)])
-    found, more = store.some_jobs((), None, None, [(1, 99)], 100)
+    found, more = store.some_jobs(Which(ids=[(1, 99)]), 100)
     assert (ids(found), more) == ([1, 2], True)
     store.close()
 
@@ -85,7 +85,7 @@ def test_a_changed_job_replaces_the_old_one_and_a_removed_one_is_gone(store: Sto
     put(store, [job(1, "complete")])
     assert (store.get("jobs", "1") or {})["state"] == "complete"
     assert store.get("jobs", "2") is None
-    assert ids(store.jobs(("waiting",))) == [10]
+    assert ids(store.jobs(Which(("waiting",)))) == [10]
 
 
 def test_a_commit_is_whole_or_not_at_all(store: Store) -> None:
@@ -111,7 +111,7 @@ def test_environments_that_no_job_has_are_forgotten(store: Store) -> None:
 def test_ten_thousand_jobs_are_one_commit(store: Store) -> None:
     put(store, [job(id) for id in range(1, 10_001)], durable=True)
     assert store.count_jobs() == {(1, "waiting"): 10_000}
-    assert ids(store.jobs(ids=[(9_999, 1 << 62)])) == [9_999, 10_000]
+    assert ids(store.jobs(Which(ids=[(9_999, 1 << 62)]))) == [9_999, 10_000]
 
 
 SECOND = """

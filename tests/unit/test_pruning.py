@@ -8,7 +8,7 @@ import pytest
 from support.scripted import Client, ScriptedWorld
 
 from gpulease.broker import job_life, pruning
-from gpulease.stores.base import HistoryEvent
+from gpulease.stores.base import HistoryEvent, Which
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_their_logs_and_environments_go_with_them(world: ScriptedWorld, monkeypa
     removed: list[str] = []
     monkeypatch.setattr(ScriptedWorld, "_Remove", lambda world, one: removed.extend(one.logs))
     ended(world, 1000, 4)
-    for row in world.disk.jobs(ids=[(2, 4)]):  # the first has never run, so it has no log
+    for row in world.disk.jobs(Which(ids=[(2, 4)])):  # the first has never run, so it has no log
         world.disk.write("jobs", str(row["id"]), {**row, "run": 1})
     world.disk.commit()
     do(world, world.connect(0), "set", name="keep-ended", value="1")

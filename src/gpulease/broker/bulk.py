@@ -6,7 +6,7 @@ was at the beginning. An error in a later piece is the answer; what was done bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gpulease import job as jobs
@@ -19,7 +19,7 @@ from gpulease.errors import NotFound, NotPermitted, UsageError
 from gpulease.job import Job
 from gpulease.job_selection import EVERYBODY
 from gpulease.messages import Message
-from gpulease.stores.base import JobRow
+from gpulease.stores.base import JobRow, Which
 
 PIECE = 100  # jobs of one piece
 ROWS = 2000  # of one piece that needs little of each
@@ -33,12 +33,14 @@ Range = tuple[int, int]
 class Chosen(NamedTuple):
     """A selection as the store is asked for it."""
 
-    ranges: list[Range]  # in order; none means all
-    states: tuple[str, ...]
-    uid: int | None
-    label: str | None
+    which: Which  # of its ids each piece takes some
     last: bool
     everyone: bool
+
+    @property
+    def ranges(self) -> Sequence[Range]:
+        """In order; none means all."""
+        return self.which.ids
 
 
 class Piece(NamedTuple):
@@ -64,7 +66,8 @@ def choice(turn: Turn, event: Received, states: tuple[str, ...] = (), look: bool
     if user == EVERYBODY and not everyone:
         raise NotPermitted("Only root may do that to the jobs of every user.", "Leave --all-users out.")
     uid = _whose(turn, event.peer, select, user, look or bool(ranges))
-    return Chosen(ranges, tuple(state.split(",")) if state else states, uid, label, bool(select.get("last")), everyone)
+    which = Which(tuple(state.split(",")) if state else states, uid, label, ranges)
+    return Chosen(which, bool(select.get("last")), everyone)
 
 
 def _whose(turn: Turn, peer: Peer, select: Message, user: str | None, others: bool) -> int | None:
@@ -94,7 +97,7 @@ def _ranges(select: Message) -> list[Range]:
     return sorted((first, last) for first, last in ranges)
 
 
-def _window(ranges: list[Range], at: int, last: int) -> list[Range]:
+def _window(ranges: Sequence[Range], at: int, last: int) -> list[Range]:
     """The next ids to look through, behind `at`."""
     found: list[Range] = []
     room = WINDOW
@@ -114,11 +117,9 @@ def take(turn: Turn, event: Received, chosen: Chosen) -> Piece:
     """The next jobs of a request."""
     store, running = turn.state.store, turn.state.running
 
-    def read(ranges: list[Range]) -> tuple[list[Job], bool]:
-        if chosen.last:
-            rows, more = store.jobs(chosen.states, chosen.uid, chosen.label, ranges, 1, newest=True), False
-        else:
-            rows, more = store.some_jobs(chosen.states, chosen.uid, chosen.label, ranges, PIECE)
+    def read(ranges: Sequence[Range]) -> tuple[list[Job], bool]:
+        which = chosen.which._replace(ids=ranges)
+        rows, more = (store.jobs(which, 1, newest=True), False) if chosen.last else store.some_jobs(which, PIECE)
         return [running.get(row["id"]) or jobs.read(row) for row in rows], more
 
     return _take(turn, event, chosen, read)
@@ -128,17 +129,20 @@ def take_rows(turn: Turn, event: Received, chosen: Chosen) -> Piece:
     """The same, without most of what is known of them."""
     store = turn.state.store
 
-    def read(ranges: list[Range]) -> tuple[list[JobRow], bool]:
+    def read(ranges: Sequence[Range]) -> tuple[list[JobRow], bool]:
+        which = chosen.which._replace(ids=ranges)
         if chosen.last:
-            newest = store.jobs(chosen.states, chosen.uid, chosen.label, ranges, 1, newest=True)
-            ranges = [(row["id"], row["id"]) for row in newest] or [(0, 0)]
-        rows = store.job_rows(chosen.states, chosen.uid, chosen.label, ranges, ROWS)
+            newest = store.jobs(which, 1, newest=True)
+            which = which._replace(ids=[(row["id"], row["id"]) for row in newest] or [(0, 0)])
+        rows = store.job_rows(which, ROWS)
         return rows, len(rows) == ROWS
 
     return _take(turn, event, chosen, read)
 
 
-def _take(turn: Turn, event: Received, chosen: Chosen, read: Callable[[list[Range]], tuple[list[Any], bool]]) -> Piece:
+def _take(
+    turn: Turn, event: Received, chosen: Chosen, read: Callable[[Sequence[Range]], tuple[list[Any], bool]]
+) -> Piece:
     before = event.progress
     if not isinstance(before, Progress):
         before = Progress(0, turn.state.job_number)
@@ -185,6 +189,6 @@ def refuse_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> None:
         raise NotPermitted(f"Job {progress.found} belongs to {whose}.", "Only its user or root may do that.")
 
 
-def _called(ranges: list[Range]) -> str:
+def _called(ranges: Sequence[Range]) -> str:
     named = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:5])
     return f": {named}" if named else ""

@@ -30,7 +30,7 @@ def act(turn: Turn, event: Event) -> list[int]:
 def _asked(turn: Turn, event: Received) -> list[int]:
     verb, peer = event.message["do"], event.peer
     choice = bulk.choice(turn, event)
-    rows = turn.state.store.jobs(choice.states, choice.uid, choice.label, choice.ranges, 1 if choice.last else MOST)
+    rows = turn.state.store.jobs(choice.which, 1 if choice.last else MOST)
     found = [turn.state.running.get(row["id"]) or jobs.read(row) for row in rows]
     found = [job for job in found if choice.everyone or job.uid == peer.uid]
     again = event.progress is not None  # it was begun while there was room, and is tried again

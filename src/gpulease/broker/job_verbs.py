@@ -20,6 +20,7 @@ from gpulease.errors import NotPermitted, TooMuch, UsageError, WrongState
 from gpulease.job import Job
 from gpulease.messages import Message
 from gpulease.model import Waiting
+from gpulease.stores.base import Which
 
 SHOWN = 50
 SHOWN_ENDED = 10
@@ -119,8 +120,8 @@ def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
     shown = [state.running[id] for id in sorted(state.running)[:most]]
     waiting = [entry for entry in state.line.front(most) if entry.kind == "job"]
     shown += [job for entry in waiting if (job := state.job(int(entry.id[1:]))) is not None]
-    shown += [jobs.read(stored) for stored in state.store.jobs(("held",), most=most)]
-    ended = state.store.jobs(jobs.ENDS, most=most if all else min(most, SHOWN_ENDED), newest=True)
+    shown += [jobs.read(stored) for stored in state.store.jobs(Which(("held",)), most)]
+    ended = state.store.jobs(Which(jobs.ENDS), most if all else min(most, SHOWN_ENDED), newest=True)
     return shown + [jobs.read(stored) for stored in ended]
 
 

@@ -6,7 +6,7 @@ from gpulease import job as jobs
 from gpulease.broker import job_life
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
-from gpulease.stores.base import Document
+from gpulease.stores.base import Document, Which
 
 EVERY = 60.0  # seconds between looks at whether there is something to forget
 SOON = 0.05  # and while there is
@@ -29,7 +29,7 @@ def _too_many(turn: Turn) -> list[Document]:
     state, kept = turn.state, turn.state.settings.keep_ended
     for uid, number in state.ended_jobs.items():
         if kept is not None and number > kept:
-            return state.store.some_jobs(jobs.ENDS, uid, None, (), min(PIECE, number - kept))[0]
+            return state.store.some_jobs(Which(jobs.ENDS, uid), min(PIECE, number - kept))[0]
     return []
 
 

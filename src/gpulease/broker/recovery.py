@@ -13,7 +13,7 @@ from gpulease.broker.state_values import Added, Moved
 from gpulease.broker.turn import Turn
 from gpulease.model import Request, Waiting
 from gpulease.planner import Spent
-from gpulease.stores.base import Document
+from gpulease.stores.base import Document, Which
 
 FIRST_PRUNING = 10.0  # seconds, in which what waits for the broker is served
 CHUNK = 5000  # jobs that are read from the store at a time
@@ -131,7 +131,7 @@ def _stored(turn: Turn, states: tuple[str, ...]) -> Iterator[Document]:
     """Jobs from the store, a chunk at a time: there may be a hundred thousand."""
     first = 0
     while True:
-        found = turn.state.store.jobs(states, ids=[(first, 1 << 62)], most=CHUNK)
+        found = turn.state.store.jobs(Which(states, ids=[(first, 1 << 62)]), CHUNK)
         yield from found
         if len(found) < CHUNK:
             return

@@ -20,7 +20,7 @@ from gpulease.broker.visibility import viewer
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.job import Job
 from gpulease.messages import Message
-from gpulease.stores.base import Document, JobRow
+from gpulease.stores.base import Document, JobRow, Which
 
 TELL = 0.05  # seconds between words to one client, unless all it waits for is over: each costs as much as a job's start
 ROWS = 5000  # ids that are looked through for one message
@@ -113,7 +113,7 @@ def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
     assert chosen is not None
     assert at is not None
     ranges = chosen.ranges(at, RANGES, ROWS)
-    found = turn.state.store.job_rows(SHOWN, ids=ranges) if ranges else []
+    found = turn.state.store.job_rows(Which(SHOWN, ids=ranges)) if ranges else []
     rows = {str(row.id): _row(turn.state.running.get(row.id, row)) for row in found}
     over = not ranges or not chosen.ranges(ranges[-1][1], 1, 1)
     subscriber = subscriber._replace(
@@ -135,7 +135,7 @@ def _open(turn: Turn, chosen: Ids) -> int:
     """How many of them are not over."""
     found, at = 0, 0
     while ranges := chosen.ranges(at, RANGES, 1 << 62):
-        found += sum(turn.state.store.count_jobs(jobs.OPEN, ranges).values())
+        found += sum(turn.state.store.count_jobs(Which(jobs.OPEN, ids=ranges)).values())
         at = ranges[-1][1]
     return found
 

@@ -19,6 +19,7 @@ from gpulease.broker.home import Home
 from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.job import OPEN
 from gpulease.stores import database_file
+from gpulease.stores.base import Which
 from gpulease.stores.disks import network_filesystem
 from gpulease.stores.sqlite import SqliteStore
 from gpulease.wire import pack
@@ -125,7 +126,7 @@ def _came_from(path: str, folder: str, network: bool) -> bool:
 def _name_users(place: places.Place) -> None:
     """To the launcher: whose jobs are in a state that root kept needs no other proof."""
     with contextlib.closing(SqliteStore(place.kept(STATE))) as store:
-        users = sorted({uid for uid, _ in store.count_jobs(OPEN)} - {0})
+        users = sorted({uid for uid, _ in store.count_jobs(Which(OPEN))} - {0})
     known = f"{place.state}-launcher"
     places.prepare(known, everyone=False)
     with open(os.path.join(known, "users"), "a") as file:

@@ -22,6 +22,18 @@ class HistoryEvent(NamedTuple):
     fields: Document
 
 
+class Which(NamedTuple):
+    """Which jobs are meant: what all of them are. None and nothing: whatever it is."""
+
+    states: Sequence[str] = ()
+    uid: int | None = None
+    label: str | None = None
+    ids: Sequence[tuple[int, int]] = ()  # ranges, both ends included
+
+
+EVERY = Which()
+
+
 class JobRow(NamedTuple):
     """What most questions about many jobs are about."""
 
@@ -36,33 +48,16 @@ class Store(Protocol):
 
     def get(self, table: str, key: str) -> Document | None: ...
 
-    def jobs(
-        self,
-        states: Sequence[str] = (),
-        uid: int | None = None,
-        label: str | None = None,
-        ids: Sequence[tuple[int, int]] = (),
-        most: int | None = None,
-        newest: bool = False,
-    ) -> list[Document]:
-        """Jobs in order of their ids, or the newest first; `ids` are ranges, both ends included."""
+    def jobs(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[Document]:
+        """Jobs in order of their ids, or the newest first."""
 
-    def some_jobs(
-        self, states: Sequence[str], uid: int | None, label: str | None, ids: Sequence[tuple[int, int]], most: int
-    ) -> tuple[list[Document], bool]:
+    def some_jobs(self, which: Which, most: int) -> tuple[list[Document], bool]:
         """The first of them, as many as are read in a moment; and whether there may be others."""
 
-    def job_rows(
-        self,
-        states: Sequence[str] = (),
-        uid: int | None = None,
-        label: str | None = None,
-        ids: Sequence[tuple[int, int]] = (),
-        most: int | None = None,
-    ) -> list[JobRow]:
+    def job_rows(self, which: Which = EVERY, most: int | None = None) -> list[JobRow]:
         """The same, without most of what is known of them."""
 
-    def count_jobs(self, states: Sequence[str] = (), ids: Sequence[tuple[int, int]] = ()) -> dict[tuple[int, str], int]:
+    def count_jobs(self, which: Which = EVERY) -> dict[tuple[int, str], int]:
         """How many jobs there are, by user and state."""
 
     def write(self, table: str, key: str, document: Document | None) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from gpulease.stores.base import ENDS, TABLES, Document, HistoryEvent, JobRow
+from gpulease.stores.base import ENDS, EVERY, TABLES, Document, HistoryEvent, JobRow, Which
 
 
 class MemoryStore:
@@ -23,46 +23,25 @@ class MemoryStore:
         document: Document | None = None if body is None else json.loads(body)
         return document
 
-    def jobs(
-        self,
-        states: Sequence[str] = (),
-        uid: int | None = None,
-        label: str | None = None,
-        ids: Sequence[tuple[int, int]] = (),
-        most: int | None = None,
-        newest: bool = False,
-    ) -> list[Document]:
+    def jobs(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[Document]:
         found = []
         for key in sorted(map(int, self._tables["jobs"]), reverse=newest):
             job = json.loads(self._tables["jobs"][str(key)])
-            inside = not ids or any(first <= key <= last for first, last in ids)
-            wanted = (
-                (not states or job["state"] in states) and uid in (None, job["uid"]) and label in (None, job["label"])
-            )
-            if inside and wanted:
+            if _is_meant(job, which):
                 found.append(job)
         return found[:most]
 
-    def some_jobs(
-        self, states: Sequence[str], uid: int | None, label: str | None, ids: Sequence[tuple[int, int]], most: int
-    ) -> tuple[list[Document], bool]:
-        found = self.jobs(states, uid, label, ids, most)
+    def some_jobs(self, which: Which, most: int) -> tuple[list[Document], bool]:
+        found = self.jobs(which, most)
         return found, len(found) == most
 
-    def job_rows(
-        self,
-        states: Sequence[str] = (),
-        uid: int | None = None,
-        label: str | None = None,
-        ids: Sequence[tuple[int, int]] = (),
-        most: int | None = None,
-    ) -> list[JobRow]:
-        found = self.jobs(states, uid, label, ids, most)
+    def job_rows(self, which: Which = EVERY, most: int | None = None) -> list[JobRow]:
+        found = self.jobs(which, most)
         return [JobRow(job["id"], job["state"], job["uid"], job.get("exit_code")) for job in found]
 
-    def count_jobs(self, states: Sequence[str] = (), ids: Sequence[tuple[int, int]] = ()) -> dict[tuple[int, str], int]:
+    def count_jobs(self, which: Which = EVERY) -> dict[tuple[int, str], int]:
         counts: dict[tuple[int, str], int] = {}
-        for row in self.job_rows(states, ids=ids):
+        for row in self.job_rows(which):
             counts[row.uid, row.state] = counts.get((row.uid, row.state), 0) + 1
         return counts
 
@@ -88,7 +67,7 @@ class MemoryStore:
         self._events.append(record)
 
     def jobs_ended(self, before: float, most: int) -> list[Document]:
-        found = [job for job in self.jobs(ENDS) if job["ended"] < before]
+        found = [job for job in self.jobs(Which(ENDS)) if job["ended"] < before]
         return sorted(found, key=lambda job: float(job["ended"]))[:most]
 
     def forget_events(self, before: float, kept: int, most: int) -> int:
@@ -120,3 +99,10 @@ class MemoryStore:
 
     def close(self) -> None:
         return
+
+
+def _is_meant(job: Document, which: Which) -> bool:
+    states, uid, label, ids = which
+    inside = not ids or any(first <= job["id"] <= last for first, last in ids)
+    mine = uid in (None, job["uid"]) and label in (None, job["label"])
+    return inside and mine and (not states or job["state"] in states)

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpulease.errors import StateError
 from gpulease.stores import database_file
-from gpulease.stores.base import ENDS, SOME, TABLES, Document, HistoryEvent, JobRow
+from gpulease.stores.base import ENDS, EVERY, SOME, TABLES, Document, HistoryEvent, JobRow, Which
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 PUT: dict[str, str] = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
@@ -83,24 +83,14 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._trouble("read", error) from None
 
-    def jobs(
-        self,
-        states: Sequence[str] = (),
-        uid: int | None = None,
-        label: str | None = None,
-        ids: Sequence[tuple[int, int]] = (),
-        most: int | None = None,
-        newest: bool = False,
-    ) -> list[Document]:
-        where, values = _where(states, uid, label, ids)
+    def jobs(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[Document]:
+        where, values = _where(which)
         order = f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?"
         rows = self._read(f"SELECT body FROM jobs {where} {order}", (*values, -1 if most is None else most))
         return [self._decoded(body) for (body,) in rows]
 
-    def some_jobs(
-        self, states: Sequence[str], uid: int | None, label: str | None, ids: Sequence[tuple[int, int]], most: int
-    ) -> tuple[list[Document], bool]:
-        where, values = _where(states, uid, label, ids)
+    def some_jobs(self, which: Which, most: int) -> tuple[list[Document], bool]:
+        where, values = _where(which)
         found: list[Document] = []
         size = 0
         try:
@@ -115,20 +105,13 @@ class SqliteStore:
             raise self._trouble("read", error) from None
         return found, len(found) == most
 
-    def job_rows(
-        self,
-        states: Sequence[str] = (),
-        uid: int | None = None,
-        label: str | None = None,
-        ids: Sequence[tuple[int, int]] = (),
-        most: int | None = None,
-    ) -> list[JobRow]:
-        where, values = _where(states, uid, label, ids)
+    def job_rows(self, which: Which = EVERY, most: int | None = None) -> list[JobRow]:
+        where, values = _where(which)
         query = f"SELECT id, state, uid, json_extract(body, '$.exit_code') FROM jobs {where} ORDER BY id LIMIT ?"
         return [JobRow(*row) for row in self._read(query, (*values, -1 if most is None else most))]
 
-    def count_jobs(self, states: Sequence[str] = (), ids: Sequence[tuple[int, int]] = ()) -> dict[tuple[int, str], int]:
-        where, values = _where(states, None, None, ids)
+    def count_jobs(self, which: Which = EVERY) -> dict[tuple[int, str], int]:
+        where, values = _where(which)
         rows = self._read(f"SELECT uid, state, count(*) FROM jobs {where} GROUP BY uid, state", values)
         return {(uid, state): number for uid, state, number in rows}
 
@@ -292,10 +275,9 @@ class SqliteStore:
         )
 
 
-def _where(
-    states: Sequence[str], uid: int | None, label: str | None, ids: Sequence[tuple[int, int]]
-) -> tuple[str, list[object]]:
-    """Which jobs, and the values for its question marks."""
+def _where(which: Which) -> tuple[str, list[object]]:
+    """As SQL, and the values for its question marks."""
+    states, uid, label, ids = which
     rules: list[str] = []
     values: list[object] = []
     if states:
