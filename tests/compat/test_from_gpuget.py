@@ -36,10 +36,10 @@ NOW = {
     ),
     "GPU.py --log": ("gpulease get; gpulease release --mine; gpulease events | tail -n 2", r"(?s).*granted.*ended.*"),
     "GPU.py --info": ("gpulease | head -n 1", r".*4 SIMULATED GPUs, 4 free"),
-    "GPU.py --idle": ("gpulease select -n 1; gpulease", r"(?s)[0-3]\n.*free"),
-    "GPU.py --managed": ("gpulease", r"(?s).*\n *3 "),
+    "GPU.py --idle": ("gpulease status --list free; gpulease", r"(?s)0,1,2,3\n.*free"),
+    "GPU.py --managed": ("gpulease status --list all; gpulease", r"(?s)0,1,2,3\n.*\n *3 "),
     "GPU.py --active": ("gpulease get --until-released; gpulease", r"(?s)\d\n.*leased.*reservation by"),
-    "GPU.py --gpu-count": ("gpulease status --json", r"(?s).*\"devices\""),
+    "GPU.py --gpu-count": ("gpulease status --count all", r"4\n"),
     "GPU.py --redis-delete": ("gpulease get --until-released; gpulease release --mine", r"\d\nreleased L\d+: GPU \d\n"),
 }
 

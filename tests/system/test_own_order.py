@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
@@ -85,8 +86,10 @@ MISBEHAVING = {
     "did not answer in time": "def order(waiting, now):\n    while True: pass",
     "ValueError: no taste": "def order(waiting, now): raise ValueError('no taste')",
     "its process ended": "import os\ndef order(waiting, now): os._exit(3)",
-    "SystemExit": "def order(waiting, now): raise SystemExit",
     "twice": "def order(waiting, now):\n    while True: yield waiting[0].id",
+}
+ALSO = {
+    "SystemExit": "def order(waiting, now): raise SystemExit",
     "returned 1 of 2": "def order(waiting, now): return [waiting[0].id]",
     "AttributeError": "def order(waiting, now): waiting[0].priority = 0",
     "has no function order": "order = 5",
@@ -94,8 +97,9 @@ MISBEHAVING = {
 }
 
 
-def test_one_that_misbehaves_costs_nothing_but_its_own_say(queue: QueueSite) -> None:
-    for number, (said, code) in enumerate(MISBEHAVING.items()):
+@pytest.mark.parametrize("codes", [MISBEHAVING, pytest.param(ALSO, marks=pytest.mark.long)], ids=["most", "also"])
+def test_one_that_misbehaves_costs_nothing_but_its_own_say(queue: QueueSite, codes: dict[str, str]) -> None:
+    for number, (said, code) in enumerate(codes.items()):
         configure(queue, code, f"order{number}")
         assert run_in_line(queue, [None, None], lambda said=said: said in trouble(queue)) == [0, 1], said  # type: ignore[misc]
     found = queue.json("doctor")["findings"]

@@ -111,3 +111,19 @@ def test_a_missing_file_is_fine_unless_it_was_named(tmp_path: Path) -> None:
     assert Config(missing).read().texts == {}
     with pytest.raises(ConfigError, match="is not there"):
         Config(missing, named=True).read()
+
+
+def test_code_for_a_system_broker_is_named_by_root_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('policy.order = "site:order"\n')
+    path.chmod(0o644)
+    assert Config(str(path)).read().texts == {"policy.order": "site:order"}
+    seen = os.stat(path)
+    for owner, refused in ((0, False), (4242, True)):
+        fields = [owner if at == 4 else value for at, value in enumerate(seen[:10])]
+        monkeypatch.setattr(os, "stat", lambda _, fields=fields: os.stat_result(fields))
+        if refused:
+            with pytest.raises(ConfigError, match="does not belong to root"):
+                Config(str(path), system=True).read()
+        else:
+            assert Config(str(path), system=True).read().texts
