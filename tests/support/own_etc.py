@@ -67,6 +67,7 @@ class OwnEtc:
     def started(self, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
         """Until the block ends, on simulated GPUs."""
         environ = {**self.environ, **more, "GPULEASE_SIMULATION": str(self.folder / "machine")}
+        environ["GPULEASE_PROBE_DEADLINE"] = str(PATIENCE)  # nothing is compiled here, and the machine may be busy
         process = subprocess.Popen(self.words(*words), env=environ, cwd="/", stdin=subprocess.PIPE, text=True)
         try:
             yield process
