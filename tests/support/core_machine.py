@@ -133,8 +133,9 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.say(client, "acquire", request=request, kind="acquire", wait=wait, owner=owner)
         self._maybe(now)
 
-    @rule(seconds=st.sampled_from([5.0, 100.0]), now=st.booleans())
-    def reserve(self, seconds: float, now: bool) -> None:
+    @rule(seconds=st.sampled_from([5.0, 100.0, None]), now=st.booleans())
+    def reserve(self, seconds: float | None, now: bool) -> None:
+        """For a time, or until it is released."""
         self.world.say(self.world.connect(), "acquire", request={"duration": seconds}, kind="reservation")
         self._maybe(now)
 
@@ -142,8 +143,9 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), verb=st.sampled_from(["release", "taken", "cancel", "renew"]), now=st.booleans())
     def use_lease(self, data: st.DataObject, verb: str, now: bool) -> None:
         id = data.draw(st.sampled_from(sorted(self.world.core.state.leases)))
+        gone = verb == "release" and data.draw(st.booleans())
         fields: dict[str, dict[str, Any]] = {
-            "release": {"what": [id]},
+            "release": {"what": [id, "L0"], "if_held": True, "gone": gone},
             "renew": {"what": [id], "duration": 50.0},
         }
         self.world.say(self.world.connect(), verb, **fields.get(verb, {"id": id}))

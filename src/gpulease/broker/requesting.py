@@ -108,7 +108,7 @@ def _owner(turn: Turn, peer: Peer, message: Message) -> Owner:
         return base._replace(pid=pid, start_time=start_time)
     try:
         return base._replace(asked_by=_process(turn, peer, message.get("owner")))
-    except NotFound:  # it is needed for nothing but to be shown
+    except (NotFound, NotPermitted):  # out of sight, or root's: it is needed for nothing but to be shown
         return base
 
 

@@ -160,7 +160,7 @@ class Gpus:
 
     def ours(self) -> List[str]:
         """Ids of what this command took under this name and the user may give back, the last GPU first."""
-        user = pwd.getpwuid(os.geteuid()).pw_name if os.geteuid() else None
+        user = user_name() if os.geteuid() else None
         found = [one for one in self.leases.values() if one["note"] == self.note and one["kind"] == "reservation"]
         found = [one for one in found if user in (None, one["user"])]
         return [one["id"] for one in sorted(found, key=lambda one: one["labels"], reverse=True)]
@@ -172,6 +172,13 @@ class Gpus:
         for process in self.rows[index]["processes"] or ():
             return process["pid"], begun(process["start_time"])
         return 0, self.status["time"]
+
+
+def user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def begun(ticks: Optional[int]) -> float:
