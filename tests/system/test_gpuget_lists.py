@@ -30,7 +30,10 @@ class Side:
         self.answers: dict[int, Mapping[str, str]] = {}
         self.number = 0
         self.reported = 0
-        self.gpuget = Gpuget(self.poll, read_address(url), "host", self.answers.__setitem__, self._changed)
+        self.said: list[str] = []
+        self.gpuget = Gpuget(
+            self.poll, read_address(url), "host", self.answers.__setitem__, self._changed, self.said.append
+        )
         self.keep(*keep)
         self.gpuget.see([Device(gpu, str(gpu), "A100") for gpu in range(4)])
         self.keep(*keep)
@@ -40,7 +43,7 @@ class Side:
 
     def keep(self, *gpus: int, want: tuple[int, ...] = ()) -> None:
         self.kept = frozenset(map(str, gpus))
-        self.gpuget.keep(self.kept, (), map(str, want))
+        self.gpuget.tell(self.kept, (), map(str, want))
 
     def turn(self) -> None:
         for descriptor, flags in self.poll.poll(0.01):
@@ -211,10 +214,11 @@ def test_while_redis_is_away_everything_managed_counts_as_held(server: RedisServ
     side.claim(0)
     server.kill()
     side.until(lambda: side.who(1))
-    assert "redis.sock" in side.claim(1)["1"]
+    assert "its Redis cannot be asked" in side.claim(1)["1"]
+    assert str(server.path) in side.gpuget.shown["trouble"]
     assert side.who(3) == ""
     server.start()  # empty
-    side.until(lambda: "--redis-manage-all" in side.who(1))
+    side.until(lambda: "not in Redis" in side.who(1))
     user.manage(server.client(), [0, 1, 2])
     side.until(lambda: not side.who(1))
     assert (user.idle(server.client()), ours(server.client())) == ([1, 2], [0])
@@ -224,7 +228,7 @@ def test_an_emptied_database_is_noticed_and_what_we_hold_is_taken_again(side: Si
     side.claim(0)
     client.flushall()
     side.until(lambda: side.who(1))
-    assert "--redis-manage-all" in side.claim(1)["1"]
+    assert "not in Redis" in side.claim(1)["1"]
     user.manage(client, [0, 1, 2])
     side.until(lambda: (user.idle(client), ours(client)) == ([1, 2], [0]))
 
@@ -280,5 +284,5 @@ def test_no_secret_of_the_address_is_shown(server: RedisServer) -> None:
     side = Side(f"unix://:wrong-secret@{server.path}?db=0")
     refused = side.claim(0)["0"]
     side.gpuget.close()
-    assert "secret" not in f"{refused} {side.gpuget.shown}"
-    assert "assword" in refused
+    assert "secret" not in f"{refused} {side.gpuget.shown} {side.said}"
+    assert "assword" in side.said[-1]

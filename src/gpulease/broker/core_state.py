@@ -177,9 +177,10 @@ class State:
             used, processes, lost = seen
             self.devices.put(uuid, known._replace(memory_used=used, processes=processes, lost=lost))
 
-    def views(self) -> dict[str, DeviceView]:
-        """What is known of each device beside the sample."""
-        known = Known(self.ended, self.excluded, self.neighbour_holds, self.placeholders, self.about.host)
+    def views(self, holds: Mapping[str, str] | None = None) -> dict[str, DeviceView]:
+        """What is known of each device beside the sample; `holds` instead of what the neighbours hold."""
+        holds = self.neighbour_holds if holds is None else holds
+        known = Known(self.ended, self.excluded, holds, self.placeholders, self.about.host)
         return views(self.devices.values(), self.leases.values(), known)
 
     def labels(self, uuids: Iterable[str]) -> list[str]:

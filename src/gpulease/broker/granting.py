@@ -6,6 +6,7 @@ A plan belongs to a revision of the state: when that has moved on, it is made an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 
 from gpulease.broker import job_life, lease_life
@@ -32,22 +33,36 @@ def current_plan(turn: Turn) -> Plan:
     old = planned.plan is None or turn.now - planned.plan.now > OLD or turn.now >= planned.wake
     if old or planned.revision != state.revision:
         closed, again = _closed(turn)
-        planned.plan = plan(
-            state.devices.values(),
-            state.leases.values(),
-            state.line,
-            state.policy,
-            turn.now,
-            views=state.views(),
-            usage=state.usage,
-            records=state.records,
-            closed=closed,
-            order=state.own_order.ranking,
-        )
+        planned.plan = _plan(turn, closed, state.neighbour_holds)
         planned.revision = state.revision
         _wake(turn, min(again, planned.plan.next_wakeup or inf))
     assert planned.plan is not None
     return planned.plan
+
+
+def wanted(turn: Turn) -> frozenset[str]:
+    """The devices that the line would get now if the neighbours held none: for these it stands in their lines too."""
+    state = turn.state
+    if not state.line or not state.neighbour_holds or state.sample is None:
+        return frozenset()
+    without = _plan(turn, _closed(turn)[0], {})
+    return frozenset(uuid for grant in without.grants for uuid in grant.devices)
+
+
+def _plan(turn: Turn, closed: Mapping[str, str], holds: Mapping[str, str]) -> Plan:
+    state = turn.state
+    return plan(
+        state.devices.values(),
+        state.leases.values(),
+        state.line,
+        state.policy,
+        turn.now,
+        views=state.views(holds),
+        usage=state.usage,
+        records=state.records,
+        closed=closed,
+        order=state.own_order.ranking,
+    )
 
 
 def _wake(turn: Turn, time: float) -> None:

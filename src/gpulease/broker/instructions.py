@@ -48,7 +48,7 @@ class Keep(NamedTuple):
 
     held: Mapping[str, int | None] = NOBODY  # devices of leases, with the pid of an owner
     unseen: frozenset[str] = frozenset()  # of these: no process is to be seen there
-    wanted: int = 0  # devices that the line waits for, as far as a neighbour queues for them
+    wanted: frozenset[str] = frozenset()  # devices that the line would get if no neighbour held them
     settings: Mapping[str, str] = NOBODY  # by neighbour, as it is in effect
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Key, NeighboursChanged
+from gpulease.broker.granting import wanted
 from gpulease.broker.instructions import Keep
 from gpulease.broker.lease_life import look_again
 from gpulease.broker.tables import Table
@@ -26,16 +27,19 @@ def keep(turn: Turn) -> None:
     planned, state = turn.planned, turn.state
     if planned.kept is not None and planned.kept_revision == state.revision:
         return
+    if state.settings.gpuget and state.sample is None:
+        turn.take_sample()  # gpuget knows devices by their indices
     planned.kept_revision = state.revision
-    told = _keep(state)
+    told = _keep(turn)
     if told != planned.kept:
         planned.kept = told
         turn.emit(told)
         look_again(turn)  # for who computes on devices that others look at
 
 
-def _keep(state: State) -> Keep:
+def _keep(turn: Turn) -> Keep:
     """Where no neighbour is about, that alone."""
+    state = turn.state
     settings = in_effect(state)
     if not _active(settings):
         return Keep(settings=settings)
@@ -44,7 +48,7 @@ def _keep(state: State) -> Keep:
         for uuid in lease.devices:
             held[uuid] = held.get(uuid) or lease.owner.pid
     unseen = frozenset(uuid for uuid in held if is_unseen(state.devices.get(uuid), state.placeholders))
-    return Keep(held, unseen, _wanted(state) if settings["gpuget"] else 0, settings)
+    return Keep(held, unseen, wanted(turn) if settings["gpuget"] else frozenset(), settings)
 
 
 def in_effect(state: State) -> dict[str, str]:
@@ -53,11 +57,6 @@ def in_effect(state: State) -> dict[str, str]:
 
 def _active(settings: Mapping[str, str]) -> bool:
     return settings["safe-gpu"] == "on" or bool(settings["gpuget"])
-
-
-def _wanted(state: State) -> int:
-    most = len(state.devices)
-    return min(most, sum(waiting.request.gpus for waiting in state.line.front(most)))
 
 
 def is_unseen(device: Device | None, placeholders: Mapping[Key, str]) -> bool:

@@ -63,7 +63,11 @@ class Neighbour(Protocol):
     def keep(self, told: Keep, claimed: frozenset[str]) -> None:
         """Give back what is neither in `told.held` nor `claimed`; claim again what is held and not ours."""
 
-    def close(self) -> None: ...
+    def leave(self) -> None:
+        """It is no neighbour any more: nothing of it stays ours."""
+
+    def close(self) -> None:
+        """The broker ends; what leases hold stays ours."""
 
 
 class Claim:
@@ -85,9 +89,15 @@ class Claim:
 
 class Neighbours:
     def __init__(
-        self, poll: select.epoll, sampling: Sampling, emit: Callable[[Event], None], log: Callable[[str], None]
+        self,
+        poll: select.epoll,
+        sampling: Sampling,
+        emit: Callable[[Event], None],
+        log: Callable[[str], None],
+        gpuget: Callable[[str, Neighbours], Neighbour],
     ) -> None:
         self._sampling, self._emit, self._log = sampling, emit, log
+        self._gpuget = gpuget  # makes that neighbour from its setting
         self._lock = SafeGpuLock()
         self._unused = 0.0  # when the lock is given back, if it was waited for and nobody wants it any more
         poll.register(self._lock.waker, select.EPOLLIN)
@@ -109,6 +119,16 @@ class Neighbours:
         self._accounts.append(neighbour)
         neighbour.see(self._devices)
         self._unsettled = True
+
+    def _remove(self, name: str) -> None:
+        """It gets everything back. A check that may wait for its answer begins anew."""
+        for neighbour in [one for one in self._accounts if one.name == name]:
+            self._accounts.remove(neighbour)
+            neighbour.leave()
+            if self._under_way and not self._claims[0].asked:
+                self._under_way = False
+                self._claims[0].held.clear()
+            self.changed()
 
     def see(self, devices: tuple[Device, ...]) -> None:
         """The devices of a sample."""
@@ -207,14 +227,20 @@ class Neighbours:
             self._begin()
 
     def keep(self, one: Keep) -> None:
-        self._kept = one
+        before, self._kept = self._kept.settings.get("gpuget", ""), one
+        text = one.settings.get("gpuget", "")
+        if text != before:
+            self._remove("gpuget")
+            if text:
+                self.add(self._gpuget(text, self))
         self._unsettled = True
 
     def unlock(self, one: Unlock) -> None:
+        """The core has decided on all that it was told of. The lock may be needed for what was asked for since."""
+        self._undecided.clear()
+        self._unsettled = True
         if not self._claims:
             self._lock.give()
-            self._undecided.clear()
-            self._unsettled = True
 
     def settle(self) -> None:
         """After each turn: what is nobody's any more is given back, and what was asked for begins."""

@@ -32,6 +32,7 @@ from gpulease.broker.clock import TICKS, Clock, clock_of
 from gpulease.broker.config import Config
 from gpulease.broker.core import Core
 from gpulease.broker.events import Event, Key
+from gpulease.broker.gpuget_beside import gpuget_beside
 from gpulease.broker.home import Home
 from gpulease.broker.hooks import Hooks
 from gpulease.broker.hostmemory import KeptMemory
@@ -132,7 +133,9 @@ class Server:
         self._clients = Clients(self._poll, home.listen(), self._events.append, self.log)
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
-        self._neighbours = Neighbours(self._poll, self._sampling, self._events.append, self.log)
+        self._neighbours = Neighbours(
+            self._poll, self._sampling, self._events.append, self.log, gpuget_beside(self._poll, place, self.log)
+        )
         self._ordering = Ordering(self._poll, self._events.append)
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one))
         self._launching = launching

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from gpulease.broker.limit_texts import read_limits
 from gpulease.errors import NotFound, UsageError
+from gpulease.neighbours.gpuget_address import read_address
 from gpulease.planner import Policy
 from gpulease.quantities import parse_bytes, parse_seconds
 from gpulease.visible import BY
@@ -137,6 +138,10 @@ def _function(text: str) -> str:
     return text
 
 
+def _gpuget(text: str) -> str:
+    return "" if text == "none" else read_address(text).text
+
+
 def _patterns(text: str) -> tuple[str, ...]:
     return () if text == "none" else tuple(text.split())
 
@@ -161,6 +166,8 @@ PARAMETERS: dict[str, Parameter] = {
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
     "neighbours.safe-gpu": Parameter("safe_gpu", _mode, "whether safe-gpu's users are reckoned with",
                                      "auto (once its lock file is there), on, or off", False),
+    "neighbours.gpuget": Parameter("gpuget", _gpuget, "where gpuget's lists are, if its users share the GPUs",
+                                   "redis://HOST:PORT/DB, with ?prefix=GPU if need be; or none", False, secret=True),
     "safe-gpu-patience": Parameter("safe_gpu_patience", _grace, "time that a user may hold safe-gpu's lock", "0 to 1h",
                                    False),
     "hide-commands": Parameter("hide_commands", _flag, "hide commands, notes, names and paths from other users",

@@ -35,29 +35,38 @@ class Gpuget:
     name = "gpuget"
 
     def __init__(
-        self, poll: select.epoll, address: Address, broker: str, answered: Answered, changed: Callable[[], None]
+        self,
+        poll: select.epoll,
+        address: Address,
+        broker: str,
+        answered: Answered,
+        changed: Callable[[], None],
+        log: Callable[[str], None],
     ) -> None:
         self._poll, self._address, self._broker = poll, address, broker
-        self._answered, self._changed = answered, changed
+        self._answered, self._changed, self._log = answered, changed, log
         self._numbers: dict[str, int] = {}  # by device; empty until the devices are known
         self._leased: frozenset[str] = frozenset()  # devices
-        self._kept: Message = {"keep": [], "want": []}
+        self._claimed: frozenset[str] = frozenset()
+        self._wanted: frozenset[str] = frozenset()
+        self._told: Message | None = None  # what the child was told last, if nothing was claimed since
         self._claims: dict[int, tuple[tuple[str, ...], float]] = {}  # under way: devices, and when overdue
         self._child: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._unpacker = Unpacker()
         self._not_before = 0.0
-        self._report: Message = {"held": {}, "managed": [], "trouble": ""}  # at first, a claim tells
+        self._again: float | None = None  # when the broker is told again what is held
+        self._report: Message = {"held": {}, "managed": [], "trouble": ["", ""]}  # at first, a claim tells
         self.held: Mapping[str, str] = {}
         self.shown: dict[str, Any] = {"address": address.shown, "prefix": address.prefix, "trouble": None}
 
     @property
     def due(self) -> float | None:
-        """When something is overdue: an answer, or a new child."""
+        """When something is overdue: an answer, a new child, or a word about a device that was refused."""
         moments = [moment for _, moment in self._claims.values()]
         if self._child is None and self._numbers:
             moments.append(self._not_before)
-        return min(moments, default=None)
+        return min([*moments, *([] if self._again is None else [self._again])], default=None)
 
     def owns(self, descriptor: int) -> bool:
         return self._socket is not None and descriptor == self._socket.fileno()
@@ -67,22 +76,26 @@ class Gpuget:
     def see(self, devices: Iterable[Device]) -> None:
         """A device that is missing now may be leased still: it keeps its number."""
         self._numbers |= {one.uuid: one.index for one in devices if one.vendor == "nvidia"}
+        if self._child is None and self._numbers:
+            self._start()
         self._judge()
 
     def claim(self, number: int, devices: tuple[str, ...]) -> None:
-        if self._child is None:
-            self._start(monotonic())
         self._claims[number] = (devices, monotonic() + DEADLINE)
+        self._told = None
         if not self._send({"claim": number, "gpus": self._numbers_of(devices)}):
             self._refuse_all()
 
-    def keep(self, leased: Iterable[str], claimed: Iterable[str], wanted: Iterable[str]) -> None:
+    def tell(self, leased: Iterable[str], claimed: Iterable[str], wanted: Iterable[str]) -> None:
         """What leases hold or a check is about stays ours; what the line would get next is waited for."""
-        self._leased = frozenset(leased)
-        kept: Message = {"keep": self._numbers_of({*self._leased, *claimed}), "want": self._numbers_of(wanted)}
-        if kept != self._kept:
-            self._kept = kept
-            self._send(kept)
+        self._leased, self._claimed, self._wanted = frozenset(leased), frozenset(claimed), frozenset(wanted)
+        told = self._all()
+        if told != self._told:
+            self._told = told
+            self._send(told)
+
+    def _all(self) -> Message:
+        return {"keep": self._numbers_of(self._leased | self._claimed), "want": self._numbers_of(self._wanted)}
 
     def close(self) -> None:
         """The broker ends: what leases hold stays ours, as they stay held. The child ends by itself."""
@@ -118,30 +131,42 @@ class Gpuget:
 
     def overdue(self, now: float) -> None:
         """By the clock: a child that did not answer a claim is given up with it, or a new one begins."""
-        if self._child is None:
-            return self._start(now)
-        return self._ended(SILENT)
+        if self._again is not None and self._again <= now:
+            self._again = None
+            self._changed()
+        if self._child is None and self._not_before <= now:
+            self._start()
+        if any(moment <= now for _, moment in self._claims.values()):
+            self._ended(SILENT)
 
     def _understand(self, message: Message) -> None:
         if "claimed" in message:
             devices, _ = self._claims.pop(message["claimed"], ((), 0.0))
             refused = {int(gpu): _words(who) for gpu, who in message["refused"].items()}
             held = {uuid: refused[number] for uuid in devices if (number := self._numbers.get(uuid)) in refused}
-            self._answered(message["claimed"], held)
+            self._answer(message["claimed"], held)
         else:
             self._report = message
             self._judge()
 
+    def _answer(self, number: int, held: Mapping[str, str]) -> None:
+        """The broker takes for held what was refused until it is told what is: soon, if nothing else changes."""
+        if held.keys() - self.held.keys() and self._again is None:
+            self._again = monotonic() + PAUSE
+        self._answered(number, held)
+
     def _judge(self) -> None:
         """Who has which device, as was reported last. What cannot be known counts as held."""
-        trouble, managed = self._report["trouble"], self._report["managed"]
+        (trouble, whole), managed = self._report["trouble"], self._report["managed"]
         held = {int(gpu): _words(who) for gpu, who in self._report["held"].items()}
         if trouble:
             known = self._numbers.values() if managed is None else managed
             held = dict.fromkeys(known, _words({"why": trouble})) | held
         before = self.held, self.shown
         self.held = {uuid: held[number] for uuid, number in self._numbers.items() if number in held}
-        self.shown = {**self.shown, "trouble": trouble or None}
+        self.shown = {**self.shown, "trouble": whole or None}
+        if before[1] != self.shown:
+            self._log(whole or f"gpuget's Redis at {self._address.shown} answers")
         if before != (self.held, self.shown):
             self._changed()
 
@@ -150,19 +175,19 @@ class Gpuget:
             self._child.kill()
         self._drop()
         self._not_before = monotonic() + PAUSE
-        self._report = {**self._report, "held": {}, "trouble": why}
+        self._report = {**self._report, "held": {}, "trouble": [why, f"gpuget: {why}."]}
         self._judge()
         self._refuse_all()
 
     def _refuse_all(self) -> None:
         claims, self._claims = self._claims, {}
         for number, (devices, _) in claims.items():
-            why = _words({"why": self._report["trouble"] or ENDED})
-            self._answered(number, {uuid: why for uuid in devices if uuid in self._numbers})
+            why = _words({"why": self._report["trouble"][0] or ENDED})
+            self._answer(number, {uuid: why for uuid in devices if uuid in self._numbers})
 
     # ---------------------------------------------------------------- the child
 
-    def _start(self, now: float) -> None:
+    def _start(self) -> None:
         """The address goes through the socket: everybody sees the words of a process."""
         ours, theirs = socket.socketpair()
         words = [sys.executable, "-P", "-m", "gpulease.neighbours.gpuget_child"]
@@ -174,9 +199,9 @@ class Gpuget:
         finally:
             theirs.close()
         ours.setblocking(False)
-        self._socket, self._unpacker = ours, Unpacker()
+        self._socket, self._unpacker, self._told = ours, Unpacker(), None
         self._poll.register(ours.fileno(), select.EPOLLIN)
-        self._send({"open": self._address.text, "broker": self._broker, "pid": os.getpid(), **self._kept})
+        self._send({"open": self._address.text, "broker": self._broker, "pid": os.getpid(), **self._all()})
         return None
 
     def _send(self, message: Message) -> bool:
@@ -203,6 +228,6 @@ class Gpuget:
 def _words(who: Message) -> str:
     """Who has a GPU, for people."""
     if "why" in who:
-        return f"gpuget, as far as can be known: {who['why']}"
+        return f"gpuget, as far as is known: {who['why']}"
     whom = "" if who["pid"] is None else f", process {who['pid']}{' of ' * bool(who['user'])}{who['user']}"
     return f"gpuget{whom}{', since ' * bool(who['since'])}{who['since']}"

@@ -5,7 +5,7 @@ It reads messages and writes messages, as `wire` packs them:
     {"open": URL, "broker": NAME, "pid": PID, "keep": [...], "want": [...]}   the first one
     {"keep": [GPU, ...], "want": [GPU, ...]}  what leases hold, and what the line would get next if it were free
     {"claim": NUMBER, "gpus": [GPU, ...]}     keep these too; answered by {"claimed": NUMBER, "refused": {GPU: WHO}}
-    {"held": {GPU: WHO}, "managed": [GPU, ...], "trouble": TEXT}    to the broker, whenever that has changed
+    {"held": {GPU: WHO}, "managed": [GPU, ...], "trouble": [SHORT, WHOLE]}    to the broker, whenever that has changed
 
 While Redis is away, `trouble` says so, and what gpuget managed when it was last seen counts as held.
 Nobody but the broker starts it: `python -m gpulease.neighbours.gpuget_child`.
@@ -18,13 +18,21 @@ import select
 import sys
 import time
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulease import identity
 from gpulease.neighbours.gpuget_address import Address, read_address
 from gpulease.neighbours.gpuget_script import Picture, Taker
 from gpulease.neighbours.gpuget_share import Share
 from gpulease.wire import Message, Unpacker, pack
+
+
+class Trouble(NamedTuple):
+    """Why nobody can tell what gpuget holds: shortly, and in whole sentences."""
+
+    why: str = ""
+    whole: str = ""
+
 
 LOOK = 1.0  # seconds between looks at the lists, where Redis tells of changes
 LOOK_OFTEN = 0.2  # where it does not
@@ -39,7 +47,7 @@ class Child:
         self._lists: Any = None
         self._picture: Picture | None = None
         self._managed: frozenset[int] | None = None  # when that was last known
-        self._trouble = ""
+        self._trouble = Trouble()
         self._told: Message = {}
         self._look_at = inf  # until it is told where to look
         self._woken, self._waker = os.pipe()
@@ -87,12 +95,12 @@ class Child:
         """Why a GPU is not ours now, unless it is, or is no business of gpuget's."""
         seen = self._picture
         if seen is None:
-            return {"why": self._trouble}
+            return {"why": self._trouble.why}
         if gpu in seen.held:
             return _who(seen.held[gpu])
         if gpu in seen.ours or seen.initialised:
             return None
-        return {"why": _not_initialised(self._address)}
+        return {"why": _emptied(self._address).why}
 
     def _send(self, message: Message) -> None:
         sys.stdout.buffer.write(pack(message))
@@ -127,7 +135,7 @@ class Child:
         except Exception as trouble:
             self._lost(trouble)
             return not str(trouble).startswith("TURN")
-        self._trouble = "" if self._known() else _not_initialised(self._address)
+        self._trouble = Trouble() if self._known() else _emptied(self._address)
         return True
 
     def _settle_once(self) -> None:
@@ -170,7 +178,7 @@ class Child:
     def _tell(self) -> None:
         held = {} if self._picture is None else {str(gpu): _who(one) for gpu, one in self._picture.held.items()}
         managed = None if self._managed is None else sorted(self._managed)
-        message: Message = {"held": held, "managed": managed, "trouble": self._trouble}
+        message: Message = {"held": held, "managed": managed, "trouble": list(self._trouble)}
         if message != self._told:
             self._told = message
             self._send(message)
@@ -185,17 +193,19 @@ def _who(taker: Taker) -> Message:
     return {"pid": taker.pid, "user": "" if uid is None else identity.user_name(uid), "since": taker.since}
 
 
-def _not_initialised(address: Address) -> str:
-    return f"its lists are not in {address.shown}, and `GPU.py --redis-manage-all` makes them"
-
-
-def _said(trouble: Exception, address: Address) -> str:
+def _said(trouble: Exception, address: Address) -> Trouble:
     if isinstance(trouble, ModuleNotFoundError):
-        return "the Python package redis is missing, and `pip install 'gpulease[gpuget]'` installs it"
+        step = "Install it for the broker: `pip install 'gpulease[gpuget]'`."
+        return Trouble("Python's package redis is missing", f"The Python package redis is missing. {step}")
     text = str(trouble).rstrip(".") or type(trouble).__name__
     for secret in address.secrets:
         text = text.replace(secret, "***")
-    return f"its Redis at {address.shown} cannot be asked ({text})"
+    return Trouble("its Redis cannot be asked", f"gpuget's Redis at {address.shown} cannot be asked: {text}.")
+
+
+def _emptied(address: Address) -> Trouble:
+    step = "Run `GPU.py --redis-manage-all`, or `gpulease set neighbours.gpuget none`."
+    return Trouble("its lists are not in Redis", f"gpuget's lists are not in {address.shown}. {step}")
 
 
 def main() -> int:
