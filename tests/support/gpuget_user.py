@@ -1,13 +1,15 @@
 """What GPU.py does to its keys in Redis, re-enacted from what can be seen of it: one function for each of its options.
 
 As a process it is somebody's script that takes a GPU, uses it and gives it back, again and again:
-`python -m support.gpuget_user SOCKET FOLDER SECONDS`.
+`python -m support.gpuget_user SOCKET FOLDER SECONDS DEADLY`. It dies at moments at which GPU.py itself loses nothing:
+one that is killed between taking a GPU and writing its PID has lost it, with or without a neighbour.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -84,16 +86,20 @@ def idle(client: Any, prefix: str = PREFIX) -> list[int]:
 
 
 def main() -> None:
+    """Until it is told to stop, or is killed while it computes, as often happens to it."""
     import redis
 
     client = redis.Redis(unix_socket_path=sys.argv[1], decode_responses=True)
-    folder, seconds = Path(sys.argv[2]), float(sys.argv[3])
+    folder, seconds, deadly = Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
     chance = random.Random(os.getpid())
-    while True:
-        gpu = get(client, os.getpid())
-        assert gpu is not None
+    while not (folder / "stop").exists():
+        gpu = get(client, os.getpid(), patience=1)
+        if gpu is None:
+            continue
         with use(folder, gpu, "gpuget"):
             time.sleep(chance.uniform(0, seconds))  # it computes
+            if chance.random() < deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
         release(client, gpu, os.getpid())
 
 

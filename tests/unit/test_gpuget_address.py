@@ -65,3 +65,5 @@ def test_as_many_stand_in_the_line_as_are_wanted_and_not_offered() -> None:
     assert share.waiting(picture({0}, set(), {1, 2, 3})) == 0
     seen = picture(set(), {0}, {1, 2, 3})
     assert share.saw(seen, 10.0).waiting(seen) == 2
+    assert share.claim([0]).saw(seen, 10.0).waiting(seen) == 2
+    assert share.claim([1]).saw(picture(set(), {1}, {2, 3}), 10.0).waiting(seen) == 2

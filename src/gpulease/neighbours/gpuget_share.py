@@ -14,17 +14,18 @@ MOST = 32  # connections that wait in gpuget's line
 class Share(NamedTuple):
     kept: frozenset[int] = frozenset()  # held by leases, or claimed for one
     wanted: frozenset[int] = frozenset()  # what the broker's line would get next, if it were free
+    claimed: frozenset[int] = frozenset()  # since the broker last said what it wants; it wants less by these
     offers: tuple[tuple[int, float], ...] = ()  # what came to us and is nobody's yet, and when
 
     def told(self, kept: Iterable[int], wanted: Iterable[int]) -> Share:
         """All of it, as the broker says it each time."""
-        return self._replace(kept=frozenset(kept), wanted=frozenset(wanted))
+        return self._replace(kept=frozenset(kept), wanted=frozenset(wanted), claimed=frozenset())
 
     def claim(self, gpus: Iterable[int]) -> Share:
-        return self._replace(kept=self.kept | frozenset(gpus))
+        return self._replace(kept=self.kept | frozenset(gpus), claimed=self.claimed | frozenset(gpus))
 
     def give(self, gpus: Iterable[int]) -> Share:
-        return self._replace(kept=self.kept - frozenset(gpus))
+        return self._replace(kept=self.kept - frozenset(gpus), claimed=self.claimed - frozenset(gpus))
 
     def alone(self) -> Share:
         """Nobody is left to want anything: what was offered goes back."""
@@ -46,4 +47,5 @@ class Share(NamedTuple):
         """How many connections wait. None while something is idle: what is wanted of that is claimed by its number."""
         if picture.idle or not picture.held:
             return 0
-        return min(MOST, max(0, len(self.wanted - self.kept) - len(self.offers)))
+        got = len(self.offers) + len(self.claimed - self.wanted)
+        return min(MOST, max(0, len(self.wanted - self.kept) - got))
