@@ -126,6 +126,7 @@ def check_some(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("python", [sys.executable, old_python()], ids=["this Python", "Python 3.6"])
 def test_every_call_as_a_command(drop_ins: DropIns, tmp_path: Path, python: str | None) -> None:
     if python is None:
