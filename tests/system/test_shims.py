@@ -98,3 +98,8 @@ def test_compat_is_the_same_code(machine: Machine) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=machine.environ, capture_output=True, text=True)
     same, file = done.stdout.split()
     assert (same, file.endswith("compat/shims/python/safe_gpu/safe_gpu.py")) == ("True", True)
+
+
+def test_shells_complete_it(machine: Machine) -> None:
+    assert "shims" in machine.run("completion", "--words", "sh").stdout.split()
+    assert {"--only", "--force"} <= set(machine.run("completion", "--words", "shims", "--").stdout.split())
