@@ -11,6 +11,7 @@ import pytest
 from support.compat_machines import CompatMachines, compat_machines
 from support.drop_ins import old_python
 from support.recorded import Call, calls_of, recorded_of
+from support.site import Site
 from support.waiting import wait_until
 
 RECORDED = recorded_of("safe_gpu")
@@ -93,12 +94,17 @@ def test_two_acquisitors_at_once_get_gpus_of_their_own(machines: CompatMachines)
     assert all("Finished" in text for text in said)
 
 
+def states(site: Site) -> list[str]:
+    return [device["state"] for device in site.json("status")["devices"]]
+
+
 def test_a_gpu_that_was_left_a_moment_ago_is_found(machines: CompatMachines) -> None:
     """The broker looks at the devices once a second, and safe-gpu at each call."""
     call = Call("left", program=CLAIM.format(4))
     site = machines.site(call)
+    wait_until(lambda: states(site) == ["free"] * 4)  # what comes onto a GPU that drains would count as its lease's
     with site.occupied("0,1,2,3"):
-        wait_until(lambda: {device["state"] for device in site.json("status")["devices"]} == {"outside"})
+        wait_until(lambda: states(site) == ["outside"] * 4)
     printed, said = machines.make(call, sys.executable)
     assert printed.stdout == "4\n", said
 
