@@ -243,7 +243,7 @@ def test_a_users_broker_of_an_earlier_version_is_told_of_and_replaced(island: Is
     """Its state lay in $XDG_RUNTIME_DIR/gpulease, or in ~/.local/state/gpulease where there is no such folder."""
     now = island.login(61001) if session == "login" else island.quietly
     old = landed.sources(island.site.folder / "landed")
-    before = {**now, "PYTHONPATH": f"{island.site.folder}:{old['PYTHONPATH']}:{PATHS['PYTHONPATH']}"}
+    before = {**now, **old, "PYTHONPATH": f"{island.site.folder}:{old['PYTHONPATH']}:{PATHS['PYTHONPATH']}"}
 
     def run(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
         return island.run(61001, gpulease(*words), **environ)
@@ -259,7 +259,8 @@ def test_a_users_broker_of_an_earlier_version_is_told_of_and_replaced(island: Is
     words = island.words(61001, gpulease("broker", "--replace"))
     broker = island.site.popen(words, cwd="/", env=environ)
     wait_until(lambda: f'"pid": {broker.pid}' in run(now, "status", "--json").stdout)
-    assert run(now, "get", "--for", "5h").stdout == "1\n"
+    got = run(now, "get", "--for", "5h")
+    assert got.stdout == "1\n", got.stderr
     assert json.loads(run(now, "show", held, "--json").stdout)["jobs"][0]["state"] == "held"
 
 
