@@ -286,3 +286,13 @@ def test_no_secret_of_the_address_is_shown(server: RedisServer) -> None:
     side.gpuget.close()
     assert "secret" not in f"{refused} {side.gpuget.shown} {side.said}"
     assert "assword" in side.said[-1]
+
+
+def test_a_redis_that_tells_of_no_changes_is_looked_at_more_often(server: RedisServer, client: Any) -> None:
+    """As one before version 6, or one whose administrator forbids it."""
+    client.acl_setuser("default", commands=["-client|tracking"], enabled=True)
+    side = Side(server.url).ready()
+    side.claim(0)
+    user.manage(client, [0, 1, 2], force=True)
+    side.until(lambda: (user.idle(client), ours(client)) == ([1, 2], [0]))
+    side.gpuget.close()
