@@ -53,14 +53,16 @@ def together(site: Apart, seconds: float) -> dict[str, Any]:
 
 
 def check(site: Apart, seconds: float, least: int) -> None:
+    """On a busy machine safe-gpu's own choice may take long, and so may a placeholder."""
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "60"
     site.ensure_broker()
     site.set("cuda.slow=500")
-    site.run("set", "safe-gpu-patience", "60s")  # on a busy machine safe-gpu's own choice may take long
+    site.run("set", "safe-gpu-patience", "1h")
     seen = together(site, seconds)
     print(seen)
-    assert seen["collisions"] == []
+    assert "no placeholder" not in site.log()
+    assert seen["collisions"] == [], site.log()
     assert all(count >= least for count in seen["done"].values()), seen
-    assert not any(event["what"] == "passed-by" for event in site.json("events")["events"])
 
 
 def test_no_two_compute_on_one_gpu(site: Apart) -> None:

@@ -89,8 +89,9 @@ class SafeGpuLock:
         os.eventfd_write(self._waker, 1)
 
     def woken(self) -> None:
+        """The thread may have had it, or failed, or waited for a file that was replaced since: trying it tells."""
         os.eventfd_read(self._waker)
-        self.held = True  # or as good as: letting go of a lock that was not had does nothing
+        self.take(make=False)
 
     def holder(self) -> Holder:
         """Who holds the lock, as far as the kernel tells: not of an open file's lock, nor of another container."""
