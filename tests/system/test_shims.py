@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -103,3 +104,18 @@ def test_compat_is_the_same_code(machine: Machine) -> None:
 def test_shells_complete_it(machine: Machine) -> None:
     assert "shims" in machine.run("completion", "--words", "sh").stdout.split()
     assert {"--only", "--force"} <= set(machine.run("completion", "--words", "shims", "--").stdout.split())
+
+
+def test_placeholders_of_the_broker_are_nobodys_use(machine: Machine, tmp_path: Path) -> None:
+    processes = [{"pid": pid, "graphics": False} for pid in (7, 8)]
+    device = {"label": "0", "state": "leased", "processes": processes}
+    told = {"devices": [device, {**device, "processes": None}], "neighbours": {"safe-gpu": {"placeholders": {"0": 7}}}}
+    (tmp_path / "told").write_text(json.dumps(told))
+    code = """
+import gpulease_shim, sys
+gpulease_shim.COMMAND = ["/bin/sh", "-c", "cat " + sys.argv[1]]
+for document in (gpulease_shim.status(), gpulease_shim.fresh_status()):
+    print([gpulease_shim.computing(device) for device in document["devices"]])
+"""
+    done = DropIns(machine, tmp_path / "shims").python(code, str(tmp_path / "told"))
+    assert done.stdout == "[1, 0]\n[1, 0]\n", done.stderr

@@ -76,12 +76,22 @@ def release(*what: str) -> None:
 
 
 def status() -> Dict[str, Any]:
-    return dict(ask("status"))
+    return _without_placeholders(dict(ask("status")))
 
 
 def fresh_status() -> Dict[str, Any]:
     """The status, with the devices as they are now and not as the broker last saw them."""
-    return dict(ask("status", "--fresh"))
+    return _without_placeholders(dict(ask("status", "--fresh")))
+
+
+def _without_placeholders(document: Dict[str, Any]) -> Dict[str, Any]:
+    """What the broker itself puts on leased devices, for safe-gpu's users to see, is nobody's use."""
+    safe_gpu = (document.get("neighbours") or {}).get("safe-gpu") or {}
+    placed = set((safe_gpu.get("placeholders") or {}).values())
+    for device in document["devices"] if placed else ():
+        seen = device["processes"]
+        device["processes"] = seen and [process for process in seen if process["pid"] not in placed]
+    return document
 
 
 def devices_of_lease(document: Dict[str, Any], lease: Optional[str]) -> List[Dict[str, Any]]:
