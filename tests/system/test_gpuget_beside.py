@@ -124,6 +124,15 @@ def test_while_redis_is_away_nothing_that_it_manages_is_granted(site: Site, serv
     wait_until(lambda: (user.idle(server.client()), ours(server.client())) == ([1, 2, 3], [0]))
 
 
+def test_gpuget_gets_no_gpu_back_on_which_somebody_still_computes(site: Site, client: Any) -> None:
+    holder = site.holder()
+    with site.occupied("0", "1G"):
+        holder.kill()
+        wait_until(lambda: devices_of(site, "draining") == [0])
+        assert (user.idle(client), ours(client)) == ([1, 2, 3], [0])
+    wait_until(lambda: user.idle(client) == [0, 1, 2, 3])
+
+
 def test_a_gpu_that_gpuget_does_not_manage_is_granted_without_it(site: Site, client: Any) -> None:
     user.manage(client, [2, 3], force=True)
     site.holder("-n", "3")

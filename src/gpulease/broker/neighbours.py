@@ -30,6 +30,7 @@ from gpulease.stores.base import Document
 
 UNUSED = 0.3  # seconds for whoever was refused to come back, once the lock that it was refused for is had
 PLACE_AGAIN = 0.25  # seconds between attempts to take the lock for the sake of a leased device
+LOOK_AGAIN = 1.0  # seconds between looks at a device whose lease ended, while somebody is still there
 
 
 class Neighbour(Protocol):
@@ -71,12 +72,12 @@ class Neighbour(Protocol):
 
 
 class Claim:
-    """One check, on its way through the steps; or devices of leases that only need a placeholder."""
+    """One check, on its way through the steps; or devices of leases that only need a placeholder, or of ended ones."""
 
-    __slots__ = ("asked", "check", "held", "leased", "number", "seen")
+    __slots__ = ("asked", "check", "ended", "held", "leased", "number", "seen")
 
-    def __init__(self, number: int, check: Check, leased: bool = False) -> None:
-        self.number, self.check, self.leased = number, check, leased
+    def __init__(self, number: int, check: Check, leased: bool = False, ended: bool = False) -> None:
+        self.number, self.check, self.leased, self.ended = number, check, leased, ended
         self.held: dict[str, str] = {}  # by a neighbour
         self.asked = False  # the sampler looks at the devices
         self.seen: Mapping[str, Occupancy] | None = None  # by the sampler
@@ -109,6 +110,8 @@ class Neighbours:
         self._claims: list[Claim] = []  # the first is under way, if `_under_way`
         self._under_way = False
         self._undecided: set[str] = set()  # devices of which the core was told, and has not said what becomes of them
+        self._ended: set[str] = set()  # devices of ended leases that are not given back: somebody may be there yet
+        self._look_again = 0.0  # when these are looked at again
         self._number = 0
         self._devices: tuple[Device, ...] = ()
         self._unsettled = False
@@ -125,6 +128,7 @@ class Neighbours:
         for neighbour in [one for one in self._accounts if one.name == name]:
             self._accounts.remove(neighbour)
             neighbour.leave()
+            self._ended.clear()
             if self._under_way and not self._claims[0].asked:
                 self._under_way = False
                 self._claims[0].held.clear()
@@ -156,6 +160,7 @@ class Neighbours:
     @property
     def due(self) -> float | None:
         own = [self._placeholders.due, self._place_again or None, self._unused or None]
+        own.append(self._look_again if self._ended and not any(one.ended for one in self._claims) else None)
         return min((one for one in (*own, *(one.due for one in self._accounts)) if one is not None), default=None)
 
     def overdue(self, now: float) -> None:
@@ -169,6 +174,8 @@ class Neighbours:
         for one in self._accounts:
             if one.due is not None and one.due <= now:
                 one.overdue(now)
+        if self._ended and self._look_again <= now:
+            self._unsettled = True
         self._go_on()
 
     def owns(self, descriptor: int) -> bool:
@@ -227,6 +234,10 @@ class Neighbours:
             self._begin()
 
     def keep(self, one: Keep) -> None:
+        if self._accounts and (ended := self._kept.held.keys() - one.held.keys()):
+            self._ended |= ended
+            self._look_again = 0.0
+        self._ended -= one.held.keys()
         before, self._kept = self._kept.settings.get("gpuget", ""), one
         text = one.settings.get("gpuget", "")
         if text != before:
@@ -246,11 +257,20 @@ class Neighbours:
         """After each turn: what is nobody's any more is given back, and what was asked for begins."""
         if self._unsettled:
             self._unsettled = False
-            claimed = self._undecided.union(*(one.check.devices for one in self._claims[: self._under_way]))
+            under_way = [one.check.devices for one in self._claims[: self._under_way]]
+            claimed = self._ended.union(self._undecided, *under_way)
             for neighbour in self._accounts:
                 neighbour.keep(self._kept, frozenset(claimed))
             self._settle_placeholders(time.monotonic())
+            self._look_at_ended(time.monotonic())
             self._begin()
+
+    def _look_at_ended(self, now: float) -> None:
+        """Gone is not free: before a neighbour gets a device back, and before it is claimed again, it is looked at."""
+        if self._ended and self._look_again <= now and not any(one.ended for one in self._claims):
+            self._number += 1
+            look = Claim(self._number, Check(0, tuple(sorted(self._ended))), ended=True)
+            self._claims.insert(int(self._under_way), look)
 
     def _settle_placeholders(self, now: float) -> None:
         """One on each device of a lease where nobody else is to be seen; what is being checked is left as it is."""
@@ -285,7 +305,9 @@ class Neighbours:
     def _ask(self, place: int) -> None:
         """One neighbour after the other; then the lock."""
         claim = self._claims[0]
-        if place < len(self._accounts) and claim.devices and not claim.leased:
+        if claim.ended:
+            self._look_without_lock()
+        elif place < len(self._accounts) and claim.devices and not claim.leased:
             self._accounts[place].claim(claim.number, claim.devices)
         else:
             self._look()
@@ -312,9 +334,22 @@ class Neighbours:
         claim.asked = True
         return self._sampling.ask("check " + " ".join(claim.devices), now)
 
+    def _look_without_lock(self) -> None:
+        claim, now = self._claims[0], time.monotonic()
+        self._look_again = now + LOOK_AGAIN
+        if not self._sampling.may_ask(now):
+            self._next()
+        else:
+            claim.asked = True
+            self._sampling.ask("check " + " ".join(claim.devices), now)
+
     def checked(self, seen: Mapping[str, Occupancy]) -> None:
         """The sampler's answer. Where it saw nobody, safe-gpu would see nobody either."""
         claim, now = self._claims[0], time.monotonic()
+        if claim.ended:
+            self._ended -= {uuid for uuid, occupancy in seen.items() if self._is_empty(occupancy, now)}
+            self._next()
+            return
         claim.seen = seen
         if self._beside_safe_gpu:
             for uuid, occupancy in seen.items():
