@@ -16,7 +16,7 @@ import gpulease
 from gpulease.errors import GpuleaseError
 from support.gpu_locks import note
 
-MARGIN = 0.5  # seconds by which the broker's clock may differ
+MARGIN = 0.01  # seconds by which the broker's clock may differ
 
 
 def picture(client: Any) -> tuple[list[str], list[str]]:
@@ -27,7 +27,7 @@ def picture(client: Any) -> tuple[list[str], list[str]]:
 
 
 def leased(before: float, labels: dict[str, str]) -> list[str]:
-    """Of leases that began well before then and are still there. A broker that has just begun knows UUIDs only."""
+    """Of leases that began before then and are still there. A broker that has just begun knows UUIDs only."""
     document: Any = gpulease.status()
     labels |= {device["uuid"]: device["label"] for device in document["devices"]}
     held = [lease for lease in document["leases"] if lease["since"] < before - MARGIN]
