@@ -69,6 +69,26 @@ def test_short_choices_now_and_then_are_forgiven() -> None:
     assert not world.checks[0].passed_by
 
 
+def test_who_lets_go_in_time_is_waited_for_again_and_again() -> None:
+    """Where many use safe-gpu, each grant may have to wait for a while."""
+    world, client = asking()
+    for _ in range(5):
+        began = world.now
+        while world.now - began < 8:
+            refuse(world, "grace", 7)
+        assert not world.checks[0].passed_by
+        world.answer_check()
+        world.turn()
+        world.say(client, "acquire", request={"gpus": 1}, kind="run", wait=None)
+        world.say(client, "release", what=[next(iter(world.core.state.leases))])
+        world.turn()
+        while not world.checks:
+            world.until_next_alarm()
+            if world.samples:
+                world.answer_sample()
+            world.turn()
+
+
 def test_who_was_passed_by_is_waited_for_again_after_an_hour() -> None:
     world, _ = asking()
     refused_until_passed(world, "mallory")

@@ -1,9 +1,9 @@
 """Who keeps safe-gpu's lock is waited for, but not for ever: any user of the host can hold it.
 
 The time is counted by user, not by process, since one process may follow another. Each user may take
-`safe-gpu-patience` of the line's time; then that user is passed by for an hour, and is named in the events and in the
-status. While somebody holds the lock no other user of safe-gpu chooses, so that a grant without it can only collide
-with the holder's choice.
+`safe-gpu-patience` of the line's time between two checks; then that user is passed by for an hour, and is named in the
+events and in the status. While somebody holds the lock no other user of safe-gpu chooses, so that a grant without it
+can only collide with the holder's choice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from gpulease.broker.turn import Turn
 
 PASSED = 3600.0  # seconds that somebody is passed by
 GAP = 1.0  # seconds between two refusals that count as one
-SHORT = 3.0  # seconds: who let go sooner was choosing, and nothing of it is kept in mind
 FORGIVEN = 0.1  # seconds that are forgiven for each in which nobody was kept waiting
 
 
@@ -33,10 +32,10 @@ def blocked(turn: Turn, event: CheckRefused) -> None:
 
 
 def let_go(turn: Turn) -> None:
-    """A check was taken, so whoever held the lock has let go, unless somebody is passed by."""
+    """A check was taken, so whoever held the lock let go in time, unless somebody is passed by."""
     blockers = turn.state.blockers
     if blockers and not passed_by(turn.state, turn.now):
-        for user in [user for user, one in blockers.items() if one.spent < SHORT]:
+        for user in list(blockers):
             blockers.drop(user)
 
 
