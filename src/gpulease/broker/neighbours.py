@@ -100,6 +100,7 @@ class Neighbours:
         self._sampling, self._emit, self._log = sampling, emit, log
         self._gpuget = gpuget  # makes that neighbour from its setting
         self._lock = SafeGpuLock()
+        self._refused = False  # somebody, since the lock was had last
         self._unused = 0.0  # when the lock is given back, if it was waited for and nobody wants it any more
         poll.register(self._lock.waker, select.EPOLLIN)
         self._placeholders = Placeholders(poll, sampling.seconds, self.changed, log)
@@ -184,9 +185,7 @@ class Neighbours:
 
     def ready(self, descriptor: int, flags: int) -> None:
         if descriptor == self._lock.waker:
-            self._lock.woken()
-            self._unused = time.monotonic() + UNUSED
-            return None
+            return self._woken(time.monotonic())
         if self._placeholders.owns(descriptor):
             self._placeholders.ready(descriptor, time.monotonic())
             return self._go_on()
@@ -194,6 +193,14 @@ class Neighbours:
             if one.owns(descriptor):
                 return one.ready(descriptor, flags)
         return None
+
+    def _woken(self, now: float) -> None:
+        """The lock that somebody was refused for is had: they try again now, unless they were served meanwhile."""
+        self._lock.woken()
+        if not self._refused:
+            return None if self._claims else self._let_go()
+        self._unused, self._place_again, self._unsettled = now + UNUSED, 0.0, True
+        return self._emit(happened.Due("plan"))
 
     def close(self) -> None:
         self._placeholders.close()
@@ -326,9 +333,11 @@ class Neighbours:
         self.find()
         free = self._mode == "off" or self._lock.take(make=self._mode == "on")
         if not free and (holder := self._lock.holder()).user not in claim.check.passed_by:
+            self._refused = True
             self._lock.wait()
             why = f"{holder} is choosing GPUs with safe-gpu right now."
             return self._refuse(why, passing=True, user=holder.user, pid=holder.pid)
+        self._refused = False
         if not self._sampling.may_ask(now):
             return self._refuse("The GPU driver does not answer.")
         claim.asked = True
