@@ -312,12 +312,17 @@ class Neighbours:
     def _ask(self, place: int) -> None:
         """One neighbour after the other; then the lock."""
         claim = self._claims[0]
-        if claim.ended:
-            self._look_without_lock()
-        elif place < len(self._accounts) and claim.devices and not claim.leased:
-            self._accounts[place].claim(claim.number, claim.devices)
-        else:
-            self._look()
+        try:
+            if claim.ended:
+                self._look_without_lock()
+            elif place < len(self._accounts) and claim.devices and not claim.leased:
+                self._accounts[place].claim(claim.number, claim.devices)
+            else:
+                self._look()
+        except Exception as trouble:  # a shortage, or a mistake of ours, ends this check and no other
+            if self._claims and self._claims[0] is claim:
+                self._refuse(f"The devices could not be checked: {type(trouble).__name__}.")
+            raise
 
     def answered(self, neighbour: Neighbour, number: int, held: Mapping[str, str]) -> None:
         claim = self._claims[0] if self._claims else None
@@ -384,7 +389,7 @@ class Neighbours:
         self._let_go()
         if claim.leased:
             self._place_again = time.monotonic() + PLACE_AGAIN
-        else:
+        elif not claim.ended:
             self._emit(happened.CheckRefused(claim.check.revision, why, passing, user, pid))
 
     def _let_go(self) -> None:

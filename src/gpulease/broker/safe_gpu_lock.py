@@ -80,8 +80,10 @@ class SafeGpuLock:
         never find it free. When the waker says so, `take` finds it held by this process, or `give` lets it go.
         """
         if self._descriptor is not None and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._stand_in_line, args=(self._descriptor,), daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._stand_in_line, args=(self._descriptor,), daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more processes: the lock is tried again by the clock
+                thread.start()
+                self._thread = thread
 
     def _stand_in_line(self, descriptor: int) -> None:
         with contextlib.suppress(OSError):
