@@ -50,7 +50,8 @@ class Checkout(DropIns):
         super().__init__(machine, folder / "shims")
         self.place = folder / "checkout"
         shutil.copytree(CHECKOUT, self.place)
-        (self.place / "start_agents.sh").symlink_to(self.folder / "bin" / "start_agents.sh")
+        for name in ("start_agents.sh", "gpu_session.py"):
+            (self.place / name).symlink_to(self.folder / "bin" / name)
         self.base = self.place / "sge" / "comms"
         self.calls = self.place / "calls"
         python = Path(sys.executable).parent  # its `python` is ours
@@ -195,7 +196,9 @@ def test_tasks_may_be_plain_arguments_and_an_error_is_raised_when_the_rest_is_do
     (checkout.place / "expensive_task.py").write_text("def expensive_task(a, b=1): return a / b\n")
     assert checkout.here("start_agents.sh", "1", "sge/comms").returncode == 0
     code = f"{RUN}master = Master('sge/comms')\n"
+    code += "assert master.logger.name == 'sge.master'\n"
     code += "print(master.run([(6, 3), {'a': 4}, 5, *(Job('x', {'a': [8.0], 'b': 2}) for _ in range(9))]))\n"
+    code += "assert list(master.known_agents) == ['0'] and master.known_agents['0'].is_alive()\n"
     code += "limited = Master('sge/comms', max_jobs=2); limited.run([1, 2, 3, 4]); print(limited.count_jobs)\n"
     code += "jobs = [Job('bad', {'a': 1, 'c': 0}), Job('good', {'a': 3})]\n"
     code += "try: master.run(jobs)\nexcept TypeError as error: print(type(error).__name__, jobs[1].result)\n"
@@ -257,6 +260,14 @@ def test_gpu_id_counts_among_the_devices_that_the_session_sees(checkout: Checkou
     )
 
 
+def test_more_agents_than_gpus_are_refused_before_one_starts(checkout: Checkout) -> None:
+    refused = checkout.here("start_agents.sh", "6", "sge/comms/")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == "gpulease: There is no GPU 5: 4 can be seen here.\nSee `gpulease status`.\n"
+    assert checkout.machine.json("pool", "ls")["pools"] == []
+    assert checkout.leased() == []
+
+
 def test_a_python_without_gpulease_takes_the_one_that_wrote_the_drop_ins(checkout: Checkout) -> None:
     bare = Path(sys.base_prefix, "bin", "python3")
     if subprocess.run([bare, "-c", "import gpulease"], capture_output=True).returncode == 0:
@@ -275,9 +286,10 @@ def test_a_python_without_gpulease_takes_the_one_that_wrote_the_drop_ins(checkou
 
 def test_what_is_wrong_is_said(checkout: Checkout) -> None:
     usage = checkout.here("start_agent.sh", "2")
-    assert (usage.returncode, usage.stdout) == (2, "")
+    assert (usage.returncode, usage.stdout) == (1, "")  # the template's code
+    assert checkout.here("./start_agents.sh").returncode == 1
     assert usage.stderr.endswith("Usage: start_agents.sh NUMBER_OF_AGENTS BASE_FOLDER\n")
-    assert checkout.here("gpu_session.py", "x", "base").returncode == 2
+    assert checkout.here("gpu_session.py", "x", "base").returncode == 1
     (checkout.place / "expensive_task.py").write_text("raise RuntimeError('no model here')\n")
     broken = checkout.here("start_agents.sh", "1", "sge/comms/")
     assert broken.returncode == 1

@@ -46,8 +46,9 @@ def code(cell: str) -> str:
 def test_what_the_page_does_with_a_checkout_lets_its_main_run(machine: Machine, tmp_path: Path) -> None:
     checkout = Checkout(machine, tmp_path)
     try:
-        (checkout.place / "start_agents.sh").unlink()
-        (checkout.place / "start_agents.sh").write_text("#!/bin/sh\nexit 1\n")
+        for name in ("start_agents.sh", "gpu_session.py"):
+            (checkout.place / name).unlink()
+            (checkout.place / name).write_text("#!/bin/sh\nexit 1\n")
         (checkout.place / "sge").mkdir(exist_ok=True)
         for name in ("__init__", "master", "jobs"):
             (checkout.place / "sge" / f"{name}.py").write_text("raise RuntimeError('the old one')\n")
@@ -59,6 +60,8 @@ def test_what_the_page_does_with_a_checkout_lets_its_main_run(machine: Machine, 
         done = subprocess.run(words, cwd=checkout.place, env=environ, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("Collected job result") == 10
+        shims = tmp_path / "gpulease-shims" / "bin"
+        assert (checkout.place / "gpu_session.py").resolve() == (shims / "gpu_session.py").resolve()
     finally:
         checkout.close()
 

@@ -66,7 +66,7 @@ class JobPool:
         self.to_distribute = list(to_distribute)
         self.to_collect: list[Any] = []
         self.base_path: str = kwargs["base_path"]
-        self.logger: logging.Logger = kwargs.get("logger") or logging.getLogger(__name__)
+        self.logger: logging.Logger = kwargs.get("logger") or logging.getLogger("sge.jobs")
 
     def distribute(self, agent: Agent) -> None:
         if self.to_distribute:

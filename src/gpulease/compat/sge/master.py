@@ -27,7 +27,7 @@ class Master:
         if not os.path.isdir(os.path.join(base_path, "agent_pool")):
             raise FileNotFoundError(f"There is no folder {os.path.join(base_path, 'agent_pool')}: start agents there.")
         self.base_path, self.shared_data_path, self.max_jobs = base_path, shared_data_path, max_jobs
-        self.logger = logger or logging.getLogger(__name__)
+        self.logger = logger or logging.getLogger("sge.master")  # as the template's
         self.count_jobs = 0
         self.job_pool: JobPool | None = None
         self.known_agents: dict[str, Agent] = {}
@@ -39,7 +39,7 @@ class Master:
         jobs = [as_job(task, number) for number, task in enumerate(tasks)]
         self.job_pool = pool = JobPool(jobs, base_path=self.base_path, logger=self.logger)
         shared = load_shared(self.shared_data_path)
-        waited = False
+        waited, self.known_agents = False, {}
         try:
             while not self._is_finished(pool):
                 self._changed.clear()
@@ -89,5 +89,6 @@ class Master:
         return pool.is_finished() or (self.max_jobs is not None and self.count_jobs >= self.max_jobs)
 
     def _close(self, wait: bool) -> None:
-        while self.known_agents:
-            self.known_agents.popitem()[1].close(wait)
+        """The agents stay known, for who reads them after a run; the next run meets them anew."""
+        for agent in self.known_agents.values():
+            agent.close(wait)

@@ -24,7 +24,7 @@ def session(words: list[str]) -> int:
     agent, base = _read(words, "gpu_session.py GPU_ID BASE_FOLDER")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s:  %(message)s")
     sys.path.insert(0, os.getcwd())  # where expensive_task.py is
-    name, request = _prepare(agent, base)
+    name, request = _prepare(agent, base, _seen(agent))
     if os.path.exists(places.socket_path(name)) and places.listens(name):
         raise UsageError(f"Agent {agent} of {base} runs already.", f"gpulease pool stop {name}")
     try:
@@ -38,9 +38,10 @@ def start_all(words: list[str]) -> int:
     """`start_agents.sh N BASE`: agents 0 to N-1 in the background."""
     count, base = _read(words, "start_agents.sh NUMBER_OF_AGENTS BASE_FOLDER")
     os.environ.pop("PYTHONSAFEPATH", None)  # it was for this command alone
+    seen = _seen(count - 1)  # all or none: who is refused need not look for what was started
     started = {}
     for agent in range(count):
-        name, request = _prepare(agent, base)
+        name, request = _prepare(agent, base, seen)
         try:
             start(name, init=INIT, **request)
         except UsageError:
@@ -61,11 +62,16 @@ def _read(words: list[str], usage: str) -> tuple[int, str]:
     return int(words[0]), words[1]
 
 
-def _prepare(agent: int, base: str) -> tuple[str, dict[str, Any]]:
+def _seen(last: int) -> list[Any]:
+    """The GPUs that can be seen here, in the order of the agents; `last` must have one."""
+    seen: list[Any] = status(only_visible=True)["devices"]
+    if last >= len(seen):
+        raise NotFound(f"There is no GPU {last}: {len(seen)} can be seen here.", "See `gpulease status`.")
+    return seen
+
+
+def _prepare(agent: int, base: str, seen: list[Any]) -> tuple[str, dict[str, Any]]:
     """The folders, and the environment that the agent's worker reads; the pool's name and the lease's request."""
-    seen = status(only_visible=True)["devices"]
-    if agent >= len(seen):
-        raise NotFound(f"There is no GPU {agent}: {len(seen)} can be seen here.", "See `gpulease status`.")
     folders.make(base)
     os.environ |= {AGENT: str(agent), BASE: os.path.abspath(base)}
     if "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -78,4 +84,4 @@ def main(action: Callable[[list[str]], int]) -> int:
         return action(sys.argv[1:])
     except GpuleaseError as error:
         print(f"gpulease: {error.what}\n{error.next_step}", file=sys.stderr)
-        return error.exit_code
+        return 1 if isinstance(error, UsageError) else error.exit_code  # the template's own code
