@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import py_compile
 import re
 import signal
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +115,62 @@ def test_a_file_that_others_may_write_is_not_run(queue: QueueSite) -> None:
     path.chmod(0o666)
     assert run_in_line(queue, [None] * 3, lambda: "may be written by others" in trouble(queue)) == [0, 1, 2]
     assert not Path(f"{path}.asked").exists()
+
+
+def test_bytecode_that_somebody_put_beside_the_file_is_not_run(queue: QueueSite, tmp_path: Path) -> None:
+    path = configure(queue, LAST_FIRST)
+    planted = tmp_path / "planted.py"
+    planted.write_text("def order(waiting, now): raise ValueError('planted')")
+    plant(planted, path)
+    assert run_in_line(queue, [None] * 3, answered(queue, path, 3)) == [2, 1, 0]
+    assert trouble(queue) == ""
+
+
+def plant(code: Path, beside: Path) -> None:
+    """Bytecode that Python's own import takes for the file's, made of other code."""
+    cache = Path(importlib.util.cache_from_source(str(beside)))
+    py_compile.compile(str(code), str(cache), doraise=True)
+    size_and_time = struct.pack("<II", int(beside.stat().st_mtime), beside.stat().st_size)
+    data = cache.read_bytes()
+    cache.write_bytes(data[:8] + size_and_time + data[16:])
+    found = importlib.util.spec_from_file_location("checked", beside)
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    with pytest.raises(ValueError, match="planted"):
+        module.order((), 0.0)
+
+
+def test_a_link_to_a_file_is_refused(queue: QueueSite) -> None:
+    path = configure(queue, LAST_FIRST)
+    path.rename(f"{path}.real")
+    path.symlink_to(f"{path}.real")
+    assert run_in_line(queue, [None] * 2, lambda: "is a link" in trouble(queue)) == [0, 1]
+
+
+GREEDY = """
+import os, time
+def order(waiting, now):
+    child = os.fork()
+    if child == 0:
+        while True: time.sleep(60)
+    open(__file__ + ".child", "w").write(f"{child}\\n")
+    while True: os.write(1, b"flood " * 10000)
+"""
+
+
+def test_what_it_prints_and_starts_is_bounded(queue: QueueSite) -> None:
+    path = configure(queue, GREEDY)
+    log = Path(queue.directory) / "broker.log"
+    before = log.stat().st_size
+    run_in_line(queue, [None, None], lambda: "did not answer in time" in trouble(queue))
+    configure(queue, "def order(waiting, now): bytearray(2 << 30)", "large")
+    run_in_line(queue, [None, None], lambda: "MemoryError" in trouble(queue))
+    assert log.read_text().count("flood") > 100
+    assert log.stat().st_size - before < 200_000
+    child = int(Path(f"{path}.child").read_text())
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
 
 
 def test_the_example_of_the_page_serves_the_short_ones_first(queue: QueueSite) -> None:

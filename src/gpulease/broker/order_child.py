@@ -10,9 +10,13 @@ import importlib
 import importlib.util
 import json
 import os
+import resource
+import stat
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 from gpulease.execution import end_with
@@ -20,6 +24,9 @@ from gpulease.planner.ranking import LineEntry
 from gpulease.wire import Message, pack
 
 Function = Callable[[tuple[LineEntry, ...], float], Iterable[str]]
+
+MEMORY = 1 << 30  # bytes of address space
+PRINTED = 4096  # bytes that it may print into the broker's log
 
 
 class Unusable(Exception):
@@ -30,7 +37,8 @@ def main(spec: str, descriptor: int) -> int:
     end_with(os.getppid())
     questions, answers = os.fdopen(os.dup(0), "rb", buffering=0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what the function prints belongs into the broker's log, not among the answers
+    _bound_prints()
+    _bound_memory()
     function: Function | None = None
     for line in questions:
         question = json.loads(os.pread(descriptor, int(line), 0))
@@ -45,6 +53,30 @@ def main(spec: str, descriptor: int) -> int:
             answer = {"trouble": f"it raised {type(trouble).__name__}: {str(trouble)[:300]}{_where(trouble)}"}
         os.write(answers, pack(answer))
     return 0
+
+
+def _bound_prints() -> None:
+    """The beginning of what the function prints belongs into the broker's log; the rest would fill its disk."""
+    log = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 1)
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=_copy_beginning, args=(reading, log), daemon=True).start()
+
+
+def _copy_beginning(reading: int, log: int) -> None:
+    left = PRINTED
+    while data := os.read(reading, 1 << 16):
+        if left:
+            os.write(log, data[:left])
+            left = max(0, left - len(data))
+
+
+def _bound_memory() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    bound = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
+    resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
 
 
 def _where(trouble: BaseException) -> str:
@@ -67,26 +99,46 @@ def _asked(function: Function, question: dict[str, Any]) -> list[str]:
 def load(spec: str) -> Function:
     """From `module:function`, or from the full path of a file."""
     where, _, name = spec.rpartition(":")
-    module = _from_file(where) if where.startswith("/") else importlib.import_module(where)
+    module = _from_file(where) if where.startswith("/") else _installed(where)
     function = getattr(module, name, None)
     if not callable(function):
         raise Unusable(f"{where} has no function {name}")
     return function  # type: ignore[no-any-return]
 
 
-def _from_file(path: str) -> Any:
-    try:
-        seen = os.stat(path)
-    except OSError as error:
-        raise Unusable(f"{path} cannot be read: {error.strerror}") from None
-    if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
-        raise Unusable(f"{path} may be written by others than root and the user who runs the broker")
-    found = importlib.util.spec_from_file_location("gpulease_own_order", path)
-    if found is None or found.loader is None:
-        raise Unusable(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+def _from_file(path: str) -> ModuleType:
+    """Compiled from the text that was checked; a cache beside it may be anybody's, and so may the folder be."""
+    module = ModuleType("gpulease_own_order")
+    module.__file__ = path
+    code = compile(_checked_text(path), path, "exec", dont_inherit=True)
+    sys.modules[module.__name__] = module  # dataclasses look for it there
+    exec(code, module.__dict__)
     return module
+
+
+def _checked_text(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a fifo would keep us waiting
+    except OSError as error:
+        link = os.path.islink(path)
+        raise Unusable(f"{path} {'is a link' if link else f'cannot be read: {error.strerror}'}") from None
+    with open(descriptor, "rb") as file:
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
+            raise Unusable(f"{path} is no Python file")
+        if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
+            raise Unusable(f"{path} may be written by others than root and the user who runs the broker")
+        return file.read()
+
+
+def _installed(name: str) -> ModuleType:
+    found = importlib.util.find_spec(name.partition(".")[0])
+    inside = list(found.submodule_search_locations or ()) if found else []
+    around = [os.path.dirname(found.origin)] if found and found.has_location and found.origin else []
+    for folder in around + inside:
+        if os.path.isdir(folder) and os.stat(folder).st_mode & 0o002:
+            raise Unusable(f"{folder}, where the module {name} is, may be written by everybody")
+    return importlib.import_module(name)
 
 
 if __name__ == "__main__":

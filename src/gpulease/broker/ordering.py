@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
+from gpulease import identity
 from gpulease.broker.events import Ordered
 from gpulease.broker.instructions import AskOrder
 from gpulease.errors import GpuleaseError
@@ -27,6 +30,7 @@ class Ordering:
         self._poll, self._tell = poll, tell
         self._function = ""
         self._child: subprocess.Popen[bytes] | None = None
+        self._start_time: int | None = None  # of the child
         self._question = -1  # a descriptor
         self._unpacker = Unpacker()
         self.due: float | None = None  # when the question under way is overdue
@@ -55,6 +59,7 @@ class Ordering:
         self._child = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0, pass_fds=(self._question,)
         )
+        self._start_time = identity.start_time(self._child.pid)
         self._unpacker = Unpacker()
         self._poll.register(self.descriptor, select.EPOLLIN)
 
@@ -102,8 +107,15 @@ class Ordering:
         if self._child is None:
             return
         self._poll.unregister(self.descriptor)
-        self._child.kill()
+        _kill_group(self._child.pid, self._start_time)
         for stream in (self._child.stdin, self._child.stdout):
             if stream:
                 stream.close()
         self._child = None
+
+
+def _kill_group(leader: int, start_time: int | None) -> None:
+    """The child, and what the function started; the kernel gives the number to nobody else while any of them lives."""
+    if identity.start_time(leader) in (start_time, None):
+        with suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
