@@ -145,6 +145,26 @@ def test_safe_gpu_is_found_by_its_own_lock_file_and_remembered(site: Apart) -> N
     assert wait_until(lambda: list(placeholders(site))) == ["0"]
 
 
+def test_a_lock_file_that_cannot_be_locked_is_told_and_placeholders_are_placed(site: Apart) -> None:
+    (site.lock_folder / NAME).symlink_to("/nowhere")
+    site.holder("--devices", "0")
+    assert list(wait_until(lambda: told(site))) == ["0"]
+    assert "is a symbolic link" in site.status()["neighbours"]["safe-gpu"]["trouble"]
+    assert "is a symbolic link" in " ".join(site.run("doctor").stdout.split())
+    assert site.log().count("is a symbolic link") == 1
+    (site.lock_folder / NAME).unlink()
+    wait_until(lambda: site.status()["neighbours"]["safe-gpu"]["trouble"] is None)
+
+
+def test_a_placeholder_that_failed_is_forgotten_with_its_lease(site: Apart) -> None:
+    use(site, "on")
+    site.set("fault.cuda=2")
+    holder = site.holder("--devices", "0")
+    assert "out of memory" in site.status()["neighbours"]["safe-gpu"]["trouble"]
+    holder.kill()
+    wait_until(lambda: site.status()["neighbours"]["safe-gpu"]["trouble"] is None)
+
+
 def test_the_lock_file_of_a_broker_is_no_sign_of_safe_gpu(site: Apart) -> None:
     use(site, "on")
     assert site.run("run", "--", "true").returncode == 0

@@ -169,13 +169,41 @@ def test_a_lock_that_is_a_link_is_neither_followed_nor_held(tmp_path: Path) -> N
     assert lock.take()
     assert not lock.held
     assert not (tmp_path / "target").exists()
+    assert "it is a symbolic link" in (lock.trouble or "")
 
 
-def test_a_lock_that_is_no_regular_file_is_not_held(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / NAME)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_lock_that_is_no_regular_file_is_not_held(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / NAME)
     lock = SafeGpuLock(str(tmp_path))
     assert lock.take()
     assert not lock.held
+    assert "it is no plain file" in (lock.trouble or "")
+    (tmp_path / NAME).rename(tmp_path / "away")
+    assert lock.take()
+    assert lock.held
+    assert lock.trouble is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_folder_that_is_closed_to_us_counts_as_used(tmp_path: Path) -> None:
+    folder = tmp_path / "safe_gpu"
+    folder.mkdir(0o700)
+    lock = SafeGpuLock(str(folder))
+    os.seteuid(65534)
+    try:
+        assert lock.take(make=False)
+        assert lock.used()
+    finally:
+        os.seteuid(0)
+    assert "closed to the broker's user" in (lock.trouble or "")
+
+
+def test_nobody_can_replace_a_lock_file_that_a_broker_made(tmp_path: Path) -> None:
+    folder = tmp_path / "safe_gpu"
+    assert SafeGpuLock(str(folder)).take()
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    assert (folder / NAME).stat().st_mode & 0o7777 == 0o666
 
 
 SAFE_GPU = """

@@ -116,6 +116,8 @@ class Neighbours:
         self._number = 0
         self._devices: tuple[Device, ...] = ()
         self._unsettled = False
+        self._told = self._shown()  # of safe-gpu, to the core
+        self._logged: str | None = None  # trouble with safe-gpu's lock
 
     # ---------------------------------------------------------------- the neighbours
 
@@ -146,17 +148,28 @@ class Neighbours:
     def changed(self) -> None:
         """Tell the core what is known of all of them."""
         held = {uuid: who for one in self._accounts for uuid, who in one.held.items()}
-        shown = {one.name: one.shown for one in self._accounts} | {"safe-gpu": self._shown()}
+        if self._lock_trouble != self._logged:
+            self._logged = self._lock_trouble
+            self._log(self._logged or "safe-gpu's lock can be taken again")
+        self._told = self._shown()
+        shown = {one.name: one.shown for one in self._accounts} | {"safe-gpu": self._told}
         keys = self._placeholders.keys(time.monotonic())
         self._emit(happened.NeighboursChanged(held, keys, frozenset({"safe-gpu"} if self._found else ()), shown))
         self._unsettled = True
 
     def _shown(self) -> Document:
         labels = {one.uuid: one.label for one in self._devices}
-        failures = [f"{labels.get(uuid, uuid)}: {why}" for uuid, why in sorted(self._placeholders.failures.items())]
-        trouble = f"no placeholder on GPU {'; '.join(failures)}" if failures else None
+        leased = self._undecided.union(self._kept.held, *(one.check.devices for one in self._claims))
+        failures = sorted((uuid, why) for uuid, why in self._placeholders.failures.items() if uuid in leased)
+        missing = "; ".join(f"{labels.get(uuid, uuid)}: {why}" for uuid, why in failures)
+        troubles = [self._lock_trouble, f"no placeholder on GPU {missing}" if failures else None]
         placed = {labels.get(uuid, uuid): pid for uuid, pid in self._placeholders.pids.items()}
+        trouble = " And: ".join(filter(None, troubles)) or None
         return {"about": self._beside_safe_gpu, "placeholders": placed, "trouble": trouble}
+
+    @property
+    def _lock_trouble(self) -> str | None:
+        return None if self._mode == "off" else self._lock.trouble
 
     @property
     def due(self) -> float | None:
@@ -218,7 +231,10 @@ class Neighbours:
         return self._mode == "on" or (self._mode == "auto" and self._found)
 
     def find(self) -> None:
-        """Safe-gpu is about from when it made its lock file, or somebody who is no broker holds the lock."""
+        """Safe-gpu is about from when it made its lock file, or somebody who is no broker holds the lock.
+
+        So it is when something is there that cannot be locked: what cannot be known counts as used.
+        """
         if self._mode == "auto" and not self._found and self._lock.used():
             self._found = True
             self._log("safe-gpu is used here: from now on placeholders show its users which GPUs are leased")
@@ -227,7 +243,8 @@ class Neighbours:
     def keep_house(self) -> None:
         """From time to time."""
         self.find()
-        self._unsettled = self._unsettled or bool(self._placeholders.failures)
+        self._lock.examine()
+        self._unsettled = self._unsettled or bool(self._placeholders.failures) or self._lock_trouble != self._logged
 
     # ---------------------------------------------------------------- what the core says
 
@@ -271,6 +288,8 @@ class Neighbours:
             self._settle_placeholders(time.monotonic())
             self._look_at_ended(time.monotonic())
             self._begin()
+            if self._shown() != self._told:
+                self.changed()
 
     def _look_at_ended(self, now: float) -> None:
         """Gone is not free: before a neighbour gets a device back, and before it is claimed again, it is looked at."""

@@ -7,6 +7,7 @@ makes it only where it was told that safe-gpu is used, and marks it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -23,6 +24,7 @@ FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
 
 
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+NOT_PLAIN = "it is no plain file"
 MARK = b"gpulease\n"  # in a file that a broker made; safe-gpu writes nothing
 
 
@@ -35,19 +37,20 @@ class Holder(NamedTuple):
 
 
 class SafeGpuLock:
-    """Best effort where the folder is somebody's and closed to us: then nobody of ours could run safe-gpu either."""
+    """Best effort: what is there and cannot be locked keeps nobody from a GPU, and `trouble` says so."""
 
     def __init__(self, folder: str = FOLDER) -> None:
         self._folder = folder
+        self.trouble: str | None = None  # why the lock could not be had at the last try, if anything is there
         self._descriptor: int | None = None
         self.held = False
         self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
 
     def used(self) -> bool:
-        """Whether safe-gpu made the file, or somebody holds the lock who is no broker."""
-        if not os.path.lexists(os.path.join(self._folder, NAME)) or not self._opened(make=False):
-            return False
+        """Whether safe-gpu made the file, or somebody holds the lock who is no broker, or nobody can tell."""
+        if not self._opened(make=False):
+            return self.trouble is not None
         assert self._descriptor is not None
         if os.fstat(self._descriptor).st_size == 0:
             return True
@@ -65,10 +68,20 @@ class SafeGpuLock:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        except OSError:
+        except OSError as error:
+            self.trouble = _cannot_be_locked(self._path, os.strerror(error.errno or 0))
             return True
-        self.held = True
+        self.held, self.trouble = True, None
         return True
+
+    def examine(self) -> None:
+        """Find out whether it could be had, and have `trouble` say so."""
+        if not self.held:
+            self._opened(make=False)
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(self._folder, NAME)
 
     @property
     def waker(self) -> int:
@@ -124,7 +137,7 @@ class SafeGpuLock:
         assert self._descriptor is not None
         ours = os.fstat(self._descriptor)
         try:
-            there = os.lstat(os.path.join(self._folder, NAME))
+            there = os.lstat(self._path)
         except OSError:
             there = None
         if there is not None and (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
@@ -137,16 +150,20 @@ class SafeGpuLock:
         """Open to everyone, unlike safe-gpu's own under a usual umask; never through a symbolic link."""
         before = os.umask(0)
         folder = None
+        self.trouble = None
         try:
             if make:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(self._folder, 0o777)
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    os.mkdir(self._folder, 0o1777)  # sticky: nobody puts a link in the place of our file
+            folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             # Nothing is made in a folder of a stranger's; what is there may be locked.
             if make and os.fstat(folder).st_uid in (0, os.geteuid()):
                 _make(folder)
             descriptor = os.open(NAME, FLAGS, dir_fd=folder)
-        except OSError:
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.trouble = _obstacle(self._folder if folder is None else self._path, error)
             return None
         finally:
             os.umask(before)
@@ -154,8 +171,30 @@ class SafeGpuLock:
                 os.close(folder)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
+            self.trouble = _cannot_be_locked(self._path, NOT_PLAIN)
             return None
         return descriptor
+
+
+def _obstacle(path: str, error: OSError) -> str:
+    """By what is there: a link is told by one of several errors."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        path, mode = os.path.dirname(path), 0  # the folder is closed
+    if stat.S_ISLNK(mode):
+        return _cannot_be_locked(path, "it is a symbolic link")
+    if isinstance(error, PermissionError):
+        return _cannot_be_locked(path, "it is closed to the broker's user")
+    kinds = {errno.ENOTDIR: "it is no folder", errno.EISDIR: NOT_PLAIN, errno.ENXIO: NOT_PLAIN}
+    return _cannot_be_locked(path, kinds.get(error.errno or 0, os.strerror(error.errno or 0)))
+
+
+def _cannot_be_locked(path: str, why: str) -> str:
+    return (
+        f"Safe-gpu's lock cannot be taken, so that its users may choose a GPU at the same moment: {path}: {why}. "
+        f"Have its owner or root remove it, or run `gpulease set neighbours.safe-gpu off` if nobody uses safe-gpu."
+    )
 
 
 def _make(folder: int) -> None:

@@ -264,6 +264,18 @@ def _neighbours() -> Iterator[Finding]:
             return
         time.sleep(0.05)
     lock.give()
+    if lock.trouble is not None and not _has_broker():
+        yield Finding("warning", "safe-gpu", lock.trouble)
+
+
+def _has_broker() -> bool:
+    """One that tells of safe-gpu's lock itself: it may run as another user than this one."""
+    from gpulease.api import status
+
+    try:
+        return status()["broker"] is not None
+    except GpuleaseError:
+        return True  # told already
 
 
 def _told_of_neighbours() -> Iterator[Finding]:
@@ -276,7 +288,7 @@ def _told_of_neighbours() -> Iterator[Finding]:
         return
     for name, shown in told.items():
         if shown.get("trouble"):
-            yield Finding("warning", name, shown["trouble"], "See docs/how-to/beside-other-tools.md.")
+            yield Finding("warning", name, shown["trouble"], 'The how-to "Beside other tools" has more.')
 
 
 def _permissions() -> Iterator[Finding]:
