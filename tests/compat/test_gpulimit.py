@@ -125,6 +125,17 @@ def check_some(run: Run, folder: Path) -> None:
     assert run(["gpulimit", "log", "1"]).out.splitlines()[1:] == ["PCI_BUS_ID 0"]
 
 
+@pytest.mark.skipif(any(map(os.path.exists, ("/dev/nvidia0", "/dev/kfd"))), reason="there is a GPU here")
+def test_an_empty_list_without_a_driver_says_that_there_is_none(drop_ins: DropIns, tmp_path: Path) -> None:
+    assert drop_ins.run("gpulimit", "ls").stdout == "\n"
+    del drop_ins.environ["GPULEASE_SIMULATION"]
+    other = {"GPULEASE_DIR": str(tmp_path / "other")}
+    listed = drop_ins.run("gpulimit", "ls", **other)
+    drop_ins.machine.run("stop", **other)
+    assert listed.returncode == 69
+    assert listed.stdout.startswith("[error]: No GPU is visible")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("python", [sys.executable, old_python()], ids=["this Python", "Python 3.6"])

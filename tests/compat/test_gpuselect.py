@@ -101,6 +101,11 @@ def test_in_a_lease_its_own_gpus_are_selected_and_no_second_lease_is_taken(machi
     assert [event["id"] for event in site.json("events")["events"] if event["what"] == "granted"][-1] == lease
 
 
+def test_a_command_that_is_not_there_is_named(machines: CompatMachines) -> None:
+    printed, said = machines.make(Call("four", command="gpuselect -- nosuchcmd"), sys.executable)
+    assert (printed.code, said) == (1, "gpuselect: nosuchcmd: No such file or directory\n")
+
+
 def test_a_card_without_a_fan_breaks_nothing(machines: CompatMachines) -> None:
     printed, said = machines.make(Call("fanless", program=FANLESS), sys.executable)
     assert printed.stdout == "None 2\nTrue\n", said

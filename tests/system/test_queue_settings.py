@@ -43,6 +43,12 @@ def test_names_of_gpulimit_and_ours_are_understood_and_kept(queue: QueueSite, na
     assert value(queue, ours) == before
 
 
+@pytest.mark.parametrize("text", ["-1", "0", "none"])
+def test_no_limit_is_shown_as_none_however_it_was_set(queue: QueueSite, text: str) -> None:
+    assert queue.run("set", "MAX_RUNNING_TASKS", text).returncode == 0
+    assert value(queue, "max-leases") == "none"
+
+
 def test_set_shows_every_parameter_in_a_form_that_may_be_typed(queue: QueueSite) -> None:
     for row in queue.json("set")["parameters"]:
         assert row["default"] is True

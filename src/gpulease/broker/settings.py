@@ -265,11 +265,12 @@ def shown(
     for name, parameter in PARAMETERS.items():
         value = getattr(policy if parameter.policy else settings, parameter.field)
         source = "set" if name in texts else "config" if name in config else "default"
+        text = "none" if value is None else texts.get(name) or config.get(name) or text_of(value)  # also of -1 and 0
         hidden = parameter.secret and not secrets and source != "default"
         rows.append(
             {
                 "name": name,
-                "value": HIDDEN if hidden else texts.get(name) or config.get(name) or text_of(value),
+                "value": HIDDEN if hidden else text,
                 "default": source == "default",
                 "from": source,
                 "meaning": parameter.meaning,

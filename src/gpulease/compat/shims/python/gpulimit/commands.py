@@ -99,7 +99,10 @@ def add(words: List[str]) -> str:
 
 
 def ls(given: List[str], options: List[str]) -> str:
-    return tables.listing(queue.all_tasks(), "all" in options)
+    found = queue.all_tasks()
+    if not found:
+        gpulease_shim.status()  # without a driver this fails and says so; an empty list would hide it
+    return tables.listing(found, "all" in options)
 
 
 def show(given: List[str], options: List[str]) -> str:

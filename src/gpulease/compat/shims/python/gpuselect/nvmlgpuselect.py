@@ -373,7 +373,10 @@ def _become(command: List[str]) -> None:
         raise Exception("No command stands behind `--`.")
     sys.stdout.flush()
     os.environ["PYTHONUNBUFFERED"] = "1"
-    os.execvp(command[0], command)
+    try:
+        os.execvp(command[0], command)
+    except OSError as trouble:
+        raise Exception("{}: {}".format(command[0], trouble.strerror))
 
 
 if __name__ == "__main__":
