@@ -119,7 +119,7 @@ def _remove(gone: Sequence[Task]) -> None:
     """At once, as gpulimit has it: running ones are waited for."""
     _do("rm", ",".join(str(task.id) for task in gone))
     for task in gone:
-        if task.pid is not None:
+        if task.status in ("running", "paused"):  # a pid may come only later
             gpulease_shim.run("wait", str(task.id), "--quiet", "--timeout", PATIENCE)
             _until_gone(task.id)
 
