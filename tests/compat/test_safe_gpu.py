@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 from support.compat_machines import CompatMachines, compat_machines
@@ -84,8 +86,8 @@ def test_two_acquisitors_at_once_get_gpus_of_their_own(machines: CompatMachines)
     environ = machines.environ(site, sys.executable)
     environ["GPULEASE_SIMULATION"] = str(site.state)
     both = [
-        site.popen(["gpu-acquisitor", "--sleep", "0.2", "--id", f"{number}", "--nb-gpus", f"{number}"], env=environ)
-        for number in (1, 2)
+        site.popen([name, "--sleep", "0.2", "--id", f"{number}", "--nb-gpus", f"{number}"], env=environ)
+        for number, name in ((1, "gpu-acquisitor"), (2, "gpu-acquisitor.py"))
     ]
     said = [process.communicate(timeout=60)[1] for process in both]
     taken = [re.findall(r"Set CUDA_VISIBLE_DEVICES=([\d,]+)", text)[0].split(",") for text in said]
@@ -112,6 +114,27 @@ def test_a_gpu_that_was_left_a_moment_ago_is_found(machines: CompatMachines) -> 
 def test_without_pytorch_the_lease_holds_and_a_placeholder_that_was_asked_for_fails(machines: CompatMachines) -> None:
     printed, said = machines.make(Call("none", program=NO_TORCH), sys.executable)
     assert printed.stdout == "[None]\n3\n", said
+
+
+def granted(site: Site) -> int:
+    return sum(event["what"] == "granted" for event in site.json("events")["events"])
+
+
+@pytest.mark.parametrize(("backend", "module"), [("pytorch", "torch"), ("tf", "tensorflow"), ("pycuda", "pycuda")])
+def test_an_acquisitor_without_its_backend_takes_nothing_and_says_so(
+    machines: CompatMachines, backend: str, module: str
+) -> None:
+    if find_spec(module):
+        pytest.skip(f"{module} is installed here")
+    site = machines.site(Call("four"))
+    environ = machines.environ(site, sys.executable)
+    environ["PYTHONPATH"] = environ["PYTHONPATH"].partition(os.pathsep)[0]  # without those of the tests
+    before = granted(site)
+    process = site.popen(["gpu-acquisitor", "--sleep", "0", "--backend", backend], env=environ)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.fullmatch(rf"gpu-acquisitor: \w+ needs {module}, which is not installed here\. .*\n", said)
+    assert granted(site) == before
 
 
 def test_a_display_that_only_nvidia_smi_tells_of_counts(machines: CompatMachines) -> None:

@@ -6,9 +6,11 @@ programs use them, and people who look at nvidia-smi see them.
 
 import errno
 import fcntl
+import importlib.util
 import logging
 import os
 import subprocess
+import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
@@ -66,6 +68,8 @@ class PyCudaPlaceholder:
         self.logger.info("Released a CUDA context")
 
 
+NEEDED = {PytorchPlaceholder: "torch", TensorflowPlaceholder: "tensorflow", PyCudaPlaceholder: "pycuda"}
+
 # As releases before 1.5 had them, and safe-gpu's document still names one.
 pytorch_placeholder = PytorchPlaceholder()
 tensorflow_placeholder = TensorflowPlaceholder()
@@ -88,6 +92,7 @@ class GPUOwner:
         self.devices_taken = []  # type: List[int]
         self.placeholders = []  # type: List[Any]
         self._lease = None  # type: Optional[str]
+        _check_backend(placeholder_fn)
         if is_single_gpu_display_mode():
             self.logger.info("Running on a machine with single GPU used for actual display")
             if nb_gpus != 1:
@@ -150,6 +155,16 @@ class GPUOwner:
                 gpulease_shim.release(lease)
             except gpulease_shim.GpuleaseFailed as trouble:
                 self.logger.info("The lease {} was not given back: {}".format(lease, trouble))
+
+
+def _check_backend(placeholder_fn: Callable[[int], Any]) -> None:
+    """Before anything is taken. The default one is done without; it is not imported here, lest CUDA be initialized."""
+    module = NEEDED.get(type(placeholder_fn))
+    if module is None or placeholder_fn is pytorch_placeholder or sys.modules.get(module) is not None:
+        return
+    if importlib.util.find_spec(module) is None:
+        kind = type(placeholder_fn).__name__
+        raise ModuleNotFoundError("{} needs {}, which is not installed here.".format(kind, module), name=module)
 
 
 def claim_gpus(
