@@ -66,6 +66,23 @@ def test_what_gpu_py_holds_is_shown_and_not_granted(site: Site, client: Any) -> 
     assert f"gpuget, process {os.getpid()}" in site.run("status").stdout.replace("\n", " ") + str(site.status())
 
 
+def test_a_leased_gpu_that_gpu_py_took_too_is_shown(site: Site, client: Any) -> None:
+    """As after `--release` of a GPU that is not theirs, or `--force`, and a `--get` that was quicker."""
+    site.holder("--devices", "0")
+    wait_until(lambda: 0 not in user.idle(client))
+    client.hset("GPU_GPU0", "PID", os.getpid())
+    note = f"held by gpuget, process {os.getpid()}"
+    wait_until(lambda: note in (site.status()["devices"][0]["note"] or ""))
+    assert site.status()["devices"][0]["state"] == "leased"
+    assert note in site.run("status").stdout
+    assert f"leased, and {note}" in " ".join(site.run("doctor").stdout.split())
+
+    def recorded() -> list[str]:
+        return [one["why"] for one in site.json("events")["events"] if one["what"] == "outside"]
+
+    assert wait_until(recorded) == ["it is leased, and held by gpuget too"]
+
+
 def test_both_lines_are_served_in_the_order_in_which_they_came(site: Site, client: Any, server: RedisServer) -> None:
     for _ in range(4):
         user.get(client, os.getpid())

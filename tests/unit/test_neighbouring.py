@@ -63,6 +63,41 @@ def test_what_a_neighbour_holds_is_not_granted_and_says_who_has_it() -> None:
     assert leased(world) == ["GPU-0", "GPU-1", "GPU-2"]
 
 
+def lists_made_anew(world: ScriptedWorld, uuid: str, trouble: str | None = None) -> None:
+    """A neighbour holds what is leased: its lists were made anew, or it cannot be asked."""
+    shown = {"gpuget": {"trouble": trouble}}
+    world.ready.append(NeighboursChanged({uuid: "gpuget, process 7 of anna"}, shown=shown))
+    world.turn()
+
+
+def test_a_leased_device_that_a_neighbour_gave_away_too_is_shown_and_recorded_once() -> None:
+    world = ScriptedWorld()
+    asking(world)
+    (uuid,) = leased(world)
+    for _ in range(2):
+        lists_made_anew(world, uuid)
+        world.jump(2)
+        settle(world)
+    row = next(one for one in told(world, "status")["devices"] if one["uuid"] == uuid)
+    assert (row["state"], row["note"]) == ("leased", "held by gpuget, process 7 of anna too")
+    recorded = [one["why"] for one in told(world, "events")["events"] if one["what"] == "outside"]
+    assert recorded == ["it is leased, and held by gpuget too"]
+
+
+def test_a_lease_is_the_first_reason_while_a_neighbour_cannot_be_asked() -> None:
+    world = ScriptedWorld()
+    asking(world, gpus=3)
+    for uuid in ("GPU-0", "GPU-1", "GPU-2"):
+        lists_made_anew(world, uuid, trouble="gpuget's Redis is away.")
+        assert (device(world, 0)["state"], device(world, 0)["note"]) == ("leased", None)
+    asking(world, gpus=1)
+    waiting = next(iter(world.core.state.pending))
+    explained = told(world, "explain", id=waiting)
+    assert {one["code"] for one in explained["devices"]} == {"leased"}
+    assert explained["code"] == "busy"
+    assert not [one for one in told(world, "events")["events"] if one["what"] == "outside"]
+
+
 def test_a_neighbour_that_was_quicker_keeps_its_device_and_another_is_granted() -> None:
     """It takes the device after the plan and before the claim."""
     world = ScriptedWorld()

@@ -339,6 +339,16 @@ def test_reasons_of_those_who_cannot_start() -> None:
     assert done.next_wakeup == NOW + 7200
 
 
+def test_no_share_comes_to_a_device_that_a_neighbour_may_hold() -> None:
+    views = {"0": DeviceView(neighbour="gpuget")}
+    shared = (lease("s", "0", memory=5 * G),)
+    entries = [waiting("part", Request(memory=5 * G)), waiting("whole", Request(1))]
+    done = decide(devices(1), entries, shared, views=views)
+    assert not done.grants
+    assert [verdict.sentence for verdict in done.explain("part")] == ["Held by gpuget."]
+    assert [verdict.code for verdict in done.explain("whole")] == ["leased"]
+
+
 def test_explain_says_who_has_each_device() -> None:
     machine = [*devices(4), *devices(1, "V100", "v")]
     machine[1] = machine[1]._replace(processes=(Process(77),))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpulease.broker import outside_use
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Key, NeighboursChanged
 from gpulease.broker.granting import wanted
@@ -78,6 +79,7 @@ def changed(turn: Turn, event: NeighboursChanged) -> None:
     _replace(state.placeholders, event.placeholders)
     if state.neighbours_shown != event.shown:
         state.set("neighbours_shown", event.shown)
+    outside_use.look(turn)
     if event.about - state.neighbours_about:
         about = state.neighbours_about | event.about
         state.set("neighbours_about", about, planned=True)

@@ -1,16 +1,22 @@
 """Use of devices without a lease, in the events: once when it begins and once when it has ended.
 
+So is a device that is leased and that another tool, which hands out GPUs, gave to somebody too.
+
 Nobody is granted such a device, so that whoever waits, and whoever keeps the host, can see since when and for whom.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpulease.broker.core_state import State
 from gpulease.broker.turn import Turn
-from gpulease.planner import device_state
+from gpulease.model import Lease
+from gpulease.planner import DeviceState, device_state
 
 GONE = 60.0  # seconds without it until it has ended: who comes and goes is one use
 
+HELD_TOO = "held by "  # and the name of a neighbour: in the place of a user
 Use = tuple[str, str]  # device and user
 
 
@@ -28,10 +34,13 @@ def write(turn: Turn) -> None:
     for use, pid in _uses(turn.state).items():
         if use not in outside:
             outside.put(use, turn.now)
-            _record(turn, "outside", use, pid, "uses it without a lease" if pid else "memory in use by nobody visible")
+            _record(turn, "outside", use, pid, _why(use, pid))
     for use in _over(turn):
         outside.drop(use)
-        _record(turn, "outside-ended", use, None, "no longer uses it without a lease")
+        ended = (
+            f"no longer leased and {use[1]} too" if use[1].startswith(HELD_TOO) else "no longer uses it without a lease"
+        )
+        _record(turn, "outside-ended", use, None, ended)
 
 
 def _over(turn: Turn) -> list[Use]:
@@ -46,6 +55,8 @@ def _uses(state: State) -> dict[Use, int | None]:
     for device in devices:
         on = [lease for lease in leases if device.uuid in lease.devices]
         judged = device_state(device, on, seen[device.uuid], state.policy)
+        if (neighbour := colliding(state, judged, on)) is not None:
+            found[device.uuid, f"{HELD_TOO}{neighbour}"] = None
         if judged.state != "outside" or (judged.note and not judged.pids):
             continue
         users = {process.pid: process.user or "" for process in device.processes or ()}
@@ -54,6 +65,21 @@ def _uses(state: State) -> dict[Use, int | None]:
     return found
 
 
+def colliding(state: State, judged: DeviceState, on: Sequence[Lease]) -> str | None:
+    """The neighbour that gave a leased device to somebody too; not one that cannot be asked what it holds."""
+    if not on or judged.neighbour is None:
+        return None
+    told = ((name, shown) for name, shown in state.neighbours_shown.items() if judged.neighbour.startswith(name))
+    return next((name for name, shown in told if not shown.get("trouble")), None)
+
+
+def _why(use: Use, pid: int | None) -> str:
+    if use[1].startswith(HELD_TOO):
+        return f"it is leased, and {use[1]} too"
+    return "uses it without a lease" if pid else "memory in use by nobody visible"
+
+
 def _record(turn: Turn, what: str, use: Use, pid: int | None, why: str) -> None:
     uuid, user = use
+    user = "" if user.startswith(HELD_TOO) else user
     turn.state.record(turn.now, what, user=user, pid=pid, devices=turn.state.labels([uuid]), why=why)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpulease.broker import requesting
 from gpulease.broker.core_state import State
 from gpulease.broker.granting import current_plan
+from gpulease.broker.outside_use import colliding
 from gpulease.broker.passing_by import passed_by
 from gpulease.broker.turn import Turn
 from gpulease.broker.visibility import of_device, of_lease
@@ -53,6 +54,7 @@ def device_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
 def _device_row(state: State, device: Device, view: DeviceView) -> Document:
     on = [lease for lease in state.leases.values() if device.uuid in lease.devices]
     judged = device_state(device, on, view, state.policy)
+    also = f"held by {judged.neighbour} too" if colliding(state, judged, on) else None
     fields = device._asdict()
     processes = fields.pop("processes")
     return {
@@ -60,7 +62,7 @@ def _device_row(state: State, device: Device, view: DeviceView) -> Document:
         "label": device.label,
         "state": leased_state(judged, on),
         "outside": list(judged.pids) if judged.state == "outside" else [],
-        "note": judged.note,
+        "note": judged.note or also,
         "leases": [lease.id for lease in on],
         "processes": None if processes is None else [_process_row(state, process, on, view) for process in processes],
     }

@@ -283,12 +283,17 @@ def _told_of_neighbours() -> Iterator[Finding]:
     from gpulease.api import status
 
     try:
-        told = status().get("neighbours", {})
+        seen = status()
     except GpuleaseError:
         return
+    told = seen.get("neighbours", {})
     for name, shown in told.items():
         if shown.get("trouble"):
             yield Finding("warning", name, shown["trouble"], 'The how-to "Beside other tools" has more.')
+    for device in seen["devices"]:
+        if device["state"] in ("leased", "shared") and device["note"]:
+            step = "Two programs may compute on it: have one of the two release it."
+            yield Finding("warning", f"device {device['label']}", f"leased, and {device['note']}", step)
 
 
 def _permissions() -> Iterator[Finding]:

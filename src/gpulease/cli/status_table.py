@@ -167,7 +167,7 @@ def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
         shown.append(f"      and {len(processes) - MOST_PROCESSES} more processes")
     if device["state"] == "outside" and not device["outside"]:
         shown.append(f"      {device['note'] or 'memory in use that no visible process explains'}")
-    if device["state"] == "excluded" and device["note"]:
+    if device["state"] in ("excluded", "leased", "shared") and device["note"]:
         shown.append(fit(f"      {device['note']}", terminal.width, terminal).rstrip())
     return shown
 

@@ -72,7 +72,7 @@ class Slot:
     def room(self, forced: bool = False) -> int:
         """Bytes that one more share may have; -1 when none may come here."""
         device = self.device
-        if self.state.state not in (FREE, SHARED) or (self.count and not self.taken):
+        if self.state.state not in (FREE, SHARED) or self.state.neighbour or (self.count and not self.taken):
             return -1
         if device.memory_total is None or device.memory_used is None or device.processes is None:
             return -1

@@ -38,7 +38,7 @@ class DeviceState(NamedTuple):
     pids: tuple[int, ...] = ()  # outside or draining
     unexplained: int | None = None  # bytes in use that nobody explains
     note: str | None = None  # why it is excluded or lost, or what could not be read
-    neighbour: str | None = None  # which other tool holds it
+    neighbour: str | None = None  # which other tool holds it, or may: also if it is leased
 
 
 def device_state(
@@ -52,7 +52,8 @@ def device_state(
         return DeviceState(EXCLUDED, note=view.excluded)
     if view.draining:
         return DeviceState(DRAINING, pids=view.draining)
-    return _outside(device, leases, view, policy or Policy()) or _held(leases)
+    judged = _outside(device, leases, view, policy or Policy()) or _held(leases)
+    return judged._replace(neighbour=view.neighbour)
 
 
 def _held(leases: Sequence[Lease]) -> DeviceState:
@@ -62,8 +63,8 @@ def _held(leases: Sequence[Lease]) -> DeviceState:
 
 
 def _outside(device: Device, leases: Sequence[Lease], view: DeviceView, policy: Policy) -> DeviceState | None:
-    if view.neighbour is not None:
-        return DeviceState(OUTSIDE, note=f"held by {view.neighbour}", neighbour=view.neighbour)
+    if view.neighbour is not None and not leases:
+        return DeviceState(OUTSIDE, note=f"held by {view.neighbour}")
     if device.processes is None:
         # On a leased device the list of processes adds nothing that a decision needs.
         return None if leases else DeviceState(OUTSIDE, note="its processes cannot be read")

@@ -112,7 +112,9 @@ def _better(best: Choice | None, slots: list[Slot], ranks: list[tuple[float, int
 
 
 def _last_entered(slot: Slot) -> float:
-    if slot.held_for is not None or slot.state.state not in (FREE, LEASED, SHARED, DRAINING):
+    if slot.held_for is not None or slot.state.neighbour:
+        return inf
+    if slot.state.state not in (FREE, LEASED, SHARED, DRAINING):
         return inf
     if slot.count > len(slot.leases):
         return inf  # granted a moment ago by this plan
@@ -121,7 +123,7 @@ def _last_entered(slot: Slot) -> float:
 
 def _delay(board: Board, slot: Slot, request: Request, now: float) -> float:
     policy = board.policy
-    if slot.held_for is not None or slot.count > len(slot.leases):
+    if slot.held_for is not None or slot.state.neighbour or slot.count > len(slot.leases):
         return inf
     if slot.state.state == DRAINING:
         return policy.estimate_floor

@@ -70,8 +70,8 @@ def _out_of_reach(slot: Slot) -> Verdict | None:
         return _say(slot, DRAINING, f"Its lease ended, but pid {pids} is still on it.", pids=state.pids)
     if state.state != OUTSIDE:
         return None
-    if state.neighbour:
-        return _say(slot, OUTSIDE, f"Held by {state.neighbour}.", neighbour=state.neighbour)
+    if state.neighbour and not slot.leases:
+        return _held_by_neighbour(slot)
     if state.pids:
         return _say(slot, OUTSIDE, f"Used outside of gpulease by pid {pids}.", pids=state.pids)
     if state.unexplained is not None:
@@ -79,6 +79,10 @@ def _out_of_reach(slot: Slot) -> Verdict | None:
         text = f"{size} of its memory is in use by nobody who can be seen."
         return _say(slot, OUTSIDE, text, unexplained=state.unexplained)
     return _say(slot, OUTSIDE, f"It cannot be known to be free: {state.note}.", note=state.note)
+
+
+def _held_by_neighbour(slot: Slot) -> Verdict:
+    return _say(slot, OUTSIDE, f"Held by {slot.state.neighbour}.", neighbour=slot.state.neighbour)
 
 
 def _leased(slot: Slot, request: Request, now: float) -> Verdict | None:
@@ -96,6 +100,8 @@ def _leased(slot: Slot, request: Request, now: float) -> Verdict | None:
 def _short(slot: Slot, request: Request, board: Board) -> Verdict | None:
     if request.memory is None:
         return None
+    if slot.state.neighbour:
+        return _held_by_neighbour(slot)
     if slot.crowded(request.max_leases, board.policy.max_leases):
         return _say(slot, "crowded", f"It has {slot.count} leases, and no more may come.", leases=slot.count)
     room = slot.room()
