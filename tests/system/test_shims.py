@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.drop_ins import DropIns, old_python
 from support.machine import Machine
+from support.other_users import needs_root, two_users
 
 WHO = "import gpulease_shim, sys; sys.stdout.write(gpulease_shim.run('--version').out)"
 
@@ -46,6 +47,50 @@ def test_what_others_wrote_or_edited_stays(machine: Machine, tmp_path: Path) -> 
     shared = tmp_path / "python" / "gpulease_shim.py"
     shared.write_text(f"# mine\n{shared.read_text()}")
     assert machine.run("shims", str(tmp_path)).returncode == 1
+
+
+def refused(machine: Machine, folder: Path) -> str:
+    """What is said of a folder in which others can write, where nothing is written then."""
+    before = sorted(folder.rglob("*"))
+    done = machine.run("shims", str(folder), "--force")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Nothing was written." in done.stderr
+    assert sorted(folder.rglob("*")) == before
+    return " ".join(done.stderr.split())
+
+
+def test_folders_that_others_may_write_or_that_are_links_are_refused(machine: Machine, tmp_path: Path) -> None:
+    folder, victim = tmp_path / "shims", tmp_path / "victim"
+    (folder / "python").mkdir(parents=True)
+    victim.mkdir()
+    (folder / "python" / "safe_gpu").symlink_to(victim)
+    assert "safe_gpu is a link" in refused(machine, folder)
+    assert list(victim.iterdir()) == []
+    (folder / "python" / "safe_gpu").unlink()
+    for place in (folder, folder / "python"):
+        place.chmod(0o777)
+        assert f"{place} may be written by other users" in refused(machine, folder)
+        place.chmod(0o755)
+    (tmp_path / "link").symlink_to(folder)
+    assert machine.run("shims", str(tmp_path / "link")).returncode == 0
+
+
+@needs_root
+def test_what_belongs_to_another_user_is_refused(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "shims"
+    assert machine.run("shims", str(folder)).returncode == 0
+    stranger = two_users()[0].pw_uid
+    for path in (folder, folder / "bin", folder / "python" / "safe_gpu", folder / "bin" / "GPU.py"):
+        os.chown(path, stranger, -1)
+        assert f"{path} belongs to another user" in refused(machine, folder)
+        os.chown(path, 0, -1)
+
+
+def test_a_fifo_under_a_name_of_the_past_keeps_nobody_waiting(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    os.mkfifo(tmp_path / "bin" / "GPU.py.part")
+    assert machine.run("shims", str(tmp_path)).returncode == 0
+    assert [path.name for path in tmp_path.rglob("*.part")] == ["GPU.py.part"]
 
 
 def test_only_some(machine: Machine, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,9 @@ def names() -> list[str]:
 def write(folder: str, only: str | None, force: bool) -> list[Change]:
     """Write all shims, or `only` those; nothing if a file is there that was not written here."""
     os.umask(0o022)
-    changes = list(Target(folder, force).needed(files(_wanted(only))))
+    wanted = files(_wanted(only))
+    _refuse_what_others_write(folder, wanted)
+    changes = list(Target(folder, force).needed(wanted))
     for change in changes:
         if change.action == "edited":
             path = os.path.join(folder, change.file.path)
@@ -51,6 +54,34 @@ def files(wanted: set[str]) -> list[File]:
         for path in _paths()
         if not _shim_of(path) or _shim_of(path) in wanted
     ]
+
+
+def _refuse_what_others_write(folder: str, wanted: list[File]) -> None:
+    """Who can change these files, or the folders that they are in, runs code as everybody who uses them."""
+    inside = {str(place) for file in wanted for place in [Path(file.path), *Path(file.path).parents]} - {"."}
+    for path in [folder, *(os.path.join(folder, place) for place in sorted(inside))]:
+        trouble = _trouble_of(path, may_be_link=path == folder)
+        if trouble:
+            raise StateError(f"{path} {trouble}.", "Give a folder of your own. Nothing was written.")
+
+
+def _trouble_of(path: str, may_be_link: bool) -> str | None:
+    if not os.path.lexists(path):
+        return None
+    seen = [os.lstat(path)]
+    if stat.S_ISLNK(seen[0].st_mode) and os.path.isdir(path):
+        if not may_be_link:
+            return "is a link"
+        seen.append(os.stat(path))
+    if any(one.st_uid not in (0, os.geteuid()) for one in seen):
+        return "belongs to another user"
+    writable = not stat.S_ISLNK(seen[-1].st_mode) and _others_write(seen[-1])
+    return "may be written by other users" if writable else None
+
+
+def _others_write(seen: os.stat_result) -> bool:
+    by_group = seen.st_mode & stat.S_IWGRP and seen.st_gid not in (0, os.getegid())
+    return bool(seen.st_mode & stat.S_IWOTH or by_group)
 
 
 def own_command() -> list[str]:

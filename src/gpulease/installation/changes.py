@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from gpulease.errors import StateError
@@ -124,11 +126,16 @@ class Target:
         if change.file.content is None:
             os.mkdir(path, 0o700)
             return self._set_mode(path, change)
-        fresh = f"{path}.part"  # what an interrupted run left is written over
-        with open(fresh, "w", encoding="utf-8", opener=_private) as file:
-            file.write(change.file.content)
-        self._set_mode(fresh, change)
-        os.rename(fresh, path)
+        fresh = f"{path}.{secrets.token_hex(8)}.part"  # a name that nobody could put something under before
+        try:
+            with open(fresh, "x", encoding="utf-8", opener=_private) as file:
+                file.write(change.file.content)
+            self._set_mode(fresh, change)
+            os.rename(fresh, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(fresh)
+            raise
 
     def _set_mode(self, path: str, change: Change) -> None:
         if self.owners and change.file.owner is not None:
