@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 from support.drop_ins import DropIns, old_python
-from support.machine import Machine
+from support.machine import PATIENCE, Machine
 from support.other_users import needs_root, two_users
 
 WHO = "import gpulease_shim, sys; sys.stdout.write(gpulease_shim.run('--version').out)"
@@ -164,3 +168,53 @@ for document in (gpulease_shim.status(), gpulease_shim.fresh_status()):
 """
     done = DropIns(machine, tmp_path / "shims").python(code, str(tmp_path / "told"))
     assert done.stdout == "[1, 0]\n[1, 0]\n", done.stderr
+
+
+NONSENSE = ["sh -c 'echo {}'", '"', "echo hi", "/nowhere", "/etc/passwd"]
+FAILURES = {"GPU.py --info": 255, "gpulimit ls": 69, "gpuselect": 1, "gpulimit_server": 69, "gpu-acquisitor": 1}
+
+
+def test_without_a_gpulease_each_says_in_a_line_what_to_do(machine: Machine, tmp_path: Path) -> None:
+    shims = DropIns(machine, tmp_path / "shims")
+    shared = tmp_path / "shims" / "python" / "gpulease_shim.py"
+    shared.write_text(re.sub("^COMMAND = .*", "COMMAND = ['/gone']", shared.read_text(), flags=re.M))
+    for words, value in [*product(FAILURES, NONSENSE[:1]), *product(["GPU.py --info"], NONSENSE[1:])]:
+        done = shims.run(*words.split(), GPULEASE=value)
+        said = (done.stdout + done.stderr).removeprefix("start\n")
+        assert (done.returncode, said.count("\n")) == (FAILURES[words], 1), said
+        assert "Run `gpulease shims` again, or set GPULEASE to the command." in said
+
+
+def test_a_python_that_lost_its_gpulease_is_named(machine: Machine, tmp_path: Path) -> None:
+    shims = DropIns(machine, tmp_path / "shims")
+    shared = tmp_path / "shims" / "python" / "gpulease_shim.py"
+    lost = json.dumps([sys.executable, "-I", "-S", "-m", "gpulease"])
+    shared.write_text(re.sub("^COMMAND = .*", f"COMMAND = {lost}", shared.read_text(), flags=re.M))
+    done = shims.run("GPU.py", "--info")
+    assert (done.returncode, done.stderr.count("\n")) == (255, 1)
+    assert f"There is no gpulease for {sys.executable}. Run `gpulease shims` again" in done.stderr
+
+
+def test_a_copy_says_that_it_wants_to_be_a_link(machine: Machine, tmp_path: Path) -> None:
+    shims = DropIns(machine, tmp_path / "shims")
+    commands = [path for path in (tmp_path / "shims" / "bin").iterdir() if path.suffix != ".sh"]
+    assert len(commands) >= 8
+    for path in commands:
+        shutil.copy(path, tmp_path)
+        done = shims.run(str(tmp_path / path.name), PYTHONPATH="")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert "Link to it instead of copying it, or set PYTHONPATH." in done.stderr
+    (tmp_path / "linked").symlink_to(tmp_path / "shims" / "bin" / "GPU.py")
+    assert shims.run(str(tmp_path / "linked"), "--gpu-count", PYTHONPATH="").returncode == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_is_gone_ends_it_silently(machine: Machine, tmp_path: Path, unbuffered: str) -> None:
+    shims = DropIns(machine, tmp_path / "shims")
+    environ = {**shims.environ, "PYTHONUNBUFFERED": unbuffered}
+    for words in ("GPU.py --gpu-count", "gpulimit help", "gpuselect --help"):
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run(words.split(), env=environ, stdout=writing, stderr=subprocess.PIPE, timeout=PATIENCE)
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")

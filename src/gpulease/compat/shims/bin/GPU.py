@@ -18,7 +18,10 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "python"))
 
-import gpulease_shim as gpulease  # noqa: E402
+try:
+    import gpulease_shim as gpulease
+except ImportError:
+    sys.exit("GPU.py: Its folder `python` is not found. Link to it instead of copying it, or set PYTHONPATH.")
 
 OUT_OF_SERVICE = ("excluded", "lost")
 PURGED = "released, since the process that asked is gone"  # how gpulease says that `release --gone` did it
@@ -378,6 +381,7 @@ def given(args: Words, name: str) -> bool:
 
 
 def main() -> int:
+    gpulease.end_with_reader()
     args = words()
     asked = [do for name, do in DOES if given(args, name)]
     if not asked:

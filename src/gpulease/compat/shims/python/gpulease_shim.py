@@ -6,6 +6,7 @@ For Python 3.6 and newer, with the standard library only, since old programs imp
 import json
 import os
 import shlex
+import signal
 import subprocess
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
@@ -16,6 +17,8 @@ USAGE = 2
 UNAVAILABLE = 69
 NOT_GRANTED = 75
 NOT_PERMITTED = 77
+
+MEND = "Run `gpulease shims` again, or set GPULEASE to the command."
 
 NEXT_TRY = 0.1  # seconds
 NEXT_LOOK = 3.0  # seconds in which the broker sees what a fresh status shows; it looks each second
@@ -31,22 +34,47 @@ class GpuleaseFailed(Exception):
         self.code, self.what, self.next_step = code, what, next_step
 
 
+class Document(Dict[str, Any]):
+    """What gpulease answered; without a key that each answer has, something else did."""
+
+    def __missing__(self, key: str) -> Any:
+        raise _not_gpulease()
+
+
 def command() -> List[str]:
     """What runs gpulease: as it was filled in, else GPULEASE of the environment, else `gpulease` of the PATH."""
     if COMMAND and os.path.exists(COMMAND[0]):
         return list(COMMAND)
-    return shlex.split(os.environ.get("GPULEASE", "")) or ["gpulease"]
+    given = os.environ.get("GPULEASE", "")
+    try:
+        return shlex.split(given) or ["gpulease"]
+    except ValueError:
+        raise GpuleaseFailed(UNAVAILABLE, "GPULEASE is {!r}, which is no command.".format(given), MEND)
 
 
 def run(*words: str, stdin: Optional[int] = subprocess.DEVNULL, quiet: bool = True) -> Completed:
     """One command, to its end; `quiet`: what it says on stderr is returned instead of shown."""
     stderr = subprocess.PIPE if quiet else None
+    found = command()
     try:
-        done = subprocess.run(command() + list(words), stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
-    except FileNotFoundError as missing:
-        step = "Run `gpulease shims` again, or set GPULEASE to the command."
-        raise GpuleaseFailed(UNAVAILABLE, "There is no command {}.".format(missing.filename), step)
+        done = subprocess.run(found + list(words), stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+    except OSError as trouble:
+        raise _not_started(found, trouble)
+    if done.returncode != 0 and _text(done.stderr).endswith("No module named gpulease\n"):
+        raise GpuleaseFailed(UNAVAILABLE, "There is no gpulease for {}.".format(found[0]), MEND)
     return Completed(done.returncode, _text(done.stdout), _text(done.stderr))
+
+
+def _not_started(words: List[str], trouble: OSError) -> GpuleaseFailed:
+    if isinstance(trouble, FileNotFoundError):
+        return GpuleaseFailed(UNAVAILABLE, "There is no command {}.".format(words[0]), MEND)
+    what = "The command {} cannot be run: {}.".format(words[0], trouble.strerror)
+    return GpuleaseFailed(UNAVAILABLE, what, MEND)
+
+
+def _not_gpulease() -> GpuleaseFailed:
+    tried = " ".join(map(shlex.quote, command()))
+    return GpuleaseFailed(UNAVAILABLE, "The command {} does not answer as gpulease does.".format(tried), MEND)
 
 
 def ask(*words: str, quiet: bool = True) -> Any:
@@ -55,7 +83,10 @@ def ask(*words: str, quiet: bool = True) -> Any:
     done = run(*before, "--json", *behind, quiet=quiet)
     if done.code != 0:
         raise failure(done)
-    return json.loads(done.out)
+    try:
+        return Document(json.loads(done.out))
+    except (TypeError, ValueError):
+        raise _not_gpulease()
 
 
 def failure(done: Completed) -> GpuleaseFailed:
@@ -68,7 +99,7 @@ def failure(done: Completed) -> GpuleaseFailed:
 
 def get(count: int, owner: int, *words: str, quiet: bool = True) -> Dict[str, Any]:
     """A lease for the process `owner`: `id` and `devices` (`index label uuid …`)."""
-    return dict(ask("get", "-n", str(count), "--owner", str(owner), *words, quiet=quiet))
+    return Document(ask("get", "-n", str(count), "--owner", str(owner), *words, quiet=quiet))
 
 
 def release(*what: str) -> None:
@@ -76,12 +107,12 @@ def release(*what: str) -> None:
 
 
 def status() -> Dict[str, Any]:
-    return _without_placeholders(dict(ask("status")))
+    return _without_placeholders(Document(ask("status")))
 
 
 def fresh_status() -> Dict[str, Any]:
     """The status, with the devices as they are now and not as the broker last saw them."""
-    return _without_placeholders(dict(ask("status", "--fresh")))
+    return _without_placeholders(Document(ask("status", "--fresh")))
 
 
 def _without_placeholders(document: Dict[str, Any]) -> Dict[str, Any]:
@@ -107,6 +138,11 @@ def computing(device: Dict[str, Any]) -> int:
     return seen or int(device["state"] == "outside")
 
 
+def end_with_reader() -> None:
+    """For commands: `| head -1` ends them without a word, as it does other programs."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
 def pass_by() -> None:
     """For commands that ask for others: who asks, or gives back, is then found above this process."""
     try:
@@ -119,7 +155,10 @@ def pass_by() -> None:
 def exec_gpulease(*words: str) -> None:
     """Become a gpulease command: same pid, same terminal, its exit code."""
     found = command()
-    os.execvp(found[0], found + list(words))
+    try:
+        os.execvp(found[0], found + list(words))
+    except OSError as trouble:
+        raise _not_started(found, trouble)
 
 
 def show_devices(devices: Sequence[Dict[str, Any]]) -> str:

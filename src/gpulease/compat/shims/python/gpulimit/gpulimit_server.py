@@ -18,6 +18,14 @@ LOOK = 0.2  # seconds between looks at a broker that is not a child
 
 def main() -> int:
     print("start", flush=True)
+    try:
+        return _serve()
+    except gpulease_shim.GpuleaseFailed as failed:
+        print("[error]: {}".format(failed))
+        return failed.code
+
+
+def _serve() -> int:
     found = gpulease_shim.status()["broker"]
     if found is not None and found["kind"] != "own":
         _say_ready(found)

@@ -228,7 +228,7 @@ def _of_this_job(nb_gpus: int) -> Optional[Dict[str, Any]]:
     lease = os.environ.get("GPULEASE_LEASE")
     if not lease:
         return None
-    held = gpulease_shim.devices_of_lease(gpulease_shim.fresh_status(), lease)
+    held = gpulease_shim.devices_of_lease(_status(fresh=True), lease)
     unused = [device for device in held if not gpulease_shim.computing(device)]
     return {"devices": unused[:nb_gpus]} if len(unused) >= nb_gpus else None
 
