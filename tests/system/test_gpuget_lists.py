@@ -296,3 +296,34 @@ def test_a_redis_that_tells_of_no_changes_is_looked_at_more_often(server: RedisS
     user.manage(client, [0, 1, 2], force=True)
     side.until(lambda: (user.idle(client), ours(client)) == ([1, 2], [0]))
     side.gpuget.close()
+
+
+# -------------------------------------------------------------------- what anybody may write into a Redis
+
+
+def test_side_keys_of_a_wrong_type_lose_no_gpu(side: Side, client: Any) -> None:
+    side.claim(0, 1)
+    for key in ("GPU_EVENTS", "GPU_GPU1", "GPU_GPU2"):
+        client.set(key, "rubbish")
+    assert side.claim(2) == {}
+    assert (user.idle(client), ours(client)) == ([], [0, 1, 2])
+    side.keep()
+    side.until(lambda: user.idle(client) == [0, 1, 2])
+    assert ours(client) == []
+
+
+def test_what_is_shown_of_a_holder_is_short_and_printable(side: Side, client: Any) -> None:
+    assert user.get(client, 4711) == 0
+    client.hset("GPU_GPU0", mapping={"TIME": "\x1b[31mred\nGPU 1 free" + "x" * 3_000_000, "PID": "1" * 5000})
+    shown = side.until(lambda: who if "red" in (who := side.who(0)) else None)
+    assert shown.isprintable()
+    assert len(shown) < 80
+
+
+def test_entries_that_are_no_gpus_are_not_read(side: Side, client: Any) -> None:
+    before = side.pid
+    client.rpush("GPU_MANAGED", *("9" * 5000, "x\n", "-1", "007"), *range(1000, 30_000))
+    client.rpush("GPU_IDLE", "9" * 5000)
+    assert side.claim(0) == {}
+    assert ours(client) == [0]
+    assert (side.pid, side.gpuget.shown["trouble"]) == (before, None)

@@ -38,6 +38,7 @@ LOOK = 1.0  # seconds between looks at the lists, where Redis tells of changes
 LOOK_OFTEN = 0.2  # where it does not
 AGAIN = 1.0  # seconds before Redis is tried again
 READ = 1 << 16
+SAID = 200  # characters of what went wrong
 
 
 class Child:
@@ -200,6 +201,7 @@ def _said(trouble: Exception, address: Address) -> Trouble:
     text = str(trouble).rstrip(".") or type(trouble).__name__
     for secret in address.secrets:
         text = text.replace(secret, "***")
+    text = "".join(one if one.isprintable() else "?" for one in text[:SAID])  # the server's own words may be in it
     return Trouble("its Redis cannot be asked", f"gpuget's Redis at {address.shown} cannot be asked: {text}.")
 
 

@@ -11,6 +11,9 @@ is in one of the two at every instant, whoever dies. The script is told what is 
 
 A turn, a random word, is written down by each process that speaks for a broker. What a former one sent, and Redis reads
 late, is refused. The turn is gone with everything else when the database is emptied, which is how that is noticed.
+
+Everybody on the network may write to a Redis. What is no number of a GPU is not read, what is shown to people is cut and
+printable, and a key beside the lists that has a wrong type changes nothing about which list a GPU is in.
 """
 
 from __future__ import annotations
@@ -26,12 +29,40 @@ SETTLE = """
 local idle, managed, events, init, ours, notes = unpack(KEYS)
 local turn, hash, now, pid = unpack(ARGV, 1, 4)
 local call = redis.call
-if call('HGET', notes, 'turn') ~= turn then return redis.error_reply('TURN is over') end
+local speaks = call('HGET', notes, 'turn')
+if not speaks then return redis.error_reply('TURN is gone') end
+if speaks ~= turn then return redis.error_reply('TURN of another') end
 
 local function members(list)
   local found = {}
-  for _, gpu in ipairs(call('LRANGE', list, 0, -1)) do found[gpu] = true end
+  for _, gpu in ipairs(call('LRANGE', list, 0, 9999)) do
+    if gpu == '0' or string.match(gpu, '^[1-9]%d?%d?$') then
+      found[gpu] = true
+    elseif list == ours then
+      call('LREM', ours, 0, gpu)
+    end
+  end
   return found
+end
+local function names(set)
+  local found = {}
+  for gpu in pairs(set) do found[#found + 1] = gpu end
+  return found
+end
+local function field(gpu, name)
+  local found = redis.pcall('HGET', hash .. gpu, name)
+  return type(found) == 'string' and found or nil
+end
+local function is_marked(gpu)
+  local kind = call('TYPE', hash .. gpu).ok
+  return field(gpu, 'PID') == '00' or (kind ~= 'hash' and kind ~= 'none')
+end
+local function pid_of(gpu)
+  local found = field(gpu, 'PID') or ''
+  return #found <= 10 and string.match(found, '^%d+$') or ''
+end
+local function time_of(gpu)
+  return (string.gsub(string.sub(field(gpu, 'TIME') or '', 1, 40), '[^ -~]', '?'))
 end
 local is_idle, is_managed, stays = members(idle), members(managed), {}
 for place = 5, #ARGV do stays[ARGV[place]] = true end
@@ -41,9 +72,10 @@ local known = call('HEXISTS', notes, 'began') == 1
 local torn = known and not began
 
 local function say(gpu, what)
-  call('LPUSH', events, now .. ': GPU ' .. gpu .. ' ' .. what .. ' by PID ' .. pid .. '.')
+  redis.pcall('LPUSH', events, now .. ': GPU ' .. gpu .. ' ' .. what .. ' by PID ' .. pid .. '.')
 end
 local function mark(gpu)
+  call('DEL', hash .. gpu)
   call('HSET', hash .. gpu, 'PID', '00', 'TIME', now)
   call('HSET', notes, 'GPU' .. gpu, torn and 'anew' or now)
 end
@@ -60,13 +92,13 @@ local function take(gpu)
   say(gpu, 'acquired')
 end
 local function give(gpu)
-  forget(gpu)
-  call('DEL', hash .. gpu)
   if is_managed[gpu] then
-    say(gpu, 'released')
     call('LPUSH', idle, gpu)
     is_idle[gpu] = true
   end
+  forget(gpu)
+  call('DEL', hash .. gpu)
+  if is_managed[gpu] then say(gpu, 'released') end
 end
 
 if began and call('HEXISTS', init, ours) == 0 then
@@ -77,7 +109,7 @@ if began and call('HEXISTS', init, ours) == 0 then
   end
   for gpu in pairs(is_idle) do call('DEL', hash .. gpu) end
   call('HSET', init, ours, now)
-  call('HSET', notes, 'began', began)
+  call('HSET', notes, 'began', now)
 end
 
 for gpu in pairs(members(ours)) do
@@ -87,7 +119,7 @@ for gpu in pairs(members(ours)) do
   elseif not seen then
     mark(gpu)
     say(gpu, 'acquired')
-  elseif not torn and call('HGET', hash .. gpu, 'PID') ~= '00' then
+  elseif not torn and not is_marked(gpu) then
     forget(gpu)
   elseif not torn and not stays[gpu] then
     give(gpu)
@@ -98,12 +130,12 @@ for gpu in pairs(stays) do
 end
 
 local mine, held = members(ours), {}
-for gpu in pairs(members(managed)) do
+for gpu in pairs(is_managed) do
   if not is_idle[gpu] and not mine[gpu] then
-    held[#held + 1] = {gpu, call('HGET', hash .. gpu, 'PID') or '', call('HGET', hash .. gpu, 'TIME') or ''}
+    held[#held + 1] = {gpu, pid_of(gpu), time_of(gpu)}
   end
 end
-return {call('LRANGE', idle, 0, -1), call('LRANGE', managed, 0, -1), call('LRANGE', ours, 0, -1), held, began or ''}
+return {names(is_idle), names(is_managed), names(mine), held, began and 'began' or ''}
 """
 
 
@@ -141,11 +173,11 @@ class Picture(NamedTuple):
 
     @classmethod
     def of(cls, answer: list[Any]) -> Picture:
-        idle, managed, ours = (frozenset(map(int, filter(str.isdecimal, one))) for one in answer[:3])
-        held = {int(gpu): _taker(pid, since) for gpu, pid, since in answer[3] if gpu.isdecimal()}
+        idle, managed, ours = (frozenset(map(int, one)) for one in answer[:3])
+        held = {int(gpu): _taker(pid, since) for gpu, pid, since in answer[3]}
         return cls(idle, managed, ours, held, bool(answer[4]))
 
 
 def _taker(pid: str, since: str) -> Taker:
     """A GPU that left the list a moment ago has no PID yet, or that of whoever had it before."""
-    return Taker(int(pid) if pid.isdecimal() and pid != MARK else None, since)
+    return Taker(int(pid) if pid and pid != MARK else None, since)
