@@ -166,6 +166,38 @@ def test_without_the_setting_gpuget_gets_everything_back(site: Site, client: Any
     wait_until(lambda: ours(client) == [0])
 
 
+def test_another_way_to_the_same_redis_hands_no_leased_gpu_to_gpuget(
+    site: Site, client: Any, server: RedisServer
+) -> None:
+    site.holder()
+    theirs = [user.get(client, os.getpid()) for _ in range(3)]
+    waiting = site.popen(["redis-cli", "-s", str(server.path), "BRPOP", "GPU_IDLE", "0"])
+    wait_until(lambda: blocked(client) == 1)
+    turn = turns(client)
+    assert site.run("set", "neighbours.gpuget", f"{server.url}&prefix=GPU").returncode == 0
+    wait_until(lambda: turns(client) != turn)
+    assert site.run("run", "--no-wait", "--", "true").returncode == 75  # the new one answers
+    assert (sorted(map(str, theirs)), ours(client), waiting.poll()) == (["1", "2", "3"], [0], None)
+    user.release(client, 1, os.getpid())
+    assert waiting.communicate(timeout=30)[0].split() == ["GPU_IDLE", "1"]
+
+
+def test_a_brokers_list_is_named_by_a_word_in_its_state(site: Site, client: Any) -> None:
+    """Containers are all alike, and hosts are renamed."""
+    site.holder()
+    (before,) = client.keys("GPU_GPULEASE:*[^s]")
+    assert site.directory not in before
+    assert os.uname().nodename not in before
+    assert site.kill_broker()
+    site.ensure_broker()
+    assert site.run("run", "--", "true").returncode == 0
+    assert client.keys("GPU_GPULEASE:*[^s]") == [before]
+
+
+def turns(client: Any) -> list[str]:
+    return [client.hget(key, "turn") for key in client.keys("GPU_GPULEASE:*:notes")]
+
+
 def test_no_password_of_the_address_is_shown_or_logged(site: Site, server: RedisServer) -> None:
     assert site.run("set", "neighbours.gpuget", f"unix://:hush-hush@{server.path}?db=0").returncode == 0
     refused = site.run("run", "--no-wait", "--", "true")

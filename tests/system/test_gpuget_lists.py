@@ -25,14 +25,14 @@ OURS = "GPU_GPULEASE:host"
 class Side:
     """The broker's side of gpuget with a loop of its own, for GPUs 0 to 3."""
 
-    def __init__(self, url: str, keep: tuple[int, ...] = ()) -> None:
+    def __init__(self, url: str, keep: tuple[int, ...] = (), **more: Any) -> None:
         self.poll = select.epoll()
         self.answers: dict[int, Mapping[str, str]] = {}
         self.number = 0
         self.reported = 0
         self.said: list[str] = []
         self.gpuget = Gpuget(
-            self.poll, read_address(url), "host", self.answers.__setitem__, self._changed, self.said.append
+            self.poll, read_address(url), "host", self.answers.__setitem__, self._changed, self.said.append, **more
         )
         self.keep(*keep)
         self.gpuget.see([Device(gpu, str(gpu), "A100") for gpu in range(4)])
@@ -163,11 +163,24 @@ def test_what_a_former_child_sends_late_is_refused(server: RedisServer, side: Si
     from gpulease.neighbours.gpuget_lists import Lists
 
     former = Lists(read_address(server.url), "host", 1, lambda: None)
+    side.kill()
     side.until(lambda: client.hget(f"{OURS}:notes", "turn") != former._turn)
     with pytest.raises(ResponseError, match="TURN"):
         former.settle([0])
     former.close()
     assert ours(client) == []
+
+
+def test_two_brokers_with_one_list_do_not_take_it_from_each_other(server: RedisServer, side: Side, client: Any) -> None:
+    """As when the state of one was copied from the other's."""
+    side.claim(0)
+    other = Side(server.url, keep=(1,)).ready()
+    turn = client.hget(f"{OURS}:notes", "turn")
+    side.until(lambda: "another broker" in side.who(0))
+    assert "another broker" in side.claim(2)["2"]
+    assert (client.hget(f"{OURS}:notes", "turn"), ours(client)) == (turn, [1])
+    other.gpuget.close()
+    side.until(lambda: side.gpuget.shown["trouble"] is None)  # that one is not alive any more
 
 
 def test_the_lists_made_anew_lose_what_we_hold_again(side: Side, client: Any) -> None:
@@ -327,3 +340,35 @@ def test_entries_that_are_no_gpus_are_not_read(side: Side, client: Any) -> None:
     assert side.claim(0) == {}
     assert ours(client) == [0]
     assert (side.pid, side.gpuget.shown["trouble"]) == (before, None)
+
+
+# -------------------------------------------------------------------- another address
+
+
+def test_another_way_to_the_same_lists_gives_nothing_back(server: RedisServer, side: Side, client: Any) -> None:
+    side.claim(0)
+    left: list[str] = []
+    same = f"unix://{server.path}?db=0&prefix=GPU"
+    before = _events(client)
+    side.gpuget.hand_over()
+    after = Side(same, keep=(0,), former=(server.url,), left=left.append).ready()
+    after.until(lambda: left == [server.url])
+    assert (ours(client), _events(client)) == ([0], before)
+    after.gpuget.close()
+
+
+def test_at_another_place_everything_goes_back_once_it_is_ours_at_the_new(
+    server: RedisServer, side: Side, client: Any
+) -> None:
+    side.claim(0)
+    client.lmove("GPU_IDLE", OURS)  # as a connection that waited brings one
+    side.gpuget.hand_over()
+    user.manage(client, [0, 1, 2], prefix="NEW")
+    after = Side(f"{server.url}&prefix=NEW", keep=(0,), former=(server.url,)).ready()
+    after.until(lambda: user.idle(client) == [0, 1, 2])
+    assert (ours(client), user.idle(client, "NEW")) == ([], [1, 2])
+    after.gpuget.close()
+
+
+def _events(client: Any) -> list[str]:
+    return list(client.lrange("GPU_EVENTS", 0, -1))

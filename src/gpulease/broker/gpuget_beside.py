@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import select
 from collections.abc import Callable, Mapping
 
@@ -10,7 +10,7 @@ from gpulease.broker.instructions import Keep
 from gpulease.broker.neighbours import Neighbour, Neighbours
 from gpulease.neighbours.gpuget import Gpuget
 from gpulease.neighbours.gpuget_address import read_address
-from gpulease.places import Place
+from gpulease.stores.base import Store
 
 
 class GpugetBeside(Gpuget):
@@ -19,16 +19,28 @@ class GpugetBeside(Gpuget):
 
 
 def gpuget_beside(
-    poll: select.epoll, place: Place, log: Callable[[str], None]
+    poll: select.epoll, store: Store, log: Callable[[str], None]
 ) -> Callable[[str, Neighbours], Neighbour]:
-    """Brokers that share a Redis are told apart by their host and by the folder of their state."""
-    broker = f"{os.uname().nodename}:{place.state}"
+    """What was set before is remembered until nothing of ours is left there."""
+    broker, former = _name(store), set[str]()
 
     def make(text: str, neighbours: Neighbours) -> Neighbour:
         def answered(number: int, held: Mapping[str, str]) -> None:
             neighbours.answered(made, number, held)
 
-        made = GpugetBeside(poll, read_address(text), broker, answered, neighbours.changed, log)
+        address, others = read_address(text), former - {text}
+        former.add(text)
+        made = GpugetBeside(poll, address, broker, answered, neighbours.changed, log, others, former.discard)
         return made
 
     return make
+
+
+def _name(store: Store) -> str:
+    """Brokers that share a Redis are told apart by a random word: hosts are renamed, and containers are all alike."""
+    known = store.get("facts", "gpuget")
+    if known is None:
+        known = {"broker": secrets.token_hex(8)}
+        store.write("facts", "gpuget", known)
+        store.commit(durable=True)
+    return str(known["broker"])

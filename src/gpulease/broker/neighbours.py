@@ -64,6 +64,9 @@ class Neighbour(Protocol):
     def keep(self, told: Keep, claimed: frozenset[str]) -> None:
         """Give back what is neither in `told.held` nor `claimed`; claim again what is held and not ours."""
 
+    def hand_over(self) -> None:
+        """Another takes its place: what leases hold or a check is about stays ours."""
+
     def leave(self) -> None:
         """It is no neighbour any more: nothing of it stays ours."""
 
@@ -123,15 +126,19 @@ class Neighbours:
 
     def add(self, neighbour: Neighbour) -> None:
         self._accounts.append(neighbour)
+        neighbour.keep(self._kept, self._claimed())  # before its first step, which gives back everything else
         neighbour.see(self._devices)
         self._unsettled = True
 
-    def _remove(self, name: str) -> None:
-        """It gets everything back. A check that may wait for its answer begins anew."""
+    def _remove(self, name: str, replaced: bool) -> None:
+        """It gets everything back, unless another follows. A check that may wait for its answer begins anew."""
         for neighbour in [one for one in self._accounts if one.name == name]:
             self._accounts.remove(neighbour)
-            neighbour.leave()
-            self._ended.clear()
+            if replaced:
+                neighbour.hand_over()
+            else:
+                neighbour.leave()
+                self._ended.clear()
             if self._under_way and not self._claims[0].asked:
                 self._under_way = False
                 self._claims[0].held.clear()
@@ -265,7 +272,7 @@ class Neighbours:
         before, self._kept = self._kept.settings.get("gpuget", ""), one
         text = one.settings.get("gpuget", "")
         if text != before:
-            self._remove("gpuget")
+            self._remove("gpuget", replaced=bool(text))
             if text:
                 self.add(self._gpuget(text, self))
         self._unsettled = True
@@ -281,15 +288,17 @@ class Neighbours:
         """After each turn: what is nobody's any more is given back, and what was asked for begins."""
         if self._unsettled:
             self._unsettled = False
-            under_way = [one.check.devices for one in self._claims[: self._under_way]]
-            claimed = self._ended.union(self._undecided, *under_way)
             for neighbour in self._accounts:
-                neighbour.keep(self._kept, frozenset(claimed))
+                neighbour.keep(self._kept, self._claimed())
             self._settle_placeholders(time.monotonic())
             self._look_at_ended(time.monotonic())
             self._begin()
             if self._shown() != self._told:
                 self.changed()
+
+    def _claimed(self) -> frozenset[str]:
+        under_way = [one.check.devices for one in self._claims[: self._under_way]]
+        return frozenset(self._ended.union(self._undecided, *under_way))
 
     def _look_at_ended(self, now: float) -> None:
         """Gone is not free: before a neighbour gets a device back, and before it is claimed again, it is looked at."""

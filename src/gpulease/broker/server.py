@@ -134,7 +134,7 @@ class Server:
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
         self._neighbours = Neighbours(
-            self._poll, self._sampling, self._events.append, self.log, gpuget_beside(self._poll, place, self.log)
+            self._poll, self._sampling, self._events.append, self.log, gpuget_beside(self._poll, store, self.log)
         )
         self._ordering = Ordering(self._poll, self._events.append)
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one))

@@ -12,7 +12,7 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -42,9 +42,12 @@ class Gpuget:
         answered: Answered,
         changed: Callable[[], None],
         log: Callable[[str], None],
+        former: Collection[str] = (),
+        left: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._poll, self._address, self._broker = poll, address, broker
         self._answered, self._changed, self._log = answered, changed, log
+        self._former, self._left = former, left  # addresses where something of ours may be left, and is not any more
         self._numbers: dict[str, int] = {}  # by device; empty until the devices are known
         self._leased: frozenset[str] = frozenset()  # devices
         self._claimed: frozenset[str] = frozenset()
@@ -101,6 +104,10 @@ class Gpuget:
         """The broker ends: what leases hold stays ours, as they stay held. The child ends by itself."""
         self._part({"keep": self._numbers_of(self._leased), "want": []})
 
+    def hand_over(self) -> None:
+        """Another takes its place, at another address or by another way to the same: nothing kept is given back."""
+        self._part({**self._all(), "want": []})
+
     def leave(self) -> None:
         """gpuget is no neighbour any more: it gets everything back."""
         self._part({"keep": [], "want": []})
@@ -140,7 +147,9 @@ class Gpuget:
             self._ended(SILENT)
 
     def _understand(self, message: Message) -> None:
-        if "claimed" in message:
+        if "left" in message:
+            self._left(message["left"])
+        elif "claimed" in message:
             devices, _ = self._claims.pop(message["claimed"], ((), 0.0))
             refused = {int(gpu): _words(who) for gpu, who in message["refused"].items()}
             held = {uuid: refused[number] for uuid in devices if (number := self._numbers.get(uuid)) in refused}
@@ -201,7 +210,8 @@ class Gpuget:
         ours.setblocking(False)
         self._socket, self._unpacker, self._told = ours, Unpacker(), None
         self._poll.register(ours.fileno(), select.EPOLLIN)
-        self._send({"open": self._address.text, "broker": self._broker, "pid": os.getpid(), **self._all()})
+        opening = {"open": self._address.text, "former": [one for one in self._former if one != self._address.text]}
+        self._send({**opening, "broker": self._broker, "pid": os.getpid(), **self._all()})
         return None
 
     def _send(self, message: Message) -> bool:

@@ -2,10 +2,11 @@
 
 It reads messages and writes messages, as `wire` packs them:
 
-    {"open": URL, "broker": NAME, "pid": PID, "keep": [...], "want": [...]}   the first one
+    {"open": URL, "former": [URL, ...], "broker": NAME, "pid": PID, "keep": [...], "want": [...]}   the first one
     {"keep": [GPU, ...], "want": [GPU, ...]}  what leases hold, and what the line would get next if it were free
     {"claim": NUMBER, "gpus": [GPU, ...]}     keep these too; answered by {"claimed": NUMBER, "refused": {GPU: WHO}}
     {"held": {GPU: WHO}, "managed": [GPU, ...], "trouble": [SHORT, WHOLE]}    to the broker, whenever that has changed
+    {"left": URL}                             nothing of ours is at this former address any more
 
 While Redis is away, `trouble` says so, and what gpuget managed when it was last seen counts as held.
 Nobody but the broker starts it: `python -m gpulease.neighbours.gpuget_child`.
@@ -14,6 +15,7 @@ Nobody but the broker starts it: `python -m gpulease.neighbours.gpuget_child`.
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import sys
 import time
@@ -37,6 +39,8 @@ class Trouble(NamedTuple):
 LOOK = 1.0  # seconds between looks at the lists, where Redis tells of changes
 LOOK_OFTEN = 0.2  # where it does not
 AGAIN = 1.0  # seconds before Redis is tried again
+FORMER_AGAIN = 60.0  # seconds before a former address is tried again
+ALIVE = 5.0  # seconds without a call after which the turn of another is over
 READ = 1 << 16
 SAID = 200  # characters of what went wrong
 
@@ -44,6 +48,10 @@ SAID = 200  # characters of what went wrong
 class Child:
     def __init__(self) -> None:
         self._address, self._broker, self._pid = Address("", "", "", ""), "", 0
+        self._name = f"{secrets.token_hex(4)}:"  # all turns of this child begin with it
+        self._former: list[str] = []  # addresses that may have something of ours still
+        self._former_at = 0.0  # when they are tried again
+        self._other, self._other_since = "", 0.0  # who has our turn, with its count; and since when that is the same
         self._share = Share()
         self._lists: Any = None
         self._picture: Picture | None = None
@@ -78,6 +86,7 @@ class Child:
     def _take(self, message: Message) -> None:
         if "open" in message:
             self._address, self._broker, self._pid = read_address(message["open"]), message["broker"], message["pid"]
+            self._former = message["former"]
             self._open()
         if "claim" in message:
             return self._claim(message["claim"], message["gpus"])
@@ -128,16 +137,42 @@ class Child:
             if self._lists is not None:
                 self._settled()
         self._tell()
+        if self._former and not self._trouble.why and self._former_at <= time.monotonic():
+            self._leave_former()
+
+    def _leave_former(self) -> None:
+        """Only now that what leases hold is ours here: the former address may lead to the same lists."""
+        self._former_at = time.monotonic() + FORMER_AGAIN
+        for text in [*self._former]:
+            try:
+                left = self._lists.give_back_at(read_address(text))
+            except Exception:
+                continue  # the address has a password that is no longer right, or the server is gone
+            if left:
+                self._former.remove(text)
+                self._send({"left": text})
 
     def _settled(self) -> bool:
         """False when it is worth another try."""
         try:
             self._settle_once()
         except Exception as trouble:
+            if self._is_ousted(str(trouble)):
+                return True
             self._lost(trouble)
             return not str(trouble).startswith("TURN")
         self._trouble = Trouble() if self._known() else _emptied(self._address)
         return True
+
+    def _is_ousted(self, said: str) -> bool:
+        """By somebody alive: then two brokers have one list, and taking it from each other gives GPUs away."""
+        now = time.monotonic()
+        if not said.startswith("TURN of ") or said.startswith(f"TURN of {self._name}"):
+            return False
+        if said != self._other:
+            self._other, self._other_since = said, now
+        self._picture, self._trouble, self._look_at = None, _ousted(self._address), now + LOOK
+        return now < self._other_since + ALIVE
 
     def _settle_once(self) -> None:
         now = time.monotonic()
@@ -158,7 +193,7 @@ class Child:
         try:
             from gpulease.neighbours.gpuget_lists import Lists
 
-            self._lists = Lists(self._address, self._broker, self._pid, self._wake)
+            self._lists = Lists(self._address, self._broker, self._pid, self._wake, self._name)
         except Exception as trouble:
             self._lost(trouble)
 
@@ -208,6 +243,12 @@ def _said(trouble: Exception, address: Address) -> Trouble:
 def _emptied(address: Address) -> Trouble:
     step = "Run `GPU.py --redis-manage-all`, or `gpulease set neighbours.gpuget none`."
     return Trouble("its lists are not in Redis", f"gpuget's lists are not in {address.shown}. {step}")
+
+
+def _ousted(address: Address) -> Trouble:
+    why = "another broker uses this one's list in Redis"
+    step = "End the one whose state was copied from the other's, or remove its state."
+    return Trouble(why, f"gpuget at {address.shown}: {why}. {step}")
 
 
 def main() -> int:

@@ -28,10 +28,10 @@ CHANGES = "__redis__:invalidate"  # where Redis tells of changed keys
 class Lists:
     """Raises what `redis` raises; then it is closed, and another is opened."""
 
-    def __init__(self, address: Address, broker: str, pid: int, wake: Callable[[], None]) -> None:
-        self._address, self._pid, self._wake = address, pid, wake
+    def __init__(self, address: Address, broker: str, pid: int, wake: Callable[[], None], child: str = "") -> None:
+        self._address, self._pid, self._wake, self._broker = address, pid, wake, broker
         self._keys = Keys.of(address.prefix, broker)
-        self._turn = secrets.token_hex(8)
+        self._turn = f"{child}{secrets.token_hex(8)}"
         self._client: Client = connect(address)
         self._settle = self._client.register_script(SETTLE)
         self._waiters: list[Waiter] = []
@@ -51,6 +51,24 @@ class Lists:
             self._waiters.pop().stop()
         while len(self._waiters) < count:
             self._waiters.append(Waiter(connect(self._address), self._keys, self._wake))
+
+    def give_back_at(self, former: Address) -> bool:
+        """Everything, unless that is this very place by another way. Whether nothing of ours is left there."""
+        word = f"here:{secrets.token_hex(8)}"
+        self._client.hset(self._keys.notes, word, "")
+        client = connect(former)
+        try:
+            if client.hexists(Keys.of(former.prefix, self._broker).notes, word):
+                return True
+        finally:
+            disconnect(client)
+            self._client.hdel(self._keys.notes, word)
+        there = Lists(former, self._broker, self._pid, lambda: None)
+        try:
+            there.settle([])  # what a blocked connection brought is only seen by the first
+            return not there.settle([]).ours
+        finally:
+            there.close()
 
     def close(self) -> None:
         self.wait_with(0)

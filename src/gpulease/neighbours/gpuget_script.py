@@ -11,9 +11,10 @@ is in one of the two at every instant, whoever dies. The script is told what is 
 
 A turn, a random word, is written down by each process that speaks for a broker. What a former one sent, and Redis reads
 late, is refused. The turn is gone with everything else when the database is emptied, which is how that is noticed.
+The count of calls shows whether whoever has the turn is alive.
 
-Everybody on the network may write to a Redis. What is no number of a GPU is not read, what is shown to people is cut and
-printable, and a key beside the lists that has a wrong type changes nothing about which list a GPU is in.
+Everybody on the network may write to a Redis. What is no number of a GPU is not read, what is shown to people is cut
+and printable, and a key beside the lists that has a wrong type changes nothing about which list a GPU is in.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ local turn, hash, now, pid = unpack(ARGV, 1, 4)
 local call = redis.call
 local speaks = call('HGET', notes, 'turn')
 if not speaks then return redis.error_reply('TURN is gone') end
-if speaks ~= turn then return redis.error_reply('TURN of another') end
+if speaks ~= turn then
+  return redis.error_reply('TURN of ' .. speaks .. ' at ' .. (call('HGET', notes, 'count') or ''))
+end
+call('HINCRBY', notes, 'count', 1)
 
 local function members(list)
   local found = {}
