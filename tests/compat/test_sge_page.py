@@ -152,7 +152,7 @@ class Rows:
         assert self.python(text) == "True int\n"
 
     def log(self, new: str, old: str) -> None:
-        assert "worker 1, GPU 0 is ready" in self.gpulease(new).stdout
+        assert re.search(r"worker 1, GPU [01] is ready", self.gpulease(new).stdout)
 
     def stop(self, new: str, old: str) -> None:
         assert self.gpulease(new).stdout == "stopped mine: 2 workers\n"

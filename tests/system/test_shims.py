@@ -171,7 +171,7 @@ for document in (gpulease_shim.status(), gpulease_shim.fresh_status()):
 
 
 NONSENSE = ["sh -c 'echo {}'", '"', "echo hi", "/nowhere", "/etc/passwd"]
-FAILURES = {"GPU.py --info": 255, "gpulimit ls": 69, "gpuselect": 1, "gpulimit_server": 69, "gpu-acquisitor": 1}
+FAILURES = {"GPU.py --info": 255, "gpulimit ls": 69, "gpuselect": 1, "gpulimit_server": 69}
 
 
 def test_without_a_gpulease_each_says_in_a_line_what_to_do(machine: Machine, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ class Trouble(NamedTuple):
 
 LOOK = 1.0  # seconds between looks at the lists, where Redis tells of changes
 LOOK_OFTEN = 0.2  # where it does not
+SOON = 0.005  # seconds between looks, however often Redis tells of changes
 AGAIN = 1.0  # seconds before Redis is tried again
 FORMER_AGAIN = 60.0  # seconds before a former address is tried again
 ALIVE = 5.0  # seconds without a call after which the turn of another is over
@@ -59,6 +60,7 @@ class Child:
         self._trouble = Trouble()
         self._told: Message = {}
         self._look_at = inf  # until it is told where to look
+        self._looked = 0.0
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         os.set_blocking(self._woken, False)
@@ -72,7 +74,8 @@ class Child:
             ready = select.select([source, self._woken], [], [], pause)[0]
             if self._woken in ready:
                 os.read(self._woken, READ)
-                self._look_at = self._look_at if self._lists is None else 0.0
+                if self._lists is not None:
+                    self._look_at = min(self._look_at, self._looked + SOON)
             if source in ready:
                 data = os.read(source, READ)
                 if not data:
@@ -175,7 +178,7 @@ class Child:
         return now < self._other_since + ALIVE
 
     def _settle_once(self) -> None:
-        now = time.monotonic()
+        now = self._looked = time.monotonic()
         self._picture = self._lists.settle(self._share.stay(now))
         self._share = self._share.saw(self._picture, now)
         self._lists.wait_with(self._share.waiting(self._picture))
