@@ -46,9 +46,9 @@ def request_of(chance: random.Random, now: float) -> Request:
     if chance.random() < 0.4:
         return Request(memory=chance.randrange(1, 70 * G), priority=priority, duration=duration)
     gpus = chance.choice((1, 1, 1, 1, 2, 4, 8))
-    names = chance.choice(((), (), ("A100",)))
+    models = chance.choice(((), (), ("A100",)))
     later = now + 9e9 if chance.random() < 0.05 else None
-    return Request(gpus, names=names, priority=priority, duration=duration, not_before=later)
+    return Request(gpus, models=models, priority=priority, duration=duration, not_before=later)
 
 
 def line_of(count: int, now: float) -> Line:

@@ -34,11 +34,12 @@ def select(
     only_visible: bool = False,
     set_environment: bool = True,
     visible_by: str | None = None,
+    model: str | Iterable[str] | None = None,
 ) -> str:
     """Pick idle devices by rule, without a lease, and point CUDA_VISIBLE_DEVICES at them.
 
     Returns their indices, as `"0,3"`. Raises NotEnoughDevices, or with `silent=True` returns `""`.
-    Without a count it is as many as `devices` names, else one.
+    Without a count it is as many as `devices` names, else one. `name` is gpuselect's word for `model`.
     A threshold of None is no threshold. Call it before anything initialises CUDA.
     """
     given = {**locals(), "gpus": count}  # the arguments, by their names
@@ -138,13 +139,13 @@ def rules_of(given: Mapping[str, Any]) -> Rules:
     from gpulease.selection import Rules
 
     rules = Rules(**{name: given[name] for name in Rules._fields if name in given})
+    model = _model(given)
+    models = () if model is None else tuple(texts(model, "model"))
     devices = None if rules.devices is None else tuple(dict.fromkeys(texts(rules.devices, "The list of devices")))
     if rules.gpus is None:
         rules = rules._replace(gpus=len(devices or ("any",)))
     if isinstance(rules.gpus, bool) or not isinstance(rules.gpus, int):
         raise UsageError(f"The count is {rules.gpus!r}.", "Give a whole number of GPUs.")
-    if not isinstance(rules.name, (str, type(None))):
-        raise UsageError(f"The name is {rules.name!r}.", "Give a part of the name as text.")
     for limit in (rules.util, rules.mem_util, rules.processes):
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float))):
             raise UsageError(f"A limit is {limit!r}.", "Give a number, or None for no such rule.")
@@ -152,7 +153,15 @@ def rules_of(given: Mapping[str, Any]) -> Rules:
         raise UsageError(f"The memory is {rules.min_memory!r}.", "Give bytes, or text as '40G'.")
     if rules.selector is not None and not callable(rules.selector):
         raise UsageError(f"The selector is {rules.selector!r}.", "Give a function of one argument.")
-    return rules._replace(devices=devices, min_memory=amount(rules.min_memory, "min_memory"))
+    return rules._replace(models=models, devices=devices, min_memory=amount(rules.min_memory, "min_memory"))
+
+
+def _model(given: Mapping[str, Any]) -> Any:
+    """The GPU's model, under this name or gpuselect's."""
+    model, name = given.get("model"), given.get("name")
+    if model is not None and name is not None:
+        raise UsageError("`model` and `name` were both given, and mean the same.", "Leave `name` out.")
+    return name if model is None else model
 
 
 def _debug(message: str, *values: object) -> None:

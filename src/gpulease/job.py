@@ -95,7 +95,9 @@ def _unusual(names: tuple[str, ...], values: tuple[Any, ...], usual: tuple[Any, 
 
 
 def read_request(stored: dict[str, Any]) -> Request:
-    request: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
+    """As any version stored it: an older one called the models `names`."""
+    renamed = {"models" if name == "names" else name: value for name, value in stored.items()}
+    request: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in renamed.items()}
     return Request(**{name: value for name, value in request.items() if name in Request._fields})
 
 

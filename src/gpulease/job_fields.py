@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LONGEST_WORD = (128 << 10) - 1  # bytes; the kernel starts no program with a longer one
 AFTER = ("after", "after_any")
-TEXTS = {"job_name": "name", "label": "label", "note": "note"}  # argument -> field
+TEXTS = ("name", "label", "note")
 
 
 def job_fields(given: Mapping[str, Any], said: Said = as_argument) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def job_fields(given: Mapping[str, Any], said: Said = as_argument) -> dict[str, 
         "time_limit": _time_limit(given.get("time_limit"), said("time_limit")),
         "hold": given.get("hold"),
         **_after(given, said),
-        **{field: given.get(name) for name, field in TEXTS.items()},
+        **{name: given.get(name) for name in TEXTS},
     }
     return {name: value for name, value in options.items() if value is not None and value != [] and value is not False}
 
@@ -49,8 +49,8 @@ def _visible(given: Mapping[str, Any], said: Said) -> dict[str, str]:
 
 def job_changes(given: Mapping[str, Any], said: Said, now: float) -> dict[str, Any]:
     """The changes of jobs that wait: only what is given, where None takes back what there was."""
-    changes = {name: given[name] for name in ("retry", "note") if name in given}
-    changes |= {field: given[name] for name, field in (("job_name", "name"), ("new_label", "label")) if name in given}
+    changes = {name: given[name] for name in ("retry", "name", "note") if name in given}
+    changes |= {"label": given["new_label"]} if "new_label" in given else {}
     changes |= _after({name: () if given[name] is None else given[name] for name in AFTER if name in given}, said)
     if "cwd" in given:
         changes["cwd"] = folder(given["cwd"])

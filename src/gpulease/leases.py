@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpulease import client as wire_client
 from gpulease import thread_client
 from gpulease.errors import NotFound, UsageError
-from gpulease.request_fields import request_fields, seconds
+from gpulease.request_fields import refuse_name, request_fields, seconds
 from gpulease.visible import NAMES, variables, wanted
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def acquire(
     gpus: int = 1,
     *,
     mem: int | str | None = None,
-    name: str | Iterable[str] | None = None,
+    model: str | Iterable[str] | None = None,
     devices: int | str | Iterable[int | str] | None = None,
     exclude: int | str | Iterable[int | str] | None = None,
     min_memory: int | str | None = None,
@@ -171,6 +171,7 @@ def acquire(
     placeholder: Placeholder | None = None,
     until_released: bool = False,
     kind: str = "acquire",
+    name: None = None,
 ) -> Held:
     """Wait in the machine's one line, take devices, and point CUDA_VISIBLE_DEVICES at them.
 
@@ -179,6 +180,7 @@ def acquire(
     `until_released` it outlives the process, until any of the user's gives it back.
     """
     given = dict(locals())  # the arguments, by their names
+    refuse_name(name)
     if placeholder is not None and not callable(placeholder):
         raise UsageError(f"The placeholder is {placeholder!r}.", "Give a function of a device's number.")
     visible_by = wanted(visible_by, os.environ, "visible_by")

@@ -150,7 +150,7 @@ FITS: dict[str, Callable[[object], bool]] = {
 REQUEST_FIELDS = {
     "gpus": "int",
     "memory": "int?",
-    "names": "texts?",
+    "models": "texts?",
     "devices": "texts?",
     "exclude": "texts?",
     "min_memory": "int?",
@@ -170,7 +170,7 @@ def read_request(fields: Message) -> Request:
     for name, value in fields.items():
         _check_field(name, value, REQUEST_FIELDS[name])
         values[name] = tuple(value) if isinstance(value, list) else value
-    for name in ("names", "devices", "exclude"):
+    for name in ("models", "devices", "exclude"):
         values[name] = values.get(name) or ()
     request = Request(**values)
     _check_amounts(request)

@@ -87,7 +87,7 @@ class Request(NamedTuple):
 
     gpus: int = 1  # whole devices of one host, all at once
     memory: int | None = None  # bytes: a share of one device instead of whole ones
-    names: tuple[str, ...] = ()  # in order of preference, matched partially and in any case
+    models: tuple[str, ...] = ()  # in order of preference, matched with a part of the name, in any case
     devices: tuple[str, ...] = ()  # UUIDs
     exclude: tuple[str, ...] = ()  # UUIDs
     min_memory: int | None = None

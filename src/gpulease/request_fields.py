@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Said = Callable[[str], str]
 
 UNSET = "Leave it out, or say what is meant: it may be an unset variable."
-OPTIONS = {"duration": "--for", "job_name": "--name-job"}
+OPTIONS = {"duration": "--for"}
 
 
 def as_option(name: str) -> str:
@@ -47,6 +47,12 @@ def changed_fields(given: Mapping[str, Any], said: Said = as_argument, now: floa
         elif name in given:
             changed[field] = [] if read is texts else None
     return changed
+
+
+def refuse_name(name: object) -> None:
+    """`name` was the GPU's model once; a job has a name."""
+    if name is not None:
+        raise UsageError("A GPU is chosen by its model, not by a name.", "Write model= instead of name=.")
 
 
 def amount(value: Any, said: str, now: float = 0.0) -> Any:
@@ -93,7 +99,7 @@ def _as_it_is(value: Any, said: str, now: float) -> Any:
 FIELDS: dict[str, tuple[str, Callable[[Any, str, float], Any]]] = {
     "gpus": ("gpus", _as_it_is),
     "mem": ("memory", amount),
-    "name": ("names", texts),
+    "model": ("models", texts),
     "devices": ("devices", texts),
     "exclude": ("exclude", texts),
     "min_memory": ("min_memory", amount),

@@ -73,7 +73,7 @@ class Rules(NamedTuple):
     """None means: no such rule."""
 
     gpus: int = 1
-    name: str | None = None
+    models: tuple[str, ...] = ()  # parts of the name, in any case: one of them
     devices: tuple[str, ...] | None = None
     util: float | None = 0
     mem_util: float | None = 0
@@ -168,11 +168,15 @@ def _why_not(device: Device, rules: Rules, named: set[str] | None) -> str | None
         return None if _accepts(rules.selector, device) else "the selector function"
     if named is not None and device.label not in named:
         return "--devices"
-    if rules.name is not None and rules.name.lower() not in device.name.lower():
-        return f"--name {rules.name}"
+    if rules.models and not any(model.lower() in device.name.lower() for model in rules.models):
+        return _models(rules)
     if rules.min_memory is not None and not _at_least(device.memory_total, rules.min_memory):
         return "--min-memory"
     return _too_busy(device, rules)
+
+
+def _models(rules: Rules) -> str:
+    return f"--model {','.join(rules.models)}"
 
 
 def _too_busy(device: Device, rules: Rules) -> str | None:
@@ -241,8 +245,8 @@ def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str
     next_step = f"{fewer} a filter; `gpulease status` shows every device."
     if any(why.endswith("(unknown)") for why in by_rule):
         next_step = "What the driver does not tell passes no limit; leave that rule out with `any`, as --util any."
-    if rules.name and len(by_rule.get(f"--name {rules.name}", ())) == len(devices) > 0:
-        next_step = f"The names here are: {', '.join(sorted({device.name for device in devices}))}."
+    if rules.models and len(by_rule.get(_models(rules), ())) == len(devices) > 0:
+        next_step = f"The models here are: {', '.join(sorted({device.name for device in devices}))}."
     if rules.gpus > len(devices) == matched > 0:
         next_step = f"Ask for at most {matched}."
     if not devices:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # What the broker calls by its option is called by its argument here.
 CHANGEABLE = {
-    *FIELDS, "command", "cwd", "retry", "time_limit", "after", "after_any", "job_name", "note", "new_label",
+    *FIELDS, "command", "cwd", "retry", "time_limit", "after", "after_any", "name", "note", "new_label",
 }  # fmt: skip
 ARGUMENTS = {
     "--hold": "hold=True",
@@ -78,7 +78,7 @@ def submit(
     *,
     gpus: int = 1,
     mem: int | str | None = None,
-    name: str | Iterable[str] | None = None,
+    model: str | Iterable[str] | None = None,
     devices: int | str | Iterable[int | str] | None = None,
     exclude: int | str | Iterable[int | str] | None = None,
     min_memory: int | str | None = None,
@@ -96,7 +96,7 @@ def submit(
     after_any: bool | Named = False,
     at: str | float | datetime | None = None,
     hold: bool = False,
-    job_name: str | None = None,
+    name: str | None = None,
     label: str | None = None,
     note: str | None = None,
 ) -> SubmittedJob:
@@ -120,8 +120,8 @@ def edit(
 ) -> Done:
     """Change jobs that wait or are held. What is not given stays; None takes back what there was.
 
-    `gpus mem name devices exclude min_memory max_leases priority duration at`, `command cwd retry time_limit after
-    after_any job_name note` as for `submit`, and `new_label`.
+    `gpus mem model devices exclude min_memory max_leases priority duration at`, `command cwd retry time_limit after
+    after_any name note` as for `submit`, and `new_label`.
     """
     select = selection(jobs, label, state, user)
     strange = sorted(set(changes) - CHANGEABLE)

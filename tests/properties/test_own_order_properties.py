@@ -19,7 +19,7 @@ whole_gpus = st.tuples(
     st.integers(4, 6),
     st.sampled_from([None, 60.0, 7200.0]),
     st.sampled_from([None, NOW - 1, NOW + 60]),
-).map(lambda f: Request(f[0], names=f[1], priority=f[2], duration=f[3], not_before=f[4]))
+).map(lambda f: Request(f[0], models=f[1], priority=f[2], duration=f[3], not_before=f[4]))
 shares = st.tuples(st.sampled_from([5 * G, 30 * G]), st.integers(4, 6)).map(
     lambda fields: Request(memory=fields[0], priority=fields[1])
 )

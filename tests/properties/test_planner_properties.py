@@ -54,7 +54,7 @@ def _request(fields: dict[str, Any]) -> Request:
 requests = st.fixed_dictionaries(
     {
         "gpus": st.sampled_from((1, 1, 2, 2, 3, 4)),
-        "names": st.sampled_from(((), (), ("a100",), ("V100", "A100"), ("V100",))),
+        "models": st.sampled_from(((), (), ("a100",), ("V100", "A100"), ("V100",))),
         "min_memory": st.sampled_from((None, None, None, 20 * G)),
         "priority": st.sampled_from((5, 5, 4, 8)),
         "duration": st.sampled_from((None, 30.0, 300.0, 5000.0)),
@@ -63,7 +63,7 @@ requests = st.fixed_dictionaries(
 shares = st.fixed_dictionaries(
     {
         "memory": st.sampled_from((G, 4 * G, 7 * G, 15 * G, 39 * G)),
-        "names": st.sampled_from(((), (), ("A100",))),
+        "models": st.sampled_from(((), (), ("A100",))),
         "max_leases": st.sampled_from((None, None, 0, 1)),
         "priority": st.sampled_from((5, 5, 4, 8)),
         "duration": st.sampled_from((None, 30.0, 300.0)),
@@ -309,9 +309,9 @@ class Machine(RuleBasedStateMachine):
 
 def _admitted(request: Request, device: Device) -> bool:
     named = not request.devices or device.uuid in request.devices
-    name = not request.names or any(name.lower() in device.name.lower() for name in request.names)
+    model = not request.models or any(model.lower() in device.name.lower() for model in request.models)
     big = request.min_memory is None or (device.memory_total or 0) >= request.min_memory
-    return named and name and big and device.uuid not in request.exclude
+    return named and model and big and device.uuid not in request.exclude
 
 
 def _blocked(machine: Machine, entry: Waiting, holds: dict[str, Hold]) -> None:

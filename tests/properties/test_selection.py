@@ -19,7 +19,7 @@ thresholds = maybe(st.sampled_from([0, 5, 7.5, 60, 100]))
 rules_of = st.builds(
     Rules,
     gpus=st.integers(1, 4),
-    name=st.sampled_from([None, "a100", "RTX", "nothing"]),
+    models=st.sampled_from([(), ("a100",), ("RTX",), ("nothing", "A100")]),
     util=thresholds,
     mem_util=thresholds,
     processes=maybe(st.integers(0, 3)),
@@ -43,7 +43,7 @@ def test_every_selected_device_passes_every_rule(machine: Machine, rules: Rules,
     assert len(chosen) == len(set(chosen)) == rules.gpus
     for device in chosen:
         assert device.lost is None
-        assert rules.name is None or rules.name.lower() in device.name.lower()
+        assert not rules.models or any(model.lower() in device.name.lower() for model in rules.models)
         assert below(device.utilization, rules.util)
         assert below(device.memory_utilization, rules.mem_util)
         if rules.processes is not None:
@@ -97,7 +97,7 @@ def test_a_lost_device_never_reaches_a_selector_nor_the_selection(machine: Machi
 
     healthy = [device for device in machine if device.lost is None]
     if healthy:
-        rules = Rules(gpus=len(healthy), selector=accept, name="nothing")  # a selector overrides the other rules
+        rules = Rules(gpus=len(healthy), selector=accept, models=("nothing",))  # a selector overrides the other rules
         assert list(choose(machine, rules, Random(seed))) == healthy
     assert set(offered) <= {device.uuid for device in healthy}
 

@@ -157,7 +157,7 @@ for action in (
     lambda: gpulease.acquire(wait=0),
     lambda: gpulease.acquire(wait=0.2),
     lambda: gpulease.acquire(5),
-    lambda: gpulease.acquire(name="no such card"),
+    lambda: gpulease.acquire(model="no such card"),
     lambda: gpulease.acquire(devices=9),
     lambda: gpulease.acquire(0),
     lambda: gpulease.acquire(wait=-1),

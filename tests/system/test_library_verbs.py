@@ -45,7 +45,7 @@ def test_waiting_jobs_are_paused_resumed_moved_edited_and_started() -> None:
     first, second = gpulease.submit(["true"]), gpulease.submit(["true"], mem="6G", label="a")
     assert gpulease.move(second)["ids"] == [second.id]
     assert [row["id"] for row in gpulease.ls()["jobs"]] == [second.id, first.id]
-    assert gpulease.edit(second, mem=None, gpus=2, new_label="b", job_name="n")["ids"] == [second.id]
+    assert gpulease.edit(second, mem=None, gpus=2, new_label="b", name="n")["ids"] == [second.id]
     row = gpulease.show(label="b")[0]
     assert (row["request"]["memory"], row["request"]["gpus"], row["name"]) == (None, 2, "n")
     with pytest.raises(UsageError, match="Nothing to change"):

@@ -29,12 +29,12 @@ def test_a_job_is_submitted_waited_for_and_read(queue: QueueSite) -> None:
 def test_every_argument_reaches_the_job(queue: QueueSite) -> None:
     first = gpulease.submit(["true"], hold=True)
     job = gpulease.submit(
-        ["true"], mem="6G", name="A100", devices=[0, 1], min_memory="10G", priority=2, duration="1h", cwd="/",
-        log=f"{queue.folder}/log", retry=2, time_limit="4h", after=[first], after_any=True, job_name="n", label="l",
+        ["true"], mem="6G", model="A100", devices=[0, 1], min_memory="10G", priority=2, duration="1h", cwd="/",
+        log=f"{queue.folder}/log", retry=2, time_limit="4h", after=[first], after_any=True, name="n", label="l",
         note="o",
     )  # fmt: skip
     info = job.info
-    assert (info["request"]["memory"], info["request"]["names"], info["request"]["priority"]) == (6 << 30, ["A100"], 2)
+    assert (info["request"]["memory"], info["request"]["models"], info["request"]["priority"]) == (6 << 30, ["A100"], 2)
     assert (len(info["request"]["devices"]), info["request"]["min_memory"]) == (2, 10 << 30)
     assert (info["request"]["duration"], info["time_limit"], info["retry"]) == (3600, 14400, 2)
     assert (info["cwd"], info["log"], info["after"], info["after_any"]) == (

@@ -188,7 +188,7 @@ def test_dependencies_on_nothing_on_itself_and_in_a_circle_are_refused(queue: Qu
 def test_edit_changes_what_has_not_started(queue: QueueSite) -> None:
     fill(queue)
     id = queue.submit("false")
-    words = ["--priority", "1", "--mem", "6G", "--name-job", "new", "--new-label", "l", "--note", "n", "--retry", "2"]
+    words = ["--priority", "1", "--mem", "6G", "--name", "new", "--new-label", "l", "--note", "n", "--retry", "2"]
     done = queue.run("edit", str(id), *words, "--time-limit", "1h", "--cwd", "/tmp", "--", "echo", "edited")
     assert done.stdout == f"edited {id}\n"
     job = queue.job(id)

@@ -34,7 +34,7 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (2, "both given", ["edit", "2", "--after", "1", "--after-any", "1"]),
     (2, "folder to run in is empty", ["edit", "2", "--cwd", ""]),
     (2, "does not exist", ["edit", "2", "--cwd", "/no/such/folder"]),
-    (2, "--name is empty", ["edit", "2", "--name", ""]),
+    (2, "--model is empty", ["edit", "2", "--model", ""]),
     (2, "--time-limit is 0", ["edit", "2", "--time-limit", "0"]),
     (2, "some were named too", ["pause", "--queue", "2"]),
     (2, "some were named too", ["resume", "--queue", "--state", "held"]),
@@ -146,7 +146,7 @@ def test_a_log_is_a_file_a_folder_or_a_device_and_nothing_that_waits_for_a_reade
 
 
 def test_a_sweep_fills_in_the_log_the_name_the_label_and_the_note(queue: QueueSite) -> None:
-    texts = [f"--log={queue.folder}/s{{a}}{{b}}.log", "--name-job=n{a}", "--label=l{b}", "--note=o{a}{c}"]
+    texts = [f"--log={queue.folder}/s{{a}}{{b}}.log", "--name=n{a}", "--label=l{b}", "--note=o{a}{c}"]
     ids = add(queue, "--sweep", "a=1,2", "--sweep", "b=x,y", *texts, "--", "echo", "{a}{b}")
     assert ids == [1, 2, 3, 4]
     assert [queue.job(id)["command"][1] for id in ids] == ["1x", "1y", "2x", "2y"]
@@ -160,10 +160,10 @@ def test_a_sweep_fills_in_the_log_the_name_the_label_and_the_note(queue: QueueSi
 
 def test_a_long_sweep_with_texts_of_its_own_is_queued_whole_or_not_at_all(queue: QueueSite) -> None:
     queue.ask("pause", queue=True)
-    words = ["--sweep", "a=1:3000", "--name-job", "n{a}" + "x" * 400, "--", "true", "{a}"]
+    words = ["--sweep", "a=1:3000", "--name", "n{a}" + "x" * 400, "--", "true", "{a}"]
     assert add(queue, *words) == list(range(1, 3001))
     assert [queue.job(id)["name"][:5] for id in (1, 3000)] == ["n1xxx", "n3000"]
-    wrong = queue.run("add", "--sweep", "a=1:3000", "--name-job", "n{a}" + "x" * 4094, "--", "true", "{a}")
+    wrong = queue.run("add", "--sweep", "a=1:3000", "--name", "n{a}" + "x" * 4094, "--", "true", "{a}")
     assert wrong.returncode == 2
     assert queue.ask("ls")["counts"] == {"waiting": 3000}
 
@@ -323,12 +323,12 @@ def test_root_is_told_that_the_environment_is_the_submitters(system: SystemSite)
 def test_edit_has_the_options_of_add_and_takes_back_what_none_takes_back(queue: QueueSite) -> None:
     queue.ask("pause", queue=True)
     first = queue.submit("true", hold=True)
-    id = add(queue, "--at", "in 1h", "--after", str(first), "--name", "A100", "--", "true")[0]
-    words = ["-n", "2", "-p", "1", "--at", "none", "--after", "none", "--name", "none"]
+    id = add(queue, "--at", "in 1h", "--after", str(first), "--model", "A100", "--", "true")[0]
+    words = ["-n", "2", "-p", "1", "--at", "none", "--after", "none", "--model", "none"]
     assert queue.run("edit", str(id), *words).stdout == f"edited {id}\n"
     job = queue.job(id)
     request = job["request"]
-    assert (request["gpus"], request["priority"], request["not_before"], request["names"]) == (2, 1, None, [])
+    assert (request["gpus"], request["priority"], request["not_before"], request["models"]) == (2, 1, None, [])
     assert job["after"] == []
 
 
@@ -360,3 +360,10 @@ def test_words_for_jobs_and_names_of_parameters_are_completed() -> None:
     assert suggestions(["move", "3", ""]) == []
     assert suggestions(["set", "keep-g"]) == ["keep-gpu-memory"]
     assert suggestions(["kill", "--state", "fa"]) == ["failed"]
+
+
+def test_the_name_of_a_job_is_its_own_and_no_model_of_a_gpu(queue: QueueSite) -> None:
+    id = int(queue.run("submit", "--name", "exp1", "--", "true").stdout)
+    assert "exp1" in queue.run("ls").stdout
+    assert (queue.job(id)["name"], queue.job(id)["request"]["models"]) == ("exp1", [])
+    queue.end(id)

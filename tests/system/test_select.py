@@ -105,7 +105,7 @@ def test_debug_says_what_was_seen(machine: Machine) -> None:
         (["-n", "-1"], 2, "at least 1"),
         (["-n", "0"], 2, "at least 1"),
         (["-n", "two"], 2, "--help"),
-        (["--name", "H100"], 1, "The names here are: NVIDIA A100"),
+        (["--name", "H100"], 1, "The models here are: NVIDIA A100"),
         (["-d", "7"], 2, "there are 0, 1, 2, 3"),
         (["-d", ""], 2, "empty"),
         (["--util", "-5"], 2, "0 or more"),

@@ -13,7 +13,7 @@ from gpulease.model import Request
 
 PLAIN = Job(7, ("python", "train.py"), 1000, "ada", "/home/ada", "key", Request(), 5.0)
 FULL = PLAIN._replace(
-    request=Request(2, names=("A100", "V100"), devices=("GPU-1",), priority=1, not_before=9.0, duration=60.0),
+    request=Request(2, models=("A100", "V100"), devices=("GPU-1",), priority=1, not_before=9.0, duration=60.0),
     state="failed", name="n", label="l", note="o", log="/log", retry=2, time_limit=4.0, after=(3, 4), after_any=True,
     tries=2, started=6.0, ended=7.0, exit_code=137, signal=9, why="so", out_of_memory=True, devices=("0", "1:0"),
     peak_memory=1 << 33, pid=99, place=1.5, forced=True, run=5, ending="killed by ada", removing=True,
@@ -37,6 +37,12 @@ def test_what_is_as_usual_is_not_stored_and_what_another_version_wrote_is_passed
     assert set(kept) == {"id", "command", "uid", "user", "cwd", "environment", "request", "added", "state", "label"}
     later = {**kept, "invented": 1, "request": {**kept["request"], "invented": 2}}
     assert jobs.read(later) == PLAIN
+
+
+def test_models_are_read_as_an_older_version_stored_them() -> None:
+    kept = jobs.stored(FULL)
+    kept["request"]["names"] = kept["request"].pop("models")
+    assert jobs.read(kept) == FULL
 
 
 def test_steps_follow_the_table_and_are_remembered() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import gpulease
 from gpulease.errors import UsageError
 from gpulease.job_fields import job_changes, job_fields, log_path
 from gpulease.request_fields import as_argument, as_option, changed_fields, request_fields
@@ -23,11 +24,11 @@ def test_a_folder_for_logs_ends_with_a_slash(tmp_path: Path, monkeypatch: pytest
 
 
 def test_options_and_arguments_make_the_same_request() -> None:
-    typed = {"gpus": 1, "mem": "6G", "name": "A100, V100", "devices": "0,GPU-a", "priority": 5, "duration": "1h"}
+    typed = {"gpus": 1, "mem": "6G", "model": "A100, V100", "devices": "0,GPU-a", "priority": 5, "duration": "1h"}
     given = {
         "gpus": 1,
         "mem": 6 << 30,
-        "name": ["A100", "V100"],
+        "model": ["A100", "V100"],
         "devices": [0, "GPU-a"],
         "priority": 5,
         "duration": 3600,
@@ -38,7 +39,7 @@ def test_options_and_arguments_make_the_same_request() -> None:
         == {
             "gpus": 1,
             "memory": 6 << 30,
-            "names": ["A100", "V100"],
+            "models": ["A100", "V100"],
             "devices": ["0", "GPU-a"],
             "priority": 5,
             "duration": 3600,
@@ -49,7 +50,7 @@ def test_options_and_arguments_make_the_same_request() -> None:
 @pytest.mark.parametrize(
     ("given", "option", "argument"),
     [
-        ({"name": ","}, "--name is empty", "name is empty"),
+        ({"model": ","}, "--model is empty", "model is empty"),
         ({"max_leases": 1}, "--max-leases is for", "max_leases is for"),
         ({"duration": -1}, "--for is -1", "duration is -1"),
         ({"at": []}, "--at is []", "at is []"),
@@ -64,7 +65,11 @@ def test_a_mistake_is_told_in_the_words_of_the_caller(given: dict[str, Any], opt
 
 
 def test_none_takes_back_what_a_job_had() -> None:
-    assert changed_fields({"mem": None, "name": None, "at": None}) == {"memory": None, "names": [], "not_before": None}
+    assert changed_fields({"mem": None, "model": None, "at": None}) == {
+        "memory": None,
+        "models": [],
+        "not_before": None,
+    }
     changes = job_changes({"after": None, "time_limit": None, "new_label": "x"}, as_argument, 0.0)
     assert changes == {"after": [], "after_any": False, "time_limit": None, "label": "x"}
     with pytest.raises(UsageError):
@@ -84,3 +89,10 @@ def test_a_time_of_day_is_the_next_one() -> None:
     assert request_fields({"at": "13:00"}, now=now)["not_before"] == now + 3600
     assert request_fields({"at": "11:00"}, now=now)["not_before"] == now + 23 * 3600
     assert request_fields({"at": "in 2h"}, now=now)["not_before"] == now + 7200
+
+
+@pytest.mark.parametrize("take", [gpulease.acquire, gpulease.Pool])
+def test_the_name_of_a_gpu_is_refused_with_the_word_model(take: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        take(name="A100")
+    assert "model=" in str(caught.value)

@@ -139,7 +139,7 @@ def test_whoever_waits_for_fewer_neighbours_is_told_so_and_not_of_memory() -> No
 
 def test_the_first_name_that_fits_is_taken() -> None:
     machine = [*devices(1, "V100", "v"), *devices(1, "A100", "a")]
-    asked = waiting("r", Request(names=("a100", "v100")))
+    asked = waiting("r", Request(models=("a100", "v100")))
     assert granted(decide(machine, [asked])) == {"r": ("a0",)}
     assert granted(decide(machine, [asked], (lease("l", "a0"),))) == {"r": ("v0",)}
 
@@ -353,9 +353,9 @@ def test_explain_says_who_has_each_device() -> None:
     machine = [*devices(4), *devices(1, "V100", "v")]
     machine[1] = machine[1]._replace(processes=(Process(77),))
     running = (lease("l", "0", until=NOW + 60), lease("s", "2", memory=38 * G))
-    asked = waiting("r", Request(memory=5 * G, names=("A100",), exclude=("3",)))
+    asked = waiting("r", Request(memory=5 * G, models=("A100",), exclude=("3",)))
     codes = [verdict.code for verdict in decide(machine, [asked], running).explain("r")]
-    assert codes == ["leased", "outside", "memory", "excluded-by-request", "name"]
+    assert codes == ["leased", "outside", "memory", "excluded-by-request", "model"]
 
 
 def test_the_reason_of_a_granted_request_is_an_error() -> None:

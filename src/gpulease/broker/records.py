@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gpulease.model import Lease, Owner, Request, Waiting
+from gpulease.job import read_request
+from gpulease.model import Lease, Owner, Waiting
 from gpulease.stores.base import Document
 
 
@@ -46,7 +47,7 @@ def pending_document(pending: Pending) -> Document:
 
 def read_pending(document: Document) -> Pending:
     waiting = dict(document["waiting"])
-    waiting["request"] = read_stored_request(waiting["request"])
+    waiting["request"] = read_request(waiting["request"])
     waiting["groups"] = tuple(waiting.get("groups", ()))
     fields = {**document, "waiting": Waiting(**_known(Waiting, waiting)), "owner": read_owner(document["owner"])}
     return Pending(**_known(Pending, fields))
@@ -56,11 +57,6 @@ def read_owner(document: Document) -> Owner:
     groups, asked_by = document.get("groups", ()), document.get("asked_by")
     fields = {**document, "groups": tuple(groups), "asked_by": asked_by and tuple(asked_by)}
     return Owner(**_known(Owner, fields))
-
-
-def read_stored_request(document: Document) -> Request:
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
-    return Request(**_known(Request, fields))
 
 
 def _known(kind: Any, fields: Document) -> Document:

@@ -20,7 +20,7 @@ EXAMPLES = """\
 The job gets this environment and folder, its GPUs in CUDA_VISIBLE_DEVICES, and
 GPULEASE_JOB and GPULEASE_DEVICES. A command, also one of --file, is split into
 words as a shell would, but no shell runs it: for pipes and $VARIABLES write
-sh -c '...'. A sweep fills in --log, --name-job, --label and --note too.
+sh -c '...'. A sweep fills in --log, --name, --label and --note too.
 
 examples:
   gpulease add -- python train.py --lr 0.1
@@ -50,7 +50,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_request(parser, "how long it will probably run", waits=False)
     parser.add_argument("--exclusive", action="store_true", help="whole GPUs (the default; not with --mem)")
-    parser.add_argument("--name-job", dest="job_name", metavar="NAME", help="a name, shown in `gpulease ls`")
+    parser.add_argument("--name", help="a name of the job, shown in `gpulease ls`")
     parser.add_argument("--label", help="a label, to choose several jobs by")
     parser.add_argument("--log", "--logpath", metavar="PATH", help="where its output goes; a folder gets ID.log")
     parser.add_argument("--cwd", metavar="PATH", help="the folder to run in (default: this one)")
@@ -107,7 +107,7 @@ def _variables(pairs: list[str]) -> dict[str, str]:
 
 def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], Texts, list[Texts]]:
     """The commands, the texts of all of them, and those of each, which a sweep fills in."""
-    asked = {"name": arguments.job_name, "label": arguments.label, "note": arguments.note, "log": arguments.log}
+    asked = {"name": arguments.name, "label": arguments.label, "note": arguments.note, "log": arguments.log}
     texts = {name: text for name, text in asked.items() if text is not None}
     if not arguments.sweep:
         return _commands(arguments), _with_log(texts), []

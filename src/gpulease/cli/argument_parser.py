@@ -9,6 +9,8 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
+from gpulease.cli.suggestions import option_meant
+
 
 class Help(argparse.RawDescriptionHelpFormatter):
     """With a width: to ask the terminal for it argparse loads half the standard library, help wanted or not."""
@@ -31,11 +33,18 @@ class VerbParser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": Help, "allow_abbrev": False, **options})
         self.register("action", "once", Once)
 
-    def error(self, message: str) -> NoReturn:
+    def error(self, message: str, hint: str = "") -> NoReturn:
         text = "".join(letter if letter.isprintable() else "?" for letter in message[:500])
         print(f"{self.prog}: {text[:1].upper()}{text[1:]}.", file=sys.stderr)
-        print(f"See `{self.prog} --help`.", file=sys.stderr)
+        print(f"{hint}See `{self.prog} --help`.", file=sys.stderr)
         sys.exit(2)
+
+    def refuse(self, unknown: list[str]) -> NoReturn:
+        option = next((word for word in unknown if word.startswith("-")), None)
+        if option is None:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        meant = option_meant(option, self._option_string_actions)
+        self.error(f"there is no option {option.partition('=')[0]}", f"Did you mean {meant}? " if meant else "")
 
 
 class Once(argparse.Action):
@@ -53,12 +62,28 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def make_parser(verb: str) -> VerbParser:
-    from gpulease.cli.main import VERBS, load
+def parse_words(verb: str, words: list[str]) -> argparse.Namespace:
+    parser = make_parser(verb)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        below = next((inner for name, inner in parsers_below(parser).items() if name in words), parser)
+        below.refuse(unknown)
+    return arguments
 
+
+def parsers_below(parser: VerbParser) -> dict[str, VerbParser]:
+    """Of a verb with verbs of its own."""
+    groups = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: inner for group in groups for name, inner in group.items()}
+
+
+def make_parser(verb: str) -> VerbParser:
+    from gpulease.cli.main import ALIASES, VERBS, load
+
+    also = "".join(f" `gpulease {alias}` is the same." for alias, meant in ALIASES.items() if meant == verb)
     parser = VerbParser(
         prog=f"gpulease {verb}",
-        description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.",
+        description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.{also}",
     )
     load(verb).configure(parser)
     return parser

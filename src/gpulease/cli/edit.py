@@ -29,8 +29,9 @@ NUMBERS = (
 TEXTS = (
     ("--mem", "SIZE", "share one GPU by memory, as 6G; `none` for whole GPUs"),
     ("--min-memory", "SIZE", "GPUs with at least so much memory; `none` for any"),
-    ("--name", "NAMES", "GPUs of these names, as A100,V100; `none` for any"),
+    ("--model", "MODELS", "GPUs of these models, as A100,V100; `none` for any"),
     ("--time-limit", "TIME", "kill it after so long, as 4h; `none` for never"),
+    ("--name", "NAME", "another name of the job"),
     ("--new-label", "LABEL", "another label"),
     ("--note", "TEXT", "another note"),
     ("--after", "IDS", "start after these are complete, as 3,4; `none` for none"),
@@ -38,7 +39,7 @@ TEXTS = (
     ("--at", "TIME", "not before: 22:30, 2026-12-24T22:30, or in 2h; `none` for at once"),
     ("--cwd", "PATH", "another folder to run in"),
 )
-CLEARED = ("mem", "min_memory", "name", "time_limit", "after", "after_any", "at")
+CLEARED = ("mem", "min_memory", "model", "time_limit", "after", "after_any", "at")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -50,7 +51,6 @@ def configure(parser: ArgumentParser) -> None:
         parser.add_argument(*options, type=int, metavar=value, help=text)
     for option, value, text in TEXTS:
         parser.add_argument(option, metavar=value, help=text)
-    parser.add_argument("--name-job", dest="job_name", metavar="NAME", help="another name of the job")
 
 
 def run(arguments: Namespace) -> int:

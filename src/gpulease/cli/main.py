@@ -28,7 +28,6 @@ VERBS = {
     "pause": ("acting.pause", "stop jobs for a while, or the queue"),
     "resume": ("acting.resume", "let paused or held jobs, or the queue, go on"),
     "move": ("move", "give a waiting job another place in the line"),
-    "mv": ("move", "the same as `move`"),
     "start": ("acting.start", "start waiting jobs now, past the policy; killed or failed ones again"),
     "retry": ("acting.retry", "queue ended jobs again"),
     "edit": ("edit", "change jobs that wait or are held"),
@@ -50,6 +49,8 @@ VERBS = {
     "shims": ("shims", "write drop-ins for older tools: their commands and packages"),
     "completion": ("completion", "print the script for shell completion"),
 }
+
+ALIASES = {"mv": "move", "submit": "add"}  # another name of a verb, which is in no list
 
 
 def main(words: list[str] | None = None) -> int:
@@ -76,9 +77,10 @@ def _dispatch(words: list[str]) -> int:
         return _help(words[1:])
     if not words or words[0].startswith("-"):
         words = ["status", *words]
-    if words[0] not in VERBS:
-        return _unknown(words[0])
-    return run_verb(words[0], words[1:])
+    verb = ALIASES.get(words[0], words[0])
+    if verb not in VERBS:
+        return _unknown(verb)
+    return run_verb(verb, words[1:])
 
 
 def run_verb(verb: str, words: list[str]) -> int:
@@ -97,8 +99,9 @@ def load(verb: str):  # type: ignore[no-untyped-def]  # a module, or a part of o
 
 
 def _help(words: list[str]) -> int:
-    if words and words[0] in VERBS:
-        return run_verb(words[0], ["--help"])
+    verb = ALIASES.get(words[0], words[0]) if words else ""
+    if verb in VERBS:
+        return run_verb(verb, ["--help"])
     print("gpulease shares GPUs: every use of a GPU is a lease.\n")
     print("Usage: gpulease [VERB] [options]\n")
     for verb, (_, summary) in VERBS.items():
@@ -115,7 +118,7 @@ def _help(words: list[str]) -> int:
 def _unknown(verb: str) -> int:
     from difflib import get_close_matches
 
-    near = get_close_matches(verb, VERBS, 1)
+    near = get_close_matches(verb, [*VERBS, *ALIASES], 1)
     hint = f"Did you mean `gpulease {near[0]}`?" if near else "See `gpulease --help` for what there is."
     print(f"gpulease: there is no verb {verb[:40]!r}. {hint}", file=sys.stderr)
     return 2

@@ -148,9 +148,9 @@ def _parsed(verb: str, words: list[str]) -> Namespace:
         namespace = type(sys.implementation)  # SimpleNamespace, of which `types` need not be loaded
         return namespace(**quick_parse(options, words))  # type: ignore[return-value]
     except Irregular:
-        from gpulease.cli.argument_parser import make_parser
+        from gpulease.cli.argument_parser import parse_words
 
-        return make_parser(verb).parse_args(words)
+        return parse_words(verb, words)
 
 
 def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:

@@ -69,7 +69,7 @@ def _configure_start(parser: ArgumentParser) -> None:
     )
     add("--max-items", type=int, metavar="N", help="replace a worker after N items, for memory that they leak")
     add("--mem", metavar="SIZE", help="a share of a GPU for each worker: only so much of its memory, as 6G")
-    add("--name-like", dest="device_name", metavar="NAMES", help="part of the GPU's name, as A100")
+    add("--model", metavar="MODELS", help="GPUs of this model; several in order of preference: A100,V100")
     add("--devices", "-d", metavar="IDS", help="only these GPUs: indices or UUIDs, as 0,2")
     add("--exclude", metavar="IDS", help="not these GPUs")
     add("--min-memory", metavar="SIZE", help="GPUs with at least so much memory in all, as 40G")
@@ -117,7 +117,7 @@ def _start(arguments: Namespace) -> int:
         shared=tuple(arguments.shared),
         max_items=arguments.max_items,
         mem=arguments.mem,
-        name=arguments.device_name,
+        model=arguments.model,
         devices=arguments.devices,
         exclude=arguments.exclude,
         min_memory=arguments.min_memory,

@@ -14,7 +14,9 @@ def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> No
     group = parser.add_argument_group("request")
     group.add_argument("-n", "--gpus", type=int, default=1, metavar="N", help="how many GPUs (default 1)")
     group.add_argument("--mem", metavar="SIZE", help="share one GPU: only so much of its memory, as 6G")
-    group.add_argument("--name", metavar="NAMES", help="part of the name; several in order of preference: A100,V100")
+    group.add_argument(
+        "--model", metavar="MODELS", help="GPUs of this model; several in order of preference: A100,V100"
+    )
     group.add_argument(
         "--devices", "-d", metavar="IDS", help="only these, in order of preference: indices or UUIDs, as 2,0"
     )

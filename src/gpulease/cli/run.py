@@ -13,7 +13,7 @@ however it ends, the GPUs are given back.
 
 examples:
   gpulease run -- python train.py
-  gpulease run -n 2 --name A100 -- torchrun --nproc-per-node 2 train.py
+  gpulease run -n 2 --model A100 -- torchrun --nproc-per-node 2 train.py
   gpulease run --mem 6G -- python small.py     share a GPU by memory
   gpulease run --wait 30m -- ./job.sh          give up after half an hour (75)
 """

@@ -17,7 +17,7 @@ with --util, --mem-util and --processes, or leave a rule out with `any`.
 
 examples:
   gpulease select                              print the index of an idle GPU
-  gpulease select -n 2 --name 3090             two idle 3090s
+  gpulease select -n 2 --model 3090            two idle 3090s
   gpulease select -d 0,1                       both, if they are idle
   gpulease select -- python train.py           run on an idle GPU
   gpulease select --util 5 --mem-util 10 -- python train.py
@@ -34,7 +34,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--gpus", "--count", type=int, metavar="N", help="how many (default: all of --devices, else 1)"
     )
-    parser.add_argument("--name", help="part of the device's name, in any case")
+    parser.add_argument(
+        "--model", "--name", metavar="MODELS", help="GPUs of this model, or of one of several, as A100,V100"
+    )
     parser.add_argument("--devices", "-d", metavar="IDS", help="only among these: indices or UUIDs, as 0,2")
     parser.add_argument("--min-memory", metavar="SIZE", help="at least so much memory in all, as 40G")
     parser.add_argument("--util", type=threshold, default=0, metavar="PERCENT", help="load up to PERCENT (default 0)")

@@ -85,8 +85,8 @@ def _wants(request: dict[str, Any]) -> str:
     from gpulease.quantities import format_bytes
 
     what = f"{format_bytes(request['memory'])} of a GPU" if request["memory"] else _gpus(request["gpus"])
-    names = f", {','.join(request['names'])}" if request["names"] else ""
-    return f"{what}{names}, priority {request['priority']}"
+    models = f", {','.join(request['models'])}" if request["models"] else ""
+    return f"{what}{models}, priority {request['priority']}"
 
 
 def _gpus(number: int) -> str:

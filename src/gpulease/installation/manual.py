@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Iterator
 
 from gpulease import __version__
-from gpulease.cli.argument_parser import make_parser
+from gpulease.cli.argument_parser import make_parser, parsers_below
 from gpulease.cli.main import VERBS
 
 EXIT_CODES = {
@@ -49,12 +48,7 @@ def helps() -> Iterator[tuple[str, list[str]]]:
     """Each verb with its help, and that of the verbs below it."""
     for verb in VERBS:
         parser = make_parser(verb)
-        yield verb, [one.format_help().rstrip() for one in (parser, *_parsers_below(parser))]
-
-
-def _parsers_below(parser: ArgumentParser) -> list[ArgumentParser]:
-    groups = [action.choices for action in parser._actions if isinstance(action, _SubParsersAction)]
-    return [inner for group in groups for inner in group.values()]
+        yield verb, [one.format_help().rstrip() for one in (parser, *parsers_below(parser).values())]
 
 
 def man_page() -> str:

@@ -219,8 +219,8 @@ def refusal(family: Family | Request, device: Device) -> str | None:
         return "excluded-by-request"
     if family.devices and device.uuid not in family.devices:
         return "not-named"
-    if family.names and not any(matches(name, device) for name in family.names):
-        return "name"
+    if family.models and not any(matches(model, device) for model in family.models):
+        return "model"
     if family.min_memory is not None and (device.memory_total or 0) < family.min_memory:
         return "too-small"
     return None

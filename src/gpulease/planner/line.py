@@ -32,7 +32,7 @@ class Family(NamedTuple):
 
     kind: str
     share: bool
-    names: tuple[str, ...]
+    models: tuple[str, ...]
     devices: tuple[str, ...]
     exclude: tuple[str, ...]
     min_memory: int | None
@@ -88,7 +88,7 @@ def family_of(kind: str, request: Request) -> Family:
     return Family(
         kind,
         request.memory is not None,
-        request.names,
+        request.models,
         tuple(sorted(request.devices)),  # their order matters to which of them is taken, not to who may have one
         request.exclude,
         request.min_memory,

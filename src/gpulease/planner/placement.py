@@ -28,9 +28,9 @@ def place(board: Board, kind: str, request: Request, forced: bool = False) -> li
 
 def _by_preference(request: Request, hosts: list[list[Slot]]) -> list[list[list[Slot]]]:
     """The candidates under the first name, the second, and so on; at last under any of them."""
-    if len(request.names) < 2:
+    if len(request.models) < 2:
         return [hosts]
-    picks = [[[s for s in slots if matches(name, s.device)] for slots in hosts] for name in request.names]
+    picks = [[[s for s in slots if matches(model, s.device)] for slots in hosts] for model in request.models]
     return [*picks, hosts]
 
 

@@ -16,7 +16,7 @@ from gpulease.planner.reasons import Value, size_text
 from gpulease.quantities import span_text
 
 FILTERS = {
-    "name": "Its name does not match.",
+    "model": "Its model does not match.",
     "not-named": "It is not among the devices that were named.",
     "excluded-by-request": "The request excludes it.",
     "too-small": "It has less memory than the minimum asked for.",

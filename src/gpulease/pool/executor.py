@@ -17,6 +17,7 @@ from gpulease.pool.items import Function, Item, PoolFuture
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import mark_of, name_of, pack_call, pack_whole
 from gpulease.pool.record import Record, make_folder
+from gpulease.request_fields import refuse_name
 
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine, OnStart
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 Names = int | str | Iterable[int | str]
 Folder = str | os.PathLike[str]
-OF_THE_LEASE = ("mem", "name", "devices", "exclude", "min_memory", "priority", "note", "visible_by")  # of each worker
+OF_THE_LEASE = ("mem", "model", "devices", "exclude", "min_memory", "priority", "note", "visible_by")  # of each worker
 
 
 class Pool(Executor):
@@ -44,7 +45,7 @@ class Pool(Executor):
         on_start: OnStart | None = None,
         results: Folder | None = None,
         log: Folder | None = None,
-        name: str | Iterable[str] | None = None,
+        model: str | Iterable[str] | None = None,
         devices: Names | None = None,
         exclude: Names | None = None,
         min_memory: int | str | None = None,
@@ -54,10 +55,12 @@ class Pool(Executor):
         engine: str = "local",
         address: str | None = None,
         max_workers: None = None,
+        name: None = None,
     ) -> None:
         given = dict(locals())  # the arguments, by their names
         from gpulease.pool.plan import check_engine, check_hook, make_plan
 
+        refuse_name(name)
         if max_workers is not None:  # the standard library's word
             raise UsageError("A pool has as many workers as GPUs.", "Say gpus= instead of max_workers=.")
         check_engine(engine, address)

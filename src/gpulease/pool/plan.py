@@ -174,7 +174,7 @@ def _check_fits(workers: int, request: Request, devices: Sequence[Device]) -> No
         there = f"of the {len(devices)} here {len(fitting)} fit what it says of them"
     raise NotEnoughDevices(
         f"The pool asks for {asked}, and {there}.",
-        "Ask for fewer or for less, or check name=, devices=, exclude= and min_memory=; mem= shares a GPU.",
+        "Ask for fewer or for less, or check model=, devices=, exclude= and min_memory=; mem= shares a GPU.",
     )
 
 
