@@ -217,7 +217,7 @@ ShortLease = TypedDict("ShortLease", {"id": str, "devices": list[str], "user": s
 DeviceVerdict = TypedDict("DeviceVerdict", {"label": str, "uuid": str, "code": str, "why": str})
 Explained = TypedDict("Explained", {
     "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
-    "place": NotRequired[int], "code": NotRequired[str],  # of what waits
+    "place": NotRequired[int], "code": NotRequired[str], "why_short": NotRequired[str],  # of what waits
 })
 EventRow = TypedDict("EventRow", {
     "time": float, "what": str, "user": str,  # the others depend on `what`
@@ -243,6 +243,7 @@ JobRow = TypedDict("JobRow", {
     "started": float | None,
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "pid": int | None, "why_waiting": str | None,
+    "why_short": str | None,
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,

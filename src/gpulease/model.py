@@ -97,6 +97,13 @@ class Request(NamedTuple):
     duration: float | None = None  # seconds, as declared; None when nobody said
 
 
+class Cause(NamedTuple):
+    """Why something may not start whatever is free: one sentence, and a few words for a table."""
+
+    sentence: str
+    short: str  # of at most 24 characters; a longer one is cut
+
+
 class Waiting(NamedTuple):
     """A request in the line: who asks, since when, and in which place."""
 
@@ -108,7 +115,7 @@ class Waiting(NamedTuple):
     groups: tuple[str, ...] = ()
     kind: str = "run"  # what the lease will be: run, get, job, pool, reservation
     place: float | None = None  # the order of arrival when it is not `since`, after a `move`
-    blocked: str | None = None  # why it may not be granted yet, whatever is free; one sentence
+    blocked: Cause | None = None  # why it may not be granted yet, whatever is free
     forced: bool = False  # start now, past the policy's thresholds, never past a lease
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from gpulease.model import Device, Lease, Owner, Process, Request, Waiting
+from gpulease.model import Cause, Device, Lease, Owner, Process, Request, Waiting
 from gpulease.planner import DeviceView, Hold, Limit, Line, Plan, Policy, device_state, lease_of, plan
 
 G = 1 << 30
@@ -117,9 +117,9 @@ class Machine(RuleBasedStateMachine):
     def ask_by_name(self, number: int, user: str, blocked: bool) -> None:
         uuid = self._uuid(number)
         request = Request(devices=(uuid,)) if number % 2 else Request(exclude=(uuid,))
-        self._put(request, user, "It waits for request 0." if blocked else None)
+        self._put(request, user, Cause("It waits for request 0.", "after 0") if blocked else None)
 
-    def _put(self, request: Request, user: str, blocked: str | None = None) -> None:
+    def _put(self, request: Request, user: str, blocked: Cause | None = None) -> None:
         self.next_id += 1
         entry = Waiting(f"r{self.next_id:06}", request, user, 1, self.now, GROUPS[user], blocked=blocked)
         self.line.add(entry)

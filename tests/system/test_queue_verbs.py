@@ -56,7 +56,9 @@ def test_ls_has_running_then_the_line_with_reasons_then_the_ended(queue: QueueSi
     assert "SIMULATED" in table
     assert "[exit code 2]" in table
     assert max(map(len, queue.run("ls", COLUMNS="80").stdout.splitlines())) <= 80
-    assert queue.job(late)["why_waiting"] in queue.run("ls").stdout  # in a pipe nothing is cut
+    long = queue.submit("echo", "x" * 300)
+    assert f"[{queue.job(late)['why_short']}] echo {'x' * 300}\n" in queue.run("ls").stdout  # in a pipe nothing is cut
+    queue.run("rm", str(long))
     assert [job["id"] for job in queue.json("ls", "--state", "failed")["jobs"]] == [ended]
     explained = queue.run("explain", str(late))
     assert explained.returncode == 0

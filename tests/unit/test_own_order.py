@@ -11,11 +11,12 @@ from gpulease.broker import events as happened
 from gpulease.broker.own_order import AGAIN, INTERVAL
 from gpulease.broker.settings import parse
 from gpulease.errors import UsageError
-from gpulease.model import Device, Lease, Owner, Request, Waiting
+from gpulease.model import Cause, Device, Lease, Owner, Request, Waiting
 from gpulease.planner import Limit, Line, Policy, plan
 from gpulease.planner.ranking import MOST, entries, ranked, wrong_with
 
 NOW = 1_000_000.0
+PAUSED = Cause("The queue is paused.", "queue paused")
 DAY = 86400.0
 
 
@@ -65,7 +66,7 @@ def test_limits_times_and_closed_kinds_count_as_ever() -> None:
     policy = Policy(limits=(Limit("user", "ada", gpus=1),))
     line = line_of(asks("a"), asks("b"), asks("late", user="bob", not_before=NOW + 60), asks("c", user="bob"))
     assert granted(line, ("late", "b", "a", "c"), 3, policy) == ["b", "c"]
-    assert granted(line, ("b", "a", "c"), 3, policy, closed={"run": "the queue is paused"}) == []
+    assert granted(line, ("b", "a", "c"), 3, policy, closed={"run": PAUSED}) == []
 
 
 def test_a_leased_machine_grants_nothing_whatever_the_order() -> None:
@@ -88,11 +89,11 @@ def test_who_left_or_was_changed_since_is_passed_over() -> None:
 
 def test_the_question_is_bounded_and_leaves_out_who_has_no_place() -> None:
     many = [asks(f"{at:05}", waited=5000 - at) for at in range(MOST + 10)]
-    line = line_of(*many, asks("forced")._replace(forced=True), asks("blocked")._replace(blocked="not yet"))
+    line = line_of(*many, asks("forced")._replace(forced=True), asks("blocked")._replace(blocked=PAUSED))
     rows = entries(line, {"ada": 7.5}, NOW)
     assert [row.id for row in rows] == [one.id for one in many[:MOST]]
     assert (rows[0].waited, rows[0].used, rows[0].gpus, rows[0].user) == (5000, 7.5, 1, "ada")
-    small = entries(line_of(asks("a"), asks("b")._replace(blocked="not yet")), {}, NOW)
+    small = entries(line_of(asks("a"), asks("b")._replace(blocked=PAUSED)), {}, NOW)
     assert [row.id for row in small] == ["a"]
 
 

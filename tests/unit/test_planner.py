@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.model import Device, Lease, Owner, Process, Request, Waiting
+from gpulease.model import Cause, Device, Lease, Owner, Process, Request, Waiting
 from gpulease.planner import DeviceView, Limit, Line, Plan, Policy, Spent, charged, device_state, limits_of, plan
 from gpulease.planner.policy import MOST_SHARES, UNLIMITED
 
@@ -36,7 +36,7 @@ def decide(
     now: float = NOW,
     views: dict[str, DeviceView] | None = None,
     usage: dict[str, Spent] | None = None,
-    closed: dict[str, str] | None = None,
+    closed: dict[str, Cause] | None = None,
 ) -> Plan:
     line = Line(policy)
     for entry in entries:
@@ -323,19 +323,29 @@ def test_a_forced_request_passes_thresholds_but_never_a_lease() -> None:
 
 def test_reasons_of_those_who_cannot_start() -> None:
     entries = [
-        waiting("blocked")._replace(blocked="It waits for job 7."),
+        waiting("blocked")._replace(blocked=Cause("It waits for job 7.", "after 7")),
         waiting("later", Request(not_before=NOW + 7200)),
         waiting("wide", Request(9)),
         waiting("big", Request(memory=60 * G)),
         waiting("closed")._replace(kind="job"),
     ]
-    done = decide(devices(2), entries, (lease("l", "0"),), closed={"job": "The queue is paused."})
+    done = decide(
+        devices(2), entries, (lease("l", "0"),), closed={"job": Cause("The queue is paused.", "queue paused")}
+    )
     assert not done.grants
     assert done.reason("blocked").sentence == "It waits for job 7."
     assert done.reason("later").sentence == "It asked to start later, in 2 h."
-    assert done.reason("wide").sentence.endswith("no host has more than 2 that match.")
+    assert done.reason("wide").sentence.endswith("wants 9 devices, and this machine has 2 that match.")
     assert done.reason("big").code == "impossible"
     assert done.reason("closed").sentence == "The queue is paused."
+    shorts = {entry.id: done.reason(entry.id).short for entry in entries}
+    assert shorts == {
+        "blocked": "after 7",
+        "later": "asked for in 2 h",
+        "wide": "needs 9, has 2",
+        "big": "needs 60G, has 38G",
+        "closed": "queue paused",
+    }
     assert done.next_wakeup == NOW + 7200
 
 

@@ -7,9 +7,11 @@ import tracemalloc
 
 import pytest
 
-from gpulease.model import Request, Waiting
+from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import Line, Policy
 from gpulease.planner.queue import Entry, Queue
+
+BLOCKED = Cause("It comes after job 1.", "after 1")
 
 
 def test_a_queue_finds_what_a_plain_search_finds() -> None:
@@ -53,7 +55,7 @@ def test_places_are_those_of_a_plain_list() -> None:
     chance = random.Random(5)
     line, plain = Line(), []
     for at in range(600):
-        forced, blocked = at % 50 == 0, "It comes after job 1." if at % 7 == 0 else None
+        forced, blocked = at % 50 == 0, BLOCKED if at % 7 == 0 else None
         request = Request(priority=chance.randrange(3), gpus=1 + at % 2)
         place = None if at % 5 else chance.random() * 600
         one = Waiting(
@@ -75,7 +77,7 @@ def test_a_line_that_everybody_left_keeps_nothing() -> None:
     line = Line()
     for at in range(300):
         line.add(Waiting(str(at), Request(1 + at % 3, priority=at % 5), f"u{at % 7}", 1, float(at)))
-    line.replace(line["7"]._replace(blocked="It waits."))
+    line.replace(line["7"]._replace(blocked=BLOCKED))
     line.replace(line["8"]._replace(forced=True))
     for at in range(300):
         line.remove(str(at))
@@ -111,7 +113,7 @@ def test_a_line_that_is_filled_at_once_is_the_same_as_one_that_was_added_to() ->
     many = [
         Waiting(
             f"J{at}", chance.choice(requests), f"user{at % 3}", at % 3, chance.random() * 900, kind="job",
-            place=chance.choice((None, None, 5.5)), forced=at % 40 == 0, blocked=None if at % 9 else "It waits.",
+            place=chance.choice((None, None, 5.5)), forced=at % 40 == 0, blocked=None if at % 9 else BLOCKED,
         )
         for at in range(1500)
     ]  # fmt: skip

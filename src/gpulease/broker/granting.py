@@ -16,12 +16,14 @@ from gpulease.broker.instructions import Unlock
 from gpulease.broker.passing_by import blocked, let_go
 from gpulease.broker.state_values import Checking, Idle, Refused
 from gpulease.broker.turn import FRESH, Turn
+from gpulease.model import Cause
 from gpulease.planner import Grant, Plan, lease_of, of_user, plan
 
 RETRY = 0.05  # seconds between checks, while a user of a neighbour chooses
 GRACE = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
 SOON = 0.005  # seconds between looks during these
 LOOK_AT_MEMORY = 5.0  # seconds between looks at the host's memory while it is low
+PAUSED = Cause("The queue is paused; `gpulease resume --queue` goes on.", "queue paused")
 OLD = 1.0  # seconds after which a reason that speaks of time is worked out anew
 
 # -------------------------------------------------------------------- the plan
@@ -49,7 +51,7 @@ def wanted(turn: Turn) -> frozenset[str]:
     return frozenset(uuid for grant in without.grants for uuid in grant.devices)
 
 
-def _plan(turn: Turn, closed: Mapping[str, str], holds: Mapping[str, str]) -> Plan:
+def _plan(turn: Turn, closed: Mapping[str, Cause], holds: Mapping[str, str]) -> Plan:
     state = turn.state
     return plan(
         state.devices.values(),
@@ -73,21 +75,22 @@ def _wake(turn: Turn, time: float) -> None:
             turn.alarm(time - turn.now, "plan")
 
 
-def _closed(turn: Turn) -> tuple[dict[str, str], float]:
+def _closed(turn: Turn) -> tuple[dict[str, Cause], float]:
     """Why no job starts at all, if so; and when to judge that again."""
     if not turn.state.counts.get("waiting"):
         return {}, inf
     if turn.state.settings.paused:
-        return {"job": "The queue is paused; `gpulease resume --queue` goes on."}, inf
+        return {"job": PAUSED}, inf
     delays = {user: one for user, one in turn.state.delays.items() if one.until > turn.now}
     delayed = {
-        of_user("job", user): f"It could not be started: {one.why}. It is tried again." for user, one in delays.items()
+        of_user("job", user): Cause(f"It could not be started: {one.why}. It is tried again.", "start is tried again")
+        for user, one in delays.items()
     }
     again = min((one.until for one in delays.values()), default=inf)
     keep, free = turn.state.settings.keep_memory, turn.world.host_memory().free_part
     if free is not None and free < keep:
         low = f"Host memory is low: {free:.0%} is free, and {keep:.0%} is kept."
-        return {"job": low, **delayed}, min(again, turn.now + LOOK_AT_MEMORY)
+        return {"job": Cause(low, f"host memory low ({free:.0%})"), **delayed}, min(again, turn.now + LOOK_AT_MEMORY)
     return delayed, again
 
 

@@ -23,10 +23,11 @@ from gpulease.broker.runs import Root
 from gpulease.broker.state_values import Dying
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
-from gpulease.model import Lease, Owner, Waiting
+from gpulease.model import Cause, Lease, Owner, Waiting
 from gpulease.planner import Grant
 
 HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "met")
+FAILED_BEFORE = Cause("It comes after a job that failed.", "after a failed job")
 FREED = 100  # jobs that are let go, or killed, in one turn because of others
 
 # -------------------------------------------------------------------- steps
@@ -73,21 +74,24 @@ def join(turn: Turn, job: Job) -> None:
             open_ones.append(id)
             state.add_dependent(id, job.id)
         elif other is not None and other.state != "complete" and not job.after_any:
-            state.enter_line(_waiting(turn, job, "It comes after a job that failed."))
+            state.enter_line(_waiting(turn, job, FAILED_BEFORE))
             return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(other.id, other.state)))
     state.enter_line(_waiting(turn, job, _comes_after(open_ones)))
     return lease_life.look_again(turn)
 
 
-def _waiting(turn: Turn, job: Job, blocked: str | None = None) -> Waiting:
+def _waiting(turn: Turn, job: Job, blocked: Cause | None = None) -> Waiting:
     groups = turn.world.groups_of(job.uid)
     return Waiting(
         job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced
     )
 
 
-def _comes_after(ids: list[int]) -> str | None:
-    return f"It comes after job {', '.join(map(str, ids))}." if ids else None
+def _comes_after(ids: list[int]) -> Cause | None:
+    if not ids:
+        return None
+    more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+    return Cause(f"It comes after job {', '.join(map(str, ids))}.", f"after {ids[0]}{more}")
 
 
 def because(id: int, ended: str) -> str:

@@ -73,7 +73,9 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
         fields.pop(name)
     fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
     waits = job.state == "waiting" and job.planner_id in turn.state.line
-    fields["why_waiting"] = requesting.why(turn, job.planner_id) if waits else None
+    reason = requesting.reason(turn, job.planner_id) if waits else None
+    fields["why_waiting"] = None if reason is None else reason.sentence
+    fields["why_short"] = None if reason is None else reason.short
     return of_job(fields, viewer(turn.state.settings, peer))
 
 

@@ -120,7 +120,7 @@ def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
 
 
 def _line_row(turn: Turn, entry: Waiting) -> Document:
-    pending = turn.state.pending.get(entry.id)
+    pending, reason = turn.state.pending.get(entry.id), requesting.reason(turn, entry.id)
     return {
         "id": entry.id,
         "kind": entry.kind,
@@ -130,7 +130,8 @@ def _line_row(turn: Turn, entry: Waiting) -> Document:
         "memory": entry.request.memory,
         "priority": entry.request.priority,
         "since": entry.since,
-        "why": requesting.why(turn, entry.id),
+        "why": reason.sentence,
+        "why_short": reason.short,
         "note": None if pending is None else pending.note,
     }
 
@@ -143,10 +144,11 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
         id = f"J{id}"
     if id not in state.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
-    code, sentence = requesting.reason(turn, id)
+    code, sentence, short = requesting.reason(turn, id)
     decided = current_plan(turn)
     fits = any(grant.id == id for grant in decided.grants)  # and is being checked, or the driver does not answer
     verdicts = () if fits else decided.explain(id)
     rows = [{"label": v.label, "uuid": v.device, "code": v.code, "why": v.sentence} for v in verdicts]
     place = requesting.place(turn, id)
-    return {"id": id, "lease": None, "place": place, "code": code, "why": sentence, "devices": rows}
+    why = {"code": code, "why": sentence, "why_short": short}
+    return {"id": id, "lease": None, "place": place, **why, "devices": rows}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gpulease.broker import lease_life
 from gpulease.broker.allowances import allowance, check_request, check_reservation, refused
 from gpulease.broker.events import ProcessEnded, Received
@@ -23,7 +25,7 @@ from gpulease.errors import (
 from gpulease.messages import KINDS, Message, read_request
 from gpulease.model import Owner, Waiting
 from gpulease.planner.device_states import DRAINING, LOST, OUTSIDE
-from gpulease.planner.reasons import NEVER, UNAVAILABLE
+from gpulease.planner.reasons import NEVER, UNAVAILABLE, fitted
 from gpulease.selection import resolve
 
 PASSING = (OUTSIDE, DRAINING, LOST, "memory")  # what may have ended since the devices were seen
@@ -207,7 +209,7 @@ def _is_refused(turn: Turn) -> bool:
 
 def _answer(turn: Turn, id: str) -> None:
     deadline = turn.state.pending[id].deadline
-    code, sentence = reason(turn, id)
+    code, sentence, _ = reason(turn, id)
     if code in NEVER:
         step = "Ask for less; `gpulease status` shows what is here."
         lease_life.refuse(turn, id, refused(current_plan(turn).reason(id), step))
@@ -222,23 +224,31 @@ def refuse_unwritten(turn: Turn, trouble: GpuleaseError) -> None:
         lease_life.refuse(turn, id, trouble)
 
 
-def reason(turn: Turn, id: str) -> tuple[str, str]:
-    """A code and the sentence why `id` waits: the planner's own, or what keeps the planner from being heard."""
+class Why(NamedTuple):
+    """Why a request waits, as people are told it."""
+
+    code: str
+    sentence: str
+    short: str
+
+
+def reason(turn: Turn, id: str) -> Why:
+    """The planner's own reason, or what keeps the planner from being heard."""
     state = turn.state
     if state.trouble is not None:
-        return state.trouble.code, state.trouble.what
+        return Why(state.trouble.code, state.trouble.what, fitted(state.trouble.code.replace("-", " ")))
     if state.sample is None:
-        return "checking", "The devices have not been looked at yet."
+        return Why("checking", "The devices have not been looked at yet.", "GPUs not seen yet")
     try:
         found = current_plan(turn).reason(id)
     except KeyError:
         told = state.check.why if isinstance(state.check, Refused) else None
-        return "checking", told or "It fits, and a last look at its devices is being taken."
-    return found.code, found.sentence
+        return Why("checking", told or "It fits, and a last look at its devices is being taken.", "GPUs being checked")
+    return Why(found.code, found.sentence, found.short)
 
 
 def why(turn: Turn, id: str) -> str:
-    return reason(turn, id)[1]
+    return reason(turn, id).sentence
 
 
 def place(turn: Turn, id: str) -> int:
@@ -262,7 +272,7 @@ def _lower(sentence: str) -> str:
 def deadline(turn: Turn, id: str) -> None:
     pending = turn.state.pending.get(id)
     if pending is not None and pending.deadline is not None and pending.deadline <= turn.now:
-        code, sentence = reason(turn, id)
+        code, sentence, _ = reason(turn, id)
         lease_life.refuse(turn, id, NotGranted(f"Not granted in time: {_lower(sentence)}", _next_step(turn, code)))
 
 

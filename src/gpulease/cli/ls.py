@@ -23,6 +23,7 @@ examples:
 """
 # Letters that need no quoting in a shell.
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+REASON = 26  # columns: the longest short form of a reason, in brackets
 COLOURS = {
     "running": "green",
     "paused": "yellow",
@@ -83,7 +84,7 @@ def _lines(told: Listing, terminal: Terminal) -> list[str]:
     if not told["jobs"]:
         return heads
     rows = [("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND"), *(_row(job) for job in told["jobs"])]
-    lines = plain_table(rows, terminal)
+    lines = plain_table(rows, terminal, least=REASON)
     shown = [lines[0]]
     for job, line in zip(told["jobs"], lines[1:], strict=True):
         shown.append(line.replace(job["state"], terminal.paint(job["state"], COLOURS[job["state"]]), 1))
@@ -144,8 +145,12 @@ def command_text(words: list[str]) -> str:
 
 
 def _text(job: JobRow) -> str:
+    """The reason of what waits stands first: on a terminal the end is cut."""
     text = job["name"] or command_text(job["command"])
-    why = job["why_waiting"] or job["why"]
+    waits = job.get("why_short") or job["why_waiting"]
+    if waits:
+        return f"[{waits}] {text}"
+    why = job["why"]
     code = job["exit_code"]
     end = f" [exit code {code}]" if job["state"] == "failed" and not why else ""
     return text + (f" [{why}]" if why else end)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+NARROWEST = 8  # columns to which one is cut so that the last has its least
 
 
 class Terminal:
@@ -73,12 +74,17 @@ def fit(text: str, width: int, terminal: Terminal, right: bool = False) -> str:
     return padding + text if right else text + padding
 
 
-def plain_table(rows: Sequence[Sequence[str]], terminal: Terminal, gap: int = 2) -> list[str]:
-    """Columns as wide as their content; on a terminal the last one takes, and is cut to, what is left."""
+def plain_table(rows: Sequence[Sequence[str]], terminal: Terminal, gap: int = 2, least: int = 8) -> list[str]:
+    """Columns as wide as their content; on a terminal the last one takes, and is cut to, what is left.
+
+    It has at least `least` columns, as far as the widest of the others can do with less.
+    """
     widths = [max(width_of(clean(row[column])) for row in rows) for column in range(len(rows[0]))]
     if terminal.cuts:
-        last = max(8, terminal.width - sum(widths[:-1]) - gap * (len(widths) - 1))
-        widths[-1] = min(widths[-1], last)
+        room = terminal.width - gap * (len(widths) - 1)
+        while room - sum(widths[:-1]) < min(least, widths[-1]) and max(widths[:-1]) > NARROWEST:
+            widths[widths.index(max(widths[:-1]))] -= 1
+        widths[-1] = min(widths[-1], max(8, room - sum(widths[:-1])))
     joined = (" " * gap).join
     return [
         joined(fit(cell, width, terminal) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

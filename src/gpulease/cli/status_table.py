@@ -17,6 +17,7 @@ STATE_COLOURS = {
 }
 MOST_PROCESSES = 6
 MOST_WAITING = 20
+WHY = 24  # columns: the longest short form of a reason
 NARROWEST_NAME = 10
 # heading, width, whether it stands to the right
 COLUMNS = {
@@ -74,10 +75,11 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
     rows = [("LINE", "USER", "WANTS", "PRIO", "SINCE", "WHY")]
     for entry in document["line"][:MOST_WAITING]:
         wants = format_bytes(entry["memory"]) if entry["memory"] else f"{entry['gpus']} GPU"
-        why = f"{entry['why']} ({entry['note']})" if entry["note"] else entry["why"]
+        short = entry.get("why_short") or entry["why"]
+        why = f"{short} ({entry['note']})" if entry["note"] else short
         rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), why))
     more = document["line_length"] - MOST_WAITING
-    return ["", *plain_table(rows, terminal), *([f"and {more} more"] if more > 0 else [])]
+    return ["", *plain_table(rows, terminal, least=WHY), *([f"and {more} more"] if more > 0 else [])]
 
 
 def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:

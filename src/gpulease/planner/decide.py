@@ -15,7 +15,7 @@ from itertools import groupby, islice
 from math import inf
 from operator import itemgetter
 
-from gpulease.model import Device, Lease, Waiting
+from gpulease.model import Cause, Device, Lease, Waiting
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.declarations import Records, doubted
 from gpulease.planner.device_states import DeviceView
@@ -31,7 +31,7 @@ from gpulease.planner.reasons import of_user
 from gpulease.planner.result import Grant, Plan
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
-NOTHING: Mapping[str, str] = {}
+NOTHING: Mapping[str, Cause] = {}
 
 Pick = Callable[[Queues], Queue]
 Room = dict[int, Sequence[tuple[float, int]]]  # by the identity of a family
@@ -47,7 +47,7 @@ def plan(
     views: Mapping[str, DeviceView] | None = None,
     usage: Usage | None = None,
     records: Records | None = None,
-    closed: Mapping[str, str] = NOTHING,
+    closed: Mapping[str, Cause] = NOTHING,
     order: Ranking | None = None,
 ) -> Plan:
     """Decide. `views` by UUID; `closed` by kind of request (or `of_user`), each with the reason why none starts."""
@@ -75,7 +75,7 @@ class _Decision:
         views: Mapping[str, DeviceView] | None,
         usage: Usage | None,
         unbelieved: frozenset[str],
-        closed: Mapping[str, str],
+        closed: Mapping[str, Cause],
     ) -> None:
         self.line = line
         self.policy = policy

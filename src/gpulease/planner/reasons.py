@@ -1,4 +1,4 @@
-"""Why somebody waits: a code with its fields, and the sentence made from them.
+"""Why somebody waits: a code with its fields, the sentence made from them, and a few words for a table.
 
 Not here: deciding. A reason is worked out from the board as the plan left it, so it is true of that plan.
 """
@@ -23,6 +23,7 @@ HELD = "held"
 UNAVAILABLE = "unavailable"
 BUSY = "busy"
 
+LONGEST = 24  # characters of a short form
 NEVER = (IMPOSSIBLE, OVER_LIMIT)  # waiting does not help
 
 
@@ -38,6 +39,10 @@ class Reason(NamedTuple):
     @property
     def sentence(self) -> str:
         return SENTENCES[self.code](self.fields)
+
+    @property
+    def short(self) -> str:
+        return fitted(SHORT_FORMS[self.code](self.fields))
 
     def __str__(self) -> str:
         return self.sentence
@@ -77,6 +82,8 @@ def _impossible(fields: Mapping[str, Value]) -> str:
     if fields.get("memory") is not None:
         most = size_text(fields["most"])
         return f"It wants {wanted_text(fields)}, and the most that a matching device can share is {most}."
+    if fields["hosts"] == 1:
+        return f"It wants {fields['gpus']} devices, and this machine has {fields['most']} that match."
     return f"It wants {wanted_text(fields)}, and no host has more than {fields['most']} that match."
 
 
@@ -134,4 +141,75 @@ SENTENCES: dict[str, Callable[[Mapping[str, Value]], str]] = {
     HELD: _held,
     UNAVAILABLE: _unavailable,
     BUSY: _busy,
+}
+
+# -------------------------------------------------------------------- the short forms
+
+
+def fitted(text: str) -> str:
+    """At most as long as a short form may be; of what is longer the beginning."""
+    text = " ".join(text.split()) or "waits"
+    return text if len(text) <= LONGEST else text[: LONGEST - 3].rstrip(" ,;:") + "..."
+
+
+def _count(number: Value) -> str:
+    """A number in at most six characters, or nearly."""
+    value = float(str(number))
+    return f"{value:g}" if abs(value) < 1e6 else f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+
+
+def _bytes(amount: Value) -> str:
+    number = float(str(amount))
+    for unit in "BKMGTP":
+        if abs(number) < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1024
+    return f"{number:.1g}E"
+
+
+def _size(fields: Mapping[str, Value], of: str) -> str:
+    return _count(fields[of]) if fields.get("memory") is None else _bytes(fields[of])
+
+
+def _wanted(fields: Mapping[str, Value]) -> str:
+    return f"needs {_size(fields, 'gpus' if fields.get('memory') is None else 'memory')}"
+
+
+def _short_impossible(fields: Mapping[str, Value]) -> str:
+    return f"{_wanted(fields)}, has {_size(fields, 'most')}" if fields["most"] else "no such GPU"
+
+
+def _short_quota(fields: Mapping[str, Value]) -> str:
+    return f"quota {fields['what']}={_count(fields['most'])}"
+
+
+def _first_of(values: Value) -> str:
+    several = values if isinstance(values, tuple) else (values,)
+    return f"{several[0] if several else 'others'}" + (f" +{len(several) - 1}" if len(several) > 1 else "")
+
+
+def _short_unavailable(fields: Mapping[str, Value]) -> str:
+    out = fields["out_of_reach"]
+    if isinstance(out, tuple) and len(out) == 1:
+        return "GPU " + str(out[0]).replace(" (", " ").rstrip(")")
+    return f"{_count(len(out)) if isinstance(out, tuple) else 'all'} GPUs out of reach"
+
+
+def _short_busy(fields: Mapping[str, Value]) -> str:
+    if fields["crowded"]:
+        return f"GPU {_first_of(fields['crowded'])} has its leases"
+    return f"{_wanted(fields)}, {_size(fields, 'free')} free"
+
+
+SHORT_FORMS: dict[str, Callable[[Mapping[str, Value]], str]] = {
+    BLOCKED: lambda fields: str(fields["short"]),
+    CLOSED: lambda fields: str(fields["short"]),
+    NOT_YET: lambda fields: f"asked for in {span_text(float(str(fields['seconds'])))}",
+    IMPOSSIBLE: _short_impossible,
+    OVER_LIMIT: lambda fields: f"over {_short_quota(fields)}",
+    QUOTA: _short_quota,
+    HOLDING: lambda fields: f"next, GPU {_first_of(fields['devices'])} kept",
+    HELD: lambda fields: f"kept for {_first_of(fields['holders'])}",
+    UNAVAILABLE: _short_unavailable,
+    BUSY: _short_busy,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpulease.model import Lease, Owner, Waiting
+from gpulease.model import Cause, Lease, Owner, Waiting
 from gpulease.planner.board import Board
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger
@@ -40,7 +40,7 @@ class Plan:
         board: Board,
         ledger: Ledger,
         line: Line,
-        closed: Mapping[str, str],
+        closed: Mapping[str, Cause],
     ) -> None:
         self.grants = grants
         self.holds = holds

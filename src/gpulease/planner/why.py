@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from gpulease.model import Request, Waiting
+from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
@@ -26,18 +26,18 @@ def why(
     board: Board,
     ledger: Ledger,
     held: Hold | None,
-    closed: Mapping[str, str],
+    closed: Mapping[str, Cause],
     now: float,
 ) -> Reason:
     """The one reason that keeps a request waiting, the most lasting first."""
     request = waiting.request
     if waiting.blocked is not None:
-        return Reason(reasons.BLOCKED, {"text": waiting.blocked})
+        return _given(reasons.BLOCKED, waiting.blocked)
     delayed = closed.get(of_user(waiting.kind, waiting.user))
     if delayed is not None:
-        return Reason(reasons.CLOSED, {"text": delayed})
+        return _given(reasons.CLOSED, delayed)
     if waiting.kind in closed and not waiting.forced:
-        return Reason(reasons.CLOSED, {"text": closed[waiting.kind]})
+        return _given(reasons.CLOSED, closed[waiting.kind])
     if not waiting.forced and (request.not_before or -inf) > now:
         start = request.not_before or 0.0
         return Reason(reasons.NOT_YET, {"not_before": start, "seconds": start - now})
@@ -51,6 +51,10 @@ def why(
     return _devices(board, waiting, now)
 
 
+def _given(code: str, cause: Cause) -> Reason:
+    return Reason(code, {"text": cause.sentence, "short": cause.short})
+
+
 def _amount(request: Request) -> dict[str, Value]:
     return {"gpus": request.gpus, "memory": request.memory}
 
@@ -61,7 +65,7 @@ def _impossible(board: Board, kind: str, request: Request) -> Reason:
         most = max((len(slots) for slots in hosts), default=0)
     else:
         most = max((slot.most for slots in hosts for slot in slots), default=0)
-    return Reason(reasons.IMPOSSIBLE, {**_amount(request), "most": most})
+    return Reason(reasons.IMPOSSIBLE, {**_amount(request), "most": most, "hosts": len(board.hosts)})
 
 
 def _quota(reached: Reached, request: Request) -> Reason:
