@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from support.machine import Machine
 
 from gpulease.errors import NoLibrary, SimulationError, UnknownDevice, UsageError
 from gpulease.simulation import activate, folder, keys, library, state
@@ -125,13 +126,53 @@ def test_without_a_command_it_is_a_shell(environ: dict[str, str]) -> None:
 
 
 def test_a_broker_inside_is_apart_from_the_one_outside(environ: dict[str, str]) -> None:
-    shown = simulate(environ, "--", "sh", "-c", 'echo "$GPULEASE_DIR" "$GPULEASE_SIMULATION"').split()
-    assert shown[0] == f"{shown[1]}/broker"
-    given = simulate({**environ, "GPULEASE_DIR": "/somewhere"}, "--", "sh", "-c", 'echo "$GPULEASE_DIR"')
-    assert given == "/somewhere\n"
-    nested = [*GPULEASE, "simulate", "--", "sh", "-c", 'echo "$GPULEASE_DIR" "$GPULEASE_SIMULATION"']
-    inner = simulate(environ, "--", *nested).split()
-    assert inner[0] == f"{inner[1]}/broker"
+    script = ["sh", "-c", 'echo "$GPULEASE_DIR" "$GPULEASE_SIMULATION"']
+    with TemporaryDirectory(prefix="gpulease-") as short:
+        for asked in ({}, {"GPULEASE_DIR": "/somewhere"}):
+            for words in (script, [*GPULEASE, "simulate", "--", *script]):
+                shown = simulate({**environ, **asked, "TMPDIR": short}, "--", *words).split()
+                assert shown[0] == f"{shown[1]}/broker"
+
+
+def test_in_a_long_folder_the_broker_has_a_short_one_which_ends_with_it(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / ("long" * 20)).mkdir()
+    long = {**environ, "TMPDIR": str(tmp_path / ("long" * 20))}
+    inside = f'{sys.executable} -m gpulease run -- sh -c "echo on"; echo $GPULEASE_DIR'
+    done = simulate(long, "-n", "1", "--", "sh", "-c", inside).splitlines()
+    assert done[0] == "on"
+    assert done[1].startswith("/tmp/gpulease-simulated-")
+    assert not os.path.exists(done[1])
+
+
+def test_commands_inside_never_reach_the_broker_of_a_given_folder(machine: Machine, tmp_path: Path) -> None:
+    """It leased what that broker serves, and read its settings."""
+    config = tmp_path / "config.toml"
+    config.write_text("keep-ended = 123457\n")
+    outside = {"GPULEASE_CONFIG": str(config)}
+    try:
+        held = machine.run("get", "--for", "1h", **outside)
+        assert held.returncode == 0, held.stderr
+        shown = 'gpulease get --for 1h -n 1 && gpulease ls --json; gpulease set keep-ended; echo "[$GPULEASE_LEASE]"; '
+        inside = ["simulate", "-n", "1", "--", "sh", "-c", f"{shown}echo $CUDA_VISIBLE_DEVICES; gpulease stop"]
+        done = machine.run("run", "--", *machine.words(*inside), **outside, PATH=with_gpulease(tmp_path))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("0\n")
+        assert "123457" not in done.stdout
+        assert "\n[]\n\n" in done.stdout
+        assert [lease["id"] for lease in machine.json("status")["leases"]] == ["L1"]
+        assert [event["id"] for event in machine.json("events")["events"]].count("L2") == 2
+        assert "L3" not in machine.run("events").stdout
+    finally:
+        machine.run("stop")
+
+
+def with_gpulease(folder: Path) -> str:
+    """A PATH on which `gpulease` is this one."""
+    (folder / "gpulease").write_text(f'#!/bin/sh\nexec {sys.executable} -m gpulease "$@"\n')
+    (folder / "gpulease").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
 
 
 # ---- changing and occupying
@@ -671,8 +712,7 @@ def test_the_help_fits_eighty_columns(environ: dict[str, str]) -> None:
 def test_the_slow_driver_of_the_how_to_keeps_within_the_deadline(environ: dict[str, str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "simulate.md").read_text()
     (slow,) = re.findall(r"fault\.slow=\d+", page)
-    with TemporaryDirectory(prefix="gpulease-") as short:  # a socket's path is short
-        told = simulate({**environ, "GPULEASE_DIR": short}, "-n", "4", "--set", slow, "--", *GPULEASE, "status")
+    told = simulate(environ, "-n", "4", "--set", slow, "--", *GPULEASE, "status")
     assert "4 SIMULATED GPUs, 4 free" in told
 
 

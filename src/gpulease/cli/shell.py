@@ -9,6 +9,8 @@ from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.cli.request_options import acquire_fields, add_request
 
 EXAMPLES = """\
+The prompt begins with `(gpu 0,1)`, which is GPULEASE_PROMPT.
+
 examples:
   gpulease shell -n 2
   gpulease shell --mem 10G --note "debugging"
@@ -21,10 +23,12 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    from gpulease.cli.prompt import marked_shell
     from gpulease.cli.waiting import environment_of, wait_for
     from gpulease.execution import become
 
     granted, _ = wait_for(acquire_fields(arguments, "shell"))
     changes = environment_of(granted, arguments.visible_by)
     print(f"Yours until you leave this shell (exit): GPU {changes['GPULEASE_DEVICES']}", file=sys.stderr)
-    become([os.environ.get("SHELL") or "/bin/sh"], changes)
+    command, marks = marked_shell(f"gpu {changes['GPULEASE_DEVICES']}", os.environ)
+    become(command, {**changes, **marks})

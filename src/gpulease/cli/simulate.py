@@ -19,8 +19,9 @@ in a simulated machine, each with its own --help:
   use [DEVICES] CMD …   run CMD as a process that occupies devices until it ends
 
 Inside, gpulease, gpustat, nvitop, nvidia-smi and all that reads NVML see the
-same simulated GPUs. `set`, `show` and `use` work inside it, or wherever
-GPULEASE_SIMULATE=N is set.
+same simulated GPUs. A broker outside is not reached, whatever GPULEASE_DIR
+says. The prompt of a shell begins with `(simulated N)`. `set`, `show` and `use`
+work inside it, or wherever GPULEASE_SIMULATE=N is set.
 
 examples:
   gpulease simulate -n 4                              a shell with four GPUs
@@ -102,21 +103,22 @@ def _refuse_unknown(word: str) -> None:
 
 def _run_machine(arguments: Namespace) -> int:
     from gpulease.simulation.child import run_child, signals_held
-    from gpulease.simulation.folder import temporary_folder
+    from gpulease.simulation.folder import broker_folder, temporary_folder
 
-    with signals_held() as mask, temporary_folder() as directory:
-        environ = _prepare(directory, arguments)
-        return run_child(arguments.command or _shell(arguments), environ, mask)
+    with signals_held() as mask, temporary_folder() as directory, broker_folder(directory) as broker:
+        environ = _prepare(directory, broker, arguments)
+        command, marks = (arguments.command, {}) if arguments.command else _shell(arguments)
+        return run_child(command, {**environ, **marks}, mask)
 
 
-def _prepare(directory: Path, arguments: Namespace) -> dict[str, str]:
-    from gpulease.simulation.environment import simulated_environment
+def _prepare(directory: Path, broker: Path, arguments: Namespace) -> dict[str, str]:
+    from gpulease.simulation.environment import apart, simulated_environment
 
     state.create(directory, arguments.gpus, arguments.profile, shared=arguments.shared)
     if arguments.set:
         state.set_values(directory, arguments.set)
     try:
-        return simulated_environment(directory, os.environ)
+        return simulated_environment(directory, apart(os.environ, broker))
     except OSError as error:
         raise SimulationError(
             f"The simulated machine cannot be made in {directory}: {error.strerror}.",
@@ -124,9 +126,11 @@ def _prepare(directory: Path, arguments: Namespace) -> dict[str, str]:
         ) from None
 
 
-def _shell(arguments: Namespace) -> list[str]:
+def _shell(arguments: Namespace) -> tuple[list[str], dict[str, str]]:
+    from gpulease.cli.prompt import marked_shell
+
     print(f"SIMULATED: {arguments.gpus} GPUs ({arguments.profile}). Leave with `exit`.", file=sys.stderr)
-    return [os.environ.get("SHELL") or "/bin/sh"]
+    return marked_shell(f"simulated {arguments.gpus}", os.environ)
 
 
 # ---- in a machine

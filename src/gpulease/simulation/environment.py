@@ -1,4 +1,4 @@
-"""The surroundings in which every program sees the simulated machine.
+"""The surroundings in which every program sees the simulated machine, and no broker but its own.
 
 C programs and Python ones find the simulated library by LD_LIBRARY_PATH; scripts find an
 `nvidia-smi` on PATH.
@@ -14,6 +14,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpulease.simulation.library import library_path
+from gpulease.visible import NAMES
+
+# What leads to the machine outside: its broker, the settings of that, and a lease that it granted.
+OUTSIDE = ("GPULEASE_CONFIG", "GPULEASE_LEASE", "GPULEASE_DEVICES", "GPULEASE_JOB")
+
+
+def apart(environ: Mapping[str, str], broker: Path) -> dict[str, str]:
+    """`environ` changed so that what runs in it reaches the broker in `broker`, and none outside."""
+    of_a_lease = NAMES if environ.get("GPULEASE_LEASE") else ()
+    kept = {name: value for name, value in environ.items() if name not in (*OUTSIDE, *of_a_lease)}
+    return {**kept, "GPULEASE_DIR": str(broker)}
 
 
 def simulated_environment(directory: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -21,20 +32,9 @@ def simulated_environment(directory: Path, environ: Mapping[str, str]) -> dict[s
     changed = dict(environ)
     changed.pop("GPULEASE_SIMULATE", None)
     changed["GPULEASE_SIMULATION"] = str(directory)
-    if not environ.get("GPULEASE_DIR") or _belongs_to_outer(environ):
-        changed["GPULEASE_DIR"] = str(directory / "broker")
-        (directory / "broker").mkdir(mode=0o700, exist_ok=True)
-    else:
-        changed["GPULEASE_DIR"] = os.path.abspath(environ["GPULEASE_DIR"])  # the command may change its directory
     _prepend(changed, "PATH", _write_programs(directory, environ))
     _prepend(changed, "LD_LIBRARY_PATH", library_path(environ, beside=directory).parent)
     return changed
-
-
-def _belongs_to_outer(environ: Mapping[str, str]) -> bool:
-    """Whether GPULEASE_DIR is that of a simulation around this one."""
-    outer = environ.get("GPULEASE_SIMULATION")
-    return bool(outer) and Path(os.path.abspath(environ["GPULEASE_DIR"])).is_relative_to(os.path.abspath(str(outer)))
 
 
 def _prepend(environ: dict[str, str], name: str, place: Path) -> None:

@@ -18,11 +18,13 @@ from gpulease.simulation.library import temporary_place
 from gpulease.simulation.state import start_time
 
 PREFIX = "gpulease-simulated-"
+LONGEST_SOCKET = 100  # sun_path holds 108 bytes
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    place = _place()
+def temporary_folder(wanted: str | None = None) -> Iterator[Path]:
+    """In `wanted`, else where temporary files are."""
+    place = _place(wanted)
     _remove_leftovers(place)
     folder, lock = _make(place)
     try:
@@ -32,11 +34,23 @@ def temporary_folder() -> Iterator[Path]:
         os.close(lock)
 
 
-def _place() -> Path:
+@contextmanager
+def broker_folder(machine: Path) -> Iterator[Path]:
+    """The folder of the machine's broker: in that of the machine, or in /tmp where its socket's path is too long."""
+    folder = machine / "broker"
+    if len(os.fsencode(folder / "socket")) <= LONGEST_SOCKET:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        yield folder
+        return
+    with temporary_folder("/tmp") as short:
+        yield short
+
+
+def _place(wanted: str | None) -> Path:
     from tempfile import gettempdir
 
     try:
-        return temporary_place(gettempdir())
+        return temporary_place(wanted or gettempdir())
     except OSError as error:
         raise _impossible(error) from None
 
