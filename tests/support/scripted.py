@@ -346,7 +346,7 @@ class ScriptedWorld:
     def answer_check(self) -> None:
         check = self.checks.pop(0)
         self.looked |= dict.fromkeys(check.devices, self.asked[check.revision])
-        seen = {one.uuid: (one.memory_used, one.processes, one.lost) for one in self.devices()}
+        seen = {one.uuid: happened.Occupancy(one.memory_used, one.processes, one.lost) for one in self.devices()}
         held = {uuid: who for uuid, who in self.neighbour.items() if uuid in check.devices}
         claimed = set(check.devices) - held.keys()
         self.claimed |= claimed

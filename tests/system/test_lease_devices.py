@@ -161,3 +161,10 @@ def test_a_stranger_on_a_leased_device_is_told_and_the_lease_stays(site: Site) -
     with site.occupied("0", "2G"):
         assert wait_until(lambda: _with_processes(site, 0))["state"] == "leased"
     assert site.run("run", "--devices", "0", "--no-wait", "--", "true").returncode == 75
+
+
+def test_an_idle_gpu_is_granted_before_one_that_somebody_unseen_keeps_busy(site: Site) -> None:
+    assert site.run("status").returncode == 0  # what the broker saw now is old when it is asked
+    site.set("gpu.0.utilization=90", "gpu.1.utilization=95", "gpu.3.utilization=40")
+    assert site.run("run", "--", "sh", "-c", "echo $GPULEASE_DEVICES").stdout == "2\n"
+    assert site.run("run", "--devices", "1,2", "--", "sh", "-c", "echo $GPULEASE_DEVICES").stdout == "1\n"

@@ -95,6 +95,15 @@ def test_one_device_is_the_coolest_and_then_the_least_recently_used() -> None:
     assert granted(decide(machine, [waiting("r")], views=views)) == {"r": ("2",)}
 
 
+def test_an_idle_device_is_preferred_and_noise_does_not_decide() -> None:
+    machine = [d._replace(utilization=(90, 3, 12)[d.index], temperature=(30, 60, 50)[d.index]) for d in devices(3)]
+    assert granted(decide(machine, [waiting("r")])) == {"r": ("2",)}
+    used = [d._replace(memory_used=(500 << 20, 10 << 20, 0)[d.index], temperature=60 - d.index) for d in devices(3)]
+    assert granted(decide(used, [waiting("r", Request(2))])) == {"r": ("1", "2")}
+    assert granted(decide(used, [waiting("r", Request(memory=G))])) == {"r": ("2",)}
+    assert granted(decide(machine, [waiting("r", Request(devices=("0", "1")))])) == {"r": ("0",)}
+
+
 def test_shares_pack_so_that_whole_devices_stay_whole() -> None:
     running = (lease("s", "1", memory=20 * G),)
     done = decide(devices(3), [waiting("r", Request(memory=10 * G)), waiting("w", Request(2))], running)

@@ -40,6 +40,7 @@ from gpulease.errors import GpuleaseError
 from gpulease.job import Job
 from gpulease.model import Device, Lease, Owner, Sample, Waiting
 from gpulease.planner import DeviceView, Line, Policy, Spent
+from gpulease.planner.placement import busyness
 from gpulease.stores.base import Document, HistoryEvent, Store
 
 NUMBERS = 100  # ids of leases that are put on disk at a time
@@ -173,9 +174,14 @@ class State:
 
     def see_device(self, uuid: str, seen: Occupancy) -> None:
         known = self.devices.get(uuid)
-        if known is not None and (known.memory_used, known.processes, known.lost) != seen:
-            used, processes, lost = seen
-            self.devices.put(uuid, known._replace(memory_used=used, processes=processes, lost=lost))
+        if known is None:
+            return
+        busy = seen.utilization
+        if busy is None or busyness(busy) == busyness(known.utilization):  # a plan is not made anew for noise
+            busy = known.utilization
+        after = known._replace(memory_used=seen.memory_used, processes=seen.processes, lost=seen.lost, utilization=busy)
+        if after != known:
+            self.devices.put(uuid, after)
 
     def views(self, holds: Mapping[str, str] | None = None) -> dict[str, DeviceView]:
         """What is known of each device beside the sample; `holds` instead of what the neighbours hold."""

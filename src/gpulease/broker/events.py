@@ -19,7 +19,15 @@ from gpulease.stores.base import Document
 
 Key = tuple[int, int | None]  # a process: pid and start time
 NOBODY: Mapping[Any, Any] = MappingProxyType({})
-Occupancy = tuple[int | None, tuple[Process, ...] | None, str | None]  # memory in use, processes, why lost
+
+
+class Occupancy(NamedTuple):
+    """What a check saw of one device."""
+
+    memory_used: int | None
+    processes: tuple[Process, ...] | None
+    lost: str | None  # why
+    utilization: int | None = None
 
 
 class Adding(NamedTuple):

@@ -11,7 +11,7 @@ from math import inf
 
 from gpulease.broker import job_life, lease_life
 from gpulease.broker.allowances import allowance, longest
-from gpulease.broker.events import Checked, CheckRefused
+from gpulease.broker.events import Checked, CheckRefused, Occupancy
 from gpulease.broker.instructions import Unlock
 from gpulease.broker.passing_by import blocked, let_go
 from gpulease.broker.state_values import Checking, Idle, Refused
@@ -24,6 +24,7 @@ GRACE = 0.5  # seconds that it may be held before anybody is told: another broke
 SOON = 0.005  # seconds between looks during these
 LOOK_AT_MEMORY = 5.0  # seconds between looks at the host's memory while it is low
 PAUSED = Cause("The queue is paused; `gpulease resume --queue` goes on.", "queue paused")
+GONE = Occupancy(None, None, "the driver does not know it any more")
 OLD = 1.0  # seconds after which a reason that speaks of time is worked out anew
 
 # -------------------------------------------------------------------- the plan
@@ -152,7 +153,7 @@ def checked(turn: Turn, event: Checked) -> None:
         state.neighbour_holds.put(uuid, event.held[uuid])  # until the neighbour tells otherwise
     for uuid in state.check.devices - event.held.keys():
         state.verified.put(uuid, None)
-        state.see_device(uuid, event.seen.get(uuid, (None, None, "the driver does not know it any more")))
+        state.see_device(uuid, event.seen.get(uuid, GONE))
     state.set("check", Idle())
     return let_go(turn)
 

@@ -319,12 +319,12 @@ class Neighbours:
             self._claims.append(Claim(self._number, Check(0, missing), leased=True))
 
     def _is_empty(self, seen: Occupancy, now: float) -> bool:
-        _, processes, lost = seen
+        processes = seen.processes
         placeholders = self._placeholders.keys(now)
         strangers = [
             one for one in processes or () if not one.graphics and (one.pid, one.start_time) not in placeholders
         ]
-        return processes is not None and lost is None and not strangers
+        return processes is not None and seen.lost is None and not strangers
 
     def _may_place(self, uuid: str, now: float) -> bool:
         cuda = any(one.uuid == uuid and one.vendor == "nvidia" for one in self._devices)

@@ -38,7 +38,7 @@ def _answer(probe: Detected, words: list[str]) -> Message:
     try:
         if words[:1] == ["check"]:
             seen = map(_with_sessions, probe.occupancy(words[1:]))
-            return {"checked": [(device.uuid, device.memory_used, device.processes, device.lost) for device in seen]}
+            return {"checked": [(one.uuid, one.memory_used, one.processes, one.lost, one.utilization) for one in seen]}
         sample = probe.snapshot()
         rows = [list(_with_sessions(device)) for device in sample.devices]
         return {"time": sample.time, "devices": rows, "simulated": sample.simulated, "driver": sample.driver}

@@ -304,7 +304,10 @@ class Server:
             if isinstance(answer, GpuleaseError):
                 self._sample_failed(answer)
             elif "checked" in answer:
-                seen = {uuid: (used, to_processes(rows), lost) for uuid, used, rows, lost in answer["checked"]}
+                seen = {
+                    uuid: happened.Occupancy(used, to_processes(rows), lost, busy)
+                    for uuid, used, rows, lost, busy in answer["checked"]
+                }
                 self._neighbours.checked(seen)
             else:
                 sample = to_sample(answer)

@@ -12,6 +12,10 @@ from gpulease.model import Request
 from gpulease.planner.board import Board, Slot, matches
 from gpulease.planner.line import Family, family_of
 
+# A difference below these is noise, and does not decide.
+UTILIZATION_STEP = 20  # percent
+MEMORY_STEP = 256 << 20  # bytes
+
 
 def place(board: Board, kind: str, request: Request, forced: bool = False) -> list[Slot] | None:
     """The best devices for a request, or None when it does not fit now."""
@@ -43,8 +47,10 @@ def _share(board: Board, hosts: list[list[Slot]], request: Request, forced: bool
             space = board.space(slot, request.max_leases, forced)
             if space < (request.memory or 0):
                 continue
-            # Of equal fits, where somebody has run longest and should stay longest anyway.
-            key = (slot.held_for is not None, spared, space, since, _rank(slot, request), *_comfort(slot), order)
+            # Of equal fits, where somebody has run longest and should stay longest anyway. Of devices that nobody
+            # leases, what little is in use on one makes it no better fit.
+            tight = slot.most if slot.whole else space
+            key = (slot.held_for is not None, spared, tight, since, _rank(slot, request), *_comfort(slot), order)
             if best is None or key < best[0]:
                 best = key, slot
     return None if best is None else [best[1]]
@@ -69,7 +75,7 @@ def _spared(board: Board, slots: Sequence[Slot]) -> bool:
 
 
 def _together(idle: Sequence[Slot], request: Request) -> list[Slot]:
-    """The first that was named, or the coolest; several of the smallest group of neighbours that has them all."""
+    """The first that was named, or the idlest; several of the smallest group of neighbours that has them all."""
     gpus = request.gpus
     order = sorted(
         range(len(idle)),
@@ -107,9 +113,17 @@ def _rank(slot: Slot, request: Request) -> int:
     return request.devices.index(slot.device.uuid) if slot.device.uuid in request.devices else 0
 
 
-def _comfort(slot: Slot) -> tuple[float, float]:
-    temperature = slot.device.temperature
-    return (inf if temperature is None else temperature, slot.view.last_used)
+def _comfort(slot: Slot) -> tuple[float, float, float, float]:
+    """How much it is used, however little that is, then heat, then how lately it was leased."""
+    device = slot.device
+    used = inf if device.memory_used is None else device.memory_used // MEMORY_STEP
+    temperature = inf if device.temperature is None else device.temperature
+    return (busyness(device.utilization), used, temperature, slot.view.last_used)
+
+
+def busyness(utilization: int | None) -> float:
+    """In steps; what cannot be read is taken for the busiest."""
+    return inf if utilization is None else utilization // UTILIZATION_STEP
 
 
 def fits_if_unheld(board: Board, kind: str, request: Request) -> bool:

@@ -58,7 +58,7 @@ class NvmlProbe:
         return Sample(time.time(), tuple(devices), self._simulated, self._driver)
 
     def occupancy(self, uuids: Sequence[str]) -> list[Device]:
-        """Memory and processes only, of devices that a snapshot has shown: what a grant depends on."""
+        """Memory, processes and load only, of devices that a snapshot has shown: what a grant depends on."""
         return [self._occupied(*self._places[uuid]) for uuid in uuids if uuid in self._places]
 
     def _occupied(self, facts: Device, handle: Any, gpu: Any) -> Device:
@@ -67,7 +67,9 @@ class NvmlProbe:
             users = _instance_processes(handle, gpu) if facts.instance is not None else self._processes(facts, handle)
         except _Lost as lost:
             return self._lost(facts.index, str(lost))._replace(uuid=facts.uuid)
-        return facts._replace(memory_total=total, memory_used=used, processes=users)
+        load = None if facts.instance is not None else _optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        busy = None if load is None else load.gpu
+        return facts._replace(memory_total=total, memory_used=used, processes=users, utilization=busy)
 
     def _begin(self) -> None:
         if self._ready:
