@@ -29,9 +29,10 @@ LAYERS = {
         "pool",
         "queueing",
         "submission",
+        "waiting",
     ),
     "granting and reaching": ("broker", "client", "places", "subscription", "thread_client"),
-    "keeping and seeing": ("execution", "identity", "neighbours", "probes", "simulation", "stores", "wire"),
+    "keeping and seeing": ("execution", "identity", "neighbours", "probes", "simulation", "stores", "terminal", "wire"),
     "deciding": (
         "errors",
         "job",

@@ -33,6 +33,7 @@ LOOKING = (
 LONG = 600.0  # seconds for an answer about jobs, of which there may be a hundred thousand
 OF_MANY = frozenset({"add", "kill", "rm", "edit", "clean", "retry", "start", "pause", "resume"})
 PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
+FIRST_WHY, NEXT_WHY = 1.0, 2.0  # seconds until the reason is asked for again, while waiting in the line
 NEXT_TRY = 0.5  # seconds until what could not be written is asked for again, while waiting in the line
 LARGEST = 16 << 20
 READ = 1 << 16
@@ -281,14 +282,16 @@ def _see_log(place: places.Place) -> str:
 
 def acquire(
     fields: dict[str, Any],
-    waiting: Callable[[StillWaiting], None] | None = None,
+    waiting: Callable[[StillWaiting], object] | None = None,
     client: Client | None = None,
 ) -> tuple[Granted, Client]:
     """Ask for a lease and wait for it, through restarts of the broker, without losing the place in the line.
 
-    `waiting` hears why, at first and then every two seconds. Returns what was granted, and the connection.
+    `waiting` hears why: at once, after a second, and then every two seconds. Returns what was granted, and the
+    connection.
     """
     told: StillWaiting | None = None
+    pause = FIRST_WHY
     client = client or Client()
     # By this name the next broker knows the request again, even if the last one died before it could answer.
     token = os.urandom(9).hex()
@@ -298,11 +301,12 @@ def acquire(
         try:
             client.send("acquire", **asked)
             while True:
-                answer = client.receive(_patience(fields, told, waiting is not None))
+                answer = client.receive(_patience(fields, told, None if waiting is None else pause))
                 if answer is None and told is None:
                     raise client.silent()
                 if answer is None:
                     client.send("why", id=told and told["id"])
+                    pause = NEXT_WHY
                 elif "granted" in answer:
                     return _checked(answer["granted"]), client
                 elif "waiting" in answer:
@@ -348,10 +352,10 @@ def refuse_stranger(client: Client) -> None:
     )
 
 
-def _patience(fields: dict[str, Any], told: StillWaiting | None, curious: bool) -> float | None:
+def _patience(fields: dict[str, Any], told: StillWaiting | None, pause: float | None) -> float | None:
     """How long to listen: for the first answer not for ever, and later until the reason is asked for again."""
     if told is not None:
-        return 2.0 if curious else None
+        return pause
     wait = fields.get("wait")
     return ANSWER if wait is None else min(ANSWER, wait + SLACK)
 

@@ -6,18 +6,20 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulease import client as wire_client
 from gpulease import thread_client
 from gpulease.errors import NotFound, UsageError
 from gpulease.request_fields import refuse_name, request_fields, seconds
 from gpulease.visible import NAMES, variables, wanted
+from gpulease.waiting import WaitNotice
 
 if TYPE_CHECKING:
-    from gpulease.messages import Granted
+    from gpulease.messages import Granted, StillWaiting
 
 Placeholder = Callable[[int], object]
+OnWait = Callable[["StillWaiting"], object]
 
 
 class LeasedDevice(NamedTuple):
@@ -170,6 +172,8 @@ def acquire(
     visible_by: str | None = None,
     placeholder: Placeholder | None = None,
     until_released: bool = False,
+    quiet: bool = False,
+    on_wait: OnWait | None = None,
     kind: str = "acquire",
     name: None = None,
 ) -> Held:
@@ -178,11 +182,14 @@ def acquire(
     `wait` in seconds (or `"30m"`); 0 does not wait; None waits as long as it takes. Raises NotGranted.
     With `with` it is given back at the block's end, else with `release()` or the process's end; with
     `until_released` it outlives the process, until any of the user's gives it back.
+    On a terminal or in a notebook it says on stderr that it waits and why, unless `quiet`; `on_wait` hears it instead.
     """
     given = dict(locals())  # the arguments, by their names
     refuse_name(name)
     if placeholder is not None and not callable(placeholder):
         raise UsageError(f"The placeholder is {placeholder!r}.", "Give a function of a device's number.")
+    if on_wait is not None and not callable(on_wait):
+        raise UsageError(f"on_wait is {on_wait!r}.", "Give a function of one argument.")
     visible_by = wanted(visible_by, os.environ, "visible_by")
     fields = {
         "request": request_fields(given),
@@ -192,8 +199,18 @@ def acquire(
     }
     if until_released and duration is not None:
         raise UsageError("`until_released` and `duration` were both given.", "Leave one of the two out.")
-    granted, connection = wire_client.acquire(fields, None, thread_client.take())
+    granted, connection = _wait_in_line(fields, quiet, on_wait)
     if until_released:
         wire_client.take(connection, granted)
     thread_client.put_back(connection)
     return Held(granted, placeholder, connection.place.state, visible_by)
+
+
+def _wait_in_line(fields: dict[str, Any], quiet: bool, on_wait: OnWait | None) -> tuple[Granted, wire_client.Client]:
+    waiting, labels = WaitNotice(quiet or on_wait is not None), None
+    try:
+        granted, connection = wire_client.acquire(fields, on_wait or waiting.tell, thread_client.take())
+        labels = ",".join(device["label"] for device in granted["devices"])
+    finally:
+        waiting.end(labels)
+    return granted, connection

@@ -161,11 +161,19 @@ def _follow(path: str, position: int, job: JobRow | None) -> None:
     """As it grows, until the job is over; the broker tells when that is, or the one that comes after it."""
     if job is None:
         return _grow(path, position, None, _pause, None)
+    from gpulease.cli.job_in_line import JobInLine
     from gpulease.subscription import Subscription
 
     with Subscription("jobs", select=one_job(job["id"])) as told:
         before = None if job["runs"] else _seen(path)
-        return _grow(path, position, job["uid"], lambda: bool(told.receive(LOOK)) and not told.open, before)
+        line = JobInLine(job["id"])
+
+        def over() -> bool:
+            changed = told.receive(LOOK)
+            line.look(told.rows.get("jobs"))
+            return bool(changed) and not told.open
+
+        return _grow(path, position, job["uid"], over, before)
 
 
 def _seen(path: str) -> tuple[int, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpulease.errors import UsageError
+from gpulease.terminal import clean as clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,11 +167,6 @@ def add_command(parser: ArgumentParser) -> None:
 
 def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-
-
-def clean(text: str) -> str:
-    """Without control characters: a stranger's text must not drive this terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def say(text: str, stream: IO[str] | None = None) -> None:

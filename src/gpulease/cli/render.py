@@ -1,77 +1,16 @@
-"""Text for people: colours where there is a terminal, tables that fit it, bars. No third-party code."""
+"""Tables for people, which fit the terminal."""
 
 from __future__ import annotations
 
-import os
-import sys
-
-from gpulease.cli.parsing import clean
+from gpulease.terminal import Terminal as Terminal
+from gpulease.terminal import clean, width_of
+from gpulease.terminal import fit as fit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import IO
 
-STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 NARROWEST = 8  # columns to which one is cut so that the last has its least
-
-
-class Terminal:
-    """What the output can show: width, colour, and more than ASCII or not."""
-
-    def __init__(self, stream: IO[str] | None = None) -> None:
-        stream = sys.stdout if stream is None else stream
-        environ = os.environ
-        self.interactive = stream.isatty()
-        self.colour = self.interactive and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-        self.unicode = "utf" in (getattr(stream, "encoding", None) or "").lower()
-        self.width, self.height = _size(stream)
-        # What a program reads is whole; COLUMNS says that somebody looks.
-        self.cuts = self.interactive or bool(environ.get("COLUMNS"))
-
-    def paint(self, text: str, style: str) -> str:
-        return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if self.colour and style else text
-
-    def bar(self, fraction: float | None, width: int) -> str:
-        full, empty = ("█", "░") if self.unicode else ("#", ".")
-        if fraction is None:
-            return "?".center(width)
-        filled = min(width, round(fraction * width))
-        if fraction > 0 and filled == 0:
-            filled = 1
-        return full * filled + empty * (width - filled)
-
-
-def _size(stream: IO[str]) -> tuple[int, int]:
-    asked = os.environ.get("COLUMNS", "")
-    try:
-        columns, rows = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):
-        columns, rows = 0, 0
-    if asked.isdecimal() and len(asked) < 6 and int(asked) > 0:
-        columns = int(asked)
-    return max(columns or 80, 20), max(rows or 24, 5)
-
-
-def width_of(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    import unicodedata
-
-    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
-    return len(text) + wide - sum(bool(unicodedata.combining(letter)) for letter in text)
-
-
-def fit(text: str, width: int, terminal: Terminal, right: bool = False) -> str:
-    """Exactly `width` columns: padded, or cut with a mark."""
-    text = clean(text)
-    if width_of(text) > width:
-        mark = "…" if terminal.unicode else "~"
-        while text and width_of(text) > width - 1:
-            text = text[:-1]
-        text += mark if width > 0 else ""
-    padding = " " * (width - width_of(text))
-    return padding + text if right else text + padding
 
 
 def plain_table(rows: Sequence[Sequence[str]], terminal: Terminal, gap: int = 2, least: int = 8) -> list[str]:

@@ -24,6 +24,7 @@ from gpulease.pool.pickling import to_body
 from gpulease.pool.plan import PoolPlan, grown
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, WorkerSlot
+from gpulease.pool.waiting_workers import WaitingWorkers
 from gpulease.pool.watching import BrokerWatch
 
 GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
@@ -58,6 +59,7 @@ class Crew(Source):
         self._plan = plan._replace(shared=None)  # the copy in shared memory is the one that is kept
         self._elastic = Elastic(self, plan, engine) if plan.elastic else None
         self._watch = BrokerWatch(reactor, self, self._elastic.heard if self._elastic else None)
+        self._waiting = WaitingWorkers(plan.quiet)
         self._stopping = self._gone = False
         self._given_up: set[WorkerSlot] = set()
         self._trouble: GpuleaseError | None = None
@@ -148,11 +150,14 @@ class Crew(Source):
         if "leased" in told:
             slot.lease, slot.broker, slot.gpus = told["leased"], told["broker"], told["gpus"]
             slot.waits = False
+            self._waiting.got(slot.gpus)
             self._log.note(f"{slot.name} has GPU {slot.gpus}")
         elif "waiting" in told:
             slot.waits = True
             self._log.note(f"{slot.name} waits in the line. {told['waiting']}")
             self._owner.worker_waits(slot)
+        elif "waits" in told:
+            self._waiting.waits(slot, told["waits"], self.slots)
         elif "ready" in told:
             if slot.state == STARTING:
                 slot.state = READY
@@ -205,6 +210,7 @@ class Crew(Source):
         for descriptor in (slot.control, slot.output, slot.pidfd):
             self._reactor.unwatch(descriptor)
         ending = ending_of(slot.ended())
+        self._waiting.gone(slot)
         if not stopping and not worn and slot not in self._given_up:
             self._log.note(f"{label} {ending}", logging.WARNING)
         # Said before its items are given to others: an item's last try is for the worker that follows.

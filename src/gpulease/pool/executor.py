@@ -52,6 +52,7 @@ class Pool(Executor):
         priority: int | None = None,
         note: str | None = None,
         visible_by: str | None = None,
+        quiet: bool = False,
         engine: str = "local",
         address: str | None = None,
         max_workers: None = None,
@@ -75,7 +76,7 @@ class Pool(Executor):
         else:
             from gpulease.pool.sources import Local
 
-            self._begin(Local(plan, Log(log), retries, on_start).engine, results)
+            self._begin(Local(plan._replace(quiet=quiet), Log(log), retries, on_start).engine, results)
 
     @classmethod
     def connect(

@@ -34,6 +34,7 @@ class PoolPlan(NamedTuple):
     shared: Packed | None
     elastic: bool = False  # as many as there are idle devices; `workers` is the most
     max_items: int | None = None  # after which a worker is replaced
+    quiet: bool = False  # say nothing of workers that wait
 
 
 def check_engine(engine: str, address: str | None) -> None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gpulease.waiting import show_instead
+
 REFRESH = 0.1  # seconds
 
 
@@ -25,6 +27,8 @@ class Bar:
             title if isinstance(title, str) else "", total=self._total, told="waiting for a GPU"
         )
         self._progress.start()
+        self._waits = ""  # the place in the line, and why
+        self._leave_terminal = show_instead(self._show_waiting)
 
     def advance(self, failed: bool) -> None:
         self.done += 1
@@ -35,12 +39,21 @@ class Bar:
 
     def close(self) -> None:
         self._total = self._total or self.done  # known now
+        self._leave_terminal()
         self._show()
         self._progress.stop()
 
+    def _show_waiting(self, text: str) -> None:
+        self._waits = text
+        self._show()
+
     def _show(self) -> None:
+        from rich.markup import escape
+
         rate = self.done / max(time.monotonic() - self._began, 1e-3)
         failed = f"[red]{self._failed} failed[/red] " if self._failed else ""
         gpus = self._gpus()
-        told = f"{rate:.1f}/s {failed}" + (f"GPU {','.join(gpus)}" if gpus else "waiting for a GPU")
+        told = f"{rate:.1f}/s {failed}" + (
+            f"GPU {','.join(gpus)}" if gpus else escape(self._waits) or "waiting for a GPU"
+        )
         self._progress.update(self._task, completed=self.done, total=self._total, told=told)

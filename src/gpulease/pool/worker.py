@@ -116,7 +116,7 @@ class WorkerLoop:
             return acquire(**request, kind="pool", wait=0)
         except NotGranted as error:
             self._tell(waiting=error.what)
-        return acquire(**request, kind="pool")
+        return acquire(**request, kind="pool", on_wait=lambda told: self._tell(waits=told))
 
     def _load(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         sys.path[:] = setup["path"]
