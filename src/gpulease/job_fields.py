@@ -6,7 +6,7 @@ import os
 import stat
 
 from gpulease.errors import UsageError
-from gpulease.job_selection import ids
+from gpulease.job_selection import to_come_after
 from gpulease.quantities import matching
 from gpulease.request_fields import UNSET, as_argument, changed_fields, seconds
 from gpulease.visible import VARIABLE, wanted
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpulease.request_fields import Said
 
 LONGEST_WORD = (128 << 10) - 1  # bytes; the kernel starts no program with a longer one
-AFTER = ("after", "after_any")
+AFTER = ("after", "after_any", "after_label", "after_any_label")
 TEXTS = ("name", "label", "note")
 
 
@@ -67,16 +67,32 @@ def job_changes(given: Mapping[str, Any], said: Said, now: float) -> dict[str, A
 
 
 def _after(given: Mapping[str, Any], said: Said) -> dict[str, Any]:
-    """The jobs to come after, if they are complete or however they end; `after_any` may be True beside `after`."""
+    """The jobs to come after, if they are complete or however they end; `after_any` may be True beside the others."""
     if not any(name in given for name in AFTER):
         return {}
-    after, after_any = given.get("after", ()), given.get("after_any", ())
-    if isinstance(after_any, bool):
-        return {"after": ids(after, said("after")), "after_any": after_any}
-    first, second = ids(after, said("after")), ids(after_any, said("after_any"))
-    if first and second:
-        raise UsageError(f"{said('after')} and {said('after_any')} were both given.", "Leave one of the two out.")
-    return {"after": first or second, "after_any": bool(second)}
+    found: dict[str, Any] = {name: to_come_after(given[name], said(name)) for name in _jobs_in(given)}
+    found |= {name: _label(given[name], said(name)) for name in AFTER[2:] if given.get(name) not in (None, ())}
+    named = [name for name, value in found.items() if value != []]
+    however = [name for name in named if name.startswith("after_any")]
+    if however and len(however) < len(named):
+        first = next(name for name in named if name not in however)
+        raise UsageError(f"{said(first)} and {said(however[0])} were both given.", "Leave one of the two out.")
+    label = found.get("after_label") or found.get("after_any_label")
+    return {
+        "after": found.get("after") or found.get("after_any") or [],
+        "after_any": bool(however) or given.get("after_any") is True,
+        **({} if label is None else {"after_label": label}),
+    }
+
+
+def _jobs_in(given: Mapping[str, Any]) -> list[str]:
+    return [name for name in AFTER[:2] if name in given and not isinstance(given[name], bool)]
+
+
+def _label(value: Any, said: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{said} is {value!r}.", "Give the label of the jobs; it may be an unset variable.")
+    return value
 
 
 def _time_limit(value: Any, said: str) -> float | None:

@@ -50,8 +50,7 @@ def selection(
     if words == ["last"]:
         select["last"] = True
     elif words and words != ["all"]:
-        ranges = [_range(word, len(words)) for word in words]
-        select["ids"] = _merged(ranges) if len(ranges) > MANY else ranges
+        select["ids"] = _ranges(words)
     return {name: value for name, value in select.items() if value is not None} or {"all": True}
 
 
@@ -75,15 +74,14 @@ def one_job(id: int) -> Selection:
     return {"ids": [(id, id)]}
 
 
-def ids(jobs: Named, said: str) -> list[int]:
-    """Of `3`, `"3,4"`, `J3`, a job, or a list of them: jobs that are named one by one."""
+def to_come_after(jobs: Named, said: str) -> str | list[int | tuple[int, int]]:
+    """Of `3`, `"3,5-9"`, `J3`, a job, or a list of them: ids and ranges; or one of the words `all` and `last`."""
     words = [word for one in _listed(jobs) for word in _words(one, said)]
     if not words and _listed(jobs):
         raise UsageError(f"{said} is empty.", "Leave it out, or say what is meant: it may be an unset variable.")
-    for word in words:
-        if not (word.isascii() and word.isdecimal()) or len(word) >= 18:
-            raise UsageError(f"{word[:40]!r} is no job id.", "Write ids, as 3,4.")
-    return [int(word) for word in words]
+    if len(words) == 1 and words[0] in ALONE:
+        return words[0]
+    return [first if first == last else (first, last) for first, last in _ranges(words)]
 
 
 def _listed(jobs: Any) -> list[Any]:
@@ -97,6 +95,11 @@ def _words(one: Any, said: str) -> list[str]:
     if isinstance(number, int) and not isinstance(number, bool):
         return [str(number)]
     raise UsageError(f"{said} is {one!r}.", "Give a job, an id, or a list of them.")
+
+
+def _ranges(words: list[str]) -> list[tuple[int, int]]:
+    found = [_range(word, len(words)) for word in words]
+    return _merged(found) if len(found) > MANY else found
 
 
 def _range(word: str, words: int = 1) -> tuple[int, int]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # What the broker calls by its option is called by its argument here.
 CHANGEABLE = {
-    *FIELDS, "command", "cwd", "retry", "time_limit", "after", "after_any", "name", "note", "new_label",
+    *FIELDS, "command", "cwd", "retry", "time_limit", "after", "after_any", "after_label", "name", "note", "new_label",
 }  # fmt: skip
 ARGUMENTS = {
     "--hold": "hold=True",
@@ -94,6 +94,7 @@ def submit(
     time_limit: float | str | None = None,
     after: Named = (),
     after_any: bool | Named = False,
+    after_label: str | None = None,
     at: str | float | datetime | None = None,
     hold: bool = False,
     name: str | None = None,
@@ -103,7 +104,8 @@ def submit(
     """Queue a command; it is on disk when this returns.
 
     It gets this process's variables, without those like `no_env` or the parameter `env-exclude`, and with `env`.
-    It comes after `after`, if those are complete, or after `after_any`, however they end.
+    It comes after `after`, if those are complete, or after `after_any`, however they end: jobs, ids, "5-9", "last", or
+    "all" of this user's that are not over. `after_label` are those of them with a label; `after_any=True`: however.
     """
     given = dict(locals())  # the arguments, by their names
     words = command_words(given.pop("command"))
@@ -121,7 +123,7 @@ def edit(
     """Change jobs that wait or are held. What is not given stays; None takes back what there was.
 
     `gpus mem model devices exclude min_memory max_leases priority duration at`, `command cwd retry time_limit after
-    after_any name note` as for `submit`, and `new_label`.
+    after_any after_label name note` as for `submit`, and `new_label`.
     """
     select = selection(jobs, label, state, user)
     strange = sorted(set(changes) - CHANGEABLE)

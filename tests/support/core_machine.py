@@ -161,7 +161,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(
         request=REQUESTS,
         count=st.integers(1, 3),
-        after=st.lists(st.integers(1, 6), max_size=2),
+        after=st.lists(st.integers(1, 6), max_size=2) | st.sampled_from(("all", "last", [[1, 4]])),
         options=st.fixed_dictionaries(
             {},
             optional={
@@ -169,11 +169,13 @@ class CoreMachine(RuleBasedStateMachine):
                 "retry": st.just(1),
                 "time_limit": st.just(20.0),
                 "after_any": st.just(True),
+                "label": st.just("a"),
+                "after_label": st.just("a"),
             },
         ),
         now=st.booleans(),
     )
-    def add(self, request: dict[str, Any], count: int, after: list[int], options: dict[str, Any], now: bool) -> None:
+    def add(self, request: dict[str, Any], count: int, after: Any, options: dict[str, Any], now: bool) -> None:
         options = {"cwd": "/", "environment": {}, "after": after, **options}
         self.world.say(self.world.connect(0), "add", request=request, commands=[["true"]] * count, options=options)
         self._maybe(now)

@@ -24,7 +24,7 @@ class Batch:
         each: list[Document],
     ) -> None:
         """`each`: the fields that a command has of its own; empty when all are alike. `effects`: of each one's step."""
-        self.effects, self.state, self.uid = effects, pattern.state, pattern.uid
+        self.effects, self.state, self.uid, self.after = effects, pattern.state, pattern.uid, pattern.after
         self._pattern, self._commands, self._log, self._each = pattern, commands, log, each
         self.first = pattern.id
         self.last = pattern.id + len(commands) - 1

@@ -9,7 +9,7 @@ Not here: deciding what to change, and telling anybody.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpulease import job as jobs
@@ -38,11 +38,12 @@ from gpulease.broker.tables import Changes, Table
 from gpulease.broker.views import Ended, Known, views
 from gpulease.errors import GpuleaseError
 from gpulease.job import Job
-from gpulease.model import Device, Lease, Owner, Sample, Waiting
+from gpulease.model import Cause, Device, Lease, Owner, Sample, Waiting
 from gpulease.planner import DeviceView, Line, Policy, Spent
 from gpulease.planner.placement import busyness
-from gpulease.stores.base import Document, HistoryEvent, Store
+from gpulease.stores.base import Document, HistoryEvent, Store, Which
 
+AT_ONCE = 200  # jobs that the store is asked for
 NUMBERS = 100  # ids of leases that are put on disk at a time
 
 
@@ -105,12 +106,15 @@ class State:
         self.delays: Table[str, Delay] = Table(changes, True)  # by user: nothing of theirs can be started now
         self.unsent: Table[int, tuple[tuple[int, ...], bool]] = Table(changes)  # signals to runs without a known shell
         self.dying: Table[int, Dying] = Table(changes)
-        self.dependents: Table[int, dict[int, None]] = Table(changes)
+        self.dependents: Table[int, dict[int, None]] = Table(changes)  # by job that is not over: who comes after it
+        self.awaited: Table[int, dict[int, None]] = Table(changes)  # by who comes after others: which are not over
+        self.followed: Table[int, dict[int, None]] = Table(changes)  # by job that is over: who waits for others still
         self.untidy: Table[int, None] = Table(changes)  # users of whom something ended
         self.look_at_trees_due = self.tidy_due = False  # alarms that are set
         self.job_number = 0
         self.moved: Moved | None = None
-        self._read: dict[int, Job | None] = {}  # from the store, in this turn: many may come after the same
+        self._read: dict[int, Job | None] = {}  # from the store, in this turn
+        self._states: dict[int, str | None] = {}  # the same: many may come after the same
         self.batches: Table[str, Added] = Table(changes)  # that were added lately, by token
         self.adding: Table[Peer, Coming] = Table(changes)
         self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
@@ -132,6 +136,7 @@ class State:
 
     def commit(self) -> None:
         self._read.clear()
+        self._states.clear()
         if self.store.commit(self.durable):
             self.unwritable = None
         self.changes.keep()
@@ -139,6 +144,7 @@ class State:
 
     def rollback(self) -> None:
         self._read.clear()
+        self._states.clear()
         self.store.rollback()
         self.changes.undo()
         self.durable = False
@@ -263,6 +269,12 @@ class State:
         waiting = self.line.remove(id)
         self.changes.add(self.line.add, waiting)
         self.changes.revision += 1
+
+    def block(self, id: str, why: Cause | None) -> None:
+        """Another reason why it may not be granted yet."""
+        waiting = self.line[id]
+        self.leave_line(id)
+        self._put_in_line(waiting._replace(blocked=why))
 
     def since(self, now: float) -> float:
         """Now, and later than whoever came before."""
@@ -389,6 +401,7 @@ class State:
 
     def write_job(self, job: Job, before: Job | None) -> None:
         self._read.pop(job.id, None)
+        self._states.pop(job.id, None)
         self.store.write("jobs", str(job.id), jobs.stored(job))
         self.change_job(job, before)
 
@@ -402,7 +415,9 @@ class State:
 
     def forget_job(self, job: Job) -> None:
         self._read.pop(job.id, None)
+        self._states.pop(job.id, None)
         self.store.write("jobs", str(job.id), None)
+        self.followed.drop(job.id)
         self.count(job.uid, job.state, None)
 
     def count(self, uid: int, before: str | None, after: str | None, number: int = 1) -> None:
@@ -421,19 +436,55 @@ class State:
         self.dying.drop(id)
         self.unsent.drop(id)
 
-    def add_dependent(self, id: int, dependent: int) -> None:
-        if id not in self.dependents:
-            self.dependents.put(id, {})
-        found = self.dependents[id]
+    def job_states(self, ids: Sequence[int]) -> dict[int, str | None]:
+        """In which state each of them is; None for one that is not there."""
+        missing = [id for id in ids if id not in self._states]
+        for at in range(0, len(missing), AT_ONCE):
+            some = missing[at : at + AT_ONCE]
+            self._states.update(dict.fromkeys(some))
+            self._states.update({row.id: row.state for row in self.store.job_rows(Which(ids=[(i, i) for i in some]))})
+        return {id: self._states[id] for id in ids}
+
+    def come_after(self, dependent: int, open_ones: Iterable[int], over: Iterable[int]) -> None:
+        """A job that waits for others."""
+        found = dict.fromkeys(open_ones)
+        if not found:
+            return
+        self.awaited.put(dependent, found)
+        for table, many in ((self.dependents, found), (self.followed, over)):
+            for id in many:
+                self._link(table, id, dependent)
+
+    def met(self, id: int, dependent: int) -> int:
+        """Job `id`, which it came after, is over; how many others are not."""
+        left = self.awaited[dependent]
+        del left[id]
+        self.changes.add(left.__setitem__, id, None)
+        self._unlink(self.dependents, id, dependent)
+        self._link(self.followed, id, dependent)
+        return len(left)
+
+    def come_after_none(self, dependent: int, others: Iterable[int]) -> None:
+        self.awaited.drop(dependent)
+        for id in others:
+            for table in (self.dependents, self.followed):
+                self._unlink(table, id, dependent)
+
+    def _link(self, table: Table[int, dict[int, None]], id: int, dependent: int) -> None:
+        if id not in table:
+            table.put(id, {})
+        found = table[id]
         if dependent not in found:
             found[dependent] = None
             self.changes.add(found.pop, dependent, None)
 
-    def drop_dependent(self, id: int, dependent: int) -> None:
-        found = self.dependents.get(id, {})
+    def _unlink(self, table: Table[int, dict[int, None]], id: int, dependent: int) -> None:
+        found = table.get(id, {})
         if dependent in found:
             del found[dependent]
             self.changes.add(found.__setitem__, dependent, None)
+            if not found and table is self.followed:
+                table.drop(id)
 
     def add_batch(self, added: Added, token: str | None, uid: int, kept: int) -> None:
         """Ids that were given to jobs; a client that sends them again by the same token gets the same."""

@@ -7,6 +7,7 @@ from gpulease.broker import job_input as given
 from gpulease.broker import job_life
 from gpulease.broker.allowances import allowance, check_jobs, time_limit
 from gpulease.broker.batch import Batch
+from gpulease.broker.coming_after import predecessors
 from gpulease.broker.core_state import size_of
 from gpulease.broker.events import Adding, Received
 from gpulease.broker.instructions import GoOn
@@ -28,8 +29,9 @@ A_PART = 16  # words that a part counts for, be it empty
 MOST_RETRIES = 1000
 BATCHES = 31  # whose tokens are remembered of each user, beside the newest
 PIECE = 200  # jobs that are added in one turn
+LINKS = 20_000  # to jobs that they come after
 TEXTS, PATHS = {"name", "label", "note"}, {"cwd", "log"}
-EDITABLE = TEXTS | PATHS | {"retry", "time_limit", "command", "after", "after_any", "request"}
+EDITABLE = TEXTS | PATHS | {"retry", "time_limit", "command", "after", "after_any", "after_label", "request"}
 
 
 def add(turn: Turn, event: Received) -> None:
@@ -79,7 +81,7 @@ def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str])
 def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
     """Some of them: the table's effects, once for what is alike."""
     state, peer, batch = turn.state, event.peer, adding.batch
-    end = min(adding.next + PIECE, batch.last + 1)
+    end = min(adding.next + max(1, min(PIECE, LINKS // (1 + len(batch.after)))), batch.last + 1)
     for id, document in batch.documents(adding.next, end):
         state.store.write("jobs", str(id), document)
     state.count(peer.uid, None, batch.state, end - adding.next)
@@ -179,7 +181,7 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
         note=given.text(options, "note"),
         retry=given.number(options, "retry", 0, MOST_RETRIES),
         time_limit=_allowed_time(turn, peer, options),
-        after=given.dependencies(turn, options, first),
+        after=predecessors(turn, peer.uid, options, first, sum(map(len, parts.commands))),
         after_any=bool(options.get("after_any")),
     )
     alike = alike._replace(met=_met(turn, alike.after))
@@ -199,8 +201,7 @@ def _allowed_time(turn: Turn, user: Peer | Job, options: Message) -> float | Non
 
 def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
     """Those that have ended already; that they ended as they must is checked."""
-    found = [(id, turn.state.job(id)) for id in after]
-    return tuple(id for id, other in found if other is None or other.over)
+    return tuple(id for id, state in turn.state.job_states(after).items() if state not in jobs.OPEN)
 
 
 def edited(turn: Turn, job: Job, changes: Message) -> Message:
@@ -218,7 +219,7 @@ def edited(turn: Turn, job: Job, changes: Message) -> Message:
     if "command" in changes:
         fields["command"] = given.command(changes["command"])
     if "after" in changes:
-        fields["after"] = given.dependencies(turn, changes, job.id)
+        fields["after"] = predecessors(turn, job.uid, changes, job.id)
         fields["after_any"] = bool(changes.get("after_any"))
         fields["met"] = _met(turn, fields["after"])
     if "request" in changes:

@@ -11,7 +11,7 @@ from gpulease.broker.allowances import allowance, check_request, refused
 from gpulease.broker.job_life import default_log
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
-from gpulease.errors import NotFound, TooMuch, UsageError, WrongState
+from gpulease.errors import UsageError
 from gpulease.job import Job
 from gpulease.messages import Message, read_request
 from gpulease.model import Request, Waiting
@@ -24,9 +24,6 @@ ENVIRONMENT_BYTES = 512 << 10
 LONGEST = 10 * 365 * 86400.0  # seconds of a time limit
 LONGEST_WORD = (128 << 10) - 1  # the kernel starts no program with a longer one
 OWN = {"name", "label", "note", "log"}  # what each job of a batch may have of its own
-MOST_LOOKED = 2000  # jobs that are looked at to see whether one comes after itself
-MOST_AFTER = 1000  # jobs that one may come after
-MOST_BEFORE = 10_000  # that are followed back, one after the other, when a job is to come after others
 
 
 def request_of(turn: Turn, user: Peer | Job, fields: Message, hold: bool) -> Request:
@@ -76,47 +73,6 @@ def environment_of(turn: Turn, uid: int, options: Message) -> tuple[str, dict[st
         )
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{uid}.{digest}", environ, left_out
-
-
-def dependencies(turn: Turn, options: Message, own: int) -> tuple[int, ...]:
-    """The jobs to come after: there, not over in vain, and none of them comes after job `own`."""
-    after = options.get("after") or []
-    if not isinstance(after, list) or not all(type(id) is int for id in after) or len(after) > MOST_AFTER:
-        raise UsageError("The list of jobs to come after is not right.", "Write ids, as --after 3,4.")
-    for id in after:
-        if id == own:
-            raise UsageError(f"Job {id} cannot come after itself.", "Name other jobs.")
-        other = turn.state.job(id)
-        if other is None:
-            raise NotFound(
-                f"It is to come after job {id}, and there is no such job.", "See the ids with `gpulease ls --all`."
-            )
-        if other.over and other.state != "complete" and not options.get("after_any"):
-            raise WrongState(
-                f"Job {id} is {other.state}, so nothing can come after it.", "Use --after-any, or retry it."
-            )
-    if own <= turn.state.job_number:  # nothing comes after one that is new
-        _refuse_circle(turn, after, own)
-    return tuple(dict.fromkeys(after))
-
-
-def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
-    rest, seen, looked = list(after), set(after), 0
-    while rest:
-        looked += 1
-        if looked > MOST_LOOKED:
-            raise UsageError("The jobs that it is to come after come after too many others.", "Name fewer.")
-        other = turn.state.job(rest.pop())
-        for id in () if other is None or other.over else other.after:
-            if id == own:
-                raise UsageError(
-                    f"Job {own} cannot come after job {after[0]}, which itself waits for it.", "Break the circle."
-                )
-            if id not in seen:
-                seen.add(id)
-                rest.append(id)
-        if len(seen) > MOST_BEFORE:
-            raise TooMuch(f"Job {own} would come after more than {MOST_BEFORE} jobs.", "Leave it where it is.")
 
 
 def log_of(turn: Turn, peer: Peer, options: Message, count: int) -> Callable[[int], str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease import visible
-from gpulease.broker import lease_life
+from gpulease.broker import coming_after, lease_life
 from gpulease.broker.allowances import log_limit_of
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
@@ -67,16 +67,16 @@ def _write(turn: Turn, before: Job, after: Job) -> None:
 
 def join(turn: Turn, job: Job) -> None:
     """Into the line; when it comes after one that failed, it is killed in its turn."""
-    state, open_ones = turn.state, []
-    for id in (one for one in job.after if one not in job.met):
-        other = state.job(id)
-        if other is not None and not other.over:
-            open_ones.append(id)
-            state.add_dependent(id, job.id)
-        elif other is not None and other.state != "complete" and not job.after_any:
-            state.enter_line(_waiting(turn, job, FAILED_BEFORE))
-            return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(other.id, other.state)))
-    state.enter_line(_waiting(turn, job, _comes_after(open_ones)))
+    state, met = turn.state, set(job.met)
+    others = state.job_states([id for id in job.after if id not in met])
+    open_ones = [id for id, found in others.items() if found in jobs.OPEN]
+    over = {id: found for id, found in others.items() if found in jobs.ENDS}
+    vain = next((id for id, found in over.items() if found != "complete" and not job.after_any), None)
+    if vain is not None:
+        state.enter_line(_waiting(turn, job, FAILED_BEFORE))
+        return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(vain, str(over[vain]))))
+    state.come_after(job.id, open_ones, over)
+    state.enter_line(_waiting(turn, job, coming_after.cause(dict.fromkeys(open_ones))))
     return lease_life.look_again(turn)
 
 
@@ -87,21 +87,13 @@ def _waiting(turn: Turn, job: Job, blocked: Cause | None = None) -> Waiting:
     )
 
 
-def _comes_after(ids: list[int]) -> Cause | None:
-    if not ids:
-        return None
-    more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
-    return Cause(f"It comes after job {', '.join(map(str, ids))}.", f"after {ids[0]}{more}")
-
-
 def because(id: int, ended: str) -> str:
     return f"job {id}, which it comes after, is {ended}"
 
 
 def _leave_line(turn: Turn, before: Job, after: Job) -> None:
     turn.state.leave_line(before.planner_id)
-    for id in before.after:
-        turn.state.drop_dependent(id, before.id)
+    turn.state.come_after_none(before.id, before.after)
 
 
 def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
@@ -166,20 +158,30 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
 def _free_dependents(turn: Turn, id: int, ended: str) -> None:
     """Let go who waited for a job only; who waited in vain is killed. Of many, some in each turn."""
     state, found = turn.state, turn.state.dependents.get(id, {})
+    again = state.job_states([id])[id] in jobs.OPEN
     for waiting in list(islice(found, max(0, FREED - turn.freed))):
         turn.freed += 1
-        state.drop_dependent(id, waiting)
-        other = state.job(waiting)
-        if other is None or other.state != "waiting":
-            continue
-        if ended != "complete" and not other.after_any:
+        left = state.met(id, waiting)
+        other = None if ended == "complete" and left and not again else state.job(waiting)
+        if other is not None and ended != "complete" and not other.after_any:
             kill_waiting(turn, other, because(id, ended))
+        elif other is not None and (again or not left):
+            advance(turn, other, "edit", met=(*other.met, id) if again else other.met)
         else:
-            advance(turn, other, "edit", met=(*other.met, id))
+            state.block(f"J{waiting}", coming_after.cause(state.awaited[waiting]))
     if found:
         turn.alarm(0.0, "free", f"{id} {ended}")
     else:
         state.dependents.drop(id)
+
+
+def open_again(turn: Turn, id: int) -> None:
+    """An ended job is to run once more. For those that come after it, it has ended all the same."""
+    for waiting in list(turn.state.followed.get(id, ())):
+        other = turn.state.job(waiting)
+        if other is not None:
+            turn.state.write_job(other._replace(met=(*other.met, id)), other)
+    turn.state.followed.drop(id)
 
 
 def free_later(turn: Turn, named: str) -> None:

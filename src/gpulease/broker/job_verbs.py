@@ -316,7 +316,8 @@ def _check_numbers(turn: Turn, ended: list[Job]) -> None:
 
 
 def _again(turn: Turn, job: Job, tries: int = 0) -> Job:
-    after = tuple(id for id in job.after if (other := turn.state.job(id)) is not None and not other.over)
+    after = tuple(id for id, state in turn.state.job_states(job.after).items() if state in jobs.OPEN)
+    job_life.open_again(turn, job.id)
     return job_life.advance(
         turn, job, "retry", added=turn.state.since(turn.now), place=None, tries=tries, peak_memory=None, after=after,
         met=(), exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,

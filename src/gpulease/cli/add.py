@@ -27,7 +27,8 @@ examples:
   gpulease add -n 2 --retry 3 --time-limit 4h -- python train.py
   gpulease add --mem 6G -- python small.py         several on one GPU
   gpulease add --no-env 'WANDB_*' -- python t.py   without these variables
-  gpulease add --after 12,13 -- python evaluate.py
+  gpulease add --after 12,15-20 -- python evaluate.py
+  gpulease add --after-label sweep1 -- python evaluate.py
   gpulease add --file jobs.txt                     a command a line
   gpulease add --sweep lr=0.1,0.01 --sweep seed=1:5 -- \\
       python train.py --lr {lr} --seed {seed}      ten jobs
@@ -41,6 +42,8 @@ OF_ALL = (
     "time_limit",
     "after",
     "after_any",
+    "after_label",
+    "after_any_label",
     "hold",
 )  # what no job of a sweep has of its own
 SHORT = 30_000  # characters of a line whose words cannot be too long
@@ -62,8 +65,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--retry", type=int, default=0, metavar="N", help="run again up to N times if it fails")
     parser.add_argument("--time-limit", metavar="TIME", help="kill it after so long, as 4h")
-    parser.add_argument("--after", action="once", metavar="IDS", help="start after these are complete, as 3,4")
-    parser.add_argument("--after-any", action="once", metavar="IDS", help="start after these have ended, however")
+    add_after(parser)
     parser.add_argument("--at", metavar="TIME", help="not before: 22:30, 2026-12-24T22:30, or in 2h")
     parser.add_argument("--hold", action="store_true", help="queue it but do not let it start (see `resume`)")
     parser.add_argument(
@@ -73,6 +75,16 @@ def configure(parser: ArgumentParser) -> None:
         "--sweep", action="append", default=[], metavar="K=VALUES", help="a job for each of 1,2,3 or 1:5"
     )
     add_command(parser)
+
+
+def add_after(parser: ArgumentParser) -> None:
+    ids = "as 3,5-9, `last`, or `all` of yours that are not over"
+    parser.add_argument("--after", action="once", metavar="IDS", help=f"start after these are complete: {ids}")
+    parser.add_argument("--after-any", action="once", metavar="IDS", help="start after these have ended, however")
+    parser.add_argument(
+        "--after-label", action="once", metavar="LABEL", help="after your jobs of a label that are not over"
+    )
+    parser.add_argument("--after-any-label", action="once", metavar="LABEL", help="the same, however they end")
 
 
 def run(arguments: Namespace) -> int:

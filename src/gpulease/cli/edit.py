@@ -34,8 +34,10 @@ TEXTS = (
     ("--name", "NAME", "another name of the job"),
     ("--new-label", "LABEL", "another label"),
     ("--note", "TEXT", "another note"),
-    ("--after", "IDS", "start after these are complete, as 3,4; `none` for none"),
+    ("--after", "IDS", "start after these are complete, as 3,5-9; `none` for none"),
     ("--after-any", "IDS", "start after these have ended, however; `none` for none"),
+    ("--after-label", "LABEL", "start after your jobs of a label that are not over"),
+    ("--after-any-label", "LABEL", "the same, however they end"),
     ("--at", "TIME", "not before: 22:30, 2026-12-24T22:30, or in 2h; `none` for at once"),
     ("--cwd", "PATH", "another folder to run in"),
 )
