@@ -32,7 +32,17 @@ LAYERS = {
         "waiting",
     ),
     "granting and reaching": ("broker", "client", "places", "subscription", "thread_client"),
-    "keeping and seeing": ("execution", "identity", "neighbours", "probes", "simulation", "stores", "terminal", "wire"),
+    "keeping and seeing": (
+        "cuda_state",
+        "execution",
+        "identity",
+        "neighbours",
+        "probes",
+        "simulation",
+        "stores",
+        "terminal",
+        "wire",
+    ),
     "deciding": (
         "errors",
         "job",

@@ -56,7 +56,11 @@ def select(
             return ""
         raise
     if set_environment:
-        os.environ.update(variables(chosen, by or usual))
+        from gpulease import cuda_state
+
+        shown = variables(chosen, by or usual)
+        cuda_state.warn_after("gpulease.select", shown)
+        os.environ.update(shown)
     return ",".join(device.label for device in chosen)
 
 

@@ -32,6 +32,7 @@
         └── DriverHangs       driver-hangs    69   the driver did not answer within the deadline
 
 Each has a code for programs, one sentence of what happened and one of what to do next.
+CudaAlreadyInitialised is a warning.
 """
 
 from __future__ import annotations
@@ -208,6 +209,10 @@ class DriverError(Unavailable):
 class DriverHangs(Unavailable):
     code = "driver-hangs"
     next_step = "Check `dmesg` for driver errors; a reboot may be needed."
+
+
+class CudaAlreadyInitialised(UserWarning):
+    """A warning, not an error: devices were granted or selected that CUDA in this process will not use."""
 
 
 def by_code(code: str, what: str, next_step: str | None, fields: dict[str, object]) -> GpuleaseError:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulease import client as wire_client
-from gpulease import thread_client
+from gpulease import cuda_state, thread_client
 from gpulease.errors import NotFound, UsageError
 from gpulease.request_fields import refuse_name, request_fields, seconds
 from gpulease.visible import NAMES, variables, wanted
@@ -131,6 +131,7 @@ class _Environment:
         with self._lock:
             if lease not in self._held:
                 return  # two threads gave it back at once
+            cuda_state.look()  # while the variables are as CUDA, if it was initialised under this lease, has read them
             newest = self._held[-1] is lease
             self._held.remove(lease)
             if newest:
@@ -199,11 +200,14 @@ def acquire(
     }
     if until_released and duration is not None:
         raise UsageError("`until_released` and `duration` were both given.", "Leave one of the two out.")
+    cuda_state.warn_before("gpulease.acquire")
     granted, connection = _wait_in_line(fields, quiet, on_wait)
     if until_released:
         wire_client.take(connection, granted)
     thread_client.put_back(connection)
-    return Held(granted, placeholder, connection.place.state, visible_by)
+    lease = Held(granted, placeholder, connection.place.state, visible_by)
+    cuda_state.warn_after("gpulease.acquire", lease.environment)
+    return lease
 
 
 def _wait_in_line(fields: dict[str, Any], quiet: bool, on_wait: OnWait | None) -> tuple[Granted, wire_client.Client]:
