@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         def vendor(self) -> str: ...
 
 
-NAMES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES")
+NAMES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+NO_DEVICE = "void"  # in NVIDIA_VISIBLE_DEVICES, where nothing at all may be taken for everything
 BY = ("uuid", "index")  # how a device is named to a program
 VARIABLE = "GPULEASE_VISIBLE"
 UNTOLD = ("unknown-", "MIG-unknown-", "AMD-")  # how a probe names a device whose UUID the driver does not tell
@@ -47,7 +48,8 @@ def wanted(asked: str | None, environ: Mapping[str, str], said: str = "visible_b
 def variables(devices: Iterable[Shown], by: str | None = None) -> dict[str, str]:
     """The variables that show a program just these devices: UUIDs, since an index means another card elsewhere.
 
-    `by="index"` is for programs that take CUDA_VISIBLE_DEVICES for numbers; anything else is UUIDs.
+    `by="index"` is for programs that take CUDA_VISIBLE_DEVICES for numbers; anything else is UUIDs. Containers are told
+    by NVIDIA_VISIBLE_DEVICES, which CUDA itself does not read.
     """
     chosen = list(devices)
     amd = [device for device in chosen if device.vendor == "amd"]
@@ -55,6 +57,7 @@ def variables(devices: Iterable[Shown], by: str | None = None) -> dict[str, str]
     shown = {"ROCR_VISIBLE_DEVICES": _written(amd)} if amd else {}
     if others or not amd:
         shown |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": _written(others, by)}
+        shown["NVIDIA_VISIBLE_DEVICES"] = _by_uuid(others) or NO_DEVICE
     return shown
 
 

@@ -13,15 +13,16 @@ NVIDIA = (Device(0, "GPU-a", "A100"), Device(1, "GPU-b", "A100"))
 AMD = (Device(0, "GPU-1", "MI300", "amd"), Device(1, "GPU-2", "MI300", "amd"))
 
 
-def cuda(value: str) -> dict[str, str]:
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value}
+def cuda(value: str, containers: str | None = None) -> dict[str, str]:
+    told = value if containers is None else containers
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value, "NVIDIA_VISIBLE_DEVICES": told}
 
 
 def test_each_vendor_has_its_own_variable() -> None:
     assert variables(NVIDIA) == cuda("GPU-a,GPU-b")
     assert variables(AMD) == {"ROCR_VISIBLE_DEVICES": "GPU-1,GPU-2"}
     assert variables([*NVIDIA, AMD[0]]) == {**cuda("GPU-a,GPU-b"), "ROCR_VISIBLE_DEVICES": "GPU-1"}
-    assert variables([]) == cuda("")
+    assert variables([]) == cuda("", "void")
 
 
 def test_an_index_stands_where_the_driver_does_not_tell_a_uuid() -> None:
@@ -38,7 +39,7 @@ def test_a_mig_instance_is_named_by_its_uuid_or_else_by_its_gpu() -> None:
 
 
 def test_by_index_is_for_whole_nvidia_gpus_and_keeps_the_bus_order() -> None:
-    assert variables(NVIDIA, "index") == cuda("0,1")
+    assert variables(NVIDIA, "index") == cuda("0,1", "GPU-a,GPU-b")
     assert visible_devices("0,1", NVIDIA) == NVIDIA
     assert variables(AMD, "index") == variables(AMD)
     instance = Device(1, "MIG-0", "A100", instance=0)

@@ -17,6 +17,7 @@ VERBS = {
     "release": ("release", "give back leases of your own"),
     "renew": ("renew", "more time for a timed lease"),
     "shell": ("shell", "a subshell that holds GPUs until it is left"),
+    "docker-args": ("docker_args", "options that show a container the GPUs of this lease"),
     "select": ("select", "pick idle devices by rule, with no lease; print or use them"),
     "add": ("add", "queue a job, or many, and print the id"),
     "ls": ("ls", "the queue: what runs, what waits and why, what ended"),

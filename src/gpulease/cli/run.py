@@ -16,6 +16,7 @@ examples:
   gpulease run -n 2 --model A100 -- torchrun --nproc-per-node 2 train.py
   gpulease run --mem 6G -- python small.py     share a GPU by memory
   gpulease run --wait 30m -- ./job.sh          give up after half an hour (75)
+  gpulease run -- sh -c 'docker run $(gpulease docker-args) IMAGE'
 """
 
 

@@ -99,7 +99,8 @@ class WorkerLoop:
     def _take_lease(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         if setup["request"] is None:  # under a lease that somebody above it holds
             held, broker, gpus, uuids = None, None, setup["gpus"], setup["uuids"]
-            os.environ["CUDA_VISIBLE_DEVICES"] = narrowed(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus, uuids)
+            for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+                os.environ[name] = narrowed(os.environ.get(name), gpus, uuids)
         else:
             lease = self._acquire(setup["request"])
             self._lease = lease
