@@ -47,6 +47,7 @@ LAYERS = {
         "errors",
         "job",
         "job_selection",
+        "job_words",
         "lifecycle",
         "messages",
         "model",

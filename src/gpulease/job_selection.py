@@ -40,6 +40,8 @@ def selection(
     if empty or (given and not words):  # an unset variable must not turn `some` into `all`
         what = empty[0] if empty else "id"
         raise UsageError(f"No job was named: the {what} is empty.", "It may be an unset variable.")
+    if mine and user is not None:
+        raise UsageError("`mine` and a user were both given.", "Leave one of the two out.")
     if state is not None and not are_states(state):
         raise UsageError(f"The state is {state!r}.", f"Give one of {', '.join(STATES)}, or several, as failed,killed.")
     if not words and label is None and state is None and user in (None, EVERYBODY) and not mine:

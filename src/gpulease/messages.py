@@ -227,7 +227,10 @@ EventRow = TypedDict("EventRow", {
     "releaser": NotRequired[str], "releaser_pid": NotRequired[int],
 })
 # Of jobs: those that it was done to, and a sentence for each that was left as it is.
-Done = TypedDict("Done", {"ids": list[int], "skipped": list[str]})
+Done = TypedDict("Done", {
+    "ids": list[int], "skipped": list[str],
+    "ending": NotRequired[list[int]],  # those of `ids` that were told to end and still run
+})
 Added = TypedDict("Added", {"first": int, "last": int, "left_out": list[str]})  # variables that the job does not get
 JobEnd = TypedDict("JobEnd", {"id": int, "state": str, "exit_code": int | None})
 # To a subscriber, as `snapshot` and then as `changed`: rows by key, None for what is gone; how many jobs are not over.
@@ -244,6 +247,7 @@ JobRow = TypedDict("JobRow", {
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "pid": int | None, "why_waiting": str | None,
     "why_short": str | None,
+    "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,

@@ -39,46 +39,89 @@ def ask(verb: str, select: Selection, **fields: Any) -> Any:
 # ---------------------------------------------------------------------- acting
 
 
-def kill(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
-    """End jobs, with all that they started."""
-    return _act("kill", jobs, label, state, user)
+def kill(
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    mine: bool = False,
+    wait: bool = False,
+) -> Done:
+    """End jobs, with all that they started. With `wait` all of it is gone when this returns."""
+    return _act("kill", selection(jobs, label, state, user, mine), wait)
 
 
-def rm(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
-    """Remove jobs from the queue; a running one is killed first."""
-    return _act("rm", jobs, label, state, user)
+def rm(
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    mine: bool = False,
+    wait: bool = False,
+) -> Done:
+    """Remove jobs from the queue; a running one is killed first. With `wait` it is gone when this returns."""
+    return _act("rm", selection(jobs, label, state, user, mine), wait)
 
 
-def retry(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
+def retry(
+    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, mine: bool = False
+) -> Done:
     """Queue ended jobs again."""
-    return _act("retry", jobs, label, state, user)
+    return _act("retry", selection(jobs, label, state, user, mine))
 
 
-def start(*jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None) -> Done:
+def start(
+    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, mine: bool = False
+) -> Done:
     """Start waiting jobs now, if one runs the broker, but never on a device of another; else ahead of one's own.
 
     Those that failed, were killed or lost are run again.
     """
-    return _act("start", jobs, label, state, user)
+    return _act("start", selection(jobs, label, state, user, mine))
 
 
-def _act(verb: str, jobs: tuple[Named, ...], label: str | None, state: str | None, user: str | None) -> Done:
-    done: Done = ask(verb, selection(jobs, label, state, user))
+def _act(verb: str, select: Selection, wait: bool = False) -> Done:
+    done: Done = ask(verb, select)
+    if wait:
+        until_gone(done.get("ending", []))
+        done["ending"] = []
     return done
 
 
+def until_gone(ids: list[int]) -> None:
+    """Wait until none of these runs any more; of one that is removed nothing else would tell."""
+    with Subscription("jobs") as told:
+        while ids and ("jobs" not in told.rows or any(_runs(told, id) for id in ids)):
+            told.receive(None)
+
+
+def _runs(told: Subscription, id: int) -> bool:
+    job = told.rows["jobs"].get(str(id))
+    return job is not None and job["state"] not in ENDED
+
+
 def pause(
-    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, queue: bool = False
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    mine: bool = False,
+    queue: bool = False,
 ) -> Done:
     """Stop jobs for a while; with `queue` start no more jobs."""
-    return _pause_or_resume("pause", selection(jobs, label, state, user, required=False), queue)
+    return _pause_or_resume("pause", selection(jobs, label, state, user, mine, required=False), queue)
 
 
 def resume(
-    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, queue: bool = False
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    mine: bool = False,
+    queue: bool = False,
 ) -> Done:
     """Let paused or held jobs go on; with `queue` start jobs again."""
-    return _pause_or_resume("resume", selection(jobs, label, state, user, required=False), queue)
+    return _pause_or_resume("resume", selection(jobs, label, state, user, mine, required=False), queue)
 
 
 def _pause_or_resume(verb: str, select: Selection, queue: bool) -> Done:
@@ -92,7 +135,12 @@ def _pause_or_resume(verb: str, select: Selection, queue: bool) -> Done:
 
 
 def clean(
-    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, all: bool = False
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    mine: bool = False,
+    all: bool = False,
 ) -> Done:
     """Forget ended jobs, and the logs that the queue made for them.
 
@@ -100,7 +148,7 @@ def clean(
     """
     if state is None and not jobs and not all:
         state = ",".join(DONE)
-    select = selection(jobs, label, state, user, required=False)
+    select = selection(jobs, label, state, user, mine, required=False)
     try:
         done: Done = ask("clean", select)
         return done
@@ -109,11 +157,11 @@ def clean(
         raise WrongState(f"Job {job['id']} is {job['state']}, so it cannot be forgotten.") from None
 
 
-def move(job: Named, index: int = 0) -> Done:
-    """Give a waiting job another place in the line, 0 being the front."""
+def move(job: Named, index: int = 0, *, user: str | None = None, mine: bool = False) -> Done:
+    """Give a waiting job another place in the line, 0 being the front; `"last"` is the newest of `user`."""
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise UsageError(f"The place is {index!r}.", "Give 0 or more.")
-    done: Done = thread_client.ask("move", id=id_of(job), index=index)
+    done: Done = thread_client.ask("move", id=id_of(job, user, mine), index=index)
     return done
 
 
@@ -138,9 +186,9 @@ def ls(
     label: str | None = None,
     state: str | None = None,
     user: str | None = None,
+    mine: bool = False,
     all: bool = False,
     most: int | None = None,
-    mine: bool = False,
 ) -> Listing:
     """What runs, what waits and why, what ended, and how many there are of each."""
     select = selection(jobs, label, state, user, mine, required=False)
@@ -149,21 +197,26 @@ def ls(
 
 
 def show(
-    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, environment: bool = False
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    mine: bool = False,
+    environment: bool = False,
 ) -> list[JobRow]:
     """All about jobs."""
-    told: list[JobRow] = ask("show", selection(jobs, label, state, user), environment=environment)["jobs"]
+    told: list[JobRow] = ask("show", selection(jobs, label, state, user, mine), environment=environment)["jobs"]
     return told
 
 
-def id_of(job: Named) -> int:
-    """Of one job: `12`, `"J12"`, `"last"` or the job itself."""
-    select = selection([job])
-    if select.get("last"):
-        return int(ask("show", select)["jobs"][0]["id"])
+def id_of(job: Named, user: str | None = None, mine: bool = False) -> int:
+    """Of one job: `12`, `"J12"`, `"last"` or the job itself; it is checked to be that user's, if one is named."""
+    select = selection([job], user=user, mine=mine)
     ranges = select.get("ids") or [(0, 1)]
-    if len(ranges) > 1 or ranges[0][0] != ranges[0][1]:
+    if not select.get("last") and (len(ranges) > 1 or ranges[0][0] != ranges[0][1]):
         raise UsageError(f"{str(job)[:40]!r} is no job id.", "Write an id, as 12, or `last`.")
+    if select.get("last") or user is not None or mine:
+        return int(ask("show", select)["jobs"][0]["id"])
     return int(ranges[0][0])
 
 
@@ -175,11 +228,12 @@ def wait(
     label: str | None = None,
     state: str | None = None,
     user: str | None = None,
+    mine: bool = False,
     timeout: float | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[JobEnd]:
     """How each job ended, through restarts of the broker. `progress` hears how many of how many have."""
-    select = selection(jobs, label, state, user)
+    select = selection(jobs, label, state, user, mine)
     until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
     ended: dict[int, JobEnd] = {}
     try:

@@ -118,14 +118,19 @@ def submit(
 
 
 def edit(
-    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, **changes: Any
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    mine: bool = False,
+    **changes: Any,
 ) -> Done:
     """Change jobs that wait or are held. What is not given stays; None takes back what there was.
 
     `gpus mem model devices exclude min_memory max_leases priority duration at`, `command cwd retry time_limit after
     after_any after_label name note` as for `submit`, and `new_label`.
     """
-    select = selection(jobs, label, state, user)
+    select = selection(jobs, label, state, user, mine)
     strange = sorted(set(changes) - CHANGEABLE)
     if strange:
         raise UsageError(f"A job has no {strange[0]!r} that can be changed.", "See the reference of `edit`.")

@@ -23,10 +23,11 @@ def test_jobs_are_chosen_by_ids_ranges_jobs_words_labels_and_states() -> None:
     ids = held(5, label="many")
     job = gpulease.jobs()[0]
     assert gpulease.kill(job)["ids"] == [1]
-    assert gpulease.kill("2-3", 9) == {"ids": [2, 3], "skipped": ["9 is not there, or not yours"]}
+    assert gpulease.kill("2-3", 9) == {"ids": [2, 3], "skipped": ["9 is not there, or not yours"], "ending": []}
     assert gpulease.kill("last")["ids"] == [5]
     assert [row["id"] for row in gpulease.show(label="many", state="held")] == [4]
-    assert gpulease.kill("all") == {"ids": [4], "skipped": [f"{id} is killed" for id in (1, 2, 3, 5)]}
+    left = [f"{id} is killed" for id in (1, 2, 3, 5)]
+    assert gpulease.kill("all") == {"ids": [4], "skipped": left, "ending": []}
     assert gpulease.ls(ids)["counts"] == {"killed": 5}
     assert gpulease.retry([1, job, "2"])["ids"] == [1, 2]
 

@@ -39,7 +39,7 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (2, "no range", ["kill", "x"]),
     (2, "No job was named", ["kill"]),
     (2, "No job was named", ["pause"]),
-    (1, "is complete already", ["kill", "1"]),
+    (1, "is complete, so it cannot be killed", ["kill", "1"]),
     (1, "cannot be paused", ["pause", "1"]),
     (1, "cannot be resumed", ["resume", "1"]),
     (1, "cannot be started", ["start", "1"]),

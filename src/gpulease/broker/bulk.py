@@ -42,6 +42,11 @@ class Chosen(NamedTuple):
         """In order; none means all."""
         return self.which.ids
 
+    @property
+    def roots_own(self) -> bool:
+        """Whether root said `all`, who might mean everybody's."""
+        return self.everyone and not self.ranges and self.which._replace(ids=()) == Which(uid=0)
+
 
 class Piece(NamedTuple):
     jobs: list[Any]  # those that the client may do something about
@@ -182,7 +187,8 @@ def gathered(progress: Progress) -> list[Any]:
 def refuse_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> None:
     """When no job was found that the client may do something about."""
     if progress.found is None:
-        raise NotFound(f"No such job{_called(chosen.ranges)}.", "See the ids with `gpulease ls --all`.")
+        hint = "Root's `all` is root's own: name others by --user." if chosen.roots_own else "See `gpulease ls --all`."
+        raise NotFound(f"No such job{_called(chosen.ranges)}.", hint)
     if progress.mine is None:
         job = turn.state.job(progress.found)
         whose = "another user" if job is None else job.user

@@ -40,7 +40,7 @@ def _asked(turn: Turn, event: Received) -> list[int]:
         job_life.remove_logs(turn, [job for job in found if job.over or job in running])
     if ended and not again:
         left = [f"{job.id} is {job.state}, and the disk is full" for job in found if job not in running]
-        turn.reply(peer, ids=ended, skipped=left)
+        turn.reply(peer, ids=ended, skipped=left, ending=ended)
     return ended
 
 

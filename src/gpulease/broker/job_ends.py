@@ -16,6 +16,7 @@ from gpulease.broker.runs import NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate
 from gpulease.broker.state_values import Delay, Dying
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
+from gpulease.job_words import signal_in
 
 TIDY = 5.0  # seconds until what is no longer needed is removed
 FORCE = 30.0  # seconds after the grace, and between attempts, until a run is ended without its user's agent
@@ -283,7 +284,7 @@ def _split(code: int | None) -> tuple[int | None, int | None]:
     if code is None:
         return None, None
     code = 128 - code if code < 0 else code
-    return code, code - 128 if 128 < code < 193 else None
+    return code, signal_in(code)
 
 
 # -------------------------------------------------------------------- beside them

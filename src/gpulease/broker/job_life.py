@@ -23,6 +23,7 @@ from gpulease.broker.runs import Root
 from gpulease.broker.state_values import Dying
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
+from gpulease.job_words import end_text
 from gpulease.model import Cause, Lease, Owner, Waiting
 from gpulease.planner import Grant
 
@@ -136,7 +137,7 @@ def _end_lease(turn: Turn, before: Job, after: Job) -> None:
     state = turn.state
     state.forget_run(after.id)
     lease = state.leases.get(after.planner_id)
-    why = after.why or (f"exit code {after.exit_code}" if after.exit_code else "it ended")
+    why = after.why or (end_text(after.exit_code, after.signal) if after.exit_code else "it ended")
     if lease is not None:
         return lease_life.end(turn, lease, f"job {after.id} is {after.state}: {why}")
     fields = {"id": after.planner_id, "kind": "job", "user": after.user, "pid": before.pid, "why": why}

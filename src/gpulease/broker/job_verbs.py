@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpulease import job as jobs
 from gpulease.broker import bulk, job_ends, job_life, reports, requesting, settings
@@ -18,6 +18,7 @@ from gpulease.broker.turn import Turn
 from gpulease.broker.visibility import of_job, viewer
 from gpulease.errors import NotPermitted, TooMuch, UsageError, WrongState
 from gpulease.job import Job
+from gpulease.job_words import left_text
 from gpulease.messages import Message
 from gpulease.model import Waiting
 from gpulease.stores.base import Which
@@ -30,7 +31,7 @@ MOST_BYTES = 4 << 20  # characters of commands in one answer
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
 STARTABLE = (*WAITING, "failed", "killed", "lost")
-INNER = ("environment", "history", "run", "ending", "removing", "log_begin", "place", "forced", "met")
+INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met")
 
 # ---------------------------------------------------------------------- many of them
 
@@ -40,7 +41,7 @@ def _each(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[J
 
 
 def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[list[Job]], object], wrong: str) -> None:
-    """Do `act` to the chosen jobs that are in one of `states`, a piece at a time; if none is, say in which it is."""
+    """Do `act` to the chosen jobs that are in one of `states`, a piece at a time; if none is, say in which they are."""
     if event.message.get("select") is None:
         raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, --label or --state.")
     chosen = bulk.choice(turn, event)
@@ -57,11 +58,20 @@ def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress
     """What was done, and what was named and left as it is: jobs in another state, and ids that are nobody's."""
     bulk.refuse_nothing(turn, progress, chosen)
     done = bulk.gathered(progress)
-    if not done and progress.mine is not None:
-        id, state = progress.mine
-        raise WrongState(f"Job {id} is {state}{wrong}.")
+    named = bool(chosen.ranges or chosen.last)
+    if not done and (named or wrong != "killed"):  # that none of a label runs any more is what a kill is for
+        raise _unfit(progress.skipped, wrong)
     missing = [f"{id} is not there, or not yours" for id in progress.missing]
-    turn.reply(event.peer, ids=done, skipped=[*progress.skipped, *missing])
+    skipped = [*progress.skipped, *missing]
+    ending = [id for id in done if (job := turn.state.running.get(id)) is not None and job.ending is not None]
+    turn.reply(event.peer, ids=done, skipped=skipped, ending=ending)
+
+
+def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
+    """None of them is in a state in which it can be done: with the states of all."""
+    if len(skipped) == 1:
+        return WrongState(f"Job {skipped[0]}, so it cannot be {wrong}.")
+    return WrongState(f"None of these jobs can be {wrong}: {left_text(skipped)}.")
 
 
 # ---------------------------------------------------------------------- looking
@@ -71,6 +81,8 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     fields = jobs.document(job)
     for name in INNER:
         fields.pop(name)
+    if job.state in WAITING:
+        fields["devices"] = []  # one that waits again has none, and had those of its last run
     fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
     waits = job.state == "waiting" and job.planner_id in turn.state.line
     reason = requesting.reason(turn, job.planner_id) if waits else None
@@ -161,7 +173,7 @@ def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
 
 def kill(turn: Turn, event: Received) -> None:
     why = f"killed by {event.peer.user}"
-    _each(turn, event, jobs.OPEN, lambda job: _end(turn, job, why), " already")
+    _each(turn, event, jobs.OPEN, lambda job: _end(turn, job, why), "killed")
 
 
 def rm(turn: Turn, event: Received) -> None:
@@ -174,15 +186,13 @@ def rm(turn: Turn, event: Received) -> None:
             ids.append(job.id)
 
     turn.defer(lambda turn: job_life.forget(turn, [gone for id in ids if (gone := turn.state.job(id)) is not None]))
-    _each(turn, event, (*jobs.OPEN, *jobs.ENDS), remove, "")
+    _each(turn, event, (*jobs.OPEN, *jobs.ENDS), remove, "removed")
 
 
 def pause(turn: Turn, event: Received) -> None:
     if event.message.get("queue"):
         return _pause_queue(turn, event.peer, True)
-    return _each(
-        turn, event, ("running",), lambda job: job_life.advance(turn, job, "pause"), ", so it cannot be paused"
-    )
+    return _each(turn, event, ("running",), lambda job: job_life.advance(turn, job, "pause"), "paused")
 
 
 def resume(turn: Turn, event: Received) -> None:
@@ -190,7 +200,7 @@ def resume(turn: Turn, event: Received) -> None:
         return _pause_queue(turn, event.peer, False)
     events = {"paused": "resume", "held": "let-go"}
     act = lambda job: job_life.advance(turn, job, events[job.state])  # noqa: E731
-    return _each(turn, event, tuple(events), act, ", so it cannot be resumed")
+    return _each(turn, event, tuple(events), act, "resumed")
 
 
 def _pause_queue(turn: Turn, peer: Peer, paused: bool) -> None:
@@ -251,7 +261,7 @@ def start(turn: Turn, event: Received) -> None:
         for job in _open_again(turn, fitting):
             _let_start(turn, job, forced=True)
 
-    return _all(turn, event, _startable(event), start_all, ", so it cannot be started")
+    return _all(turn, event, _startable(event), start_all, "started")
 
 
 def _startable(event: Received) -> tuple[str, ...]:
@@ -281,7 +291,7 @@ def _start_first(turn: Turn, event: Received) -> None:
             else:
                 _let_start(turn, job)
 
-    _all(turn, event, _startable(event), start_all, ", so it cannot be started")
+    _all(turn, event, _startable(event), start_all, "started")
 
 
 def _standing(one: Job | Waiting) -> tuple[int, float]:
@@ -307,7 +317,7 @@ def retry(turn: Turn, event: Received) -> None:
         for job in fitting:
             _again(turn, job)
 
-    _all(turn, event, jobs.ENDS, all_again, ", so it cannot be run again")
+    _all(turn, event, jobs.ENDS, all_again, "run again")
 
 
 def _check_numbers(turn: Turn, ended: list[Job]) -> None:
@@ -320,7 +330,7 @@ def _again(turn: Turn, job: Job, tries: int = 0) -> Job:
     job_life.open_again(turn, job.id)
     return job_life.advance(
         turn, job, "retry", added=turn.state.since(turn.now), place=None, tries=tries, peak_memory=None, after=after,
-        met=(), exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
+        met=(), started=None, exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
     )  # fmt: skip
 
 
@@ -346,7 +356,7 @@ def edit(turn: Turn, event: Received) -> None:
     return _each(
         turn, event, WAITING,
         lambda job: job_life.advance(turn, job, "edit", **(found.get(job.id) or edited(turn, job, changes))),
-        ", so it cannot be edited",
+        "edited",
     )  # fmt: skip
 
 

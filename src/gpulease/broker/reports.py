@@ -112,7 +112,14 @@ def lease_row(state: State, lease: Lease) -> Document:
         "memory": lease.memory,
         "priority": lease.priority,
         "note": lease.note,
+        "ending": _ending(state, lease),
     }
+
+
+def _ending(state: State, lease: Lease) -> str | None:
+    """Of a job that was told to end and still runs: by whom, or why."""
+    job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+    return None if job is None else job.ending
 
 
 def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import sys
 
-from gpulease.cli.choosing import add_choice, add_everybody, filters
+from gpulease.cli.choosing import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import ArgumentParser, Namespace, say
-from gpulease.job_selection import ENDED, ranges, selection
+from gpulease.job_selection import ENDED, STATES, ranges
+from gpulease.job_words import left_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpulease.messages import Done
 
 TOLD = 5  # jobs that are named one by one
+OPEN = STATES[:4]
 
 
 class Act:
-    """One such verb, named as the library's function is."""
+    """One such verb, named as the library's function is; `states` are those of the jobs that it is for.
 
-    def __init__(self, verb: str, past: str, examples: str, queue: str | None = None) -> None:
-        self._verb, self._past, self._examples, self._queue = verb, past, examples, queue
+    `ending`: what is said of a job that goes on until it has ended.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        past: str,
+        examples: str,
+        states: tuple[str, ...],
+        *,
+        queue: str | None = None,
+        ending: str | None = None,
+    ) -> None:
+        self._verb, self._past, self._examples, self._states = verb, past, examples, ",".join(states)
+        self._queue, self._ending = queue, ending
 
     def configure(self, parser: ArgumentParser) -> None:
         parser.epilog = self._examples
@@ -27,6 +42,8 @@ class Act:
         add_everybody(parser)
         if self._queue is not None:
             parser.add_argument("--queue", action="store_true", help=self._queue)
+        if self._ending is not None:
+            parser.add_argument("--wait", action="store_true", help="until all of them are gone; Ctrl-C leaves")
 
     def run(self, arguments: Namespace) -> int:
         from gpulease import queueing
@@ -36,10 +53,15 @@ class Act:
             act(*arguments.ids, **filters(arguments), queue=True)
             print(f"{self._past} the queue")
             return 0
+        if refused(self._verb, arguments, arguments.ids, self._states):
+            return 1
         done = act(*arguments.ids, **filters(arguments))
-        say_done(self._past, done, "ids" in selection(arguments.ids, required=False))
+        say_done(self._past, done, arguments.ids, self._ending)
         if self._verb == "start":
             _say_what_waits(done)
+        if self._ending is not None and arguments.wait and done.get("ending"):
+            queueing.until_gone(done["ending"])
+            print(f"{self._past} {ranges(done['ending'])}")
         return 0
 
 
@@ -52,20 +74,25 @@ def _say_what_waits(done: Done) -> None:
             say(f"gpulease: job {job['id']} waits: {job['why_waiting']}", sys.stderr)
 
 
-def say_done(past: str, done: Done, by_id: bool) -> None:
+def say_done(past: str, done: Done, ids: list[str], ending: str | None = None) -> None:
     """What was done, and what could not be done and why; of `all` nobody expects it to include what has ended."""
-    print(f"{past} {ranges(done['ids'])}" if done["ids"] else "nothing to do")
-    left = done["skipped"] if by_id else [text for text in done["skipped"] if not text.endswith(ENDED)]
-    for text in left[:TOLD]:
-        say(f"gpulease: job {text}, left as it is", sys.stderr)
-    if len(left) > TOLD:
-        print(f"gpulease: and {len(left) - TOLD} more, left as they are", file=sys.stderr)
+    still = done.get("ending", []) if ending is not None else []
+    over = sorted(set(done["ids"]) - set(still))
+    if over or not still:
+        print(f"{past} {ranges(over)}" if over else "nothing to do")
+    if still:
+        print(f"{ending} {ranges(still)}", flush=True)
+    left = done["skipped"] if ids != ["all"] else [text for text in done["skipped"] if not text.endswith(ENDED)]
+    if left:
+        say(f"gpulease: left as they are: {left_text(left)}", sys.stderr)
 
 
 kill = Act(
     "kill",
     "killed",
     """\
+A job that runs is *ending* until all that it started is gone; `ls`, `show` and
+`status` say so, and who ended it. With --wait it is gone when this returns.
 A device is not free before all that the job started is gone. The grace between
 TERM and KILL is the parameter `grace` (see `gpulease set`).
 
@@ -74,8 +101,11 @@ examples:
   gpulease kill 3,5-9
   gpulease kill all
   gpulease kill --label sweep1
+  gpulease kill --label sweep1 --wait
   sudo gpulease kill --user ada     all that ada queued
 """,
+    OPEN,
+    ending="ending",
 )
 rm = Act(
     "rm",
@@ -87,6 +117,8 @@ examples:
   gpulease rm 3
   gpulease rm --state failed
 """,
+    STATES,
+    ending="removing",
 )
 pause = Act(
     "pause",
@@ -99,9 +131,16 @@ examples:
   gpulease pause 3
   gpulease pause --queue
 """,
-    "start no more jobs",
+    ("running",),
+    queue="start no more jobs",
 )
-resume = Act("resume", "resumed", "examples:\n  gpulease resume 3\n  gpulease resume --queue\n", "start jobs again")
+resume = Act(
+    "resume",
+    "resumed",
+    "examples:\n  gpulease resume 3\n  gpulease resume --queue\n",
+    ("paused", "held"),
+    queue="start jobs again",
+)
 start = Act(
     "start",
     "next to start:",
@@ -113,5 +152,6 @@ One that failed, was killed or lost is run again; its runs are counted on.
 examples:
   gpulease start 12
 """,
+    ("waiting", "held"),
 )
-retry = Act("retry", "queued again", "examples:\n  gpulease retry 12\n  gpulease retry --state failed\n")
+retry = Act("retry", "queued again", "examples:\n  gpulease retry 12\n  gpulease retry --state failed\n", ENDED)

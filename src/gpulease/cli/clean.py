@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from gpulease.cli.acting import say_done
-from gpulease.cli.choosing import add_choice, add_everybody, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.cli.choosing import add_choice, add_everybody, filters, refused
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError
 from gpulease.job_selection import DONE, ENDED, selection
 
@@ -35,14 +35,17 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import clean
 
     ids, chosen = _without_states(arguments.ids, filters(arguments))
+    usual = ",".join(ENDED if ids or arguments.all else DONE)
+    if refused("clean", arguments, ids, chosen["state"] or usual):
+        return 1
     done = clean(*ids, **chosen, all=arguments.all)
-    say_done("forgot", done, "ids" in selection(ids, required=False))
+    say_done("forgot", done, ids)
     if not ids and chosen["state"] is None and not arguments.all:
-        _say_what_is_kept(chosen["label"], chosen["user"])
+        _say_what_is_kept(chosen)
     return 0
 
 
-def _without_states(words: list[str], chosen: dict[str, str | None]) -> tuple[list[str], dict[str, str | None]]:
+def _without_states(words: list[str], chosen: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """Ids, and the filters with the states that were given as words."""
     states = [GPULIMIT.get(word, word) for word in words if GPULIMIT.get(word, word) in ENDED]
     if not states:
@@ -52,11 +55,11 @@ def _without_states(words: list[str], chosen: dict[str, str | None]) -> tuple[li
     return [], {**chosen, "state": ",".join(states)}
 
 
-def _say_what_is_kept(label: str | None, user: str | None) -> None:
+def _say_what_is_kept(chosen: dict[str, Any]) -> None:
     from gpulease.queueing import ask
 
     rest = ",".join(state for state in ENDED if state not in DONE)
-    kept = len(ask("ls", selection((), label, rest, user), ids=True)["ids"])
+    kept = len(ask("ls", selection((), **{**chosen, "state": rest}), ids=True)["ids"])
     if kept:
         what = f"gpulease: {kept} that failed, were killed or lost: kept"
         print(f"{what}. `gpulease clean --all` forgets them too.", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gpulease.cli.acting import say_done
-from gpulease.cli.choosing import add_choice, add_everybody, filters
+from gpulease.cli.choosing import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.job_fields import job_changes
 from gpulease.job_selection import selection
@@ -59,7 +59,10 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import change
 
     select = selection(arguments.ids, **filters(arguments))
-    say_done("edited", change(select, job_changes(_given(arguments), as_option, time.time())), "ids" in select)
+    changes = job_changes(_given(arguments), as_option, time.time())
+    if refused("edit", arguments, arguments.ids, "waiting,held"):
+        return 1
+    say_done("edited", change(select, changes), arguments.ids)
     return 0
 
 

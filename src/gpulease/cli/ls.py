@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpulease.cli.choosing import add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, clean, print_json
 from gpulease.job_selection import ENDED
+from gpulease.job_words import end_text, state_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ REASON = 26  # columns: the longest short form of a reason, in brackets
 COLOURS = {
     "running": "green",
     "paused": "yellow",
+    "ending": "yellow",
+    "removing": "yellow",
     "waiting": "",
     "held": "dim",
     "complete": "blue",
@@ -40,7 +43,6 @@ COLOURS = {
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser)
-    parser.add_argument("--mine", action="store_true", help="one's own jobs")
     parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
     parser.add_argument("--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000)")
     add_json(parser)
@@ -50,13 +52,13 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import ls
 
     most = at_least(1, "--most", arguments.most)
-    told = ls(*arguments.ids, **filters(arguments), all=arguments.all, most=most, mine=arguments.mine)
+    told = ls(*arguments.ids, **filters(arguments), all=arguments.all, most=most)
     if arguments.json:
         return print_json(told, 2)
     from gpulease.cli.render import Terminal
 
     terminal = Terminal()
-    chosen = arguments.ids or arguments.mine or any(filters(arguments).values())
+    chosen = arguments.ids or any(filters(arguments).values())
     more = [] if chosen else _more(told, arguments.all, terminal)
     print("\n".join([*_lines(told, terminal), *more]))
     return 0
@@ -87,7 +89,8 @@ def _lines(told: Listing, terminal: Terminal) -> list[str]:
     lines = plain_table(rows, terminal, least=REASON)
     shown = [lines[0]]
     for job, line in zip(told["jobs"], lines[1:], strict=True):
-        shown.append(line.replace(job["state"], terminal.paint(job["state"], COLOURS[job["state"]]), 1))
+        state = state_text(job)
+        shown.append(line.replace(state, terminal.paint(state, COLOURS[state]), 1))
     return [*heads, *shown]
 
 
@@ -102,7 +105,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _row(job: JobRow) -> tuple[str, ...]:
     return (
         str(job["id"]),
-        job["state"],
+        state_text(job),
         str(job["request"]["priority"]),
         ",".join(job["devices"]) or _wants(job),
         _time(job),
@@ -150,7 +153,6 @@ def _text(job: JobRow) -> str:
     waits = job.get("why_short") or job["why_waiting"]
     if waits:
         return f"[{waits}] {text}"
-    why = job["why"]
-    code = job["exit_code"]
-    end = f" [exit code {code}]" if job["state"] == "failed" and not why else ""
+    why = job.get("ending") or job["why"]
+    end = f" [{end_text(job['exit_code'], job['signal'])}]" if job["state"] == "failed" and not why else ""
     return text + (f" [{why}]" if why else end)

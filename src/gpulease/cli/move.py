@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulease.cli.choosing import add_whose, whose
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_last
 
 EXAMPLES = """\
@@ -18,10 +19,11 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_last(parser, "a job that waits")
     parser.add_argument("index", type=int, nargs="?", default=0, metavar="INDEX", help="its new place (default 0)")
+    add_whose(parser)
 
 
 def run(arguments: Namespace) -> int:
     from gpulease.queueing import move
 
-    print(f"moved {move(arguments.id, arguments.index)['ids'][0]}")
+    print(f"moved {move(arguments.id, arguments.index, **whose(arguments))['ids'][0]}")
     return 0

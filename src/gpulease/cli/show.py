@@ -7,6 +7,7 @@ import sys
 from gpulease.cli.choosing import add_choice, filters, say_missing
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, clean, print_json
 from gpulease.job_log import tail
+from gpulease.job_words import end_text, state_text
 
 EXAMPLES = """\
 examples:
@@ -70,14 +71,12 @@ def _text(job: dict[str, Any]) -> str:
 
 
 def _state(job: dict[str, Any]) -> str:
-    parts = [job["state"]]
+    parts = [state_text(job)]
     if job["exit_code"] is not None:
-        parts.append(f"exit code {job['exit_code']}")
-    if job["signal"]:
-        parts.append(f"signal {job['signal']}")
+        parts.append(end_text(job["exit_code"], job["signal"]))
     if job["out_of_memory"]:
         parts.append("out of memory")
-    why = job["why_waiting"] or job["why"]
+    why = job["why_waiting"] or job.get("ending") or job["why"]
     return ", ".join(parts) + (f": {why}" if why else "")
 
 

@@ -58,7 +58,8 @@ def _holder(lease: dict[str, Any], now: float) -> str:
     if lease["kind"] == "reservation" and not lease["until"]:
         end = f" ({span_text(now - lease['since'])}), until released"
     note = f": {lease['note']}" if lease["note"] else ""
-    return f"      {lease['id']} {lease['kind']} by {who}{share}, since {clock(lease['since'])}{end}{note}"
+    ending = f", ending: {lease['ending']}" if lease.get("ending") else ""
+    return f"      {lease['id']} {lease['kind']} by {who}{ending}{share}, since {clock(lease['since'])}{end}{note}"
 
 
 def clock(moment: float) -> str:
