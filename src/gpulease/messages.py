@@ -253,7 +253,8 @@ JobRow = TypedDict("JobRow", {
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
                                 "state_trouble": str | None})
 ParameterRow = TypedDict("ParameterRow", {
-    "name": str, "value": str, "default": bool, "from": str, "meaning": str, "gpulimit": str | None,
+    "name": str, "value": str, "number": float | None, "default": bool, "from": str, "meaning": str,
+    "gpulimit": str | None,
     "warnings": list[str],
 })
 About = TypedDict("About", {

@@ -8,38 +8,68 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_BYTES = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 LONGEST = 3650 * 86400  # seconds
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SECONDS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86400),
+    **dict.fromkeys(("w", "week", "weeks"), 604800),
+}
 
 
 def parse_bytes(text: str) -> int:
-    """`6G`, `512M`, `1.5g`, `6GB`, `6GiB`, `6144m` or plain bytes; units are powers of 1024."""
-    number, unit = _split(text)
+    """`6G`, `512M`, `1.5g`, `6GB`, `6GiB`, `6144m`, `900B`; units are powers of 1024."""
+    number, unit, rest = _next_part(text.strip())
     unit = unit.upper()
-    for ending in ("IB", "B"):
-        if unit.endswith(ending):
-            unit = unit[: -len(ending)]
-            break
-    if number is None or unit not in _BYTES or number * _BYTES[unit] >= 1 << 63:
-        raise UsageError(f"{text[:40]!r} is not an amount of memory.", "Write it as 6G, 512M or a number of bytes.")
+    if unit[1:] in ("B", "IB"):
+        unit = unit[:1]
+    if number is not None and not unit and not rest:
+        if number == 0:
+            return 0
+        raise UsageError(f"{text[:40].strip()} what? A size has a unit.", f"Give one, as {text[:40].strip()}G.")
+    if number is None or rest or unit not in _BYTES or number * _BYTES[unit] >= 1 << 63:
+        raise UsageError(f"{text[:40]!r} is not an amount of memory.", "Write it as 6G or 512M.")
     return int(number * _BYTES[unit])
 
 
 def parse_seconds(text: str) -> float:
-    """`30m`, `4h`, `1h30m`, `1.5d`, `90` (seconds)."""
-    total, rest = 0.0, text.strip()
-    while rest:
-        number, unit, rest = _next_part(rest)
-        if number is None or unit not in _SECONDS:
-            break
+    """`30min`, `4h`, `1h30m`, `1.5d`, `90` (seconds), and Slurm's `01:30:00`, `1-12`, `1-00:00:00`."""
+    total = _clock(text.strip()) if text.isascii() and (":" in text or "-" in text) else _parts(text.strip())
+    if total is None:
+        raise UsageError(
+            f"{text[:40]!r} is not a length of time.", "Write it as 30min, 4h, 1h30m, 2d, 01:30:00 or seconds."
+        )
+    if total > LONGEST:
+        raise UsageError(f"{text[:40]!r} is too long a time.", "The longest is 3650d, ten years.")
+    return total
+
+
+def _parts(text: str) -> float | None:
+    """`1h30m`, or seconds alone. In `1h30` the 30 may be minutes or seconds: that is no time."""
+    number, unit, rest = _next_part(text)
+    if number is not None and not unit and not rest:
+        return number
+    total = 0.0
+    while number is not None and unit in _SECONDS:
         total += number * _SECONDS[unit]
-    else:
-        if text.strip() and total <= LONGEST:
+        if not rest:
             return total
-        if text.strip():
-            raise UsageError(f"{text[:40]!r} is too long a time.", "The longest is 3650d, ten years.")
-    raise UsageError(f"{text[:40]!r} is not a length of time.", "Write it as 30m, 4h, 1h30m, 2d or seconds.")
+        number, unit, rest = _next_part(rest.lstrip())
+    return None
+
+
+def _clock(text: str) -> float | None:
+    """As Slurm has it. `1:30` would be minutes there and hours on a clock."""
+    days, dash, clock = text.rpartition("-")
+    fields = clock.split(":")
+    if not all(field.isdecimal() and len(field) < 9 for field in (*fields, days if dash else "0")) or len(fields) > 3:
+        return None
+    if len(fields) == 2 and not dash:
+        raise UsageError(f"{text!r} may be hours or minutes.", "Write it as 1h30m or 1m30s, or as 01:30:00.")
+    hours, minutes, seconds = (int(field) for field in (*fields, "0", "0")[:3])
+    return (int(days or 0) * 24 + hours) * 3600.0 + minutes * 60 + seconds
 
 
 def parse_moment(text: str, now: float) -> float:
@@ -81,22 +111,17 @@ def format_bytes(value: int | None) -> str:
     return f"{value}B"
 
 
-def _split(text: str) -> tuple[float | None, str]:
-    number, unit, rest = _next_part(text.strip())
-    return (None, "") if rest else (number, unit)
-
-
 def _next_part(text: str) -> tuple[float | None, str, str]:
     """The leading number, the letters after it, and what follows."""
     end = _run(text, 0, "0123456789.")
-    stop = end
+    start = stop = _run(text, end, " ")
     while stop < len(text) and text[stop].isascii() and text[stop].isalpha():
         stop += 1
     try:
         number = float(text[:end])
     except ValueError:
         return None, "", ""
-    return number, text[end:stop], text[stop:]
+    return number, text[start:stop].lower(), text[stop:]
 
 
 def _run(text: str, start: int, letters: str) -> int:
@@ -129,8 +154,26 @@ def _is_like(name: str, parts: list[str]) -> bool:
 
 
 def span_text(seconds: float) -> str:
-    """A time to come, or an age, roughly."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
+    """A time to come, or an age, roughly: 7199.6 seconds are 2 h, and not 120 min."""
+    for size, unit, finer in ((86400, "d", 3600), (3600, "h", 60), (60, "min", 1)):
+        if round(seconds / finer) * finer >= 2 * size:
             return f"{round(seconds / size)} {unit}"
     return f"{max(0, round(seconds))} s"
+
+
+def exact_time(seconds: float) -> str:
+    """As it may be typed: `14d`, `1h30m`, `0.5s`."""
+    rest, text = seconds, ""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        count, rest = divmod(rest, size)
+        text += f"{count:.0f}{unit}" if count else ""
+    plain = f"{rest:.9f}".rstrip("0").rstrip(".")
+    return text if text and not rest else f"{text}{plain}s"
+
+
+def exact_size(value: int) -> str:
+    """As it may be typed: `1G`, `1536M`, `1000B`."""
+    for unit in "TGMK":
+        if value and value % _BYTES[unit] == 0:
+            return f"{value // _BYTES[unit]}{unit}"
+    return f"{value}B" if value else "0"

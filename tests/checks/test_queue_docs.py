@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulease.broker.job_verbs import INNER
-from gpulease.broker.settings import PARAMETERS, Settings, text_of
+from gpulease.broker.settings import PARAMETERS, Settings
 from gpulease.job import Job
 from gpulease.job_selection import STATES
 from gpulease.planner import Policy
@@ -19,7 +19,7 @@ GPULIMIT = ["help", "add", "ls", "show", "rm", "kill", "move", "set", "start", "
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_parameter_is_documented_with_its_name_at_gpulimit_its_default_and_its_bounds(name: str) -> None:
     parameter = PARAMETERS[name]
-    default = text_of(getattr(Policy() if parameter.policy else Settings(), parameter.field))
+    default = parameter.text_of(getattr(Policy() if parameter.policy else Settings(), parameter.field))
     seed = f"`{parameter.seed}`" if parameter.seed else ""
     row = f"| `{name}` | {seed} | `{default}` | {parameter.bounds} | {parameter.meaning} |"
     assert row in (DOCS / "reference" / "parameters.md").read_text()

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.errors import UsageError
-from gpulease.quantities import format_bytes, matching, parse_bytes, parse_seconds
+from gpulease.quantities import exact_size, exact_time, format_bytes, matching, parse_bytes, parse_seconds, span_text
 
 
-@given(st.integers(0, 2**40), st.sampled_from(["", "K", "M", "g", "GB", "GiB", "t"]))
+@given(st.integers(0, 2**40), st.sampled_from(["B", "K", "M", "g", "GB", "GiB", "t"]))
 def test_sizes_are_powers_of_1024(number: int, unit: str) -> None:
-    power = " KMGT".index((unit[:1] or " ").upper())
+    power = "BKMGT".index(unit[:1].upper())
     if number * 1024**power >= 2**63:
         with pytest.raises(UsageError):
             parse_bytes(f"{number}{unit}")
@@ -27,7 +27,49 @@ def test_sizes_are_powers_of_1024(number: int, unit: str) -> None:
 def test_times_add_up(days: int, hours: int, minutes: int, seconds: int) -> None:
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     assert parse_seconds(f"{days}d{hours}h{minutes}m{seconds}s") == total
+    assert parse_seconds(f"{days}-{hours:02}:{minutes:02}:{seconds:02}") == total
+    assert parse_seconds(f"{days * 24 + hours}:{minutes}:{seconds}") == total
     assert parse_seconds(str(total)) == total
+
+
+@given(st.integers(0, 10**8))
+def test_what_is_shown_may_be_typed(amount: int) -> None:
+    assert parse_seconds(exact_time(amount)) == amount
+    assert parse_bytes(exact_size(amount)) == amount
+    assert parse_seconds(exact_time(amount / 8)) == amount / 8
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30min", 1800), ("90s", 90), ("1h30m", 5400), ("01:30:00", 5400), ("2d", 172800), ("1-00:00:00", 86400),
+        ("1-12", 129600), ("1-12:30", 131400), ("2 hours", 7200), ("1H 30Min", 5400), ("90", 90), ("1.5d", 129600),
+    ],
+)  # fmt: skip
+def test_times_as_people_and_slurm_write_them(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["1:30", "1h30", "1 2", "1-", "-5", "1-00:00:00:00", "4.5:00:00", "3651d"])
+def test_a_time_that_may_mean_two_things_is_none(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["6", "0.5", " 1073741824"])
+def test_a_size_without_a_unit_is_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_bytes(text)
+    assert f"as {text.strip()}G" in str(caught.value)
+    assert parse_bytes("0") == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(7199.6, "2 h"), (7140, "119 min"), (119.7, "2 min"), (172799, "2 d"), (5, "5 s"), (-1, "0 s")],
+)
+def test_a_time_to_come_is_in_its_own_unit(seconds: float, text: str) -> None:
+    assert span_text(seconds) == text
 
 
 @given(st.text(max_size=12))

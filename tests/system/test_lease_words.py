@@ -20,6 +20,7 @@ from support.machine import Machine
         (["get", "--max-leases", "1"], 2, "--mem was not given"),
         (["release", "0", "--mine"], 2, "mine` was given too"),
         (["get", "--model", ","], 2, "--model is empty"),
+        (["get", "--mem", "6"], 2, "as 6G"),
         (["get", "--devices", ""], 2, "unset variable"),
         (["get", "--model", "H100", "--no-wait"], 1, "No device here matches"),
         (["get", "--priority", "99999999999999999999"], 2, "whole number"),

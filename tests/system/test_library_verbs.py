@@ -86,7 +86,7 @@ def test_leases_are_renewed_released_and_told(queue: QueueSite) -> None:
     assert gpulease.exclude(3, note="fan") == ["3"]
     assert gpulease.include(3) == ["3"]
     assert [event["what"] for event in gpulease.events()] == ["granted", "renewed", "ended", "excluded", "included"]
-    assert gpulease.set("grace", "7")[0]["value"] == "7"
+    assert gpulease.set("grace", "7")[0]["value"] == "7s"
     assert len(gpulease.set()) > 5
 
 

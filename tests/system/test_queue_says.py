@@ -68,7 +68,7 @@ def test_events_name_devices_by_index_before_the_first_sample_too(queue: QueueSi
 
 @pytest.mark.usefixtures("inside")
 def test_a_parameter_may_be_a_number_and_a_place_must_be_one() -> None:
-    assert gpulease.set("grace", 5)[0]["value"] == "5"
+    assert gpulease.set("grace", 5)[0]["value"] == "5s"
     assert gpulease.set("keep-memory", 0.25)[0]["value"] == "0.25"
     assert gpulease.set("hide-commands", True)[0]["value"] == "on"
     with pytest.raises(UsageError, match="The place is 'x'"):

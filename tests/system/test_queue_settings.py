@@ -24,7 +24,7 @@ def value(queue: QueueSite, name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "text", "ours"),
     [
-        ("TIMER_POLLING_TIME", "2", "polling"),
+        ("TIMER_POLLING_TIME", "2s", "polling"),
         ("MAX_ERR_TIMES", "3", "max-runs"),
         ("SAFETY_KEEP_MEMORY", "0.3", "keep-memory"),
         ("SAFETY_KEEP_GPU_MEMORY", "0.5", "keep-gpu-memory"),

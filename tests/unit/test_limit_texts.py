@@ -24,6 +24,9 @@ def test_a_text_has_several_with_several_amounts() -> None:
         Limit("user", "ada", gpus=UNLIMITED),
     )
     assert read_limits("none") == ()
+    assert read_limits("user:*:time-limit=01:30:00:gpus=4") == (Limit("user", "*", gpus=4, time_limit=5400.0),)
+    written = texts_of('[limits.user."*"]\ntime-limit = "01:30:00"\ngpus = 4\n', "config.toml")
+    assert read_limits(written["limits"]) == (Limit("user", "*", gpus=4, time_limit=5400.0),)
     assert read_limits("user:*:priorities=-3-5")[0].priorities == (-3, 5)
 
 

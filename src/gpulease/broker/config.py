@@ -95,8 +95,10 @@ def _limits(key: str, scopes: dict[str, Any]) -> Iterator[str]:
 
 
 def _limit(scope: str, name: str, amounts: dict[str, Any]) -> str:
-    parts = [scope, name, *(f"{amount}={_written(amount, value)}" for amount, value in amounts.items())]
-    if any(":" in part or part.split() != [part] for part in parts):
+    values = {amount: _written(amount, value) for amount, value in amounts.items()}
+    parts = [scope, name, *(f"{amount}={value}" for amount, value in values.items())]
+    colons = ":" in scope + name or any(":" in value and "=" in value for value in values.values())  # not of 01:30:00
+    if colons or any(part.split() != [part] for part in parts):
         raise ConfigError(f"The limits of {scope} {name} have a space or a colon in them.", "Leave it out.")
     return ":".join(parts)
 

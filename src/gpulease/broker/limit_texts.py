@@ -81,8 +81,19 @@ def read_limit(scope: str, name: str = "", *amounts: str) -> Limit:
         )
     if scope == "priority":
         _check_priority(name)
-    values = dict(_amount(scope, name, amount) for amount in amounts)
+    values = dict(_amount(scope, name, amount) for amount in _with_times(amounts))
     return Limit(scope, name, **values)
+
+
+def _with_times(parts: tuple[str, ...]) -> list[str]:
+    """The parts between colons, where `01:30:00` is one."""
+    found: list[str] = []
+    for part in parts:
+        if found and part.isdecimal():
+            found[-1] += f":{part}"
+        else:
+            found.append(part)
+    return found
 
 
 def _check_priority(name: str) -> None:

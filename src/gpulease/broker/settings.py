@@ -12,7 +12,7 @@ from gpulease.broker.limit_texts import read_limits
 from gpulease.errors import NotFound, UsageError
 from gpulease.neighbours.gpuget_address import read_address
 from gpulease.planner import Policy
-from gpulease.quantities import parse_bytes, parse_seconds
+from gpulease.quantities import exact_size, exact_time, parse_bytes, parse_seconds
 from gpulease.visible import BY
 
 # Names of variables that jobs seldom need and whose values open more than one door. Keys of services that training jobs
@@ -53,6 +53,14 @@ class Parameter(NamedTuple):
     seed: str | None = None  # what gpulimit calls it
     secret: bool = False  # shown to whoever may change it only
     by_set: bool = True  # else by the config file only
+
+    def text_of(self, value: object) -> str:
+        """A value as it may be typed."""
+        if isinstance(value, (int, float)) and self.read in TIMES:
+            return exact_time(value)
+        if isinstance(value, int) and self.read in SIZES:
+            return exact_size(value)
+        return text_of(value)
 
 
 def _part(text: str, most: float = 1) -> float:
@@ -150,6 +158,8 @@ def _size_or_none(text: str) -> int | None:
     return None if text == "none" else parse_bytes(text)
 
 
+TIMES = {parse_seconds, _positive, _positive_or_none, _polling, _grace}
+SIZES = {parse_bytes, _size_or_none}
 # fmt: off
 PARAMETERS: dict[str, Parameter] = {
     "polling": Parameter("polling", _polling, "time between looks at the GPUs while a job waits or runs", "0.1s to 1h",
@@ -246,7 +256,8 @@ def apply(texts: Mapping[str, str], log: Callable[[str], None]) -> tuple[Setting
             continue
         parameter = PARAMETERS[name]
         try:
-            value = parse(name, text)
+            bare = parameter.read in SIZES and text.isdecimal()  # as an older version took and stored it
+            value = parse(name, f"{text}B" if bare else text)
         except UsageError as trouble:
             log(f"the parameter {name} is left at its default: {trouble.what}")
             continue
@@ -265,12 +276,15 @@ def shown(
     for name, parameter in PARAMETERS.items():
         value = getattr(policy if parameter.policy else settings, parameter.field)
         source = "set" if name in texts else "config" if name in config else "default"
-        text = "none" if value is None else texts.get(name) or config.get(name) or text_of(value)  # also of -1 and 0
+        text = texts.get(name) or config.get(name)
+        if text is None or value is None or parameter.read in TIMES | SIZES:  # None also of -1 and 0
+            text = parameter.text_of(value)
         hidden = parameter.secret and not secrets and source != "default"
         rows.append(
             {
                 "name": name,
                 "value": HIDDEN if hidden else text,
+                "number": value if isinstance(value, (int, float)) and not isinstance(value, bool) else None,
                 "default": source == "default",
                 "from": source,
                 "meaning": parameter.meaning,

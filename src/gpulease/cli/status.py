@@ -33,10 +33,9 @@ def configure(parser: ArgumentParser) -> None:
         "--watch",
         "-w",
         nargs="?",
-        const=2.0,
-        type=float,
-        metavar="SECONDS",
-        help="redraw in place at each change, and every SECONDS (default 2)",
+        const="2s",
+        metavar="TIME",
+        help="redraw in place at each change, and this often (default 2s)",
     )
     parser.add_argument("--visible", action="store_true", help="only the devices that CUDA_VISIBLE_DEVICES shows")
     parser.add_argument("--fresh", action="store_true", help="look at the devices now; a broker does so each second")
@@ -53,8 +52,11 @@ def run(arguments: Namespace) -> int:
     if arguments.watch is None:
         _show(arguments, _document(arguments))
         return 0
+    from gpulease.request_fields import seconds
+
+    arguments.watch = seconds(arguments.watch, "--watch")
     if not 0.1 <= arguments.watch <= 86400:
-        raise UsageError(f"--watch is {arguments.watch:g}.", "Give seconds between 0.1 and 86400.")
+        raise UsageError(f"--watch is {arguments.watch:g}.", "Give a time between 0.1s and 1d.")
     return _watch(arguments)
 
 

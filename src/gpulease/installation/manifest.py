@@ -11,7 +11,7 @@ from textwrap import wrap
 
 from gpulease.broker.config_file import SYSTEM as CONFIG
 from gpulease.broker.service import GROUP_KEY, ROOT_KEY
-from gpulease.broker.settings import PARAMETERS, Settings, text_of
+from gpulease.broker.settings import PARAMETERS, Settings
 from gpulease.cli.completion import SCRIPTS
 from gpulease.installation.changes import File, sealed
 from gpulease.installation.manual import man_page
@@ -83,7 +83,7 @@ def config(reload: str, first: str = "") -> str:
     """Every setting with its meaning, from the table that the broker itself reads."""
     lines = [CONFIG_HEAD.format(reload=reload), first]
     for name, parameter in PARAMETERS.items():
-        default = text_of(getattr(Policy() if parameter.policy else Settings(), parameter.field))
+        default = parameter.text_of(getattr(Policy() if parameter.policy else Settings(), parameter.field))
         lines += [f"# {line}\n" for line in wrap(f"{parameter.meaning}: {parameter.bounds}", 100)]
         lines += [f"# {name} = {json.dumps(default)}\n\n"]
     return sealed("".join([*lines, LIMITS]))

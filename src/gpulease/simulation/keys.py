@@ -21,7 +21,7 @@ MAXIMUM_BYTES = 90  # of a text; the C library keeps 95, and cutting one could s
 
 def _size(text: str) -> str | None:
     try:
-        return str(parse_bytes(text))
+        return text.strip() if text.strip().isdecimal() else str(parse_bytes(text))  # bytes, as `show` prints them
     except UsageError:
         return None
 

@@ -179,13 +179,13 @@ def start(given: List[str], options: List[str]) -> str:
 
 def set_parameter(given: List[str], options: List[str]) -> str:
     if not given:
-        found = {row["gpulimit"]: row["value"] for row in gpulease_shim.ask("set")["parameters"]}
+        found = {row["gpulimit"]: row["number"] for row in gpulease_shim.ask("set")["parameters"]}
         return "\n".join("{} = {}".format(name, _shown(found[name])) for name in PARAMETERS)
     name = given[0]
     if name not in PARAMETERS:
         return "[error]: name `{}` can not set.".format(name)
     if len(given) == 1:
-        return "{} = {}".format(name, _shown(gpulease_shim.ask("set", name)["parameters"][0]["value"]))
+        return "{} = {}".format(name, _shown(gpulease_shim.ask("set", name)["parameters"][0]["number"]))
     value = _value(given[1])
     _do("set", name, str(value))
     return "[info]: seted {} = {}".format(name, value)
@@ -202,8 +202,8 @@ def _value(word: str) -> Union[int, float]:
         raise Refused("[error]: input {} is not type `float`.\n".format(word))
 
 
-def _shown(value: str) -> str:
-    return "-1" if value in ("none", "0", "-1") else value
+def _shown(value: Union[int, float, None]) -> str:
+    return "-1" if value is None else "{:.12g}".format(value)
 
 
 # ---- looking
