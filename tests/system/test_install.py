@@ -128,7 +128,7 @@ def test_a_second_backup_leaves_the_first(root: Path) -> None:
 
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_an_edited_config_is_never_overwritten_and_the_new_one_is_beside_it(force: list[str], root: Path) -> None:
-    edited = (root / CONFIG).read_text().replace('# grace = "10"', 'grace = "20"')
+    edited = (root / CONFIG).read_text().replace('# grace = "10s"', 'grace = "20"')
     (root / CONFIG).write_text(edited)
     done = again(root, *force)
     assert f"made       {root}/{CONFIG}.new" in done.stdout
