@@ -31,7 +31,8 @@
         ├── DriverError       driver          69   the driver is there and answers with an error
         └── DriverHangs       driver-hangs    69   the driver did not answer within the deadline
 
-Each has a code for programs, one sentence of what happened and one of what to do next.
+Each has a code for programs, one sentence of what happened and one of what to do next. As text, which a traceback
+shows, it speaks of Python's arguments.
 CudaAlreadyInitialised is a warning.
 """
 
@@ -56,7 +57,10 @@ class GpuleaseError(Exception):
         self.fields = fields
 
     def __str__(self) -> str:
-        return f"{self.what} {self.next_step}"
+        """As Python shows it. The command line shows `what` and `next_step`, which speak of options."""
+        from gpulease.python_words import in_python
+
+        return in_python(f"{self.what} {self.next_step}")
 
 
 class UsageError(GpuleaseError, ValueError):
@@ -198,7 +202,7 @@ class BrokerUnavailable(Unavailable):
 
 class ConfigError(BrokerUnavailable):
     code = "config"
-    next_step = "See `docs/reference/parameters.md` for what it may say."
+    next_step = "`gpulease help parameters` tells what it may say."
 
 
 class DriverError(Unavailable):

@@ -198,7 +198,7 @@ def _status(name: str) -> dict[str, Any] | None:
     except (NotFound, PoolClosed, ConnectionError):
         return None  # its process was killed; the socket is only a file
     except PoolError as error:
-        print(f"gpulease: {error}", file=sys.stderr)  # the others are shown all the same
+        print(f"gpulease: {error.what} {error.next_step}", file=sys.stderr)  # the others are shown all the same
         return None
 
 

@@ -102,7 +102,7 @@ def _watch(arguments: Namespace) -> int:
                 document = _document(arguments)
             except Unavailable as trouble:  # a driver in trouble may recover: go on looking
                 document = None
-                print(f"gpulease: {trouble}", file=sys.stderr)
+                print(f"gpulease: {trouble.what} {trouble.next_step}", file=sys.stderr)
             if document is not None and in_place:
                 _redraw(document)
             elif document is not None:
