@@ -21,6 +21,7 @@ LAYERS = {
     "faces": ("__main__", "cli", "compat", "installation"),
     "verbs": (
         "api",
+        "job_commands",
         "job_fields",
         "job_log",
         "lease_verbs",
@@ -52,12 +53,15 @@ LAYERS = {
         "messages",
         "model",
         "planner",
+        "python_words",
         "quantities",
         "report",
         "request_fields",
         "selection",
         "shell_text",
         "states",
+        "sweep_values",
+        "sweeps",
         "visible",
     ),
 }

@@ -13,7 +13,7 @@ _HOMES = {
     "acquire": "gpulease.leases",
     "worker": "gpulease.pool.context",
     **dict.fromkeys(("select", "status"), "gpulease.api"),
-    **dict.fromkeys(("edit", "jobs", "submit"), "gpulease.submission"),
+    **dict.fromkeys(("edit", "jobs", "submit", "sweep"), "gpulease.submission"),
     **dict.fromkeys(("events", "exclude", "explain", "include", "release", "renew"), "gpulease.lease_verbs"),
     **dict.fromkeys(("clean", "kill", "ls", "move", "pause", "resume", "retry"), "gpulease.queueing"),
     **dict.fromkeys(("rm", "set", "show", "start", "wait"), "gpulease.queueing"),
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from gpulease.pool.executor import Pool
     from gpulease.queueing import clean, kill, ls, move, pause, resume, retry, rm, show, start, wait
     from gpulease.queueing import set as set
-    from gpulease.submission import edit, jobs, submit
+    from gpulease.submission import edit, jobs, submit, sweep
 
 # Without `set`, for `import *` must not hide Python's own.
 # fmt: off
 __all__ = [
     "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "include", "jobs", "kill", "ls",
     "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select", "show", "start",
-    "status", "submit", "wait", "worker",
+    "status", "submit", "sweep", "wait", "worker",
 ]
 # fmt: on
 

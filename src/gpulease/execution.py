@@ -38,13 +38,16 @@ def become(command: Sequence[str], changes: Mapping[str, str]) -> NoReturn:
         raise cannot_start(command[0], error) from None
 
 
-def check_command(program: str, search: str | None = None) -> None:
-    """Raise now what `become` would raise after a long wait: no such command, or one that may not be run."""
+def check_command(program: str, search: str | None = None, cwd: str = "") -> None:
+    """Raise now what would be raised after a long wait: no such command, or one that may not be run.
+
+    It is looked for as a process in `cwd` with the PATH `search` would, or as this one would.
+    """
     environ = os.environ if search is None else {"PATH": search}
     folders = [""] if "/" in program else os.get_exec_path(environ)
-    paths = [os.path.join(folder, program) for folder in folders]
+    paths = [os.path.join(cwd, folder, program) for folder in folders]
     present = [path for path in paths if os.path.isfile(path)]
-    if "/" in program and os.path.isdir(program):
+    if "/" in program and os.path.isdir(paths[0]):
         raise cannot_start(program, IsADirectoryError())
     if not any(os.access(path, os.X_OK) for path in present):
         missing: OSError = PermissionError() if present else FileNotFoundError()
@@ -54,7 +57,7 @@ def check_command(program: str, search: str | None = None) -> None:
 def cannot_start(program: str, error: Exception) -> GpuleaseError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return CommandNotFound(f"The command {program!r} does not exist.")
-    if os.path.isdir(program):
+    if isinstance(error, IsADirectoryError) or os.path.isdir(program):
         return CommandNotFound(f"{program!r} is a folder, not a command.")
     if isinstance(error, PermissionError):
         return CommandNotFound(

@@ -182,6 +182,24 @@ def wrong_with(words: list[str]) -> str | None:
     return None
 
 
+def swept(
+    command: list[str], texts: dict[str, str], values: Mapping[str, list[str]]
+) -> tuple[list[list[str]], dict[str, str], list[dict[str, str]]]:
+    """A command for each combination of values; the texts that all jobs have, or else those of each."""
+    from gpulease.sweeps import expand
+
+    made = expand(command, texts, values)
+    commands = [command_words(words) for words, _ in made]
+    if all(filled == texts for _, filled in made):
+        return commands, with_log(texts), []
+    return commands, {}, [with_log(filled) for _, filled in made]
+
+
+def with_log(texts: dict[str, str]) -> dict[str, str]:
+    log = log_path(texts.get("log"))
+    return texts if log is None else {**texts, "log": log}
+
+
 def command_words(command: Sequence[object]) -> list[str]:
     if isinstance(command, str) or not command:
         raise UsageError(f"The command is {command!r}.", "Give its words as a list, as ['python', 'train.py'].")

@@ -1,18 +1,21 @@
-"""`gpulease.submit(...)`, `gpulease.jobs(...)` and `gpulease.edit(...)`: the queue from Python."""
+"""`gpulease.submit(...)`, `sweep(...)`, `jobs(...)` and `edit(...)`: the queue from Python."""
 
 from __future__ import annotations
 
+import shlex
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulease import queueing
-from gpulease.errors import GpuleaseError, UsageError
-from gpulease.job_fields import command_words, job_changes, job_fields
+from gpulease.errors import UsageError
+from gpulease.job_commands import by_shell, refuse_unstartable
+from gpulease.job_fields import TEXTS, command_words, job_changes, job_fields, swept
 from gpulease.job_log import open_log
 from gpulease.job_selection import selection
 from gpulease.request_fields import FIELDS, as_argument, request_fields
+from gpulease.sweep_values import texts_of
 
 if TYPE_CHECKING:
     import os
@@ -21,30 +24,25 @@ if TYPE_CHECKING:
     from gpulease.job_selection import Named
     from gpulease.messages import Done, JobRow
 
-# What the broker calls by its option is called by its argument here.
 CHANGEABLE = {
     *FIELDS, "command", "cwd", "retry", "time_limit", "after", "after_any", "after_label", "name", "note", "new_label",
 }  # fmt: skip
-ARGUMENTS = {
-    "--hold": "hold=True",
-    "--after-any": "after_any",
-    "--after 3,4": "after=[3, 4]",
-    "--mem or --gpus": "mem or gpus",
-    "--mem 6G": "mem='6G'",
-    "--for 4h": "duration='4h'",
-}
+SHOWN = 70  # letters of a command
 
 
 class SubmittedJob:
     """A job in the queue, as it is whenever it is asked."""
 
-    def __init__(self, id: int) -> None:
+    def __init__(self, id: int, command: Sequence[str] = ()) -> None:
         self.id = id
+        self._command, self._state = command, ""  # as last seen
 
     @property
     def info(self) -> JobRow:
         """Everything that `gpulease show --json` tells."""
-        return queueing.show(self.id)[0]
+        seen = queueing.show(self.id)[0]
+        self._command, self._state = seen["command"], seen["state"]
+        return seen
 
     @property
     def state(self) -> str:
@@ -56,7 +54,8 @@ class SubmittedJob:
 
     def wait(self, timeout: float | str | None = None) -> str:
         """The state in which it ended. Raises NotGranted when that takes longer than `timeout`."""
-        return queueing.wait(self.id, timeout=timeout)[0]["state"]
+        self._state = queueing.wait(self.id, timeout=timeout)[0]["state"]
+        return self._state
 
     def log(self) -> str:
         """Its output so far."""
@@ -70,11 +69,14 @@ class SubmittedJob:
         queueing.kill(self.id)
 
     def __repr__(self) -> str:
-        return f"<job {self.id}>"
+        """As it was last seen: to be shown it asks nobody."""
+        state = f" {self._state}" if self._state else ""
+        command = f": {shlex.join(self._command)}" if self._command else ""
+        return f"<job {self.id}{state}{command if len(command) <= SHOWN else command[: SHOWN - 1] + '…'}>"
 
 
 def submit(
-    command: Sequence[str],
+    command: Sequence[str] | str,
     *,
     gpus: int = 1,
     mem: int | str | None = None,
@@ -100,21 +102,60 @@ def submit(
     name: str | None = None,
     label: str | None = None,
     note: str | None = None,
+    shell: bool = False,
+    force: bool = False,
 ) -> SubmittedJob:
     """Queue a command; it is on disk when this returns.
+
+    `command` is a list of words; with `shell` it is one text, which a shell runs. One that cannot be started is
+    refused, unless with `force`.
 
     It gets this process's variables, without those like `no_env` or the parameter `env-exclude`, and with `env`.
     It comes after `after`, if those are complete, or after `after_any`, however they end: jobs, ids, "5-9", "last", or
     "all" of this user's that are not over. `after_label` are those of them with a label; `after_any=True`: however.
     """
     given = dict(locals())  # the arguments, by their names
-    words = command_words(given.pop("command"))
-    with _in_words_of_python():
-        added = queueing.add([words], request_fields(given, now=time.time()), job_fields(given))
+    words = _words(given.pop("command"), shell)
+    return _queue([words], given, job_fields(given))[0]
+
+
+def sweep(
+    command: Sequence[str] | str, *, values: Mapping[str, object] | None = None, **arguments: Any
+) -> list[SubmittedJob]:
+    """Queue a job for each combination of values, all at once: `sweep(["train", "--lr", "{lr}"], lr=[0.1, 0.01])`.
+
+    An argument of `submit` means the same here; every other one is a variable. `values` has variables too, also those
+    with the name of an argument. Values are a list, a range, or text as on the command line: `"1:5"`.
+    """
+    defaults = submit.__kwdefaults__ or {}
+    own = {name: arguments[name] for name in arguments if name in defaults}
+    given = {**defaults, **own}
+    swept_over = {**(values or {}), **{name: arguments[name] for name in arguments if name not in own}}
+    if not swept_over:
+        raise UsageError("Nothing to sweep over was given.", "Give values, as lr=[0.1, 0.01].")
+    texts = {name: str(given.pop(name)) for name in (*TEXTS, "log") if given[name] is not None}
+    words = _words(command, given["shell"])
+    found = {name: texts_of(name, each) for name, each in swept_over.items()}
+    commands, shared, each = swept(words, texts, found)
+    return _queue(commands, given, {**job_fields(given), **shared}, each)
+
+
+def _words(command: Sequence[str] | str, shell: bool) -> list[str]:
+    if shell and not isinstance(command, str):
+        raise UsageError("With shell=True the command is one text.", "Give it as 'python train.py > out'.")
+    return command_words(by_shell(command) if shell and isinstance(command, str) else command)
+
+
+def _queue(
+    commands: list[list[str]], given: dict[str, Any], options: dict[str, Any], each: list[dict[str, str]] | None = None
+) -> list[SubmittedJob]:
+    if not given["force"]:
+        refuse_unstartable(commands, options)
+    added = queueing.add(commands, request_fields(given, now=time.time()), options, each)
     if added["left_out"]:
         names = ", ".join(added["left_out"])
-        warnings.warn(f"the job does not get {names}: secret by its name; give it in env=", stacklevel=2)
-    return SubmittedJob(added["first"])
+        warnings.warn(f"the job does not get {names}: secret by its name; give it in env=", stacklevel=3)
+    return [SubmittedJob(added["first"] + place, words) for place, words in enumerate(commands)]
 
 
 def edit(
@@ -134,23 +175,10 @@ def edit(
     strange = sorted(set(changes) - CHANGEABLE)
     if strange:
         raise UsageError(f"A job has no {strange[0]!r} that can be changed.", "See the reference of `edit`.")
-    with _in_words_of_python():
-        return queueing.change(select, job_changes(changes, as_argument, time.time()))
+    return queueing.change(select, job_changes(changes, as_argument, time.time()))
 
 
 def jobs(*, state: str | None = None, label: str | None = None) -> list[SubmittedJob]:
     """The jobs of this user, in the order of their ids."""
     select = selection((), label, state, required=False)
     return [SubmittedJob(id) for id in queueing.ask("ls", select, ids=True)["ids"]]
-
-
-class _in_words_of_python:
-    """The broker's errors speak of options; here they are arguments."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, GpuleaseError):
-            for option, argument in ARGUMENTS.items():
-                error.next_step = error.next_step.replace(option, argument)

@@ -34,6 +34,7 @@ COMPUTES = {
     "abc",
     "bisect",
     "collections",
+    "decimal",
     "enum",
     "functools",
     "heapq",

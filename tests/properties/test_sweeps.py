@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from math import prod
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.cli.sweeps import sweep, sweep_all
 from gpulease.errors import UsageError
+from gpulease.sweep_values import texts_of
+from gpulease.sweeps import expand, variables
 
 names = st.sampled_from(["lr", "seed", "batch", "x_1"])
 values = st.lists(st.text("abcXYZ019._-", min_size=1, max_size=6), min_size=1, max_size=4)
 sweeps = st.dictionaries(names, values, min_size=1, max_size=4)
+
+
+def sweep(command: list[str], options: list[str]) -> list[list[str]]:
+    return [words for words, _ in expand(command, {}, variables(options))]
+
+
+def values_of(text: str) -> list[str]:
+    return variables([f"n={text}"])["n"]
 
 
 @given(sweeps)
@@ -36,6 +46,58 @@ def test_a_range_counts_from_the_first_to_the_last(first: int, last: int, step: 
             sweep(["{n}"], [f"n={first}:{last}:{step}"])
         return
     assert [int(words[0]) for words in sweep(["{n}"], [f"n={first}:{last}:{step}"])] == expected
+
+
+decimals = st.decimals(-50, 50, places=3, allow_nan=False, allow_infinity=False)
+
+
+@given(decimals, decimals, st.integers(-40, 40).filter(bool), st.integers(0, 3))
+def test_a_range_of_decimals_is_exact_and_ends_at_the_last(first: Decimal, last: Decimal, n: int, places: int) -> None:
+    step = Decimal(n).scaleb(-places)
+    if (last - first) * step < 0:
+        last, first = first, last
+    found = [Decimal(text) for text in values_of(f"{first}:{last}:{step}")]
+    assert found == [first + step * number for number in range(len(found))]
+    assert abs(found[-1] - first) <= abs(last - first) < abs(found[-1] + step - first)
+
+
+@given(st.integers(-12, 3), st.integers(0, 14))
+def test_a_range_of_powers_has_each_of_them_exactly(least: int, count: int) -> None:
+    found = values_of(f"1e{least}:1e{least + count}:x10")
+    assert [Decimal(text) for text in found] == [Decimal(10) ** power for power in range(least, least + count + 1)]
+    assert values_of(f"1e{least + count}:1e{least}:x0.1") == found[::-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.1:0.5:0.1", "0.1 0.2 0.3 0.4 0.5"),
+        ("0.5:0.1:-0.2", "0.5 0.3 0.1"),
+        ("0:1:0.25", "0.00 0.25 0.50 0.75 1.00"),
+        ("1:2:.5", "1.0 1.5 2.0"),
+        ("0:0.35:0.1", "0.0 0.1 0.2 0.3"),
+        ("1e-4:3e-4:1e-4", "0.0001 0.0002 0.0003"),
+        ("-0.1:0.1:0.1", "-0.1 0.0 0.1"),
+        ("1:3e0", "1 2 3"),
+        ("1e-4:1e-1:x10", "0.0001 0.001 0.01 0.1"),
+        ("16:128:x2", "16 32 64 128"),
+        ("1:0.1:x0.5", "1 0.5 0.25 0.125"),
+        ("1:2:x1.1", "1 1.1 1.21 1.331 1.4641 1.61051 1.771561 1.9487171"),
+        ("0.1:0.2:0.1,1:2,x", "0.1 0.2 1 2 x"),
+    ],
+)
+def test_ranges_are_written_as_people_would(text: str, expected: str) -> None:
+    assert values_of(text) == expected.split()
+
+
+def test_values_from_python_are_texts_lists_ranges_and_generators() -> None:
+    assert texts_of("lr", [0.1, "a", None]) == ["0.1", "a", "None"]
+    assert texts_of("lr", range(3)) == texts_of("lr", (n for n in (0, 1, 2))) == ["0", "1", "2"]
+    assert texts_of("lr", "1:3,x") == ["1", "2", "3", "x"]
+    refused: list[object] = [5, 0.1, None, "", [], b"ab"]
+    for wrong in refused:
+        with pytest.raises(UsageError, match="lr"):
+            texts_of("lr", wrong)
 
 
 @given(st.text(max_size=12))
@@ -69,9 +131,17 @@ def test_what_only_looks_like_a_range_is_a_value(value: str) -> None:
         ("1:1000001", "more than 1000000"),
         ("1:" + "9" * 30, "more than 1000000"),
         ("1:600000,1:600000", "more than 1000000"),
-        ("0.1:0.5", "List the values"),
-        ("1:1e9", "List the values"),
-        ("1:2:.5", "List the values"),
+        ("0.1:0.5", "0.1:0.5:0.1 to add"),
+        ("1:2.5", "has no step"),
+        ("1:1e9", "more than 1000000"),
+        ("1:1e999", "too long"),
+        ("0.5:0.1:0.1", "write 0.5:0.1:-0.1"),
+        ("1:64:x1", "reaches no end"),
+        ("1:64:x-2", "reaches no end"),
+        ("0:64:x2", "reaches no end"),
+        ("-1:64:x2", "reaches no end"),
+        ("64:1:x2", "is empty"),
+        ("1:1e50:x1.000001", "more than 1000000"),
     ],
 )
 def test_a_range_that_is_none_is_refused_with_the_way_out(values: str, said: str) -> None:
@@ -89,7 +159,7 @@ def test_a_million_values_are_not_too_many() -> None:
 
 
 def test_texts_are_filled_in_as_the_command_is() -> None:
-    made = sweep_all(["{a}"], {"log": "s{a}-{b}.log"}, ["a={b},2"])
+    made = expand(["{a}"], {"log": "s{a}-{b}.log"}, variables(["a={b},2"]))
     assert made == [(["{b}"], {"log": "s{b}-{b}.log"}), (["2"], {"log": "s2-{b}.log"})]
 
 

@@ -12,7 +12,9 @@ from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # p
 from support.waiting import wait_until
 
 import gpulease
+from gpulease import queueing
 from gpulease.errors import NotEnoughDevices, NotFound, NotGranted, UsageError
+from gpulease.subscription import Subscription
 
 pytestmark = pytest.mark.usefixtures("inside")
 
@@ -23,7 +25,14 @@ def test_a_job_is_submitted_waited_for_and_read(queue: QueueSite) -> None:
     assert (job.state, job.exit_code) == ("failed", 3)
     assert job.log().split()[0] == "hello"
     assert job.info["cwd"] == str(queue.folder)
-    assert repr(job) == f"<job {job.id}>"
+
+
+def test_a_job_is_shown_as_it_was_last_seen(queue: QueueSite) -> None:
+    job = gpulease.submit(["echo", "two words"])
+    assert repr(job) == "<job 1: echo 'two words'>"
+    job.wait()
+    assert repr(job) == "<job 1 complete: echo 'two words'>"
+    assert len(repr(gpulease.submit(["echo", "x" * 500], hold=True))) < 80
 
 
 def test_every_argument_reaches_the_job(queue: QueueSite) -> None:
@@ -59,6 +68,63 @@ def test_jobs_are_listed_killed_and_waited_for(queue: QueueSite) -> None:
     for job in made:
         job.kill()
     assert {job.wait("30s") for job in made} == {"killed"}
+
+
+def test_a_sweep_queues_each_combination_at_once_and_all_are_waited_for(queue: QueueSite) -> None:
+    command = ["sh", "-c", "exit {code}", "{lr}", "{name}"]
+    made = gpulease.sweep(
+        command, code=[0, 3], lr="0.1:0.3:0.1", values={"name": ["x"]}, name="lr {lr}", label="s", note="n", gpus=2
+    )
+    assert [job.id for job in made] == [1, 2, 3, 4, 5, 6]
+    assert [job["id"] for job in gpulease.wait(made, timeout=60)] == [1, 2, 3, 4, 5, 6]
+    ended = gpulease.wait(reversed(made))
+    assert [(job["state"], job["exit_code"]) for job in ended] == [("complete", 0)] * 3 + [("failed", 3)] * 3
+    rows = gpulease.show(made)
+    assert [row["command"][2:] for row in rows[:2]] == [["exit 0", "0.1", "x"], ["exit 0", "0.2", "x"]]
+    assert [row["name"] for row in rows[:2]] == ["lr 0.1", "lr 0.2"]
+    assert {(row["label"], row["note"], row["request"]["gpus"]) for row in rows} == {("s", "n", 2)}
+
+
+def test_a_hundred_jobs_are_waited_for_on_one_connection(queue: QueueSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = gpulease.sweep(["true", "{n}"], n=range(120), hold=True)
+    opened: list[str] = []
+
+    class Counted(Subscription):
+        def __init__(self, *topics: str, **options: Any) -> None:
+            opened.extend(topics)
+            super().__init__(*topics, **options)
+
+    monkeypatch.setattr(queueing, "Subscription", Counted)
+    with pytest.raises(NotGranted):
+        gpulease.wait(made, timeout=0)
+    gpulease.kill(made)
+    assert [job["state"] for job in gpulease.wait(made, timeout="30s")] == ["killed"] * 120
+    assert opened == ["jobs", "jobs"]
+    assert gpulease.wait([]) == []
+
+
+SWEEPS: list[tuple[str, dict[str, Any]]] = [
+    ("Nothing to sweep", {}),
+    ("no {lables}", {"lr": [1], "lables": ["x"]}),
+    ("values of lr", {"lr": 5}),
+    ("no value of lr", {"lr": []}),
+    ("does not exist", {"lr": ["true", "nosuchcmd"]}),
+    ("more than 1000000", {"lr": range(2_000_000)}),
+    ("one text", {"lr": [1], "shell": True}),
+]
+
+
+@pytest.mark.parametrize(("said", "arguments"), SWEEPS, ids=[said for said, _ in SWEEPS])
+def test_a_sweep_that_is_not_right_queues_nothing(said: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=said):
+        gpulease.sweep(["{lr}"], **arguments)
+    assert gpulease.jobs() == []
+
+
+def test_a_sweep_may_be_run_by_a_shell(queue: QueueSite) -> None:
+    made = gpulease.sweep("echo {n} > out{n}", shell=True, n=range(2), cwd=queue.folder)
+    assert {job["state"] for job in gpulease.wait(made)} == {"complete"}
+    assert (queue.folder / "out1").read_text() == "1\n"
 
 
 def test_a_job_goes_on_through_a_new_broker(queue: QueueSite) -> None:
@@ -147,6 +213,8 @@ def test_errors_speak_of_arguments_and_name_the_job(queue: QueueSite) -> None:
     with pytest.raises(NotGranted) as late:
         job.wait(0)
     assert "--" not in str(late.value).replace("`gpulease ls", "")
+    with pytest.raises(NotGranted, match="wait="), gpulease.acquire(4), gpulease.acquire(wait=0):
+        pass
     queue.act("rm", job.id)
     with pytest.raises(NotFound, match=str(job.id)):
         job.state  # noqa: B018

@@ -41,7 +41,7 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (2, "given twice", ["add", "--sweep", "a=1,2", "--sweep", "a=3", "--", "echo", "{a}"]),
     (2, "5:1:-1", ["add", "--sweep", "a=5:1", "--", "echo", "{a}"]),
     (2, "more than 1000000", ["add", "--sweep", "a=1:1000000000", "--", "echo", "{a}"]),
-    (2, "List the values", ["add", "--sweep", "a=0.1:0.5", "--", "echo", "{a}"]),
+    (2, "has no step", ["add", "--sweep", "a=0.1:0.5", "--", "echo", "{a}"]),
     (2, "log cannot be written", ["add", "--sweep", "a=1,x/y", "--log", "{a}.log", "--", "echo", "{a}"]),
     (2, "--most is 0", ["ls", "--most", "0"]),
     (2, "--most is -1", ["ls", "--most", "-1"]),

@@ -56,10 +56,8 @@ def words_for(note: str, cwd: str, command: list[str]) -> list[str]:
 
 def why_not(command: list[str], environ: dict[str, str], cwd: str) -> str | None:
     """Why a command cannot be started at all, in a sentence; None when it can."""
-    program = command[0]
-    path = os.path.join(cwd, program) if "/" in program else program
     try:
-        check_command(path, environ.get("PATH"))
+        check_command(command[0], environ.get("PATH"), cwd)
     except GpuleaseError as trouble:
-        return trouble.what.replace(path, program)
+        return trouble.what
     return None

@@ -9,7 +9,8 @@ import time
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
 from gpulease.cli.request_options import add_request
 from gpulease.errors import UsageError
-from gpulease.job_fields import command_words, job_fields, log_path, wrong_with
+from gpulease.job_commands import by_shell, refuse_unstartable
+from gpulease.job_fields import command_words, job_fields, swept, with_log
 from gpulease.request_fields import as_option, request_fields
 
 TYPE_CHECKING = False
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 The job gets this environment and folder, its GPUs in CUDA_VISIBLE_DEVICES, and
 GPULEASE_JOB and GPULEASE_DEVICES. A command, also one of --file, is split into
-words as a shell would, but no shell runs it: for pipes and $VARIABLES write
-sh -c '...'. A sweep fills in --log, --name, --label and --note too.
+words as a shell would, but no shell runs it: for pipes and $VARIABLES give
+--shell. A sweep fills in --log, --name, --label and --note too.
 
 examples:
   gpulease add -- python train.py --lr 0.1
@@ -29,12 +30,12 @@ examples:
   gpulease add --no-env 'WANDB_*' -- python t.py   without these variables
   gpulease add --after 12,15-20 -- python evaluate.py
   gpulease add --after-label sweep1 -- python evaluate.py
+  gpulease add --shell 'python t.py > out && ./tell'
   gpulease add --file jobs.txt                     a command a line
   gpulease add --sweep lr=0.1,0.01 --sweep seed=1:5 -- \\
       python train.py --lr {lr} --seed {seed}      ten jobs
+  gpulease add --sweep lr=1e-4:1e-1:x10 -- python train.py --lr {lr}
 """
-# Letters that mean nothing to a shell's quoting: such a line is split twenty times as fast.
-PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \t-_=+./,:;@%^~!?*()[]{}<>|&$#")
 OF_ALL = (
     "visible_by",
     "cwd",
@@ -46,7 +47,6 @@ OF_ALL = (
     "after_any_label",
     "hold",
 )  # what no job of a sweep has of its own
-SHORT = 30_000  # characters of a line whose words cannot be too long
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -69,10 +69,16 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--at", metavar="TIME", help="not before: 22:30, 2026-12-24T22:30, or in 2h")
     parser.add_argument("--hold", action="store_true", help="queue it but do not let it start (see `resume`)")
     parser.add_argument(
-        "--file", metavar="PATH", help="queue each line of a file, as words, without a shell; `-` is the standard input"
+        "--file", metavar="PATH", help="queue each line of a file; `#` begins a comment; `-` is the standard input"
     )
+    parser.add_argument("--shell", action="store_true", help="run it, or each line of --file, by sh -c")
+    parser.add_argument("--force", action="store_true", help="queue it though its command does not exist here")
     parser.add_argument(
-        "--sweep", action="append", default=[], metavar="K=VALUES", help="a job for each of 1,2,3 or 1:5"
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="K=VALUES",
+        help="a job for each of 1,2,3, of 1:5 or 0.1:0.5:0.1, or of 1:64:x2",
     )
     add_command(parser)
 
@@ -90,12 +96,14 @@ def add_after(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.queueing import add
 
-    commands, texts, each = _commands_and_texts(arguments)
+    commands, lines, texts, each = _commands_and_texts(arguments)
     if arguments.exclusive and arguments.mem:
         raise UsageError("--exclusive and --mem were both given.", "Leave one of the two out.")
     request = request_fields(vars(arguments), as_option, time.time())
     given = {name: value for name in OF_ALL if (value := getattr(arguments, name)) is not None}
     options = job_fields({**given, "env": _variables(arguments.env), "no_env": arguments.no_env}, as_option)
+    if not arguments.force:
+        refuse_unstartable(commands, options, arguments.file or "", lines)
     done = add(commands, request, {**options, **texts}, each)
     print("\n".join(map(str, range(done["first"], done["last"] + 1))))
     if done["left_out"]:
@@ -117,66 +125,30 @@ def _variables(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], Texts, list[Texts]]:
-    """The commands, the texts of all of them, and those of each, which a sweep fills in."""
+def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], list[int], Texts, list[Texts]]:
+    """The commands, the lines in which they stand, the texts of all of them, and those of each of a sweep."""
     asked = {"name": arguments.name, "label": arguments.label, "note": arguments.note, "log": arguments.log}
     texts = {name: text for name, text in asked.items() if text is not None}
-    if not arguments.sweep:
-        return _commands(arguments), _with_log(texts), []
-    if arguments.file is not None or not arguments.command:
-        _commands(arguments)  # says what is wrong
-    from gpulease.cli.sweeps import sweep_all
-
-    made = sweep_all(arguments.command, texts, arguments.sweep)
-    for words, _ in made:
-        command_words(words)
-    if all(filled == texts for _, filled in made):
-        return [words for words, _ in made], _with_log(texts), []
-    return [words for words, _ in made], {}, [_with_log(filled) for _, filled in made]
-
-
-def _with_log(texts: Texts) -> Texts:
-    log = log_path(texts.get("log"))
-    return texts if log is None else {**texts, "log": log}
-
-
-def _commands(arguments: Namespace) -> list[list[str]]:
     if arguments.file is not None:
         if arguments.command or arguments.sweep:
             raise UsageError("--file has the commands, and others were given too.", "Leave one of the two out.")
-        return _from_file(arguments.file)
+        from gpulease.cli.job_file import read_commands
+
+        return *read_commands(arguments.file, arguments.shell), with_log(texts), []
     if not arguments.command:
         raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease add -- python train.py`.")
-    return [command_words(arguments.command)]
+    words = _for_shell(arguments.command) if arguments.shell else command_words(arguments.command)
+    if not arguments.sweep:
+        return [words], [], with_log(texts), []
+    from gpulease.sweeps import variables
+
+    commands, texts, each = swept(words, texts, variables(arguments.sweep))
+    return commands, [], texts, each
 
 
-def _from_file(path: str) -> list[list[str]]:
-    try:
-        text = sys.stdin.read() if path == "-" else open(path).read()  # noqa: SIM115  # read whole, and gone
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The file {path!r} cannot be read: {error}.", "Check its name.") from None
-    commands = []
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        words, wrong = _words(line)
-        if wrong is not None:
-            shown = f"Line {number} of {path!r} is no command: it {wrong}: {line[:60]!r}."
-            raise UsageError(shown, "Nothing was queued; mend that line.")
-        commands.append(words)
-    if not commands:
-        raise UsageError(f"The file {path!r} has no command in it.", "Write one command a line.")
-    return commands
-
-
-def _words(line: str) -> tuple[list[str], str | None]:
-    """The words of a line, and what is wrong with them."""
-    if len(line) < SHORT and PLAIN.issuperset(line):
-        return line.split(), None
-    import shlex
-
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        return [], f"cannot be split into words ({error})"
-    return words, wrong_with(words)
+def _for_shell(words: list[str]) -> list[str]:
+    """Joining several would lose the quotes between which they stood."""
+    if len(words) > 1:
+        step = "Put the whole of it into quotes, as --shell 'python train.py > out'."
+        raise UsageError(f"--shell takes one text, and {len(words)} words were given.", step)
+    return command_words(by_shell(words[0]))

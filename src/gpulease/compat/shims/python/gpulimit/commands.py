@@ -89,7 +89,8 @@ def add(words: List[str]) -> str:
         return "".join(unknown)
     if not words:
         return "[Error]: no command was given."
-    request = ["--visible-by", "index"]  # old programs read a number there
+    # Old programs read a number there, and gpulimit queues what does not exist.
+    request = ["--visible-by", "index", "--force"]
     if options.get("priority"):  # `--priority 2` without `=` means nothing to gpulimit
         request += ["--priority", str(_number(options["priority"]))]
     if options.get("logpath"):

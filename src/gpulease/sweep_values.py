@@ -1,0 +1,115 @@
+"""PURE: the values of one variable of a sweep, as texts: `0.1,0.01`, `1:5`, `0.1:0.5:0.1`, `1e-4:1e-1:x10`.
+
+Ranges are counted in decimals, never in binary floats: 0.1:0.5:0.1 has 0.3 in it, not 0.30000000000000004.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Context, Decimal
+from math import ceil, floor, log, log1p
+from re import compile
+
+from gpulease.errors import UsageError
+
+MOST = 1_000_000
+NUMBER = compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
+LONGEST = 100  # characters of a number of a range, and its greatest power of ten
+EXACT = Context(prec=4 * LONGEST)  # digits enough that nothing is rounded
+PRODUCTS = Context(prec=50)
+SHOWN = Context(prec=12)  # digits of a value that was multiplied
+
+
+def read_values(text: str) -> list[str]:
+    """Of a list with commas; each part of it may be a range."""
+    found: list[str] = []
+    for part in text.split(","):
+        texts = part.split(":")
+        found += _range(part, texts) if _is_range(texts) else [part]
+        _refuse_more(len(found))
+    return found
+
+
+def texts_of(name: str, values: object) -> list[str]:
+    """Of what Python gives: text as on the command line, or anything that can be gone through."""
+    if isinstance(values, str) and values:
+        return read_values(values)
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise UsageError(f"The values of {name} are {values!r:.60}.", "Give a list, a range, or text as '1:5'.")
+    found: list[str] = []
+    for value in values:
+        found.append(str(value))
+        _refuse_more(len(found))
+    if not found:
+        raise UsageError(f"There is no value of {name}.", "Give at least one.")
+    return found
+
+
+def _refuse_more(count: int) -> None:
+    if count > MOST:
+        raise UsageError(f"The sweep has more than {MOST} values.", "Sweep over less.")
+
+
+def _is_range(texts: list[str]) -> bool:
+    """Two numbers, and maybe a step, or a factor as `x10`."""
+    *ends, step = texts if len(texts) == 3 else [*texts, "1"]
+    return len(ends) == 2 and all(map(NUMBER.fullmatch, [*ends, step.removeprefix("x")]))
+
+
+def _range(part: str, texts: list[str]) -> list[str]:
+    multiplied = texts[-1].startswith("x")
+    numbers = [_number(text.removeprefix("x"), part) for text in texts]
+    if len(numbers) == 2:
+        if any(number != number.to_integral_value() for number in numbers):
+            step = f"Write it as {part[:40]}:0.1 to add 0.1, or {part[:40]}:x10 to multiply by 10."
+            raise UsageError(f"The range {part[:40]!r} has no step.", step)
+        numbers.append(Decimal(1))
+    return _multiplied(part, *numbers) if multiplied else _counted(part, texts, *numbers)
+
+
+def _number(text: str, part: str) -> Decimal:
+    number = Decimal(text)
+    if len(text) > LONGEST or abs(int(number.as_tuple().exponent)) > LONGEST:
+        raise UsageError(f"The range {part[:40]!r} has a number that is too long.", "List the values instead.")
+    return number
+
+
+def _counted(part: str, texts: list[str], first: Decimal, last: Decimal, step: Decimal) -> list[str]:
+    """In whole numbers of the smallest digit that the first value and the step have."""
+    if not step:
+        raise UsageError(f"The range {part[:40]!r} has no step.", "Write first:last or first:last:step.")
+    places = max(0, *(-int(number.as_tuple().exponent) for number in (first, step)))
+    begin, stride = (int(EXACT.scaleb(number, places)) for number in (first, step))
+    inside: Callable[[Decimal], int] = floor if stride > 0 else ceil
+    end = inside(EXACT.scaleb(last, places))
+    if (end - begin) // stride >= MOST:
+        raise UsageError(f"The range {part[:40]!r} has more than {MOST} values.", "Sweep over less.")
+    numbers = range(begin, end + (1 if stride > 0 else -1), stride)
+    if not numbers:
+        raise UsageError(f"The range {part[:40]!r} is empty.", f"To count the other way, write {_other_way(texts)}.")
+    return [f"{EXACT.scaleb(Decimal(number), -places):f}" for number in numbers] if places else list(map(str, numbers))
+
+
+def _other_way(texts: list[str]) -> str:
+    step = texts[2] if len(texts) == 3 else "1"
+    other = step[1:] if step.startswith("-") else f"-{step.removeprefix('+')}"
+    return ":".join([*texts[:2], other] if other != "1" else texts[:2])[:60]
+
+
+def _multiplied(part: str, first: Decimal, last: Decimal, factor: Decimal) -> list[str]:
+    if factor <= 0 or factor == 1 or not first or not last or (first > 0) != (last > 0):
+        step = "Multiply by a number above 0 that is not 1, as 1:64:x2, and by no range from, to or across 0."
+        raise UsageError(f"The range {part[:40]!r} reaches no end.", step)
+    if log(abs(last / first)) / log1p(factor - 1) >= MOST:
+        raise UsageError(f"The range {part[:40]!r} has more than {MOST} values.", "Sweep over less.")
+    found: list[str] = []
+    value, shown = first, SHOWN.plus(first)
+    while abs(shown) <= abs(last) if factor > 1 else abs(shown) >= abs(last):
+        found.append(f"{shown.normalize():f}")
+        value = PRODUCTS.multiply(value, factor)
+        shown = SHOWN.plus(value)
+    if not found:
+        raise UsageError(
+            f"The range {part[:40]!r} is empty.", "A factor above 1 goes away from 0, one below towards it."
+        )
+    return found
