@@ -1,6 +1,6 @@
 """The states of a lease and of a job, as one literal table: (state, event) -> (state, effects).
 
-`python tools/lifecycle_page.py` draws the diagrams of docs/concepts/lifecycle.md from the tables.
+`python tools/lifecycle_page.py` draws the diagrams of `gpulease help lifecycle` from the tables.
 Not here: doing anything. An effect is a name; broker/lease_life.py and broker/job_life.py have a function for each,
 and run them in the table's order. An impossible transition raises with the history that led to it.
 """

@@ -1,7 +1,7 @@
 """The words of gpulease as immutable values: devices, processes, samples, requests, the line, leases.
 
 Named tuples and not dataclasses, because the commands that people wait for load this file
-(docs/decisions/0002). Nothing here reads a clock, a file or a driver.
+(`gpulease help decisions/0002`). Nothing here reads a clock, a file or a driver.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def _account() -> pwd.struct_passwd:
 
         return pwd.getpwnam(ACCOUNT)
     except ImportError:
-        step = "Install gpulease[system] instead of gpulease; see `gpulease help install`."
+        step = "Install gpulease[system] instead of gpulease; see `gpulease help how-to/install`."
         raise BrokerUnavailable("PAM cannot be asked about accounts: `pamela` is not installed.", step) from None
     except KeyError:
         step = "Run `gpulease install --system`, or `useradd --system gpulease`."

@@ -1,6 +1,6 @@
 """Limits as text, `user:*:gpus=4:jobs=1000 group:students:gpus=8`, read into the planner's values. Pure.
 
-What each amount does is in docs/how-to/limits.md. A text that is accepted here can always be planned with.
+`gpulease help limits` has what each amount does. A text that is accepted here can always be planned with.
 """
 
 from __future__ import annotations

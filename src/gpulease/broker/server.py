@@ -2,7 +2,7 @@
 
 What happens becomes events for the core; what the core says is carried out. Written on epoll and not on asyncio: a
 hand-off is a handful of system calls, and the loop around them costs as much again in asyncio as the rest together
-(docs/decisions/0005).
+(`gpulease help decisions/0005`).
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ def _told_of_neighbours() -> Iterator[Finding]:
     told = seen.get("neighbours", {})
     for name, shown in told.items():
         if shown.get("trouble"):
-            yield Finding("warning", name, shown["trouble"], 'The how-to "Beside other tools" has more.')
+            yield Finding("warning", name, shown["trouble"], "See `gpulease help beside-other-tools`.")
     for device in seen["devices"]:
         if device["state"] in ("leased", "shared") and device["note"]:
             step = "Two programs may compute on it: have one of the two release it."

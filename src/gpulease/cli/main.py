@@ -48,6 +48,7 @@ VERBS = {
     "install": ("install", "set it up as a service, for everybody or for this user"),
     "uninstall": ("uninstall", "remove what `install` wrote"),
     "shims": ("shims", "write drop-ins for older tools: their commands and packages"),
+    "help": ("help", "pages of the documentation, or the options of a verb"),
     "completion": ("completion", "print the script for shell completion"),
 }
 
@@ -74,7 +75,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if words[:2] == ["completion", "--words"]:  # its words may be anything, `--` too
         return _complete(words[2:])
-    if words and words[0] in ("-h", "--help", "help"):
+    if words and words[0] in ("-h", "--help"):
         return _help(words[1:])
     if not words or words[0].startswith("-"):
         words = ["status", *words]

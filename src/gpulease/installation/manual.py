@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from gpulease import __version__
+from gpulease.cli import pages
 from gpulease.cli.argument_parser import make_parser, parsers_below
 from gpulease.cli.main import VERBS
 
@@ -14,7 +16,7 @@ EXIT_CODES = {
     "1": "the thing asked for failed or does not exist",
     "2": "wrong usage",
     "69": "no broker or no driver",
-    "75": "not granted in time",
+    "75": "not granted in time, or not now",
     "77": "not permitted",
 }
 HEAD = f"""\
@@ -25,23 +27,25 @@ gpulease \\- share the GPUs of a server among people and programs
 .B gpulease
 .RI [ VERB "] [" OPTIONS ]
 .SH DESCRIPTION
-Every use of a GPU is a lease: a command, a script's variable, a queued job, a reservation.
-Each waits in one line, holds its GPUs, and gives them back when its owner is gone.
+Every use of a GPU is a lease: a command, a script's variable, a queued job,
+a reservation.
+Each waits in one line, holds its GPUs, and gives them back when its owner is
+gone.
 With no verb, the status is shown.
+.PP
+.B gpulease help
+lists pages to read: a tutorial, how-to pages, concepts and references.
 .SH VERBS
 """
-TAIL = """\
-.SH FILES
-.TP
-.I /etc/gpulease/config.toml
-settings of the machine's broker
-.TP
-.I ~/.config/gpulease/config.toml
-settings of a user's own broker
-.TP
-.I /run/gpulease, /var/lib/gpulease
-socket and state of the machine's broker
-"""
+FILES = {
+    "/etc/gpulease/config.toml": "settings of the machine's broker",
+    "~/.config/gpulease/config.toml": "settings of a user's own broker",
+    "/run/gpulease": "socket of the machine's broker",
+    "/var/lib/gpulease": "state of the machine's broker",
+    "$XDG_RUNTIME_DIR/gpulease": "socket of a user's own broker",
+    "~/.local/state/gpulease/HOST": "state, and logs of jobs, of a user's own broker",
+    "$GPULEASE_DIR": "all of these in one folder, where it is set",
+}
 
 
 def helps() -> Iterator[tuple[str, list[str]]]:
@@ -54,10 +58,28 @@ def helps() -> Iterator[tuple[str, list[str]]]:
 def man_page() -> str:
     parts = [HEAD]
     for verb, texts in helps():
-        parts.append(f".SS gpulease {verb}\n")
-        parts += [f".PP\n.nf\n{_escaped(text)}\n.fi\n" for text in texts]
-    codes = [f".TP\n.B {code}\n{_escaped(meaning)}\n" for code, meaning in EXIT_CODES.items()]
-    return "".join([*parts, ".SH EXIT STATUS\n", *codes, TAIL])
+        parts.append(f".SS gpulease {_escaped(verb)}\n")
+        parts.append(".PP\n".join(f".nf\n{_escaped(text)}\n.fi\n" for text in texts))
+    parts += [_section("EXIT STATUS", EXIT_CODES), _section("ENVIRONMENT", _variables()), _section("FILES", FILES)]
+    return "".join([*parts, ".SH SEE ALSO\n.BR nvidia\\-smi (1)\n"])
+
+
+def _section(name: str, meanings: Mapping[str, str]) -> str:
+    rows = (f".TP\n.B {_escaped(word)}\n{_escaped(meaning)}\n" for word, meaning in meanings.items())
+    return f".SH {name}\n{''.join(rows)}"
+
+
+def _variables() -> dict[str, str]:
+    """As the page about settings has them."""
+    rows = re.findall(r"^\| (`[A-Z_`, ]+) \| (.*?) \| (.*?) ?\|$", pages.read("reference/settings"), re.MULTILINE)
+    return {
+        _plain(name): _plain(text) + (f" (default: {_plain(usual)})" if usual else "") for name, text, usual in rows
+    }
+
+
+def _plain(text: str) -> str:
+    """Without Markdown's marks."""
+    return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text).replace("`", "")
 
 
 def _escaped(text: str) -> str:

@@ -5,7 +5,7 @@
 The caller keeps a `Line`, gives one `DeviceView` for each device, applies `Plan.grants`, asks
 `Plan.reason(id)` and `Plan.explain(id)`, and charges the usage of each lease that ends and records
 whether it kept to what it declared.
-How decisions are made: docs/concepts/planner.md.
+How decisions are made: `gpulease help planner`.
 """
 
 from gpulease.planner.board import refusal

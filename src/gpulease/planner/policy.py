@@ -1,6 +1,6 @@
 """What an administrator may decide: patience, fairness, reserves and limits, as one frozen value.
 
-Not here: how a decision is made. docs/reference/policy.md lists each setting; a test holds that.
+Not here: how a decision is made. `gpulease help policy` lists each setting; a test holds that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Limit(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """The defaults of patience were chosen by bench/replay.py: docs/decisions/0003."""
+    """The defaults of patience were chosen by bench/replay.py: `gpulease help decisions/0003`."""
 
     patience: float = 6.0  # times its declared duration that a request is overtaken without complaint
     patience_floor: float = 600.0  # seconds; nobody is overdue sooner

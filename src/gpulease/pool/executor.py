@@ -29,7 +29,7 @@ OF_THE_LEASE = ("mem", "model", "devices", "exclude", "min_memory", "priority", 
 
 
 class Pool(Executor):
-    """Warm workers, each with its own lease. All about it: `gpulease help pool`."""
+    """Warm workers, each with its own lease. See `gpulease help reference/pool`."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
     DIRECTORY/machine                   key=value lines, only ever replaced by rename
     DIRECTORY/processes/PID.START_TIME  what one live process uses: gpu.N.memory=BYTES
 
-`native/nvmlsim.c` reads the same files; docs/reference/simulation.md describes them. Which keys
+`native/nvmlsim.c` reads the same files; `gpulease help simulation` describes them. Which keys
 and values are allowed is in `keys`, which devices a process may use in `labels`, what a new machine
 looks like in `profiles`. Every reader of a simulated machine loads this file, so it imports next to
 nothing.

@@ -2,7 +2,8 @@
 
 An agent is a named pool of one worker (`folders.pool_name`), which holds the lease of its GPU; `gpu_session` keeps one
 in the foreground, `start_agents` several in the background. `master` finds them by the files in `agent_pool/` and gives
-each one job at a time (`agent`, `jobs`); `working` is what runs in the worker. See docs/how-to/from-sge-template.md.
+each one job at a time (`agent`, `jobs`); `working` is what runs in the worker. See
+`gpulease help from-sge-template`.
 """
 
 from gpulease.compat.sge.agent import Agent

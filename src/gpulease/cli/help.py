@@ -1,0 +1,91 @@
+"""`gpulease help`: the pages of the documentation, and what a verb says of itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpulease.cli import pages
+from gpulease.cli.parsing import ArgumentParser, Namespace
+from gpulease.errors import NotFound
+
+EXAMPLES = """\
+Without a word it lists the pages. On a terminal a page is shown by $PAGER;
+elsewhere it is Markdown, as it was written.
+
+examples:
+  gpulease help                     what there is to read
+  gpulease help queue               the page about the queue
+  gpulease help reference/pool      where two pages have one name: with its folder
+  gpulease help add                 the options of a verb
+"""
+LISTED = ("tutorial", "how-to", "concepts", "reference")  # the others are for whoever changes gpulease
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="a page, or a verb")
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.cli.main import ALIASES, VERBS, run_verb
+
+    topic = arguments.topic
+    if topic is None:
+        return _list()
+    found, verb = pages.find(topic), ALIASES.get(topic, topic)
+    if verb in VERBS:
+        code = run_verb(verb, ["--help"])
+        if found:
+            print(f"\nMore: {', '.join(f'`gpulease help {page}`' for page in found)}.")
+        return code
+    if not found:
+        raise _unknown(topic)
+    _show(pages.read(found[0]))
+    for other in found[1:]:
+        print(f"gpulease: there is also `gpulease help {other}`.", file=sys.stderr)
+    return 0
+
+
+def _list() -> int:
+    print("Pages, each shown by `gpulease help TOPIC`; `gpulease --help` lists the verbs.")
+    known = pages.topics()
+    for part in LISTED:
+        print(f"\n{part}")
+        for topic in (topic for topic in known if topic.startswith(f"{part}/")):
+            name = topic.removeprefix(f"{part}/")
+            shown = name if pages.find(name) == [topic] and not _is_verb(name) else topic
+            print(f"  {shown:<22} {pages.title(topic)}"[:80].rstrip())
+    return 0
+
+
+def _is_verb(name: str) -> bool:
+    from gpulease.cli.main import VERBS
+
+    return name in VERBS
+
+
+def _unknown(topic: str) -> NotFound:
+    from difflib import get_close_matches
+
+    from gpulease.cli.main import VERBS
+
+    known = {page.partition("/")[2]: page for page in pages.topics()}
+    near = get_close_matches(topic, [*known, *VERBS], 1)
+    step = f"Did you mean `gpulease help {near[0]}`?" if near else "See `gpulease help` for what there is."
+    return NotFound(f"There is no page and no verb {topic[:40]!r}.", step)
+
+
+def _show(text: str) -> None:
+    """Rendered and by the page at a terminal; as it was written for everything else."""
+    if not sys.stdout.isatty():
+        print(text, end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    os.environ.setdefault("LESS", "-RFX")
+    console = Console()
+    console.width = min(console.width, 100)
+    with console.pager(styles=True):
+        console.print(Markdown(text, hyperlinks=False))
