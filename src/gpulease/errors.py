@@ -219,6 +219,14 @@ class CudaAlreadyInitialised(UserWarning):
     """A warning, not an error: devices were granted or selected that CUDA in this process will not use."""
 
 
+def in_words(error: BaseException) -> str:
+    """What it says, without the number and the path that Python puts around the words of the system."""
+    inner = getattr(error, "reason", None)  # of urllib
+    if isinstance(inner, OSError):
+        return in_words(inner)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def by_code(code: str, what: str, next_step: str | None, fields: dict[str, object]) -> GpuleaseError:
     """The error that a broker reported, as the class that it was there."""
     rest: list[type[GpuleaseError]] = [GpuleaseError]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpulease.errors import CommandNotFound, GpuleaseError
+from gpulease.errors import CommandNotFound, GpuleaseError, in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,4 +63,4 @@ def cannot_start(program: str, error: Exception) -> GpuleaseError:
         return CommandNotFound(
             f"The command {program!r} may not be run.", "Make it executable, or run it by its interpreter."
         )
-    return CommandNotFound(f"The command {program!r} cannot be started: {error}.")
+    return CommandNotFound(f"The command {program!r} cannot be started: {in_words(error)}.")

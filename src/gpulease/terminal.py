@@ -9,7 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO
 
-STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+# Without blue (34), which nobody can read on black.
+STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"}
 
 
 class Terminal:
@@ -19,7 +20,8 @@ class Terminal:
         stream = sys.stdout if stream is None else stream
         environ = os.environ
         self.interactive = stream.isatty()
-        self.colour = self.interactive and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self.redraws = self.interactive and environ.get("TERM") != "dumb"
+        self.colour = self.redraws and not environ.get("NO_COLOR")
         self.unicode = "utf" in (getattr(stream, "encoding", None) or "").lower()
         self.width, self.height = _size(stream)
         # What a program reads is whole; COLUMNS says that somebody looks.

@@ -14,7 +14,7 @@ from gpulease.broker.connection import MOST_UNREAD, Connection
 from gpulease.broker.events import Drained, Event, Left, Received
 from gpulease.broker.peer import Peer
 from gpulease.broker.turns import Turns
-from gpulease.errors import NotPermitted, ProtocolError, TooMuch
+from gpulease.errors import NotPermitted, ProtocolError, TooMuch, in_words
 from gpulease.messages import Message, error
 from gpulease.wire import pack
 
@@ -108,7 +108,7 @@ class Clients:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as trouble:
-                return self._no_room(str(trouble))
+                return self._no_room(in_words(trouble))
             accepted.setblocking(False)
             connection = Connection(accepted)
             costs = self._users.setdefault(connection.peer.uid, Costs())

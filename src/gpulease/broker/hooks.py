@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from gpulease.broker.events import Key
+from gpulease.errors import in_words
 from gpulease.messages import Message
 
 LONGEST = 60  # seconds that a hook may take for one job
@@ -41,7 +42,7 @@ class Hooks:
         try:
             pid = _start("\n".join(map(json.dumps, (self._command, *pending))).encode())
         except OSError as trouble:
-            return self._log(f"the hook on-finish could not be started: {trouble}")
+            return self._log(f"the hook on-finish could not be started: {in_words(trouble)}")
         self._running = (pid, None)  # a child of ours, so the number is nobody else's until it is reaped
         self._watch(self._running)
 
@@ -94,7 +95,7 @@ def _run(command: str, body: bytes) -> str | None:
     except subprocess.TimeoutExpired:
         return f"it was ended after {LONGEST} s"
     except OSError as trouble:
-        return str(trouble)
+        return in_words(trouble)
     return f"exit code {code}" if code else None
 
 
@@ -106,7 +107,7 @@ def _post(url: str, body: bytes) -> str | None:
         with urllib.request.urlopen(request, timeout=LONGEST):
             return None
     except (OSError, ValueError) as trouble:
-        return str(trouble)
+        return in_words(trouble)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from gpulease import identity, places
 from gpulease.broker import kernel
 from gpulease.broker.home import Home
 from gpulease.broker.service import LauncherConfig, notify_ready
-from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted
+from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted, in_words
 
 ACCOUNT = "gpulease"
 PAM_SERVICE = "gpulease"
@@ -110,7 +110,7 @@ class Launcher:
             if os.fork() == 0:
                 _become_agent(uid, link)
         except OSError as trouble:
-            _tell(link, trouble.strerror or str(trouble), True)
+            _tell(link, in_words(trouble), True)
 
     def _signal(self, uid: int, pid: int, start: int, number: int) -> None:
         """Only if it is that process still, and that user's."""
@@ -166,7 +166,7 @@ def _session(uid: int) -> tuple[list[str], list[int]]:
     try:
         _open_session(entry.pw_name)
     except PermissionError as trouble:
-        return ["--end-only", trouble.strerror or str(trouble), "for-now"], groups
+        return ["--end-only", in_words(trouble), "for-now"], groups
     return ["--login"], groups
 
 

@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 
+from gpulease.errors import in_words
 from gpulease.execution import end_with
 from gpulease.probes import simulated
 
@@ -48,7 +49,7 @@ def _library() -> ctypes.CDLL:
         library = ctypes.CDLL(str(library_path(beside=directory).with_name(CUDA_NAME)))
         library.nvmlsimUse(os.fsencode(str(directory)))
     except OSError as trouble:
-        raise Failed(f"CUDA's driver library cannot be loaded: {trouble}") from None
+        raise Failed(f"CUDA's driver library cannot be loaded: {in_words(trouble)}") from None
     return library
 
 

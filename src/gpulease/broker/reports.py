@@ -14,6 +14,7 @@ from gpulease.model import Device, Lease, Process, Waiting
 from gpulease.planner import DeviceState, DeviceView, device_state
 from gpulease.stores.base import Document
 
+WORDS, LETTERS = 40, 200  # of a command that one status shows
 MOST_LINES = 1000  # of the line that one status shows
 
 
@@ -99,6 +100,7 @@ def lease_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
 
 
 def lease_row(state: State, lease: Lease) -> Document:
+    job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
     return {
         "id": lease.id,
         "kind": lease.kind,
@@ -112,14 +114,9 @@ def lease_row(state: State, lease: Lease) -> Document:
         "memory": lease.memory,
         "priority": lease.priority,
         "note": lease.note,
-        "ending": _ending(state, lease),
+        "ending": None if job is None else job.ending,
+        "job": None if job is None else job.name or " ".join(job.command[:WORDS])[:LETTERS],
     }
-
-
-def _ending(state: State, lease: Lease) -> str | None:
-    """Of a job that was told to end and still runs: by whom, or why."""
-    job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
-    return None if job is None else job.ending
 
 
 def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:

@@ -26,7 +26,7 @@ def of_device(row: Document, seen_by: str | None) -> Document:
 
 def of_lease(row: Document, seen_by: str | None) -> Document:
     """Of a request in the line too."""
-    return row if seen_by in (None, row["user"]) else {**row, "note": None}
+    return row if seen_by in (None, row["user"]) else {**row, **dict.fromkeys({"note", "job"} & row.keys())}
 
 
 def of_job(row: Document, seen_by: str | None) -> Document:

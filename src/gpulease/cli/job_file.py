@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from re import VERBOSE, compile
 
-from gpulease.errors import UsageError
+from gpulease.errors import UsageError, in_words
 from gpulease.job_commands import by_shell
 from gpulease.job_fields import wrong_with
 from gpulease.job_selection import ranges
@@ -53,7 +53,7 @@ def _text(path: str) -> str:
     try:
         return sys.stdin.read() if path == "-" else open(path).read()  # read whole, and gone
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The file {path!r} cannot be read: {error}.", "Check its name.") from None
+        raise UsageError(f"The file {path!r} cannot be read: {in_words(error)}.", "Check its name.") from None
 
 
 def _lines(text: str) -> list[tuple[int, str]]:

@@ -32,7 +32,7 @@ COLOURS = {
     "removing": "yellow",
     "waiting": "",
     "held": "dim",
-    "complete": "blue",
+    "complete": "cyan",
     "failed": "red",
     "invalid": "red",
     "killed": "yellow",

@@ -92,7 +92,7 @@ def _show(arguments: Namespace, document: dict[str, Any]) -> None:
 
 def _watch(arguments: Namespace) -> int:
     """Redraw until interrupted. Where there is no terminal the pictures follow one another."""
-    in_place = sys.stdout.isatty() and not arguments.json
+    in_place = Terminal().redraws and not arguments.json
     changes = _Changes()
     try:
         if in_place:

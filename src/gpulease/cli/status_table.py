@@ -8,8 +8,8 @@ from gpulease.quantities import format_bytes, span_text
 
 STATE_COLOURS = {
     "free": "green",
-    "leased": "blue",
-    "shared": "cyan",
+    "leased": "cyan",
+    "shared": "magenta",
     "outside": "yellow",
     "draining": "yellow",
     "excluded": "dim",
@@ -48,7 +48,7 @@ def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
 def _holders(device: dict[str, Any], document: dict[str, Any], terminal: Terminal) -> list[str]:
     leases = [lease for lease in document["leases"] if lease["id"] in device["leases"]]
     now = document["time"]
-    return [terminal.paint(fit(_holder(lease, now), terminal.width, terminal).rstrip(), "blue") for lease in leases]
+    return [terminal.paint(fit(_holder(lease, now), terminal.width, terminal).rstrip(), "cyan") for lease in leases]
 
 
 def _holder(lease: dict[str, Any], now: float) -> str:
@@ -57,17 +57,18 @@ def _holder(lease: dict[str, Any], now: float) -> str:
     end = f", until {clock(lease['until'])}" if lease["until"] else ""
     if lease["kind"] == "reservation" and not lease["until"]:
         end = f" ({span_text(now - lease['since'])}), until released"
-    note = f": {lease['note']}" if lease["note"] else ""
+    note = "".join(f": {text}" for text in (lease.get("job"), lease["note"]) if text)
     ending = f", ending: {lease['ending']}" if lease.get("ending") else ""
     return f"      {lease['id']} {lease['kind']} by {who}{ending}{share}, since {clock(lease['since'])}{end}{note}"
 
 
 def clock(moment: float) -> str:
-    """The time of day, with the date unless it is today's."""
+    """The time of day, with the date unless it is today's, and the year unless it is this one."""
     import time
 
     then, now = time.localtime(moment), time.localtime()
-    return time.strftime("%H:%M" if then[:3] == now[:3] else "%m-%d %H:%M", then)
+    date = "" if then[:3] == now[:3] else "%m-%d " if then[0] == now[0] else "%Y-%m-%d "
+    return time.strftime(f"{date}%H:%M", then)
 
 
 def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
@@ -113,17 +114,26 @@ def _widths(available: int) -> dict[str, int]:
 
 
 def _title(document: dict[str, Any], terminal: Terminal) -> list[str]:
-    count = len(document["devices"])
-    free = sum(device["state"] == "free" for device in document["devices"])
-    noun = "GPU" if count == 1 else "GPUs"
     driver = f", driver {document['driver']}" if document["driver"] else ""
     host = fit(document["host"], min(24, len(document["host"])), terminal)
-    rest = f": {count} {'SIMULATED ' if document['simulated'] else ''}{noun}, {free} free{driver}"
+    rest = f": {_totals(document['devices'], 'SIMULATED ' if document['simulated'] else '')}{driver}"
     memory = _host_memory(document)
     whole = f"{rest}, {memory}" if memory else rest
     below = [] if len(host) + len(whole) <= terminal.width else [memory]
     rest = fit(rest if below else whole, max(0, terminal.width - len(host)), terminal).rstrip()
     return [terminal.paint(host, "bold") + rest.replace("SIMULATED", terminal.paint("SIMULATED", "yellow")), *below]
+
+
+def _totals(devices: list[dict[str, Any]], mark: str) -> str:
+    """MIG instances are parts of a GPU, and counted apart."""
+    count = len({device["index"] for device in devices})
+    whole = [device["state"] == "free" for device in devices if device["instance"] is None]
+    parts = [device["state"] == "free" for device in devices if device["instance"] is not None]
+    gpus = f"{count} {mark}GPU{'' if count == 1 else 's'}"
+    if not parts:
+        return f"{gpus}, {sum(whole)} free"
+    free = f", {sum(whole)} free" if whole else ""
+    return f"{gpus}{free}; {len(parts)} MIG instance{'' if len(parts) == 1 else 's'}, {sum(parts)} free"
 
 
 def _host_memory(document: dict[str, Any]) -> str:

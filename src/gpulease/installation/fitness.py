@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 
-from gpulease.errors import NotFound, StateError
+from gpulease.errors import NotFound, StateError, in_words
 from gpulease.installation.changes import number_of
 from gpulease.installation.manifest import ACCOUNT, HOME
 
@@ -34,7 +34,7 @@ def check_python(python: str) -> None:
             capture_output=True, text=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as trouble:
-        said = (getattr(trouble, "stderr", "") or str(trouble)).strip().splitlines()
+        said = (getattr(trouble, "stderr", "") or in_words(trouble)).strip().splitlines()
         raise StateError(f"Other users cannot run gpulease with {python}: {said[-1][:200]}.", RECIPE) from None
     for path in (python, *tried.stdout.splitlines()):
         stranger = _stranger(path)
@@ -85,7 +85,7 @@ def _call(words: list[str]) -> None:
     try:
         subprocess.run(words, env={"PATH": PATH}, capture_output=True, text=True, timeout=PATIENCE, check=True)
     except (OSError, subprocess.SubprocessError) as trouble:
-        why = (getattr(trouble, "stderr", "") or str(trouble)).strip()[:200]
+        why = (getattr(trouble, "stderr", "") or in_words(trouble)).strip()[:200]
         raise StateError(
             f"`{words[0]}` failed: {why}", f"Run `{shlex.join(words)}` yourself, then try again."
         ) from None

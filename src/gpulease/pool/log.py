@@ -8,7 +8,7 @@ import sys
 import time
 from typing import IO
 
-from gpulease.errors import UsageError
+from gpulease.errors import UsageError, in_words
 
 
 class Log:
@@ -21,7 +21,7 @@ class Log:
                 self._file = open(path, "a", buffering=1, errors="replace")  # noqa: SIM115  # as long as the pool
             except (OSError, TypeError, ValueError) as error:
                 raise UsageError(
-                    f"The log {str(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}.",
+                    f"The log {str(path)!r} cannot be written: {in_words(error)}.",
                     "Give the path of a file, as log='pool.log'.",
                 ) from None
 

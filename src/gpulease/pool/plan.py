@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulease import visible
-from gpulease.errors import NotEnoughDevices, UsageError
+from gpulease.errors import NotEnoughDevices, UsageError, in_words
 from gpulease.pool import context
 from gpulease.pool.pickling import Packed, name_of, pack_whole
 from gpulease.pool.sharing import pack_shared
@@ -167,7 +167,7 @@ def _check_fits(workers: int, request: Request, devices: Sequence[Device]) -> No
     if workers <= most:
         return
     gpus = workers * request.gpus
-    asked, there = f"{gpus} GPU{'' if gpus == 1 else 's'}", f"this machine has {len(devices)}"
+    asked, there = f"{gpus} GPU{'' if gpus == 1 else 's'}", f"this machine has {_counted(devices)}"
     if request.memory is not None:
         asked = f"{gpus} share{'' if gpus == 1 else 's'} of {format_bytes(request.memory)}"
         there = f"{most or 'none'} fit on this machine"
@@ -177,6 +177,11 @@ def _check_fits(workers: int, request: Request, devices: Sequence[Device]) -> No
         f"The pool asks for {asked}, and {there}.",
         "Ask for fewer or for less, or check model=, devices=, exclude= and min_memory=; mem= shares a GPU.",
     )
+
+
+def _counted(devices: Sequence[Device]) -> str:
+    parts = sum(device.instance is not None for device in devices)
+    return f"{len(devices)} devices, of which {parts} are MIG instances" if parts else str(len(devices))
 
 
 def _most_workers(request: Request, devices: Sequence[Device]) -> int:
@@ -220,5 +225,5 @@ def _load(path: str) -> dict[str, Any]:
         raise UsageError(f"To share {path!r}, NumPy is needed.", "Install it: pip install numpy.") from None
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"The shared file {path!r} cannot be read: {error}.", "Give a .npz, .npy or plain file."
+            f"The shared file {path!r} cannot be read: {in_words(error)}.", "Give a .npz, .npy or plain file."
         ) from None

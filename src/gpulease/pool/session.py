@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-from gpulease.errors import CannotPickle
+from gpulease.errors import CannotPickle, in_words
 from gpulease.pool import context, frames
 from gpulease.pool.failures import pack_failure
 from gpulease.pool.frames import Frame, Receiver
@@ -118,7 +118,9 @@ class Session:
         try:
             body, descriptor = to_body(packed)
         except OSError as error:  # no memory for a large result
-            trouble = CannotPickle(f"The result has no room in shared memory: {error}.", "Return less at once.")
+            trouble = CannotPickle(
+                f"The result has no room in shared memory: {in_words(error)}.", "Return less at once."
+            )
             return self._send(frames.ERROR, number, pack_failure(trouble), seconds)
         data = frames.HEAD.pack(len(body), kind, descriptor is not None, 0, number, seconds) + body
         try:

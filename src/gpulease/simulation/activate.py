@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpulease.errors import NoLibrary, SimulationError, UsageError
+from gpulease.errors import NoLibrary, SimulationError, UsageError, in_words
 from gpulease.simulation import state
 from gpulease.simulation.library import library_path
 
@@ -70,7 +70,7 @@ def activate(directory: Path) -> None:
         loaded = ctypes.CDLL(str(library))
     except OSError as error:
         raise NoLibrary(
-            f"GPUs cannot be simulated: the library cannot be loaded: {error}.",
+            f"GPUs cannot be simulated: the library cannot be loaded: {in_words(error)}.",
             f"Remove {library.parent}, or set XDG_CACHE_HOME to a folder on a disk that programs may run from.",
         ) from None
     loaded.nvmlsimUse(os.fsencode(directory))

@@ -158,7 +158,10 @@ def _compile(compiler: list[str], source: Path, folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise NoLibrary(f"GPUs cannot be simulated: {compiler[0]} took more than {BUILD_SECONDS} s.") from None
     except subprocess.CalledProcessError as error:
-        raise NoLibrary(f"GPUs cannot be simulated: {compiler[0]} failed: {_complaint(error.stderr)}") from None
+        raise NoLibrary(
+            f"GPUs cannot be simulated: {compiler[0]} failed: {_complaint(error.stderr)}",
+            "Install its headers, as `apt-get install libc6-dev` (Debian, Ubuntu), or name another compiler with CC.",
+        ) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpulease.errors import StateError
+from gpulease.errors import StateError, in_words
 from gpulease.stores import database_file
 from gpulease.stores.base import ENDS, EVERY, SOME, TABLES, Document, HistoryEvent, JobRow, Which
 
@@ -151,7 +151,8 @@ class SqliteStore:
             self._connect()
         except (sqlite3.Error, OSError) as error:
             raise StateError(
-                f"The state file {self._path!r} was removed while the broker ran, and cannot be put back: {error}.",
+                f"The state file {self._path!r} was removed while the broker ran, and cannot be put back: "
+                f"{in_words(error)}.",
                 "Make room, and the folder writable for the broker's user. Until then nothing is granted.",
             ) from None
 
