@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+
 import pytest
 
-from gpulease.cli.main import VERBS, main
-from gpulease.cli.suggestions import OPTIONS
+from gpulease.cli.argument_parser import make_parser
+from gpulease.cli.exporting import export_lines
+from gpulease.cli.main import ALIASES, HEADINGS, VERBS, main
+from gpulease.cli.suggestions import HABITS, OPTIONS
 
 WRONG = [
     (["run", "--name", "A100", "--", "true"], "--model"),
@@ -39,7 +44,46 @@ def test_an_option_like_none_is_refused_without_a_guess(capsys: pytest.CaptureFi
 
 
 def test_what_is_suggested_is_there() -> None:
-    from gpulease.cli.argument_parser import make_parser
-
     there = {option for verb in VERBS for option in make_parser(verb)._option_string_actions}
     assert {option for options in OPTIONS.values() for option in options} <= there
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("queue", "ls"), ("ps", "ls"), ("squeue", "ls"), ("cancel", "kill"), ("scancel", "kill"), ("kill-job", "kill"),
+        ("top", "status --watch"), ("nvidia-smi", "status"), ("sinfo", "status"), ("sbatch", "add"), ("srun", "run"),
+        ("logs", "log"), ("relese", "release"), ("explian", "explain"), ("submt", "submit"), ("sh", "run -- sh"),
+    ],
+)  # fmt: skip
+def test_a_verb_of_another_tool_is_answered_with_ours(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([typed]) == 2
+    assert f"`gpulease {meant}" in capsys.readouterr().err
+
+
+def test_habits_name_verbs_that_are_there_and_none_that_is_a_verb() -> None:
+    named = {verb for text in HABITS.values() for verb in re.findall(r"`gpulease ([a-z]+)", text)}
+    assert named <= set(VERBS)
+    assert not set(HABITS) & {*VERBS, *ALIASES}
+
+
+def test_the_list_of_verbs_is_in_groups_and_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80
+    assert all(f"\n{heading}:\n  {verb} " in told for verb, heading in HEADINGS.items())
+    assert all(told.count(f"\n  {verb:<11} ") == 1 for verb in VERBS)
+    assert next(iter(VERBS)) in HEADINGS
+
+
+def test_the_usage_of_edit_has_its_command() -> None:
+    assert "[-- CMD …]" in make_parser("edit").format_usage()
+
+
+@pytest.mark.parametrize("value", ["GPU-1,GPU-2", "", "x; echo oh", "it's $HOME `id`", "two\nlines"])
+def test_a_shell_reads_what_is_exported_as_it_was(value: str) -> None:
+    script = 'eval "$1"; printf %s "$VALUE"'
+    done = subprocess.run(["sh", "-c", script, "sh", export_lines({"VALUE": value})], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (value, "")

@@ -86,4 +86,7 @@ def make_parser(verb: str) -> VerbParser:
         description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.{also}",
     )
     load(verb).configure(parser)
+    if parser.get_default("command_behind"):
+        options = parser.format_usage().removeprefix("usage: ").rstrip()
+        parser.usage = f"{options}\n{' ' * len(f'usage: {parser.prog} ')}[-- CMD …]"
     return parser

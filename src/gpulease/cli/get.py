@@ -19,11 +19,10 @@ Held for the shell or script that asked, and given back when that ends, or by
 with --until-released it ends when it is released, by any script of yours.
 
 examples:
-  GPUID=$(gpulease get)                  in a script: an index
-  read GPUID < <(gpulease get)           the same
-  gpulease get -n 2 --for 4h --note demo a reservation for four hours
-  eval "$(gpulease get --export)"        set CUDA_VISIBLE_DEVICES here
-  gpulease get --until-released          outlives this script, and a reboot
+  eval "$(gpulease get --export)" || exit   in a script: a GPU, and CUDA uses it
+  GPUID=$(gpulease get)                     an index, for programs that take one
+  gpulease get -n 2 --for 4h --note demo    a reservation for four hours
+  gpulease get --until-released             outlives this script, and a reboot
 """
 
 
@@ -84,9 +83,8 @@ def _text(arguments: Namespace, granted: Granted) -> str:
 
         return json.dumps(granted)
     if arguments.export:
+        from gpulease.cli.exporting import export_lines
         from gpulease.cli.waiting import environment_of
 
-        return "\n".join(
-            f"export {name}={value}" for name, value in environment_of(granted, arguments.visible_by).items()
-        )
+        return export_lines(environment_of(granted, arguments.visible_by))
     return ",".join(device["uuid" if arguments.uuid else "label"] for device in granted["devices"])

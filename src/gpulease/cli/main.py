@@ -11,14 +11,14 @@ from gpulease import __version__
 
 # verb -> (module, or what in it; what it does, for the list in --help)
 VERBS = {
-    "status": ("status", "devices with state, use and holder; leases; the line"),
     "run": ("run", "wait for GPUs, run a command on them, give them back"),
     "get": ("get", "wait for GPUs, take them for this script, print their indices"),
     "release": ("release", "give back leases of your own"),
     "renew": ("renew", "more time for a timed lease"),
     "shell": ("shell", "a subshell that holds GPUs until it is left"),
-    "docker-args": ("docker_args", "options that show a container the GPUs of this lease"),
     "select": ("select", "pick idle devices by rule, with no lease; print or use them"),
+    "docker-args": ("docker_args", "options that show a container the GPUs of this lease"),
+    "pool": ("pool", "warm Python workers that stay between programs"),
     "add": ("add", "queue a job, or many, and print the id"),
     "ls": ("ls", "the queue: what runs, what waits and why, what ended"),
     "show": ("show", "all about jobs, with the end of their output"),
@@ -29,27 +29,34 @@ VERBS = {
     "pause": ("acting.pause", "stop jobs for a while, or the queue"),
     "resume": ("acting.resume", "let paused or held jobs, or the queue, go on"),
     "move": ("move", "give a waiting job another place in the line"),
-    "start": ("acting.start", "start waiting jobs now, past the policy; killed or failed ones again"),
+    "start": ("acting.start", "start waiting jobs now, past the policy; failed ones again"),
     "retry": ("acting.retry", "queue ended jobs again"),
     "edit": ("edit", "change jobs that wait or are held"),
     "clean": ("clean", "forget jobs that are complete or invalid; or all that ended"),
-    "set": ("set", "show or change parameters"),
     "debug": ("debug", "why a job could not start"),
-    "pool": ("pool", "warm Python workers that stay between programs"),
+    "status": ("status", "devices with state, use and holder; leases; the line"),
     "explain": ("explain", "why a request waits, device by device"),
     "events": ("events", "who took and gave back what, when, and why"),
+    "doctor": ("doctor", "what is here, what is wrong, what to do"),
+    "help": ("help", "pages of the documentation, or the options of a verb"),
+    "set": ("set", "show or change parameters"),
     "exclude": ("exclude", "take devices out of service"),
     "include": ("include", "bring excluded devices back into service"),
-    "simulate": ("simulate", "run a command in a machine of simulated GPUs"),
-    "demo": ("demo", "a tour of one minute on simulated GPUs"),
-    "doctor": ("doctor", "what is here, what is wrong, what to do"),
     "broker": ("broker", "the broker in the foreground, for this user or for everybody"),
     "stop": ("stop", "end the broker; leases stay valid"),
     "install": ("install", "set it up as a service, for everybody or for this user"),
     "uninstall": ("uninstall", "remove what `install` wrote"),
+    "simulate": ("simulate", "run a command in a machine of simulated GPUs"),
+    "demo": ("demo", "a tour of one minute on simulated GPUs"),
     "shims": ("shims", "write drop-ins for older tools: their commands and packages"),
-    "help": ("help", "pages of the documentation, or the options of a verb"),
     "completion": ("completion", "print the script for shell completion"),
+}
+HEADINGS = {  # of the list, above these verbs
+    "run": "Use a GPU",
+    "add": "Queue jobs",
+    "status": "Look",
+    "set": "Share and administer",
+    "simulate": "Try it, and move from other tools",
 }
 
 ALIASES = {"mv": "move", "submit": "add"}  # another name of a verb, which is in no list
@@ -57,8 +64,17 @@ ALIASES = {"mv": "move", "submit": "add"}  # another name of a verb, which is in
 
 def main(words: list[str] | None = None) -> int:
     _open_streams()
+    words = sys.argv[1:] if words is None else words
+    code = _code_of(words)
+    options = words[: words.index("--")] if "--" in words else words
+    if code and options[:1] in (["get"], ["select"]) and "--export" in options:
+        print(f"(exit {code})", flush=True)  # so that `eval "$(…)"` fails too
+    return code
+
+
+def _code_of(words: list[str]) -> int:
     try:
-        code = _dispatch(sys.argv[1:] if words is None else words)
+        code = _dispatch(words)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -105,24 +121,24 @@ def _help(words: list[str]) -> int:
     if verb in VERBS:
         return run_verb(verb, ["--help"])
     print("gpulease shares GPUs: every use of a GPU is a lease.\n")
-    print("Usage: gpulease [VERB] [options]\n")
+    print("Usage: gpulease [VERB] [options]")
+    print("With no verb it shows the status. `gpulease VERB --help` has examples.")
     for verb, (_, summary) in VERBS.items():
+        if verb in HEADINGS:
+            print(f"\n{HEADINGS[verb]}:")
         print(f"  {verb:<11} {summary}")
-    print("\nWith no verb it shows the status. `gpulease VERB --help` has examples.")
     print("\nExamples:")
     print("  gpulease                                  what the GPUs of this machine do")
     print("  gpulease run -n 2 -- python train.py      wait for two GPUs and run on them")
-    print("  GPUID=$(gpulease get)                     take a GPU for this script")
+    print('  eval "$(gpulease get --export)" || exit   take a GPU for this script')
     print("  gpulease simulate -n 4                    a shell with four simulated GPUs")
     return 0
 
 
 def _unknown(verb: str) -> int:
-    from difflib import get_close_matches
+    from gpulease.cli.suggestions import verb_meant
 
-    near = get_close_matches(verb, [*VERBS, *ALIASES], 1)
-    hint = f"Did you mean `gpulease {near[0]}`?" if near else "See `gpulease --help` for what there is."
-    print(f"gpulease: there is no verb {verb[:40]!r}. {hint}", file=sys.stderr)
+    print(f"gpulease: there is no verb {verb[:40]!r}. {verb_meant(verb, [*VERBS, *ALIASES])}", file=sys.stderr)
     return 2
 
 

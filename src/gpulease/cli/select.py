@@ -21,7 +21,7 @@ examples:
   gpulease select -d 0,1                       both, if they are idle
   gpulease select -- python train.py           run on an idle GPU
   gpulease select --util 5 --mem-util 10 -- python train.py
-  eval "$(gpulease select --export)"           for the current shell
+  eval "$(gpulease select --export)" || exit   for the current shell
   docker run --gpus "\\"device=$(gpulease select -n 2)\\"" IMAGE nvidia-smi
 
 Nothing keeps others from picking the same device a moment later. The exit code
@@ -100,8 +100,9 @@ def _print(arguments: Namespace, chosen: tuple[Device, ...], shown: dict[str, st
         fields = ("index", "label", "uuid", "name")
         print_json({"devices": [{field: getattr(device, field) for field in fields} for device in chosen]})
     elif arguments.export:
-        for name, value in shown.items():
-            print(f"export {name}={value}")
+        from gpulease.cli.exporting import export_lines
+
+        print(export_lines(shown))
     else:
         print(",".join(device.uuid if arguments.uuid else device.label for device in chosen))
 

@@ -1,4 +1,4 @@
-"""PURE: what people type by habit or by mistake, and what it is called here."""
+"""What people type by habit or by mistake, and what it is called here."""
 
 from __future__ import annotations
 
@@ -43,6 +43,50 @@ OPTIONS = {
     "--watch": ("--follow",),
     "--exclude-devices": ("--exclude",),
 }
+
+QUEUE = "The queue is `gpulease ls`."
+GPUS = "`gpulease status` shows the GPUs, their users and processes."
+WATCH = "`gpulease status --watch` shows the GPUs as they change."
+QUEUED = "`gpulease add -- CMD` queues a command."
+RUN = "`gpulease run -- CMD` waits for a GPU and runs a command on it."
+END = "`gpulease kill ID` ends a job; `gpulease ls` has the ids."
+LOG = "`gpulease log ID` prints a job's output, with -f as it grows."
+TAKE = "`gpulease get` takes a GPU for this script; `gpulease run -- CMD` for a command."
+# what somebody types as a verb -> what does that here
+HABITS = {
+    **dict.fromkeys(("queue", "squeue", "qstat", "q", "ps", "jobs", "list"), QUEUE),
+    **dict.fromkeys(("nvidia-smi", "smi", "sinfo", "info", "gpus", "devices", "who", "gpustat"), GPUS),
+    **dict.fromkeys(("top", "htop", "nvtop", "watch", "monitor"), WATCH),
+    **dict.fromkeys(("sbatch", "qsub", "enqueue", "batch", "schedule"), QUEUED),
+    **dict.fromkeys(("srun", "exec", "launch"), RUN),
+    **dict.fromkeys(("cancel", "scancel", "qdel", "kill-job", "killjob", "end", "abort", "terminate"), END),
+    **dict.fromkeys(("logs", "tail", "output", "follow", "attach", "cat"), LOG),
+    **dict.fromkeys(("acquire", "take", "lock", "alloc", "allocate", "reserve", "lease"), TAKE),
+    **dict.fromkeys(("free", "unlock", "return"), "`gpulease release` gives GPUs back."),
+    **dict.fromkeys(("salloc", "interactive", "bash"), "`gpulease shell` is a shell that holds GPUs."),
+    **dict.fromkeys(("remove", "delete", "del"), "`gpulease rm ID` removes a job from the queue."),
+    **dict.fromkeys(("rerun", "requeue", "restart"), "`gpulease retry ID` queues a job again."),
+    **dict.fromkeys(("suspend", "hold", "scontrol"), "`gpulease pause ID` stops a job, `gpulease edit ID` changes it."),
+    **dict.fromkeys(("sacct", "history"), "`gpulease events` tells who had what, `gpulease ls --all` what ended."),
+    **dict.fromkeys(("why", "reason"), "`gpulease explain ID` tells why something waits."),
+    **dict.fromkeys(("config", "settings", "quota", "limits"), "`gpulease set` shows and changes parameters."),
+    **dict.fromkeys(("daemon", "server", "serve"), "`gpulease broker` is the broker; it also starts by itself."),
+    "version": "`gpulease --version` prints it.",
+}  # fmt: skip
+
+
+def verb_meant(typed: str, there: Iterable[str]) -> str:
+    """What to type instead of a verb that is not there."""
+    if typed in HABITS:
+        return HABITS[typed]
+    close = near(typed, there)
+    if close:
+        return f"Did you mean `gpulease {close}`?"
+    from shutil import which
+
+    if which(typed):  # `run --` was forgotten
+        return f"To run it on a GPU, write `gpulease run -- {typed} …`."
+    return "See `gpulease --help` for what there is."
 
 
 def option_meant(typed: str, there: Iterable[str]) -> str | None:
