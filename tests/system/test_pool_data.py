@@ -353,3 +353,44 @@ def test_the_progress_bar_shows_count_failures_and_gpus(
     assert "10/10" in shown
     assert "5 failed" in shown
     assert "GPU 0" in shown
+
+
+STOPPED = """
+import time, gpulease
+
+with gpulease.Pool(gpus=1) as pool:
+    results = pool.map(time.sleep, [0, 0, 0, 600, 600, 600], progress="naps")
+    for _ in range(3):
+        next(results)
+    raise KeyboardInterrupt
+"""
+
+
+def test_the_bar_of_a_pool_that_was_interrupted_calls_nothing_failed(in_machine: Machine) -> None:
+    environ = {**os.environ, "COLUMNS": "120"}
+    done = subprocess.run([sys.executable, "-c", STOPPED], env=environ, capture_output=True, text=True, timeout=60)
+    bar = next(line for line in done.stderr.splitlines() if "naps" in line)
+    assert "3/6" in bar
+    assert "3 not done" in bar
+    assert "failed" not in bar
+    assert "waiting" not in bar
+
+
+def test_stored_results_are_counted_apart(
+    in_machine: Machine, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with gpulease.Pool(gpus=1, results=tmp_path / "r") as pool:
+        list(pool.map(tasks.double, range(5)))
+        list(pool.map(tasks.double, range(8), progress="sums"))
+    shown = capfd.readouterr().err
+    assert "8/8" in shown
+    assert "5 stored" in shown
+
+
+def test_a_pool_is_shown_with_its_gpus(in_machine: Machine) -> None:
+    with gpulease.Pool(gpus=1) as pool:
+        assert repr(pool).startswith("<pool: ")
+        pool.submit(tasks.double, 1).result(30)
+        assert repr(pool) == "<pool: workers on GPU 0>"
+    assert repr(pool) == "<pool: ended>"

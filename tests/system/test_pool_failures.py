@@ -253,6 +253,16 @@ def test_a_nested_pool_divides_its_workers_gpus(in_machine: Machine) -> None:
         assert before == after  # the worker that follows has the same GPU, and no lease of its own
 
 
+def test_terminate_fails_what_a_worker_has_and_has_not_begun(in_machine: Machine) -> None:
+    """Before, these went back into the queue, and whoever waited for one waited for ever."""
+    pool = gpulease.Pool(gpus=1)
+    quick = list(pool.map(time.sleep, [0] * 3))
+    futures = [pool.submit(time.sleep, 600) for _ in range(3)]
+    pool.terminate()
+    assert quick == [None] * 3
+    assert [type(future.exception(30)) for future in futures] == [PoolClosed] * 3
+
+
 def test_terminate_ends_what_runs(in_machine: Machine, tmp_path: Path) -> None:
     pool = gpulease.Pool(gpus=1)
     mark = str(tmp_path / "mark")

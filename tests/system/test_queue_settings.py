@@ -95,7 +95,7 @@ def test_out_of_memory_is_marked_and_an_old_one_in_the_log_is_not(queue: QueueSi
 
 def test_a_hook_hears_of_each_end_in_order(queue: QueueSite) -> None:
     heard = queue.folder / "heard"
-    queue.ask("set", name="on-finish", value=f"cat >> {heard}; echo >> {heard}")
+    queue.ask("set", name="on-finish", value=f"cat >> {heard}")
     ids = [queue.shell("exit 3"), queue.submit("true")]
     queue.end(*ids)
     many = queue.submit_all([["true"]] * 50, hold=True)

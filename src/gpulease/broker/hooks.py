@@ -79,7 +79,7 @@ def main() -> int:
     hook = json.loads(first)
     tell = _post if hook.startswith(("http://", "https://")) else _run
     for line in lines:
-        trouble = tell(hook, line)
+        trouble = tell(hook, line + b"\n")  # which `while read -r` needs
         if trouble is not None:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
             print(f"{stamp} the hook on-finish failed for job {json.loads(line)['id']}: {trouble}", file=sys.stderr)

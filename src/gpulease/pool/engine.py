@@ -262,8 +262,10 @@ class Engine:
         with self._lock:
             self.links.remove(link)
             begun, unbegun = link.lost()
-            self.queue.extendleft(reversed(unbegun))
-            failed = [item for item in begun if not self._again(item, ending)]
+            if self._trouble is None:
+                self.queue.extendleft(reversed(unbegun))
+                unbegun = []
+            failed = [item for item in begun if not self._again(item, ending)] + unbegun  # for whom nobody comes
             self._dispatch()
         link.close()
         for item in failed:

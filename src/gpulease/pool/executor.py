@@ -181,6 +181,14 @@ class Pool(Executor):
         """The devices of the workers that are ready, one entry for each worker."""
         return self._engine.gpus()
 
+    def __repr__(self) -> str:
+        """`<pool: workers on GPU 0, 1; 3 items wait>`"""
+        if self._engine.ended():
+            return "<pool: ended>"
+        workers = f"workers on GPU {', '.join(self.gpus)}" if self.gpus else "no worker is ready yet"
+        pending = self._engine.pending()
+        return f"<pool: {workers}{f'; {pending} items wait' if pending else ''}>"
+
     def __reduce__(self) -> Any:
         raise TypeError("a pool cannot be sent to its own workers")
 

@@ -13,11 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpulease.errors import GpuleaseError
+from gpulease.errors import GpuleaseError, PoolClosed
 from gpulease.pool.items import Function, Item
 from gpulease.pool.pickling import pack_call
+from gpulease.pool.progress import DONE, DROPPED, FAILED, STORED
 
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine
@@ -146,11 +148,11 @@ class Feed:
             raise error
         raise StopIteration
 
-    def _done(self, future: Future[Any]) -> None:
+    def _done(self, future: Future[Any], stored: bool = False) -> None:
         """In the thread that reads results, or that feeds."""
         with self._changed:
             if self._bar is not None:
-                self._bar.advance(future.cancelled() or future.exception() is not None)
+                self._bar.advance(_end_of(future, stored))
                 self._check_bar()
             if future in self._untaken and not self._ordered:
                 self._arrived.append(future)
@@ -158,7 +160,7 @@ class Feed:
 
     def _check_bar(self) -> None:
         """The bar ends with the last result, whoever takes it and when."""
-        if self._bar is not None and self._reading is Reading.ENDED and self._bar.done == self._fed:
+        if self._bar is not None and self._reading is Reading.ENDED and self._bar.ended == self._fed:
             self._close_bar()
 
     def _close_bar(self) -> None:
@@ -218,7 +220,7 @@ class Feed:
                     self._untaken[item.future] = item.packed.size
                     self._bytes += item.packed.size
         for item in items:
-            item.future.add_done_callback(self._done)
+            item.future.add_done_callback(partial(self._done, stored=item.future.done()))
         waiting = [item for item in items if not item.future.done()]
         try:
             if waiting:
@@ -239,6 +241,15 @@ class Feed:
             del self._function
             self._check_bar()
             self._changed.notify_all()
+
+
+def _end_of(future: Future[Any], stored: bool) -> str:
+    """What the bar counts: an item of a pool that was ended has not failed."""
+    if future.cancelled() or isinstance(error := future.exception(), PoolClosed):
+        return DROPPED
+    if error is not None:
+        return FAILED
+    return STORED if stored else DONE
 
 
 class Mapped:

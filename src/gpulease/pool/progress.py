@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpulease.waiting import show_instead
 
 REFRESH = 0.1  # seconds
+# What becomes of an item: it was computed, it failed, its result was there already, or it was never done.
+DONE, FAILED, STORED, DROPPED = "done", "failed", "stored", "dropped"
 
 
 class Bar:
     def __init__(self, title: str | bool, iterables: tuple[Iterable[Any], ...], gpus: Callable[[], list[str]]) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         lengths = [len(each) for each in iterables if hasattr(each, "__len__")]  # type: ignore[arg-type]
         self._total = min(lengths) if lengths else None  # where that can be known
-        self.done, self._failed, self._gpus = 0, 0, gpus
+        self._ends: Counter[str] = Counter()
+        self._gpus, self._open = gpus, True
         self._began = self._shown = time.monotonic()
         told = TextColumn("{task.fields[told]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), told, TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), told)
         self._progress = Progress(*columns, console=Console(stderr=True))
         self._task = self._progress.add_task(
             title if isinstance(title, str) else "", total=self._total, told="waiting for a GPU"
@@ -30,15 +34,20 @@ class Bar:
         self._waits = ""  # the place in the line, and why
         self._leave_terminal = show_instead(self._show_waiting)
 
-    def advance(self, failed: bool) -> None:
-        self.done += 1
-        self._failed += failed
+    @property
+    def ended(self) -> int:
+        """Items that nothing more will be heard of."""
+        return self._ends.total()
+
+    def advance(self, end: str) -> None:
+        self._ends[end] += 1
         if time.monotonic() - self._shown >= REFRESH:
             self._shown = time.monotonic()
             self._show()
 
     def close(self) -> None:
-        self._total = self._total or self.done  # known now
+        self._total = self._total or self.ended  # known now
+        self._open = False
         self._leave_terminal()
         self._show()
         self._progress.stop()
@@ -50,10 +59,32 @@ class Bar:
     def _show(self) -> None:
         from rich.markup import escape
 
-        rate = self.done / max(time.monotonic() - self._began, 1e-3)
-        failed = f"[red]{self._failed} failed[/red] " if self._failed else ""
         gpus = self._gpus()
-        told = f"{rate:.1f}/s {failed}" + (
-            f"GPU {','.join(gpus)}" if gpus else escape(self._waits) or "waiting for a GPU"
-        )
-        self._progress.update(self._task, completed=self.done, total=self._total, told=told)
+        if self._open and not gpus and not self._ends[DONE]:
+            self._began = time.monotonic()  # to wait for a GPU is no work
+        waits = (self._waits or "waiting for a GPU") if self._open else ""
+        text = summary(self._ends, self._total, time.monotonic() - self._began, self._open)
+        where = f"GPU {','.join(gpus)}" if gpus else waits
+        completed = self.ended - self._ends[DROPPED]
+        self._progress.update(self._task, completed=completed, total=self._total, told=f"{text} {escape(where)}")
+
+
+def summary(ends: Mapping[str, int], total: int | None, elapsed: float, open: bool = True) -> str:
+    """Rate and rest of the time, of what was computed here: stored results came for nothing."""
+    computed = ends[DONE] + ends[FAILED]
+    rest = 0 if total is None else total - computed - ends[STORED]
+    parts = [f"{computed / max(elapsed, 1e-3):.1f}/s"]
+    if ends[FAILED]:
+        parts.append(f"[red]{ends[FAILED]} failed[/red]")
+    if ends[STORED]:
+        parts.append(f"{ends[STORED]} stored")
+    if rest > 0 and not open:
+        parts.append(f"{rest} not done")
+    elif rest > 0 and computed:
+        parts.append(f"{_clock(rest * elapsed / computed)} left")
+    return " ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
