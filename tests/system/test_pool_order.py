@@ -329,7 +329,7 @@ def test_a_dropped_result_is_not_kept(pool: gpulease.Pool) -> None:
         ({"init": 3}, "init"),
         ({"mem": "6 apples"}, "not an amount of memory"),
         ({"min_memory": [1]}, "min_memory"),
-        ({"name": 3.5}, "name is 3.5"),
+        ({"model": 3.5}, "model is 3.5"),
         ({"priority": "x"}, "priority"),
         ({"note": 3}, "note"),
         ({"results": "/etc/passwd"}, "not a folder"),
@@ -354,7 +354,7 @@ def test_more_gpus_than_the_machine_has_are_refused_at_once(in_machine: Machine)
     ("options", "words"),
     [
         ({"devices": "7"}, "'7' is not a device here"),
-        ({"name": "H100"}, "of the 4 here 0 fit"),
+        ({"model": "H100"}, "of the 4 here 0 fit"),
         ({"min_memory": "900G"}, "of the 4 here 0 fit"),
         ({"exclude": "0,1,2,3"}, "of the 4 here 0 fit"),
         ({"gpus": "all-idle", "exclude": "0,1,2,3"}, "of the 4 here 0 fit"),
