@@ -1,8 +1,7 @@
-"""`doctor`, `demo` and `completion` as a newcomer meets them."""
+"""`doctor` and `demo` as a newcomer meets them."""
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 
 from support.machine import Machine
@@ -46,22 +45,3 @@ def test_demo_shows_a_busy_machine_selects_and_runs(machine: Machine) -> None:
     assert "\n1,3\n" in done.stdout
     assert "sees only GPU-" in done.stdout
     assert all("gpulease" in line for line in done.stdout.rstrip().splitlines()[-3:])
-
-
-def test_completion_offers_verbs_options_and_choices(machine: Machine) -> None:
-    def words(*typed: str) -> list[str]:
-        return machine.run("completion", "--words", *typed).stdout.split()
-
-    assert "select" in words("se")
-    assert "--min-memory" in words("select", "--m")
-    assert words("select", "--order", "fr") == ["free-memory"]
-    assert words("nonsense", "--x") == []
-
-
-def test_the_bash_script_completes_in_a_real_bash(machine: Machine) -> None:
-    script = machine.run("completion", "bash").stdout
-    command = f'gpulease() {{ {shlex.join(machine.words())} "$@"; }}'
-    call = "COMP_WORDS=(gpulease sel); COMP_CWORD=1; _gpulease; echo ${COMPREPLY[@]}"
-    typed = f"{command}\n{script}\n{call}"
-    done = subprocess.run(["bash", "-c", typed], env=machine.environ, capture_output=True, text=True)
-    assert done.stdout.split() == ["select"], done.stderr

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EXAMPLES = """\
-One option a line, to be used without quotes: `docker run $(gpulease docker-args)`.
-The lease is that of `gpulease run`, `shell`, a job or `get --export`. It lasts as
-long as that, so do not detach the container (`-d`).
+One option a line, to be used without quotes around `$(gpulease docker-args)`.
+The lease is that of `run`, `shell`, a job or `get --export`. It ends with that,
+so do not detach the container (`-d`). `gpulease help containers` has more.
 
 examples:
   gpulease run -n 2 -- sh -c 'docker run --rm $(gpulease docker-args) IMAGE'
   gpulease run -- sh -c 'podman run $(gpulease docker-args --podman) IMAGE'
-  gpulease add -- sh -c 'apptainer run $(gpulease docker-args --apptainer) x.sif'
+  gpulease add -- sh -c 'apptainer run $(gpulease docker-args --apptainer) X'
 """
 WITHIN = "Run it inside a lease: gpulease run -- sh -c 'docker run $(gpulease docker-args) IMAGE'."
 

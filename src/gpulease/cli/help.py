@@ -16,7 +16,7 @@ elsewhere it is Markdown, as it was written.
 examples:
   gpulease help                     what there is to read
   gpulease help queue               the page about the queue
-  gpulease help reference/pool      where two pages have one name: with its folder
+  gpulease help reference/pool      with its folder, where two have one name
   gpulease help add                 the options of a verb
 """
 LISTED = ("tutorial", "how-to", "concepts", "reference")  # the others are for whoever changes gpulease

@@ -192,7 +192,9 @@ def _open_streams() -> None:
 
 def _complete(words: list[str]) -> int:
     from gpulease.cli.completion import suggestions
+    from gpulease.cli.completion_values import ends_in_time
 
+    ends_in_time()
     for word in suggestions(words or [""]):
         print(word)
     return 0
