@@ -56,6 +56,9 @@ def check_command(program: str, search: str | None = None, cwd: str = "") -> Non
 
 def cannot_start(program: str, error: Exception) -> GpuleaseError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        if " " in program.strip():
+            step = "Give each word by itself, without quotes around all of them."
+            return CommandNotFound(f"The command {program!r} does not exist: it is one word with spaces in it.", step)
         return CommandNotFound(f"The command {program!r} does not exist.")
     if isinstance(error, IsADirectoryError) or os.path.isdir(program):
         return CommandNotFound(f"{program!r} is a folder, not a command.")

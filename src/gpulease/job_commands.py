@@ -45,9 +45,8 @@ def _refusal(words: list[str], trouble: CommandNotFound, place: str) -> UsageErr
     program = words[0]
     what, step = trouble.what.rstrip("."), trouble.next_step
     name, equals, _ = program.partition("=")
-    if len(words) == 1 and " " in program.strip():
-        what += ": it is one word with spaces in it"
-        step = "Give each word by itself, without quotes around all of them, or have a shell split it with --shell."
+    if " " in program.strip():
+        step += " --shell has a shell run it."
     elif equals and name.isidentifier():
         what += ": it sets a variable, which a shell would do"
         step = f"Use `env {program[:40]} COMMAND`, or --shell."

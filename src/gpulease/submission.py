@@ -141,9 +141,10 @@ def sweep(
 
 
 def _words(command: Sequence[str] | str, shell: bool) -> list[str]:
-    if shell and not isinstance(command, str):
-        raise UsageError("With shell=True the command is one text.", "Give it as 'python train.py > out'.")
-    return command_words(by_shell(command) if shell and isinstance(command, str) else command)
+    if isinstance(command, str) != shell:
+        text = "With shell=True the command is one text" if shell else f"The command is the text {command[:60]!r}"
+        raise UsageError(f"{text}.", "Give a list of words, as ['python', 'train.py'], or one text with shell=True.")
+    return command_words(by_shell(str(command)) if shell else command)
 
 
 def _queue(

@@ -130,12 +130,13 @@ def test_the_waiting_line_is_cleared_from_a_terminal(site: Site) -> None:
     assert b"\r\x1b[Kgpulease: got GPU 0 after " in read_terminal(ours, b"no such text")
 
 
-@pytest.mark.parametrize("command", ["no-such-command", "/etc/passwd", "/"])
+@pytest.mark.parametrize("command", ["no-such-command", "/etc/passwd", "/", "python train.py"])
 def test_a_command_that_cannot_run_is_refused_before_any_wait(site: Site, command: str) -> None:
     site.holder("-n", "4")
     done = site.run("run", "--", command)
     assert done.returncode == 1
     assert command in done.stderr
+    assert ("without quotes" in done.stderr) == (" " in command)
     assert "waits" not in done.stderr
 
 

@@ -112,9 +112,10 @@ def _tell(path: str, signs: dict[int, list[str]]) -> None:
     if not signs:
         return
     kinds = " ".join(dict.fromkeys(sign for found in signs.values() for sign in found))
-    where = f"line {ranges(signs)} of {path} has" if len(signs) == 1 else f"lines {ranges(signs)[:200]} of {path} have"
+    one = len(signs) == 1
+    where = f"line{'' if one else 's'} {ranges(signs)[:200]} of {path} {'has' if one else 'have'}"
     print(
-        f"gpulease: {where} {kinds} in it, which no shell reads: the command gets it as it is.\n"
-        "gpulease: To have a shell run each line, add --shell; quotes around it say that it is meant so.",
+        f"gpulease: {where} {kinds} in {'it' if one else 'them'}, and no shell reads that: the command gets it.\n"
+        "gpulease: With --shell a shell runs each line. Quotes around it say that it is meant so.",
         file=sys.stderr,
     )
