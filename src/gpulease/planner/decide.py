@@ -19,10 +19,12 @@ from gpulease.model import Cause, Device, Lease, Waiting
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.declarations import Records, doubted
 from gpulease.planner.device_states import DeviceView
+from gpulease.planner.expected import AHEAD, expected_starts, running_from, running_lease
 from gpulease.planner.fairness import Standing, Usage
 from gpulease.planner.holds import Hold, hold, worthwhile
 from gpulease.planner.limits import Ledger, parts_of
 from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, size_of
+from gpulease.planner.next_in_line import next_in_line
 from gpulease.planner.placement import place
 from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key, Queue
@@ -57,6 +59,7 @@ def plan(
     decision.force()
     if order is not None:
         decision.serve_in(order)
+        decision.order = order
     for priority in sorted(decision.line.tiers):
         decision.serve(priority)
     return decision.result()
@@ -90,6 +93,7 @@ class _Decision:
         self.holding = worthwhile(self.board)
         self.grants: dict[str, Grant] = {}
         self.holds: dict[str, Hold] = {}
+        self.order: Ranking | None = None
 
     def result(self) -> Plan:
         return Plan(
@@ -100,7 +104,26 @@ class _Decision:
             self.ledger,
             self.line,
             self.closed,
+            self.look_ahead,
         )
+
+    def look_ahead(self) -> dict[str, float]:
+        """When the first of those who were not granted anything should start."""
+        leases = {lease.id: lease for slot in self.board.slots for lease in slot.leases}
+        running = [running_lease(lease, self.board) for lease in leases.values()]
+        for grant in self.grants.values():
+            running.append(running_from(self.now, self.line[grant.id], grant.devices, self.board))
+        if all(one.end is None for one in running):
+            return {}
+        first = (*self.holds, *(() if self.order is None else self.order.waiting))
+        line = next_in_line(self.line, self.standing, first, self.may_start_later, AHEAD)
+        return expected_starts(line, running, self.now, self.board, self.ledger)
+
+    def may_start_later(self, waiting: Waiting) -> bool:
+        """Whether nothing but devices and limits is in its way."""
+        if waiting.id in self.grants or waiting.blocked is not None or self.is_closed(waiting):
+            return False
+        return (waiting.request.not_before or -inf) <= self.now
 
     def force(self) -> None:
         for id in sorted(self.line.forced, key=lambda id: (self.line[id].since, id)):
@@ -186,11 +209,14 @@ class _Decision:
         return kept is not None
 
     def may_start(self, waiting: Waiting) -> bool:
-        if waiting.kind in self.closed or of_user(waiting.kind, waiting.user) in self.closed:
+        if self.is_closed(waiting):
             return False
         if (waiting.request.not_before or -inf) > self.now:
             return False
         return self.ledger.stops(waiting, self.board) is None
+
+    def is_closed(self, waiting: Waiting) -> bool:
+        return waiting.kind in self.closed or of_user(waiting.kind, waiting.user) in self.closed
 
     def fill(self, priority: int, tier: Tier, pick: Pick, until: float) -> None:
         """Grant whoever fits, in order, until nobody does."""

@@ -81,12 +81,6 @@ def _keep(board: Board, waiting: Waiting, choice: Choice, now: float, expected: 
     return Hold(waiting.id, devices, choice.slots[0].host, expected)
 
 
-def expected_start(board: Board, kind: str, request: Request, now: float) -> float | None:
-    """When a request that waits for busy devices might fit, for its reason."""
-    choice = _soonest(board, kind, request, now)
-    return None if choice is None else now + choice.delay
-
-
 def _soonest(board: Board, kind: str, request: Request, now: float) -> Choice | None:
     best: Choice | None = None
     for slots in board.matching(family_of(kind, request)):

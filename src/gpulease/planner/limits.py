@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from gpulease.model import Device, Lease, Waiting
@@ -80,12 +81,18 @@ class Ledger:
             owner = lease.owner
             self._count(Party(owner.user, owner.groups), lease.priority, parts, lease.memory is not None)
 
-    def add(self, party: Party, priority: int, parts: int, share: bool) -> None:
+    def copy(self) -> Ledger:
+        other = copy(self)
+        other.used, other.shares = self.used.copy(), self.shares.copy()
+        return other
+
+    def add(self, party: Party, priority: int, parts: int, share: int) -> None:
+        """Count what is granted; or, below zero, what is given back."""
         self.shares[party.user] += share
         if self.limits:
             self._count(party, priority, parts, share)
 
-    def _count(self, party: Party, priority: int, parts: int, share: bool) -> None:
+    def _count(self, party: Party, priority: int, parts: int, share: int) -> None:
         for limit in self._applying(party, priority):
             self.used[limit.scope, limit.name, "gpus"] += parts
             self.used[limit.scope, limit.name, "shares"] += share

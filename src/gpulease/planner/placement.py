@@ -10,7 +10,7 @@ from math import inf
 
 from gpulease.model import Request
 from gpulease.planner.board import Board, Slot, matches
-from gpulease.planner.line import Family, family_of
+from gpulease.planner.line import family_of
 
 # A difference below these is noise, and does not decide.
 UTILIZATION_STEP = 20  # percent
@@ -126,10 +126,9 @@ def busyness(utilization: int | None) -> float:
     return inf if utilization is None else utilization // UTILIZATION_STEP
 
 
-def fits_if_unheld(board: Board, kind: str, request: Request) -> bool:
-    """Whether a request would fit now if no device were held for anybody."""
-    family: Family = family_of(kind, request)
-    for slots in board.matching(family):
+def fits_if_unheld(board: Board, hosts: list[list[Slot]], request: Request) -> bool:
+    """Whether a request would fit now, on the devices that match, if none were held for anybody."""
+    for slots in hosts:
         if request.memory is None and sum(slot.whole for slot in slots) >= request.gpus:
             return True
         if request.memory is not None and any(

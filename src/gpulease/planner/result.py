@@ -5,7 +5,8 @@ Not here: making leases of grants; the caller does, since it knows the owner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 from gpulease.model import Cause, Lease, Owner, Waiting
@@ -41,6 +42,7 @@ class Plan:
         ledger: Ledger,
         line: Line,
         closed: Mapping[str, Cause],
+        look_ahead: Callable[[], dict[str, float]],
     ) -> None:
         self.grants = grants
         self.holds = holds
@@ -49,6 +51,7 @@ class Plan:
         self._ledger = ledger
         self._line = line
         self._closed = closed
+        self._look_ahead = look_ahead
         self._granted = {grant.id for grant in grants}
         self._held = {hold.id: hold for hold in holds}
 
@@ -63,7 +66,17 @@ class Plan:
     def reason(self, id: str) -> Reason:
         """Why `id` still waits. KeyError when it was granted or is not in the line."""
         waiting = self._waiting(id)
-        return why(waiting, self._board, self._ledger, self._held.get(id), self._closed, self.now)
+        return why(waiting, self._board, self._ledger, self._held.get(id), self._closed, self.now, self.expected_start)
+
+    def expected_start(self, id: str) -> float | None:
+        """When `id` should start, as declared times tell; None when nobody can say, or when it is far from its turn."""
+        held = self._held.get(id)
+        return self._expected.get(id) if held is None or held.expected is None else held.expected
+
+    @cached_property
+    def _expected(self) -> dict[str, float]:
+        """Worked out when somebody asks for the first time."""
+        return self._look_ahead()
 
     def explain(self, id: str) -> tuple[Verdict, ...]:
         """Why each device does not serve `id`, device by device."""

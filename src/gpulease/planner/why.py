@@ -5,16 +5,16 @@ Lazily, for whoever asks: of a hundred thousand that wait, few are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
-from gpulease.planner.holds import Hold, expected_start
+from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger, Reached
-from gpulease.planner.line import family_of, size_of
+from gpulease.planner.line import Family, family_of, size_of
 from gpulease.planner.placement import fits_if_unheld
 from gpulease.planner.reasons import Reason, Value, of_user
 
@@ -28,6 +28,7 @@ def why(
     held: Hold | None,
     closed: Mapping[str, Cause],
     now: float,
+    expected: Callable[[str], float | None],
 ) -> Reason:
     """The one reason that keeps a request waiting, the most lasting first."""
     request = waiting.request
@@ -41,14 +42,15 @@ def why(
     if not waiting.forced and (request.not_before or -inf) > now:
         start = request.not_before or 0.0
         return Reason(reasons.NOT_YET, {"not_before": start, "seconds": start - now})
-    if not board.ever(family_of(waiting.kind, request), size_of(request)):
-        return _impossible(board, waiting.kind, request)
+    family = family_of(waiting.kind, request)
+    if not board.ever(family, size_of(request)):
+        return _impossible(board, family, request)
     reached = ledger.stops(waiting, board)
     if reached is not None and not waiting.forced:
         return _quota(reached, request)
     if held is not None:
         return _holding(board, held, now)
-    return _devices(board, waiting, now)
+    return _devices(board, waiting, board.matching(family), now, expected)
 
 
 def _given(code: str, cause: Cause) -> Reason:
@@ -59,8 +61,8 @@ def _amount(request: Request) -> dict[str, Value]:
     return {"gpus": request.gpus, "memory": request.memory}
 
 
-def _impossible(board: Board, kind: str, request: Request) -> Reason:
-    hosts = board.matching(family_of(kind, request))
+def _impossible(board: Board, family: Family, request: Request) -> Reason:
+    hosts = board.matching(family)
     if request.memory is None:
         most = max((len(slots) for slots in hosts), default=0)
     else:
@@ -87,18 +89,19 @@ def _holding(board: Board, held: Hold, now: float) -> Reason:
     return Reason(reasons.HOLDING, fields)
 
 
-def _devices(board: Board, waiting: Waiting, now: float) -> Reason:
+def _devices(
+    board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Callable[[str], float | None]
+) -> Reason:
     request = waiting.request
-    hosts = board.matching(family_of(waiting.kind, request))
     slots = [slot for host in hosts for slot in host]
-    if fits_if_unheld(board, waiting.kind, request):
+    if fits_if_unheld(board, hosts, request):
         holders = tuple(sorted({slot.held_for for slot in slots if slot.held_for is not None}))
         doubted = waiting.user if board.believed(waiting) != request else None
         return Reason(reasons.HELD, {**_amount(request), "holders": holders, "doubted": doubted})
     within = max((sum(_in_reach(slot, request) for slot in host) for host in hosts), default=0)
     if within < request.gpus:
         return _unavailable(slots, request)
-    return _busy(board, waiting, hosts, now)
+    return _busy(board, waiting, hosts, now, expected(waiting.id))
 
 
 def _in_reach(slot: Slot, request: Request) -> bool:
@@ -110,7 +113,7 @@ def _unavailable(slots: list[Slot], request: Request) -> Reason:
     return Reason(reasons.UNAVAILABLE, {**_amount(request), "out_of_reach": out})
 
 
-def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float) -> Reason:
+def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: float | None) -> Reason:
     request = waiting.request
     crowded: tuple[str, ...] = ()  # with room enough, and more leases than somebody wants
     if request.memory is None:
@@ -119,7 +122,6 @@ def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float) -
         slots = [slot for host in hosts for slot in host]
         free = max(0, *(board.space(slot, request.max_leases) for slot in slots))
         crowded = tuple(slot.device.label for slot in slots if slot.room() >= request.memory)
-    expected = expected_start(board, waiting.kind, request, now)
     fields: dict[str, Value] = {
         **_amount(request),
         "free": free,
