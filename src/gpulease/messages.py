@@ -218,6 +218,7 @@ DeviceVerdict = TypedDict("DeviceVerdict", {"label": str, "uuid": str, "code": s
 Explained = TypedDict("Explained", {
     "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
     "place": NotRequired[int], "code": NotRequired[str], "why_short": NotRequired[str],  # of what waits
+    "expected_start": NotRequired[float | None],
 })
 EventRow = TypedDict("EventRow", {
     "time": float, "what": str, "user": str,  # the others depend on `what`
@@ -246,7 +247,7 @@ JobRow = TypedDict("JobRow", {
     "started": float | None,
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "pid": int | None, "why_waiting": str | None,
-    "why_short": str | None,
+    "why_short": str | None, "expected_start": float | None,
     "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
 })

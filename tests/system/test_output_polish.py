@@ -17,7 +17,7 @@ from support.site import Site, devices_of
 from support.waiting import read_terminal, wait_until
 
 from gpulease.broker.visibility import of_lease
-from gpulease.cli.status_table import clock
+from gpulease.cli.times import clock
 from gpulease.terminal import STYLES
 
 SHOWING = [

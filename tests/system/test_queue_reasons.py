@@ -56,3 +56,26 @@ def test_wide_columns_give_way_to_the_reason(monkeypatch: pytest.MonkeyPatch) ->
     (line,) = plain_table([row], Terminal(), least=26)
     assert "r" * 24 in line
     assert len(line) <= 80
+
+
+def test_a_start_is_expected_by_place_and_only_where_it_was_declared(queue: QueueSite) -> None:
+    long = {"gpus": 4, "duration": 240_000.0}  # so that minutes of a slow machine do not show
+    queue.until(queue.shell(BLOCK, long), "running")
+    first, second, unsure, last = (
+        queue.submit(*LONG, request=request) for request in (long, long, {"gpus": 4}, {"gpus": 4})
+    )
+    starts = [queue.job(id)["expected_start"] for id in (first, second, unsure, last)]
+    assert starts[1:] == [starts[0] + 240_000, starts[0] + 480_000, None]
+    line = {entry["id"]: entry["expected_start"] for entry in queue.json("status")["line"]}
+    assert [line[f"J{id}"] for id in (first, second, unsure, last)] == starts
+    assert queue.json("explain", str(second))["expected_start"] == starts[1]
+    narrow = {row.split()[0]: row for row in queue.run("ls", COLUMNS="80").stdout.splitlines()}
+    for id, start in ((first, "in 3d"), (second, "in 6d"), (unsure, "in 8d")):
+        assert f" {start} " in narrow[str(id)]
+        assert "[needs 4, 0 free]" in narrow[str(id)]
+    assert " in " not in narrow[str(last)]
+    assert "perhaps" not in queue.job(last)["why_waiting"]
+    assert "perhaps in 6 d" in queue.job(second)["why_waiting"]
+    table = queue.run("status", COLUMNS="80").stdout
+    assert "in 8d " in next(row for row in table.splitlines() if row.startswith(f"J{unsure} "))
+    (queue.folder / "go").touch()

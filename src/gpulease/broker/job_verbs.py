@@ -88,6 +88,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     reason = requesting.reason(turn, job.planner_id) if waits else None
     fields["why_waiting"] = None if reason is None else reason.sentence
     fields["why_short"] = None if reason is None else reason.short
+    fields["expected_start"] = None if reason is None else reason.expected_start
     return of_job(fields, viewer(turn.state.settings, peer))
 
 

@@ -136,6 +136,7 @@ def _line_row(turn: Turn, entry: Waiting) -> Document:
         "since": entry.since,
         "why": reason.sentence,
         "why_short": reason.short,
+        "expected_start": reason.expected_start,
         "note": None if pending is None else pending.note,
     }
 
@@ -148,11 +149,11 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
         id = f"J{id}"
     if id not in state.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
-    code, sentence, short = requesting.reason(turn, id)
+    code, sentence, short, start = requesting.reason(turn, id)
     decided = current_plan(turn)
     fits = any(grant.id == id for grant in decided.grants)  # and is being checked, or the driver does not answer
     verdicts = () if fits else decided.explain(id)
     rows = [{"label": v.label, "uuid": v.device, "code": v.code, "why": v.sentence} for v in verdicts]
     place = requesting.place(turn, id)
-    why = {"code": code, "why": sentence, "why_short": short}
+    why = {"code": code, "why": sentence, "why_short": short, "expected_start": start}
     return {"id": id, "lease": None, "place": place, **why, "devices": rows}

@@ -209,7 +209,7 @@ def _is_refused(turn: Turn) -> bool:
 
 def _answer(turn: Turn, id: str) -> None:
     deadline = turn.state.pending[id].deadline
-    code, sentence, _ = reason(turn, id)
+    code, sentence = reason(turn, id)[:2]
     if code in NEVER:
         step = "Ask for less; `gpulease status` shows what is here."
         lease_life.refuse(turn, id, refused(current_plan(turn).reason(id), step))
@@ -230,6 +230,7 @@ class Why(NamedTuple):
     code: str
     sentence: str
     short: str
+    expected_start: float | None = None
 
 
 def reason(turn: Turn, id: str) -> Why:
@@ -239,12 +240,13 @@ def reason(turn: Turn, id: str) -> Why:
         return Why(state.trouble.code, state.trouble.what, fitted(state.trouble.code.replace("-", " ")))
     if state.sample is None:
         return Why("checking", "The devices have not been looked at yet.", "GPUs not seen yet")
+    decided = current_plan(turn)
     try:
-        found = current_plan(turn).reason(id)
+        found = decided.reason(id)
     except KeyError:
         told = state.check.why if isinstance(state.check, Refused) else None
         return Why("checking", told or "It fits, and a last look at its devices is being taken.", "GPUs being checked")
-    return Why(found.code, found.sentence, found.short)
+    return Why(found.code, found.sentence, found.short, decided.expected_start(id))
 
 
 def why(turn: Turn, id: str) -> str:
@@ -272,7 +274,7 @@ def _lower(sentence: str) -> str:
 def deadline(turn: Turn, id: str) -> None:
     pending = turn.state.pending.get(id)
     if pending is not None and pending.deadline is not None and pending.deadline <= turn.now:
-        code, sentence, _ = reason(turn, id)
+        code, sentence = reason(turn, id)[:2]
         lease_life.refuse(turn, id, NotGranted(f"Not granted in time: {_lower(sentence)}", _next_step(turn, code)))
 
 

@@ -12,6 +12,9 @@ examples:
 """
 
 
+TIMED = ("busy", "holding")  # reasons that say themselves when it should start
+
+
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_last(parser, "a request in the line, as `gpulease status` shows it, or a job")
@@ -30,7 +33,11 @@ def run(arguments: Namespace) -> int:
     if told["lease"] is not None:
         say(f"{told['id']} does not wait: it holds GPU {','.join(told['lease']['labels'])}.")
         return 0
-    say(f"{told['id']} is number {told['place']} in the line. {told['why']}")
+    from gpulease.cli.times import start_in
+
+    start = start_in(told.get("expected_start"))
+    expected = f" It should start {start}." if start and told["code"] not in TIMED else ""
+    say(f"{told['id']} is number {told['place']} in the line. {told['why']}{expected}")
     print()
     rows = [("GPU", "WHY NOT"), *((row["label"], row["why"]) for row in told["devices"])]
     print("\n".join(plain_table(rows, terminal)))

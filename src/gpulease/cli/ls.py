@@ -124,7 +124,11 @@ def _wants(job: JobRow) -> str:
 def _time(job: JobRow) -> str:
     import time
 
-    if job["started"] is None or job["state"] in ("waiting", "held"):
+    if job["state"] == "waiting":
+        from gpulease.cli.times import start_in
+
+        return start_in(job.get("expected_start"))
+    if job["started"] is None or job["state"] == "held":
         return ""
     return span((job["ended"] or time.time()) - job["started"])
 

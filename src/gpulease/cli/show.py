@@ -6,6 +6,7 @@ import sys
 
 from gpulease.cli.choosing import add_choice, filters, say_missing
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, clean, print_json
+from gpulease.cli.times import stamp, start_in
 from gpulease.job_log import tail
 from gpulease.job_words import end_text, state_text
 
@@ -52,14 +53,16 @@ def _text(job: dict[str, Any]) -> str:
     ]
     rows += [(name, str(job[name])) for name in ("name", "label", "note", "user") if job[name]]
     rows += [("wants", _wants(job["request"])), ("GPUs", ",".join(job["devices"])), ("log", job["log"])]
-    rows += [(name, _moment(job[name])) for name in ("added", "started", "ended") if job[name]]
+    rows += [(name, stamp(job[name])) for name in ("added", "started", "ended") if job[name]]
     rows += [("tries", f"{job['tries']} of {max(job['retry'] + 1, job['tries'])}")]
     if job["after"]:
         rows.append(("after", f"{','.join(map(str, job['after']))}{', however they end' * job['after_any']}"))
+    if job.get("expected_start"):
+        rows.append(("expected", f"{stamp(job['expected_start'])} ({start_in(job['expected_start'])})"))
     if job["time_limit"]:
         rows.append(("time limit", span(job["time_limit"])))
     if job["request"]["not_before"]:
-        rows.append(("not before", _moment(job["request"]["not_before"])))
+        rows.append(("not before", stamp(job["request"]["not_before"])))
     if job["peak_memory"]:
         from gpulease.quantities import format_bytes
 
@@ -90,9 +93,3 @@ def _wants(request: dict[str, Any]) -> str:
 
 def _gpus(number: int) -> str:
     return f"{number} GPU" if number == 1 else f"{number} GPUs"
-
-
-def _moment(seconds: float) -> str:
-    import time
-
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

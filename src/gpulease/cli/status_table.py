@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpulease.cli.parsing import Any, clean
 from gpulease.cli.render import Terminal, fit, plain_table
+from gpulease.cli.times import clock, start_in
 from gpulease.quantities import format_bytes, span_text
 
 STATE_COLOURS = {
@@ -17,6 +18,7 @@ STATE_COLOURS = {
 }
 MOST_PROCESSES = 6
 MOST_WAITING = 20
+WITH_START = 72  # columns, so that there is room for expected starts
 WHY = 24  # columns: the longest short form of a reason
 NARROWEST_NAME = 10
 # heading, width, whether it stands to the right
@@ -62,24 +64,17 @@ def _holder(lease: dict[str, Any], now: float) -> str:
     return f"      {lease['id']} {lease['kind']} by {who}{ending}{share}, since {clock(lease['since'])}{end}{note}"
 
 
-def clock(moment: float) -> str:
-    """The time of day, with the date unless it is today's, and the year unless it is this one."""
-    import time
-
-    then, now = time.localtime(moment), time.localtime()
-    date = "" if then[:3] == now[:3] else "%m-%d " if then[0] == now[0] else "%Y-%m-%d "
-    return time.strftime(f"{date}%H:%M", then)
-
-
 def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
     if not document["line"]:
         return []
-    rows = [("LINE", "USER", "WANTS", "PRIO", "SINCE", "WHY")]
+    narrow = terminal.cuts and terminal.width < WITH_START
+    rows = [("LINE", "USER", "WANTS", "PRIO", "SINCE", *([] if narrow else ["START"]), "WHY")]
     for entry in document["line"][:MOST_WAITING]:
         wants = format_bytes(entry["memory"]) if entry["memory"] else f"{entry['gpus']} GPU"
         short = entry.get("why_short") or entry["why"]
         why = f"{short} ({entry['note']})" if entry["note"] else short
-        rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), why))
+        start = [] if narrow else [start_in(entry.get("expected_start"))]
+        rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), *start, why))
     more = document["line_length"] - MOST_WAITING
     return ["", *plain_table(rows, terminal, least=WHY), *([f"and {more} more"] if more > 0 else [])]
 

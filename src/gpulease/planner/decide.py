@@ -92,6 +92,7 @@ class _Decision:
         self.standing = Standing(usage or {}, leases, by_uuid, policy, now)
         self.holding = worthwhile(self.board)
         self.grants: dict[str, Grant] = {}
+        self.granted: list[Waiting] = []  # who may have left the line when somebody asks why others wait
         self.holds: dict[str, Hold] = {}
         self.order: Ranking | None = None
 
@@ -111,8 +112,8 @@ class _Decision:
         """When the first of those who were not granted anything should start."""
         leases = {lease.id: lease for slot in self.board.slots for lease in slot.leases}
         running = [running_lease(lease, self.board) for lease in leases.values()]
-        for grant in self.grants.values():
-            running.append(running_from(self.now, self.line[grant.id], grant.devices, self.board))
+        for waiting in self.granted:
+            running.append(running_from(self.now, waiting, self.grants[waiting.id].devices, self.board))
         if all(one.end is None for one in running):
             return {}
         first = (*self.holds, *(() if self.order is None else self.order.waiting))
@@ -302,6 +303,7 @@ class _Decision:
         self.standing.charge(waiting.user, weight)
         devices = tuple(slot.device.uuid for slot in slots)
         self.grants[waiting.id] = Grant(waiting.id, devices, slots[0].host, request.memory)
+        self.granted.append(waiting)
 
 
 class _Refused:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any, NamedTuple
 
 from gpulease.model import Device, Lease, Waiting
@@ -82,7 +81,8 @@ class Ledger:
             self._count(Party(owner.user, owner.groups), lease.priority, parts, lease.memory is not None)
 
     def copy(self) -> Ledger:
-        other = copy(self)
+        other = Ledger.__new__(Ledger)
+        other.__dict__ |= self.__dict__
         other.used, other.shares = self.used.copy(), self.shares.copy()
         return other
 
