@@ -57,3 +57,7 @@ def test_a_home_that_is_not_there_is_named(island: Island) -> None:
     assert done.returncode == 69
     assert "/nonexistent/.local/state/gpulease" in done.stderr
     assert "XDG_STATE_HOME" in done.stderr
+    doctor = island.run(FIRST, gpulease("doctor"), COLUMNS="500", **environ)
+    assert doctor.returncode == 69
+    assert "cannot start: / cannot be written to" in doctor.stdout
+    assert "XDG_STATE_HOME" in doctor.stdout
