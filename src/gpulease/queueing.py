@@ -18,11 +18,13 @@ from gpulease.subscription import Subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from typing import Any
 
     from gpulease.job_selection import Named, Selection
     from gpulease.messages import Added, Done, JobEnd, JobRow, Listing, ParameterRow
+
+    Hear = Callable[[Collection[JobEnd], int], None]
 
 DAY = 86400.0  # seconds; the kernel does not wait for a month at once
 PART = 400_000  # characters of commands in one message
@@ -238,21 +240,28 @@ def wait(
     """
     if jobs and label is state is user is None and all(isinstance(one, (list, tuple)) and not one for one in jobs):
         return []  # a list that happens to be empty is none to wait for
-    select = selection(jobs, label, state, user, mine)
+
+    def hear(ended: Collection[JobEnd], open_jobs: int) -> None:
+        if progress is not None:
+            progress(len(ended), len(ended) + open_jobs)
+
+    return wait_hearing(selection(jobs, label, state, user, mine), timeout, hear)
+
+
+def wait_hearing(select: Selection, timeout: float | str | None, hear: Hear) -> list[JobEnd]:
+    """The same; `hear` gets those that have ended and how many have not, whenever that changes."""
     until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
     ended: dict[int, JobEnd] = {}
     try:
         with Subscription("jobs", select=select) as told:
-            while not _all_over(told, until, ended, progress):
+            while not _all_over(told, until, ended, hear):
                 pass
     except NotFound as error:
         raise named(error, select) from None
     return [ended[id] for id in sorted(ended)]
 
 
-def _all_over(
-    told: Subscription, until: float | None, ended: dict[int, JobEnd], progress: Callable[[int, int], None] | None
-) -> bool:
+def _all_over(told: Subscription, until: float | None, ended: dict[int, JobEnd], hear: Hear) -> bool:
     """Whether all have ended, after the next word of the broker."""
     rest = None if until is None else until - time.monotonic()
     changed = told.receive(None if rest is None else min(DAY, max(0.0, rest)))
@@ -265,8 +274,7 @@ def _all_over(
             ended[job["id"]] = job
         elif job is not None:
             ended.pop(job["id"], None)  # it is run again
-    if progress is not None:
-        progress(len(ended), len(ended) + told.open)
+    hear(ended.values(), told.open)
     return not told.open
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, clean, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, add_watch, at_least, clean, print_json
+from gpulease.errors import NotFound
 from gpulease.job_selection import ENDED
 from gpulease.job_words import end_text, state_text
 
@@ -19,6 +20,7 @@ the last ones that ended.
 examples:
   gpulease ls
   gpulease ls --all
+  gpulease ls --mine --watch     redraw as things change, Ctrl-C ends it
   gpulease ls --label sweep1 --state failed
   gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
 """
@@ -45,6 +47,7 @@ def configure(parser: ArgumentParser) -> None:
     add_choice(parser)
     parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
     parser.add_argument("--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000)")
+    add_watch(parser)
     add_json(parser)
 
 
@@ -52,15 +55,29 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import ls
 
     most = at_least(1, "--most", arguments.most)
-    told = ls(*arguments.ids, **filters(arguments), all=arguments.all, most=most)
+    chosen = filters(arguments)
+    some = arguments.ids or any(chosen.values())
+
+    def listed() -> Listing:
+        try:
+            return ls(*arguments.ids, **chosen, all=arguments.all, most=most)
+        except NotFound:
+            if arguments.watch is None:
+                raise
+            return {**ls(most=1), "jobs": []}  # none yet, or none any more: who watches goes on
+
+    def lines(told: Listing, terminal: Terminal) -> list[str]:
+        return [*_lines(told, terminal), *([] if some else _more(told, arguments.all, terminal))]
+
+    if arguments.watch is not None:
+        from gpulease.cli.watching import watch
+
+        return watch(arguments, ("jobs", "line"), listed, lines)
     if arguments.json:
-        return print_json(told, 2)
+        return print_json(listed(), 2)
     from gpulease.cli.render import Terminal
 
-    terminal = Terminal()
-    chosen = arguments.ids or any(filters(arguments).values())
-    more = [] if chosen else _more(told, arguments.all, terminal)
-    print("\n".join([*_lines(told, terminal), *more]))
+    print("\n".join(lines(listed(), Terminal())))
     return 0
 
 

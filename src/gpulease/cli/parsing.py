@@ -181,6 +181,11 @@ def print_json(document: object, indent: int | None = None) -> int:
     return 0
 
 
+def add_watch(parser: ArgumentParser) -> None:
+    again = "redraw in place at each change, and this often (default 2s)"
+    parser.add_argument("--watch", "-w", nargs="?", const="2s", metavar="TIME", help=again)
+
+
 def add_last(parser: ArgumentParser, help: str) -> None:
     """The one job, or lease, that a verb is about."""
     parser.add_argument("id", metavar="ID", help=f"{help}; `last` is the newest job")

@@ -6,14 +6,19 @@ import sys
 
 from gpulease.cli.choosing import add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+from gpulease.job_selection import selection
+from gpulease.job_words import ends_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from gpulease.messages import JobEnd
 
 EXAMPLES = """\
-The exit code is 0 when all are complete, the job's own when one was waited for,
-else 1. With several, a bar shows how far it is.
+At the end it says how many ended how, as `53 complete, 7 failed: 12,15-20`; on a
+terminal a bar shows how far it is. The exit code is 0 when all are complete, the
+job's own when one was waited for, else 1; 75 when --timeout was too short.
 
 examples:
   gpulease wait 12
@@ -26,17 +31,22 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser)
     parser.add_argument("--timeout", metavar="TIME", help="give up after so long (exit code 75)")
-    parser.add_argument("--quiet", "-q", action="store_true", help="no bar")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no bar, and no word at the end")
     add_json(parser)
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.queueing import wait
+    from gpulease.queueing import wait_hearing
 
-    progress = None if arguments.quiet else _Bar().show
-    ended = wait(*arguments.ids, **filters(arguments), timeout=arguments.timeout, progress=progress)
+    bar = _Bar(arguments.quiet)
+    try:
+        ended = wait_hearing(selection(arguments.ids, **filters(arguments)), arguments.timeout, bar.show)
+    finally:
+        bar.end()
     if arguments.json:
         print_json({"jobs": ended})
+    elif not arguments.quiet:
+        print(ends_text(ended) or "removed before they ended")
     return exit_code(ended)
 
 
@@ -49,14 +59,34 @@ def exit_code(ended: list[JobEnd]) -> int:
 
 
 class _Bar:
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool) -> None:
         from gpulease.cli.render import Terminal
 
         self._terminal = Terminal(sys.stderr)
+        self._silent, self._shown = quiet or not self._terminal.interactive, False
 
-    def show(self, done: int, total: int) -> None:
-        if not self._terminal.interactive or total < 2:
+    def show(self, ended: Collection[JobEnd], open_jobs: int) -> None:
+        total = len(ended) + open_jobs
+        if self._silent or total < 2:
             return
-        end = "\n" if done == total else ""
-        bar = self._terminal.bar(done / total, 30)
-        print(f"\r\x1b[K{bar} {done} of {total} ended", end=end, file=sys.stderr, flush=True)
+        from gpulease.cli.render import fit
+
+        bar = self._terminal.bar(len(ended) / total, 30)
+        text = f"{bar} {len(ended)} of {total} ended{_others(ended)}"
+        self._shown = True
+        print(
+            f"\r\x1b[K{fit(text, self._terminal.width - 1, self._terminal).rstrip()}",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def end(self) -> None:
+        if self._shown:
+            print(file=sys.stderr)
+
+
+def _others(ended: Collection[JobEnd]) -> str:
+    """Those that are not complete: `, 2 failed, 1 killed`."""
+    states = [job["state"] for job in ended if job["state"] != "complete"]
+    return "".join(f", {states.count(state)} {state}" for state in sorted(set(states)))

@@ -1,0 +1,78 @@
+"""Looking at jobs as they go on: what `wait` says at the end, `ls --watch`, and several logs at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+
+from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
+from support.waiting import read_terminal
+
+BLOCK = "while [ ! -e go ]; do sleep 0.05; done"
+
+
+def go(queue: QueueSite) -> None:
+    (queue.folder / "go").touch()
+
+
+def on_terminal(queue: QueueSite, *words: str) -> tuple[subprocess.Popen[str], int]:
+    """Its output and its errors at a terminal, whose other side is ours."""
+    ours, theirs = pty.openpty()
+    process = queue.start(*words, stdout=theirs, stderr=theirs, environ={"TERM": "xterm", "COLUMNS": "80"})
+    os.close(theirs)
+    return process, ours
+
+
+# -------------------------------------------------------------------- wait
+
+
+def test_wait_says_how_many_ended_how_and_which_did_not_end_well(queue: QueueSite) -> None:
+    for command in ("true", "false", "true", "false", "false"):
+        queue.submit(command, label="sweep")
+    queue.act("kill", queue.submit("true", label="sweep", hold=True))
+    done = queue.run("wait", "--label", "sweep")
+    assert (done.returncode, done.stdout) == (1, "2 complete, 3 failed: 2,4-5, 1 killed: 6\n")
+    assert queue.run("wait", "1,3").stdout == "2 complete\n"
+    assert queue.run("wait", "2").stdout == "2 failed, exit code 1\n"
+    assert queue.run("wait", "all", "--quiet").stdout == ""
+
+
+def test_the_bar_shows_failures(queue: QueueSite) -> None:
+    queue.end(queue.submit("false"), queue.submit("true"))
+    process, terminal = on_terminal(queue, "wait", "all")
+    text = read_terminal(terminal, b"1 complete, 1 failed: 1").decode()
+    assert "2 of 2 ended, 1 failed" in text
+    assert process.wait(60) == 1
+    os.close(terminal)
+
+
+# -------------------------------------------------------------------- ls --watch
+
+
+def test_ls_watch_redraws_at_a_change_and_ctrl_c_ends_it_quietly(queue: QueueSite) -> None:
+    """Every 3600 seconds: only the broker's word can have it drawn again."""
+    process, terminal = on_terminal(queue, "ls", "--mine", "--watch", "3600")
+    text = read_terminal(terminal, b"no jobs")
+    queue.shell(BLOCK)
+    text += read_terminal(terminal, b"running")
+    go(queue)
+    text += read_terminal(terminal, b"complete")
+    assert b"complete" in text
+    assert text.count(b"\x1b[2J") == 1
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    assert b"Traceback" not in read_terminal(terminal, b"no such text")
+    os.close(terminal)
+
+
+def test_ls_watch_in_a_pipe_prints_a_document_for_each_change(queue: QueueSite) -> None:
+    process = queue.start("ls", "--watch", "3600", "--json")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["jobs"] == []
+    queue.submit("true", hold=True)
+    assert [job["state"] for job in json.loads(process.stdout.readline())["jobs"]] == ["held"]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
