@@ -100,7 +100,7 @@ def test_show_has_times_tries_devices_and_the_last_lines(queue: QueueSite) -> No
     job = queue.json("show", str(id))["jobs"][0]
     assert job["output"] == [str(number) for number in range(11, 21)]
     assert job["added"] <= job["started"] <= job["ended"]
-    assert not {"environment", "history", "run", "ending"} & set(job)
+    assert not {"environment", "history", "run"} & set(job)
 
 
 def test_peak_memory_is_what_was_seen(queue: QueueSite) -> None:
