@@ -63,6 +63,13 @@ def test_a_verb_of_another_tool_is_answered_with_ours(
     assert f"`gpulease {meant}" in capsys.readouterr().err
 
 
+def test_help_for_a_verb_of_another_tool_does_not_mislead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "top"]) == 1
+    told = capsys.readouterr().err
+    assert "`gpulease status --watch`" in told
+    assert "stop" not in told
+
+
 def test_habits_name_verbs_that_are_there_and_none_that_is_a_verb() -> None:
     named = {verb for text in HABITS.values() for verb in re.findall(r"`gpulease ([a-z]+)", text)}
     assert named <= set(VERBS)

@@ -66,13 +66,13 @@ def _is_verb(name: str) -> bool:
 
 
 def _unknown(topic: str) -> NotFound:
-    from difflib import get_close_matches
-
     from gpulease.cli.main import VERBS
+    from gpulease.cli.suggestions import HABITS, near
 
     known = {page.partition("/")[2]: page for page in pages.topics()}
-    near = get_close_matches(topic, [*known, *VERBS], 1)
-    step = f"Did you mean `gpulease help {near[0]}`?" if near else "See `gpulease help` for what there is."
+    close = near(topic, [*known, *VERBS])
+    usual = f"Did you mean `gpulease help {close}`?" if close else "See `gpulease help` for what there is."
+    step = HABITS.get(topic, usual)
     return NotFound(f"There is no page and no verb {topic[:40]!r}.", step)
 
 
