@@ -166,6 +166,7 @@ def acquire(
     exclude: int | str | Iterable[int | str] | None = None,
     min_memory: int | str | None = None,
     max_leases: int | None = None,
+    beside_outside: bool = False,
     priority: int = 5,
     wait: float | str | None = None,
     duration: float | str | None = None,

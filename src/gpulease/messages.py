@@ -158,6 +158,8 @@ REQUEST_FIELDS = {
     "priority": "int",
     "not_before": "seconds?",
     "duration": "seconds?",
+    "pack": "bool?",
+    "beside_outside": "bool",
 }
 
 
@@ -184,6 +186,10 @@ def _check_amounts(request: Request) -> None:
         raise UsageError("The share of memory is not positive.", "Write it as --mem 6G.")
     if request.memory is not None and request.gpus != 1:
         raise UsageError("A share by memory is of one GPU, and several were asked for.", "Leave out --mem or --gpus.")
+    if request.pack and (request.memory is not None or request.gpus != 1):
+        raise UsageError("A packed job is on one GPU and declares no memory.", "Leave out --pack, or --mem and -n.")
+    if request.beside_outside and request.memory is None and not request.pack:
+        raise UsageError("Beside outside use only a share can be given.", "Say how much memory it needs: --mem 6G.")
     if request.duration is not None and request.duration <= 0:
         raise UsageError("The time is not above 0.", "Write it as --for 4h.")
     if not -1_000_000 <= request.priority <= 1_000_000:
@@ -246,7 +252,7 @@ JobRow = TypedDict("JobRow", {
     "time_limit": float | None, "after": list[int], "after_any": bool, "tries": int, "runs": int,
     "started": float | None,
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
-    "devices": list[str], "peak_memory": int | None, "pid": int | None, "why_waiting": str | None,
+    "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,
     "why_short": str | None, "expected_start": float | None,
     "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for

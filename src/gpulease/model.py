@@ -95,6 +95,8 @@ class Request(NamedTuple):
     priority: int = DEFAULT_PRIORITY
     not_before: float | None = None
     duration: float | None = None  # seconds, as declared; None when nobody said
+    pack: bool | None = None  # share a device by what its like were seen to use; None: as the machine is set
+    beside_outside: bool = False  # a share may be of a device that somebody outside of gpulease uses
 
 
 class Cause(NamedTuple):
@@ -117,6 +119,7 @@ class Waiting(NamedTuple):
     place: float | None = None  # the order of arrival when it is not `since`, after a `move`
     blocked: Cause | None = None  # why it may not be granted yet, whatever is free
     forced: bool = False  # start now, past the policy's thresholds, never past a lease
+    shape: str | None = None  # under which it is packed (broker/packing.py)
 
 
 class Lease(NamedTuple):
@@ -133,3 +136,5 @@ class Lease(NamedTuple):
     note: str | None = None
     duration: float | None = None  # seconds, as the request declared; `until` is what ends by the clock
     max_leases: int | None = None  # at most so many leases beside it, as the request asked
+    shape: str | None = None  # under which it is packed; without `memory` it is alone on its device for now
+    outsiders: tuple[tuple[int, int | None], ...] = ()  # processes that were there before it: pid and start time

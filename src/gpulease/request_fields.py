@@ -35,7 +35,8 @@ def request_fields(given: Mapping[str, Any], said: Said = as_argument, now: floa
             f"{said('max_leases')} is for a shared GPU, and {said('mem')} was not given.", "Give both, or neither."
         )
     asked = {name: given[name] for name in FIELDS if given.get(name) is not None}
-    return {field: value for field, value in changed_fields(asked, said, now).items() if value != []}
+    fields = changed_fields(asked, said, now).items()
+    return {field: value for field, value in fields if value != [] and (value is not False or field == "pack")}
 
 
 def changed_fields(given: Mapping[str, Any], said: Said = as_argument, now: float = 0.0) -> dict[str, Any]:
@@ -107,4 +108,6 @@ FIELDS: dict[str, tuple[str, Callable[[Any, str, float], Any]]] = {
     "priority": ("priority", _as_it_is),
     "duration": ("duration", seconds),
     "at": ("not_before", moment),
+    "pack": ("pack", _as_it_is),
+    "beside_outside": ("beside_outside", _as_it_is),
 }

@@ -85,6 +85,8 @@ def submit(
     exclude: int | str | Iterable[int | str] | None = None,
     min_memory: int | str | None = None,
     max_leases: int | None = None,
+    beside_outside: bool = False,
+    pack: bool | None = None,
     priority: int = 5,
     duration: float | str | None = None,
     visible_by: str | None = None,
@@ -111,6 +113,8 @@ def submit(
     refused, unless with `force`.
 
     It gets this process's variables, without those like `no_env` or the parameter `env-exclude`, and with `env`.
+    With `pack` it shares a GPU by the memory that such jobs were seen to use; None is as the machine is set.
+
     It comes after `after`, if those are complete, or after `after_any`, however they end: jobs, ids, "5-9", "last", or
     "all" of this user's that are not over. `after_label` are those of them with a label; `after_any=True`: however.
     """

@@ -32,6 +32,7 @@ from gpulease.broker.state_values import (
     OwnOrder,
     Parts,
     Refused,
+    Seen,
     Subscriber,
 )
 from gpulease.broker.tables import Changes, Table
@@ -39,7 +40,7 @@ from gpulease.broker.views import Ended, Known, views
 from gpulease.errors import GpuleaseError
 from gpulease.job import Job
 from gpulease.model import Cause, Device, Lease, Owner, Sample, Waiting
-from gpulease.planner import DeviceView, Line, Policy, Spent
+from gpulease.planner import DeviceView, Line, Peak, Policy, Spent
 from gpulease.planner.placement import busyness
 from gpulease.stores.base import Document, HistoryEvent, Store, Which
 
@@ -62,7 +63,8 @@ class State:
         self.excluded: Table[str, str] = Table(changes, True)
         self.usage: Table[str, Spent] = Table(changes, True)
         self.records: Table[str, Spent] = Table(changes, True)  # of who outlasted what they declared
-        self.usage_due = False  # an alarm to write both is set
+        self.peaks: Table[str, Peak] = Table(changes, True)  # by shape, what packed jobs were seen to use
+        self.usage_due = False  # an alarm to write these is set
         self.policy = Policy()
         self.line = Line(self.policy)
         self.wall_ahead = about.wall_ahead
@@ -99,6 +101,7 @@ class State:
         self.last_since = 0.0
         # Jobs: the ones that wait are in the store and in the line only
         self.running: Table[int, Job] = Table(changes)
+        self.seen: Table[int, Seen] = Table(changes)  # of those that run packed
         self.counts: Table[str, int] = Table(changes)  # by state
         self.open_jobs: Table[int, int] = Table(changes)  # that are not over, by user
         self.ended_jobs: Table[int, int] = Table(changes)  # the others, by user
@@ -238,8 +241,8 @@ class State:
 
     def write_usage(self) -> None:
         """Fair share may lose a few seconds to a crash; what was granted never does."""
-        for name, table in (("usage", self.usage), ("records", self.records)):
-            self.store.write("facts", name, {user: list(spent) for user, spent in table.items()})
+        for name, table in (("usage", self.usage), ("records", self.records), ("peaks", self.peaks)):
+            self.store.write("facts", name, {key: list(value) for key, value in table.items()})
 
     # ---------------------------------------------------------------- the line
 
@@ -348,6 +351,11 @@ class State:
     def write_lease(self, lease: Lease, claimed: bool = True, token: str | None = None) -> None:
         self.store.write("leases", lease.id, lease_document(lease, claimed, token, self.labels(lease.devices)))
         self.durable = self.durable or lease.kind == "reservation" or lease.until is not None
+
+    def change_lease(self, lease: Lease) -> None:
+        """Of a job, which nobody has to claim."""
+        self.leases.put(lease.id, lease)
+        self.write_lease(lease)
 
     def claim(self, id: str) -> None:
         """Whoever the lease is for has been told of it."""

@@ -9,7 +9,7 @@ import signal
 from typing import Any
 
 from gpulease import job as jobs
-from gpulease.broker import job_life
+from gpulease.broker import job_life, packing
 from gpulease.broker.events import AgentLost, EndRead, Found, Launched, LaunchFailed, RunEnded, TreeSeen
 from gpulease.broker.instructions import Find, Force, ReadEnd, Silence, Tidy
 from gpulease.broker.runs import NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate
@@ -251,10 +251,13 @@ def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstar
         return _finish(turn, job, "exit-zero", exit_code=0)
     if code in UNSTARTABLE and unstartable:
         return _finish(turn, job, "cannot-start", unstartable)
-    again = job.tries <= max(job.retry, turn.state.settings.max_runs - 1)
     why = "it ran out of GPU memory" if out_of_memory else None
-    event = "retry-after-failure" if again else "exit-nonzero"
-    return _finish(turn, job, event, why, exit_code=code, signal=number, out_of_memory=out_of_memory)
+    end = {"exit_code": code, "signal": number, "out_of_memory": out_of_memory}
+    if out_of_memory and packing.shares(turn, job):  # once more, alone, and that costs it no try
+        alone = job.request._replace(pack=False)
+        return _finish(turn, job, "retry-after-failure", why, **end, tries=job.tries - 1, request=alone)
+    again = job.tries <= max(job.retry, turn.state.settings.max_runs - 1)
+    return _finish(turn, job, "retry-after-failure" if again else "exit-nonzero", why, **end)
 
 
 def _trouble(job: Job, name: str, unstartable: str | None) -> str:
@@ -267,7 +270,8 @@ def _lost(turn: Turn, job: Job, why: str) -> None:
 
 
 def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes: Any) -> None:
-    if changes.get("out_of_memory") and event == "retry-after-failure":
+    packing.ended(turn, job, event == "exit-zero", bool(changes.get("out_of_memory")))
+    if changes.get("out_of_memory") and event == "retry-after-failure" and "request" not in changes:
         changes["request"] = jobs.after_out_of_memory(job.request)
     ended = {"ended": turn.now, "why": why, "pid": None, "ending": None, "forced": False, "place": None}
     job_life.advance(turn, job, event, **{**ended, **changes})
@@ -310,6 +314,8 @@ def remember_memory(turn: Turn) -> None:
         used = 0 if lease is None else sum(_used(turn, job, uuid, lease.memory is None) for uuid in lease.devices)
         if used > (job.peak_memory or 0):
             state.change_job(job._replace(peak_memory=used), job)
+        if lease is not None and lease.shape is not None:
+            packing.see(turn, job, lease, used)
 
 
 def _used(turn: Turn, job: Job, uuid: str, whole: bool) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease import visible
-from gpulease.broker import coming_after, lease_life
+from gpulease.broker import coming_after, lease_life, packing
 from gpulease.broker.allowances import log_limit_of
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
@@ -82,9 +82,9 @@ def join(turn: Turn, job: Job) -> None:
 
 
 def _waiting(turn: Turn, job: Job, blocked: Cause | None = None) -> Waiting:
-    groups = turn.world.groups_of(job.uid)
+    groups, shape = turn.world.groups_of(job.uid), packing.shape(turn, job.user, job.command, job.cwd, job.request)
     return Waiting(
-        job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced
+        job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced, shape
     )
 
 
@@ -102,7 +102,7 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     owner = Owner(after.uid, after.user, about.host, about.boot_id, groups=turn.world.groups_of(after.uid))
     lease = Lease(
         grant.id, "job", grant.devices, owner, turn.now, None, grant.memory, request.priority, after.note,
-        request.duration, request.max_leases,
+        request.duration, grant.max_leases, grant.shape, grant.outsiders,
     )  # fmt: skip
     turn.state.hold(lease)
     turn.state.write_lease(lease)

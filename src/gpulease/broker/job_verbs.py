@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpulease import job as jobs
-from gpulease.broker import bulk, job_ends, job_life, reports, requesting, settings
+from gpulease.broker import bulk, job_ends, job_life, packing, reports, requesting, settings
 from gpulease.broker.allowances import refused
 from gpulease.broker.events import Progress, Received
 from gpulease.broker.instructions import GoOn
@@ -86,6 +86,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
     waits = job.state == "waiting" and job.planner_id in turn.state.line
     reason = requesting.reason(turn, job.planner_id) if waits else None
+    fields["packed"] = packing.told(turn, job)
     fields["why_waiting"] = None if reason is None else reason.sentence
     fields["why_short"] = None if reason is None else reason.short
     fields["expected_start"] = None if reason is None else reason.expected_start

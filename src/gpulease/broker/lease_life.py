@@ -202,15 +202,20 @@ def _charge_usage(turn: Turn, step: LeaseStep) -> None:
     state, lease, now = turn.state, _lease(step), turn.now
     spent = charged(state.usage, lease, weight_of(lease, state.devices), now, state.policy)
     state.charge(forget(spent, now, state.policy), recorded(state.records, lease, now, state.policy))
-    if not state.usage_due:
-        state.set("usage_due", True)
+    save_soon(turn)
+
+
+def save_soon(turn: Turn) -> None:
+    """What was learnt of users and jobs; a crash may cost the last seconds of it."""
+    if not turn.state.usage_due:
+        turn.state.set("usage_due", True)
         turn.alarm(SAVE_USAGE, "usage")
 
 
 def _drop_lease(turn: Turn, step: LeaseStep) -> None:
     lease, about = _lease(step), turn.state.about
     ticks = int((turn.now - about.boot_time) * about.ticks)
-    turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks))
+    turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks, lease.outsiders))
     _unwatch(turn, lease.owner)
     if lease.until is not None:
         turn.emit(Silence("until", lease.id))

@@ -37,6 +37,7 @@ def read_lease(document: Document) -> tuple[Lease, bool]:
     claimed = bool(fields.pop("claimed", True))
     fields["owner"] = read_owner(fields["owner"])
     fields["devices"] = tuple(fields["devices"])
+    fields["outsiders"] = tuple((pid, start_time) for pid, start_time in fields.get("outsiders", ()))
     return Lease(**_known(Lease, fields)), claimed
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulease import job as jobs
-from gpulease.broker import job_ends, job_life, lease_life, limit_names, neighbouring, settings
+from gpulease.broker import job_ends, job_life, lease_life, limit_names, neighbouring, packing, settings
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
 from gpulease.broker.state_values import Added, Moved
 from gpulease.broker.turn import Turn
 from gpulease.model import Request, Waiting
-from gpulease.planner import Spent
+from gpulease.planner import Peak, Spent
 from gpulease.stores.base import Document, Which
 
 FIRST_PRUNING = 10.0  # seconds, in which what waits for the broker is served
@@ -40,6 +40,7 @@ def _load_facts(turn: Turn) -> None:
         state.set("moved", Moved(facts["moved"]["at"], facts["moved"]["folder"]))
     usage, records = (facts.get(name, {}) for name in ("usage", "records"))
     state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
+    state.restore(state.peaks, {shape: Peak(*peak) for shape, peak in facts.get("peaks", {}).items()})
     state.restore(state.environments, {int(uid): size for uid, size in facts.get("environments", {}).items()})
     neighbouring.load(turn, facts.get("neighbours", {}))
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
@@ -59,6 +60,7 @@ def _load_leases(turn: Turn) -> None:
         state.old_labels.update(zip(lease.devices, document.get("labels") or (), strict=False))
         state.hold(lease, claimed, document.get("token"))
         watch(turn, lease.owner)
+        packing.recall(turn, lease)
         if lease.until is not None:
             turn.alarm(lease.until - turn.now, "until", lease.id)
         if not claimed:
@@ -122,9 +124,11 @@ def _plain(turn: Turn, stored: Document, requests: dict[str, Request]) -> Waitin
     if request is None:
         request = requests[asked] = jobs.read_request(stored["request"])
     groups, place, forced = turn.world.groups_of(stored["uid"]), stored.get("place"), stored.get("forced", False)
+    shape = packing.shape(turn, stored["user"], stored["command"], stored["cwd"], request)
     return Waiting(
-        f"J{stored['id']}", request, stored["user"], stored["uid"], stored["added"], groups, "job", place, None, forced
-    )
+        f"J{stored['id']}", request, stored["user"], stored["uid"], stored["added"], groups, "job", place, None,
+        forced, shape,
+    )  # fmt: skip
 
 
 def _stored(turn: Turn, states: tuple[str, ...]) -> Iterator[Document]:

@@ -42,6 +42,8 @@ class Settings(NamedTuple):
     env_exclude: tuple[str, ...] = SECRETS
     visible: str = "uuid"
     order: str = ""
+    pack: str = "off"
+    pack_after: float = 60.0
 
 
 class Parameter(NamedTuple):
@@ -132,6 +134,10 @@ def _mode(text: str) -> str:
     return text
 
 
+def _pack(text: str) -> str:
+    return {name: name for name in ("off", "measured")}[text.lower()]
+
+
 def _visible(text: str) -> str:
     return {name: name for name in BY}[text.lower()]
 
@@ -173,6 +179,11 @@ PARAMETERS: dict[str, Parameter] = {
                                  "0 to 0.95, or as 20%", True, "SAFETY_KEEP_GPU_MEMORY"),
     "max-leases": Parameter("max_leases", _limit_or_none, "most jobs that share one GPU",
                             "1 to 1000000; none, 0 or -1 for no limit", True, "MAX_RUNNING_TASKS"),
+    "pack": Parameter("pack", _pack, "whether jobs without --mem share GPUs by the memory they were seen to use",
+                      "off or measured", False),
+    "pack-most": Parameter("pack_most", _whole, "most leases on a GPU that a packed job is on", "1 to 1000000"),
+    "pack-after": Parameter("pack_after", _grace, "a new packed job is alone until its use has not risen for so long",
+                            "0 to 1h", False),
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
     "neighbours.safe-gpu": Parameter("safe_gpu", _mode, "whether safe-gpu's users are reckoned with",
                                      "auto (once its lock file is there), on, or off", False),

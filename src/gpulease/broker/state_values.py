@@ -53,6 +53,13 @@ class Refused(NamedTuple):
     told_from: float  # when those who ask are told so
 
 
+class Seen(NamedTuple):
+    """The most memory that a packed job was seen to use in this run, and since when it has been that."""
+
+    memory: int
+    since: float
+
+
 class Blocker(NamedTuple):
     """A user who held safe-gpu's lock while others waited for it."""
 

@@ -16,6 +16,7 @@ class Ended(NamedTuple):
     user: str
     time: float
     ticks: int  # the same moment in clock ticks since boot
+    outsiders: tuple[Key, ...] = ()  # processes that were there before it
 
 
 class Known(NamedTuple):
@@ -30,14 +31,14 @@ class Known(NamedTuple):
 
 def views(devices: Iterable[Device], leases: Iterable[Lease], known: Known) -> dict[str, DeviceView]:
     """A process belongs to a lease when it is on the lease's device and runs as the lease's user."""
-    users: dict[str, set[str]] = {}
+    on: dict[str, list[Lease]] = {}
     for lease in leases:
         for uuid in lease.devices:
-            users.setdefault(uuid, set()).add(lease.owner.user)
-    return {device.uuid: _view(device, users.get(device.uuid, set()), known) for device in devices}
+            on.setdefault(uuid, []).append(lease)
+    return {device.uuid: _view(device, on.get(device.uuid, []), known) for device in devices}
 
 
-def _view(device: Device, users: set[str], known: Known) -> DeviceView:
+def _view(device: Device, leases: list[Lease], known: Known) -> DeviceView:
     ended, excluded = known.ended.get(device.uuid), known.excluded.get(device.uuid)
     neighbour = known.neighbours.get(device.uuid)
     if not device.processes and excluded is None and ended is None and neighbour is None:
@@ -45,7 +46,9 @@ def _view(device: Device, users: set[str], known: Known) -> DeviceView:
     present = [process for process in device.processes or () if not process.graphics]
     ours = frozenset(one.pid for one in present if (one.pid, one.start_time) in known.placeholders)
     computing = [process for process in present if process.pid not in ours]
-    explained = frozenset(process.pid for process in computing if process.user in users)
+    users = {lease.owner.user for lease in leases}
+    outsiders = {key for lease in leases for key in lease.outsiders}
+    explained = frozenset(p.pid for p in computing if p.user in users and (p.pid, p.start_time) not in outsiders)
     rest = [process for process in computing if process.pid not in explained]
     draining = () if ended is None else tuple(process.pid for process in rest if outlived(process, ended))
     last_used = 0.0 if ended is None else ended.time
@@ -54,6 +57,6 @@ def _view(device: Device, users: set[str], known: Known) -> DeviceView:
 
 def outlived(process: Process, ended: Ended) -> bool:
     """Whether a process was there before the lease ended, and so belonged to it."""
-    if process.user != ended.user:
+    if process.user != ended.user or (process.pid, process.start_time) in ended.outsiders:
         return False
     return process.start_time is None or process.start_time <= ended.ticks

@@ -53,6 +53,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_request(parser, "how long it will probably run", waits=False)
     parser.add_argument("--exclusive", action="store_true", help="whole GPUs (the default; not with --mem)")
+    parser.add_argument("--pack", action="store_true", help="share a GPU by the memory that such jobs were seen to use")
     parser.add_argument("--name", help="a name of the job, shown in `gpulease ls`")
     parser.add_argument("--label", help="a label, to choose several jobs by")
     parser.add_argument("--log", "--logpath", metavar="PATH", help="where its output goes; a folder gets ID.log")
@@ -97,9 +98,11 @@ def run(arguments: Namespace) -> int:
     from gpulease.queueing import add
 
     commands, lines, texts, each = _commands_and_texts(arguments)
-    if arguments.exclusive and arguments.mem:
-        raise UsageError("--exclusive and --mem were both given.", "Leave one of the two out.")
-    request = request_fields(vars(arguments), as_option, time.time())
+    if arguments.exclusive and (arguments.mem or arguments.pack):
+        shared = "--mem" if arguments.mem else "--pack"
+        raise UsageError(f"--exclusive and {shared} were both given.", "Leave one of the two out.")
+    pack = {"pack": False if arguments.exclusive else arguments.pack or None}
+    request = request_fields({**vars(arguments), **pack}, as_option, time.time())
     given = {name: value for name in OF_ALL if (value := getattr(arguments, name)) is not None}
     options = job_fields({**given, "env": _variables(arguments.env), "no_env": arguments.no_env}, as_option)
     if not arguments.force:

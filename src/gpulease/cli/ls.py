@@ -175,5 +175,7 @@ def _text(job: JobRow) -> str:
     if waits:
         return f"[{waits}] {text}"
     why = job.get("ending") or job["why"]
+    if job.get("packed") and job["state"] == "running" and not why:
+        return f"{text} [packed: {job['packed']}]"
     end = f" [{end_text(job['exit_code'], job['signal'])}]" if job["state"] == "failed" and not why else ""
     return text + (f" [{why}]" if why else end)

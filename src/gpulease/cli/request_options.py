@@ -23,6 +23,9 @@ def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> No
     group.add_argument("--exclude", metavar="IDS", help="not these")
     group.add_argument("--min-memory", metavar="SIZE", help="GPUs with at least so much memory in all, as 40G")
     group.add_argument("--max-leases", type=int, metavar="N", help="at most N other leases on the shared GPU")
+    group.add_argument(
+        "--beside-outside", action="store_true", help="with --mem: also on a GPU that somebody outside of gpulease uses"
+    )
     group.add_argument("--priority", "-p", type=int, default=5, metavar="P", help="smaller is sooner (default 5)")
     if waits:
         group.add_argument("--wait", metavar="TIME", help="wait at most so long, as 30m; then exit with 75")

@@ -67,6 +67,8 @@ def _text(job: dict[str, Any]) -> str:
         from gpulease.quantities import format_bytes
 
         rows.append(("peak memory", format_bytes(job["peak_memory"])))
+    if job.get("packed"):
+        rows.append(("packed", job["packed"]))
     rows += [("variable", f"{name}={value}") for name, value in sorted((job.get("environment") or {}).items())]
     text = "\n".join(f"{name:<12} {clean(value)}" for name, value in rows if value)
     output = "\n".join(clean(line) for line in job["output"])

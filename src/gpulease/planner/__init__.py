@@ -16,6 +16,7 @@ from gpulease.planner.fairness import Spent, Usage, charged, decayed, forget, we
 from gpulease.planner.holds import Hold, remaining
 from gpulease.planner.limits import limits_of
 from gpulease.planner.line import Line
+from gpulease.planner.peaks import Peak
 from gpulease.planner.policy import Limit, Policy
 from gpulease.planner.reasons import Reason, of_user
 from gpulease.planner.result import Grant, Plan, lease_of
@@ -28,6 +29,7 @@ __all__ = [
     "Hold",
     "Limit",
     "Line",
+    "Peak",
     "Plan",
     "Policy",
     "Reason",

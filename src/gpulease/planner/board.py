@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from gpulease.model import Device, Lease, Request, Waiting
-from gpulease.planner.device_states import FREE, SHARED, DeviceState, DeviceView, device_state
-from gpulease.planner.line import Family
+from gpulease.planner.device_states import FREE, OUTSIDE, SHARED, DeviceState, DeviceView, device_state
+from gpulease.planner.line import Family, family_of
+from gpulease.planner.peaks import Peak, known
 from gpulease.planner.policy import Policy
 
 NO_VIEW = DeviceView()
+NO_PEAKS: Mapping[str, Peak] = {}
 
 
 class Slot:
@@ -69,15 +71,37 @@ class Slot:
         total = self.device.memory_total or 0
         return total - int(total * self.reserve)
 
-    def room(self, forced: bool = False) -> int:
-        """Bytes that one more share may have; -1 when none may come here."""
+    @property
+    def strangers(self) -> bool:
+        """Whether what keeps it out of reach are processes that are seen, and no other tool's claim."""
+        state = self.state
+        return state.state == OUTSIDE and bool(state.pids) and state.neighbour is None
+
+    @property
+    def outsiders(self) -> tuple[tuple[int, int | None], ...]:
+        """The processes of strangers, for a lease beside them."""
+        if not self.strangers:
+            return ()
+        return tuple((one.pid, one.start_time) for one in self.device.processes or () if one.pid in self.state.pids)
+
+    def room(self, forced: bool = False, beside: bool = False) -> int:
+        """Bytes that one more share may have; -1 when none may come here. `beside`: also beside strangers."""
         device = self.device
-        if self.state.state not in (FREE, SHARED) or self.state.neighbour or (self.count and not self.taken):
+        in_reach = self.state.state in (FREE, SHARED) or (beside and self.strangers)
+        if not in_reach or self.state.neighbour or (self.count and not self.taken):
             return -1
         if device.memory_total is None or device.memory_used is None or device.processes is None:
             return -1
         reserve = 0 if forced else int(device.memory_total * self.reserve)
-        return device.memory_total - reserve - max(self.taken, device.memory_used)
+        return device.memory_total - reserve - max(self.taken + self._foreign(), device.memory_used)
+
+    def _foreign(self) -> int:
+        """Bytes of strangers, which come on top of what the leases here have, be that in use yet or not."""
+        if not self.strangers:
+            return 0
+        known = self.view.explained | self.view.placeholders
+        ours = sum(one.memory or 0 for one in self.device.processes or () if one.pid in known)
+        return max(0, (self.device.memory_used or 0) - ours)
 
     def crowded(self, limit: int | None, most: int | None) -> bool:
         """Whether one more lease is more than the request, the policy or a lease on it wants."""
@@ -106,12 +130,13 @@ class Board:
         policy: Policy,
         now: float,
         unbelieved: frozenset[str] = frozenset(),
+        peaks: Mapping[str, Peak] = NO_PEAKS,
     ) -> None:
         on: dict[str, list[Lease]] = {}
         for lease in leases:
             for uuid in lease.devices:
                 on.setdefault(uuid, []).append(lease)
-        self.policy, self.unbelieved = policy, unbelieved
+        self.policy, self.unbelieved, self.peaks = policy, unbelieved, peaks
         self.slots = [
             Slot(device, on.get(device.uuid, ()), views.get(device.uuid, NO_VIEW), policy) for device in devices
         ]
@@ -151,20 +176,40 @@ class Board:
         return any(span <= window and size <= amount for window, amount in self.steps(family))
 
     def _amount(self, family: Family, hosts: list[list[Slot]], window: float) -> int:
-        if not family.share:
+        packed = self.share_of(family)
+        if not family.share and packed is None:
             return max((sum(s.whole and s.window >= window for s in slots) for slots in hosts), default=0)
         open_slots = [slot for slots in hosts for slot in slots if slot.window >= window]
-        return max((self.space(slot, family.max_leases) for slot in open_slots), default=0)
+        limit = family.max_leases if packed is None else self.policy.pack_most - 1
+        space = max((self.space(slot, limit, beside=family.beside_outside) for slot in open_slots), default=0)
+        return space if packed is None else int(space >= packed)  # all of a shape want the same: one fits, or none
 
     def believed(self, waiting: Waiting) -> Request:
-        """The request, without the time that it declares if its user is not believed."""
-        request = waiting.request
+        """The request, without the time that it declares if its user is not believed; a packed one as it is known."""
+        request = self.as_seen(waiting).request
         return request._replace(duration=None) if waiting.user in self.unbelieved else request
 
-    def space(self, slot: Slot, max_leases: int | None, forced: bool = False) -> int:
+    def as_seen(self, waiting: Waiting) -> Waiting:
+        """A packed request wants a share as large as its like were seen to use; unknown, it wants a device alone."""
+        if waiting.shape is None:
+            return waiting
+        share = self.share_of(family_of(waiting.kind, waiting.request, waiting.shape))
+        if share is None:
+            return waiting
+        return waiting._replace(request=waiting.request._replace(memory=share, max_leases=self.policy.pack_most - 1))
+
+    def share_of(self, family: Family) -> int | None:
+        """Bytes that each packed request of a family wants; None where it is to be alone."""
+        peak = None if family.shape is None else known(self.peaks, family.shape, self.now)
+        if peak is None:
+            return None
+        fits = any(slot.most >= peak.memory for slots in self.matching(family) for slot in slots)
+        return peak.memory if fits else None
+
+    def space(self, slot: Slot, max_leases: int | None, forced: bool = False, beside: bool = False) -> int:
         """Bytes for one more share here, limits of leases on a device included; -1 when none may come."""
         most = None if forced else self.policy.max_leases
-        return -1 if slot.crowded(max_leases, most) else slot.room(forced)
+        return -1 if slot.crowded(max_leases, most) else slot.room(forced, beside)
 
     def least_memory(self, family: Family) -> int | None:
         """Of the smallest device that may serve a family: a share is the largest part of that one."""

@@ -16,7 +16,7 @@ from math import inf
 from operator import itemgetter
 
 from gpulease.model import Cause, Device, Lease, Waiting
-from gpulease.planner.board import Board, Slot
+from gpulease.planner.board import NO_PEAKS, Board, Slot
 from gpulease.planner.declarations import Records, doubted
 from gpulease.planner.device_states import DeviceView
 from gpulease.planner.expected import AHEAD, expected_starts, running_from, running_lease
@@ -25,6 +25,7 @@ from gpulease.planner.holds import Hold, hold, worthwhile
 from gpulease.planner.limits import Ledger, parts_of
 from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, size_of
 from gpulease.planner.next_in_line import next_in_line
+from gpulease.planner.peaks import Peak
 from gpulease.planner.placement import place
 from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key, Queue
@@ -49,13 +50,14 @@ def plan(
     views: Mapping[str, DeviceView] | None = None,
     usage: Usage | None = None,
     records: Records | None = None,
+    peaks: Mapping[str, Peak] = NO_PEAKS,
     closed: Mapping[str, Cause] = NOTHING,
     order: Ranking | None = None,
 ) -> Plan:
     """Decide. `views` by UUID; `closed` by kind of request (or `of_user`), each with the reason why none starts."""
     held = tuple(leases)
     unbelieved = doubted(records or {}, held, now, policy)
-    decision = _Decision(tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed)
+    decision = _Decision(tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed, peaks)
     decision.force()
     if order is not None:
         decision.serve_in(order)
@@ -79,12 +81,13 @@ class _Decision:
         usage: Usage | None,
         unbelieved: frozenset[str],
         closed: Mapping[str, Cause],
+        peaks: Mapping[str, Peak],
     ) -> None:
         self.line = line
         self.policy = policy
         self.now = now
         self.closed = closed
-        self.board = Board(devices, leases, views or {}, policy, now, unbelieved)
+        self.board = Board(devices, leases, views or {}, policy, now, unbelieved, peaks)
         if line.wide:
             self.board.spare()
         by_uuid = {device.uuid: device for device in devices}
@@ -131,7 +134,8 @@ class _Decision:
             waiting = self.line[id]
             if of_user(waiting.kind, waiting.user) in self.closed:
                 continue
-            slots = place(self.board, waiting.kind, waiting.request, forced=True)
+            request = self.board.as_seen(waiting).request
+            slots = place(self.board, waiting.kind, request, forced=True, spread=waiting.shape is not None)
             if slots is not None:
                 self.grant(waiting, slots)
 
@@ -214,7 +218,7 @@ class _Decision:
             return False
         if (waiting.request.not_before or -inf) > self.now:
             return False
-        return self.ledger.stops(waiting, self.board) is None
+        return self.ledger.stops(self.board.as_seen(waiting), self.board) is None
 
     def is_closed(self, waiting: Waiting) -> bool:
         return waiting.kind in self.closed or of_user(waiting.kind, waiting.user) in self.closed
@@ -280,21 +284,26 @@ class _Decision:
         return best
 
     def _left(self, priority: int, party: Party, family: Family) -> int:
-        if family.share and self.ledger.crowded(party.user):
+        packed = self.board.share_of(family)
+        share = family.share or packed is not None
+        if share and self.ledger.crowded(party.user):
             return 0
         if not self.ledger.limits:
             return UNLIMITED
-        total = (self.board.least_memory(family) or 0) if family.share else None
-        return self.ledger.left(party, priority, total)
+        total = (self.board.least_memory(family) or 0) if share else None
+        left = self.ledger.left(party, priority, total)
+        return left if packed is None else left // packed
 
     def grant_where_best(self, waiting: Waiting) -> None:
-        slots = place(self.board, waiting.kind, self.board.believed(waiting))
+        request = self.board.believed(waiting)
+        slots = place(self.board, waiting.kind, request, spread=waiting.shape is not None)
         if slots is None:
             raise AssertionError(f"request {waiting.id} was found to fit and then did not")
         self.grant(waiting, slots)
 
     def grant(self, waiting: Waiting, slots: list[Slot]) -> None:
-        request = waiting.request
+        request = self.board.as_seen(waiting).request
+        outsiders = slots[0].outsiders
         self.board.take(slots, request)
         share, total = request.memory is not None, slots[0].device.memory_total
         parts = parts_of(request.gpus, request.memory, total)
@@ -302,8 +311,10 @@ class _Decision:
         weight = min(1.0, (request.memory or 0) / total) if share and total else float(len(slots))
         self.standing.charge(waiting.user, weight)
         devices = tuple(slot.device.uuid for slot in slots)
-        self.grants[waiting.id] = Grant(waiting.id, devices, slots[0].host, request.memory)
-        self.granted.append(waiting)
+        self.grants[waiting.id] = Grant(
+            waiting.id, devices, slots[0].host, request.memory, request.max_leases, waiting.shape, outsiders
+        )
+        self.granted.append(self.board.as_seen(waiting))
 
 
 class _Refused:

@@ -61,7 +61,9 @@ def expected_starts(
     ahead = _Ahead(board, ledger.copy(), now)
     for one in running:
         ahead.enter(one)
-    return ahead.starts([_Wanted.of(waiting, board) for waiting in line[:AHEAD] if size_of(waiting.request) > 0])
+    return ahead.starts(
+        [_Wanted.of(board.as_seen(waiting), board) for waiting in line[:AHEAD] if size_of(waiting.request) > 0]
+    )
 
 
 class _Wanted(NamedTuple):

@@ -60,6 +60,7 @@ def hold(board: Board, waiting: Waiting, now: float) -> Hold | None:
     """Keep devices for a request that does not fit, if its wait so far is worth that."""
     policy = board.policy
     waited = now - waiting.since
+    waiting = board.as_seen(waiting)
     request = waiting.request
     if waited >= policy.longest_wait:
         choice = _least_entered(board, waiting)
@@ -141,7 +142,7 @@ def _share_delay(board: Board, slot: Slot, request: Request, ends: list[tuple[fl
     wanted = request.memory or 0
     if slot.most < wanted:
         return inf
-    if not ends or board.space(slot, request.max_leases) >= wanted:
+    if not ends or board.space(slot, request.max_leases, beside=request.beside_outside) >= wanted:
         return 0.0
     free = slot.most - slot.taken
     for delay, memory in ends:

@@ -37,6 +37,8 @@ class Family(NamedTuple):
     exclude: tuple[str, ...]
     min_memory: int | None
     max_leases: int | None
+    beside_outside: bool
+    shape: str | None  # of packed ones, which all want what the plan knows to be their share
 
 
 class Patience(NamedTuple):
@@ -84,7 +86,7 @@ class Tier:
             del self.counts[family], self.least[family]
 
 
-def family_of(kind: str, request: Request) -> Family:
+def family_of(kind: str, request: Request, shape: str | None = None) -> Family:
     return Family(
         kind,
         request.memory is not None,
@@ -93,6 +95,8 @@ def family_of(kind: str, request: Request) -> Family:
         request.exclude,
         request.min_memory,
         request.max_leases,
+        request.beside_outside,
+        shape,
     )
 
 
@@ -126,6 +130,7 @@ class Line:
         self.blocked: dict[str, Waiting] = {}
         self.starts = Queue()  # by the moment before which a request must not start
         self.wide = 0  # how many of the indexed want more than one device
+        self.shapes: Counter[str] = Counter()  # of the indexed that are packed
         self._waiting: dict[str, Waiting] = {}
         self._families: dict[Family, Family] = {}  # equal families are one object: memory, and fast lookup
 
@@ -162,15 +167,16 @@ class Line:
 
     def fill(self, many: Sequence[Waiting]) -> None:
         """Add many at once, as when a broker starts: the same as one by one, and quicker where there are many alike."""
-        alike: dict[tuple[int, Party], list[Waiting]] = {}
+        alike: dict[tuple[int, Party, str | None], list[Waiting]] = {}
         for waiting in many:
             request = waiting.request
             if waiting.blocked is not None or waiting.forced or request.not_before is not None:
                 self.add(waiting)
             else:
-                alike.setdefault((id(request), Party(waiting.user, waiting.groups)), []).append(waiting)
+                key = (id(request), Party(waiting.user, waiting.groups), waiting.shape)
+                alike.setdefault(key, []).append(waiting)
         queues: dict[int, tuple[Queue, list[tuple[Key, Entry]]]] = {}
-        for (_, party), group in alike.items():
+        for (_, party, _), group in alike.items():
             self._index_alike(party, group, queues)
         for queue, entries in queues.values():
             queue.extend(sorted(entries))
@@ -196,6 +202,7 @@ class Line:
         for queue, found in keys.items():
             queues.setdefault(id(queue), (queue, []))[1].extend(zip(found, entries, strict=True))
         self.wide += len(group) * (request.gpus > 1)
+        self._count_shape(group[0], len(group))
         tier.count(family, size, len(group))
 
     def remove(self, id: str) -> Waiting:
@@ -282,11 +289,12 @@ class Line:
 
     def family(self, waiting: Waiting) -> Family:
         """The one object that stands for the family of an entry of this line."""
-        return self._families[family_of(waiting.kind, waiting.request)]
+        return self._families[family_of(waiting.kind, waiting.request, waiting.shape)]
 
     def _index(self, waiting: Waiting) -> None:
         tier, family, both = self._queues(party_of(waiting), waiting)
         self.wide += waiting.request.gpus > 1
+        self._count_shape(waiting, 1)
         entry = entry_of(waiting)
         arrival = place_of(waiting)
         both.arrival.add(arrival, entry)
@@ -294,9 +302,15 @@ class Line:
         tier.oldest.add(arrival if waiting.place is None else (waiting.since, waiting.id), entry)
         tier.count(family, entry.size)
 
+    def _count_shape(self, waiting: Waiting, number: int) -> None:
+        if waiting.shape is not None:
+            self.shapes[waiting.shape] += number
+            if not self.shapes[waiting.shape]:
+                del self.shapes[waiting.shape]
+
     def _queues(self, party: Party, waiting: Waiting) -> tuple[Tier, Family, Queues]:
         """Where a request is indexed, made if need be."""
-        family = family_of(waiting.kind, waiting.request)
+        family = family_of(waiting.kind, waiting.request, waiting.shape)
         family = self._families.setdefault(family, family)
         tier = self.tiers.get(waiting.request.priority)
         if tier is None:
@@ -307,10 +321,11 @@ class Line:
         return tier, family, families[family]
 
     def _unindex(self, waiting: Waiting) -> None:
-        family = family_of(waiting.kind, waiting.request)
+        family = family_of(waiting.kind, waiting.request, waiting.shape)
         tier = self.tiers[waiting.request.priority]
         party = party_of(waiting)
         self.wide -= waiting.request.gpus > 1
+        self._count_shape(waiting, -1)
         queues = tier.parties[party][family]
         queues.arrival.remove(place_of(waiting))
         queues.deadline.remove((self.patience.deadline(waiting), waiting.id))

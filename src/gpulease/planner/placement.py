@@ -10,6 +10,7 @@ from math import inf
 
 from gpulease.model import Request
 from gpulease.planner.board import Board, Slot, matches
+from gpulease.planner.device_states import OUTSIDE
 from gpulease.planner.line import family_of
 
 # A difference below these is noise, and does not decide.
@@ -17,14 +18,14 @@ UTILIZATION_STEP = 20  # percent
 MEMORY_STEP = 256 << 20  # bytes
 
 
-def place(board: Board, kind: str, request: Request, forced: bool = False) -> list[Slot] | None:
-    """The best devices for a request, or None when it does not fit now."""
+def place(board: Board, kind: str, request: Request, forced: bool = False, spread: bool = False) -> list[Slot] | None:
+    """The best devices for a request, or None when it does not fit now. `spread`: a share where fewest leases are."""
     hosts = board.matching(family_of(kind, request))
     window = inf if request.duration is None else request.duration
     open_hosts = [[s for s in slots if forced or s.window >= window] for slots in hosts]
     for pick in _by_preference(request, open_hosts):
         share = request.memory is not None
-        found = _share(board, pick, request, forced) if share else _whole(board, pick, request)
+        found = _share(board, pick, request, forced, spread) if share else _whole(board, pick, request)
         if found is not None:
             return found
     return None
@@ -38,19 +39,21 @@ def _by_preference(request: Request, hosts: list[list[Slot]]) -> list[list[list[
     return [*picks, hosts]
 
 
-def _share(board: Board, hosts: list[list[Slot]], request: Request, forced: bool) -> list[Slot] | None:
+def _share(board: Board, hosts: list[list[Slot]], request: Request, forced: bool, spread: bool) -> list[Slot] | None:
     best: tuple[tuple[float, ...], Slot] | None = None
     for slots in hosts:
         spared = _spared(board, slots)
         since = board.oldest(slots[0].host) if slots else inf
         for order, slot in enumerate(slots):
-            space = board.space(slot, request.max_leases, forced)
+            space = board.space(slot, request.max_leases, forced, request.beside_outside)
             if space < (request.memory or 0):
                 continue
             # Of equal fits, where somebody has run longest and should stay longest anyway. Of devices that nobody
             # leases, what little is in use on one makes it no better fit.
-            tight = slot.most if slot.whole else space
-            key = (slot.held_for is not None, spared, tight, since, _rank(slot, request), *_comfort(slot), order)
+            tight = slot.count if spread else slot.most if slot.whole else space
+            outside = slot.state.state == OUTSIDE
+            rank = _rank(slot, request)
+            key = (slot.held_for is not None, spared, outside, tight, since, rank, *_comfort(slot), order)
             if best is None or key < best[0]:
                 best = key, slot
     return None if best is None else [best[1]]
@@ -132,7 +135,7 @@ def fits_if_unheld(board: Board, hosts: list[list[Slot]], request: Request) -> b
         if request.memory is None and sum(slot.whole for slot in slots) >= request.gpus:
             return True
         if request.memory is not None and any(
-            board.space(slot, request.max_leases) >= request.memory for slot in slots
+            board.space(slot, request.max_leases, beside=request.beside_outside) >= request.memory for slot in slots
         ):
             return True
     return False

@@ -50,4 +50,5 @@ class Policy(NamedTuple):
     memory_reserve: float = 0.05  # part of a device's memory that shares leave free
     unexplained_memory: int = 1 << 30  # bytes in use that nobody explains, above which it is outside use
     max_leases: int | None = None  # shares on one device
+    pack_most: int = 4  # leases on one device that a packed job is on
     limits: tuple[Limit, ...] = ()

@@ -59,8 +59,11 @@ def size_text(amount: Value) -> str:
 
 
 def wanted_text(fields: Mapping[str, Value]) -> str:
+    packed = fields.get("packed")
     if fields.get("memory") is not None:
-        return f"{size_text(fields['memory'])} of one device"
+        return f"{size_text(fields['memory'])} of one device" + (", as was seen of its like" if packed else "")
+    if packed:
+        return "one device alone, since nobody has seen yet how much memory it uses"
     return "one device" if fields["gpus"] == 1 else f"{fields['gpus']} devices of one host"
 
 

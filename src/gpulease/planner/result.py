@@ -28,6 +28,9 @@ class Grant(NamedTuple):
     devices: tuple[str, ...]  # UUIDs, in the order of their indices
     host: str
     memory: int | None  # bytes, for a share
+    max_leases: int | None = None
+    shape: str | None = None  # of a packed one
+    outsiders: tuple[tuple[int, int | None], ...] = ()  # who is on the device beside it
 
 
 class Plan:
@@ -118,5 +121,7 @@ def lease_of(grant: Grant, waiting: Waiting, owner: Owner, now: float, until: fl
         memory=grant.memory,
         priority=request.priority,
         duration=request.duration,
-        max_leases=request.max_leases,
+        max_leases=grant.max_leases,
+        shape=grant.shape,
+        outsiders=grant.outsiders,
     )

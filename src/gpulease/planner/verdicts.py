@@ -35,6 +35,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(waiting: Waiting, board: Board, ledger: Ledger, now: float) -> tuple[Verdict, ...]:
+    waiting = board.as_seen(waiting)
     reached = ledger.stops(waiting, board)
     return tuple(_verdict(slot, waiting, board, reached is not None, now) for slot in board.slots)
 
@@ -45,7 +46,7 @@ def _verdict(slot: Slot, waiting: Waiting, board: Board, over_quota: bool, now: 
     if code is not None:
         return _say(slot, code, FILTERS[code])
     return (
-        _out_of_reach(slot)
+        (None if request.beside_outside and slot.strangers else _out_of_reach(slot))
         or _leased(slot, request, now)
         or _short(slot, request, board)
         or _reserved(slot, waiting, board)
@@ -104,7 +105,7 @@ def _short(slot: Slot, request: Request, board: Board) -> Verdict | None:
         return _held_by_neighbour(slot)
     if slot.crowded(request.max_leases, board.policy.max_leases):
         return _say(slot, "crowded", f"It has {slot.count} leases, and no more may come.", leases=slot.count)
-    room = slot.room()
+    room = slot.room(beside=request.beside_outside)
     if room >= request.memory:
         return None
     if room < 0:

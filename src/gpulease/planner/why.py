@@ -31,6 +31,7 @@ def why(
     expected: Callable[[str], float | None],
 ) -> Reason:
     """The one reason that keeps a request waiting, the most lasting first."""
+    waiting = board.as_seen(waiting)
     request = waiting.request
     if waiting.blocked is not None:
         return _given(reasons.BLOCKED, waiting.blocked)
@@ -105,7 +106,8 @@ def _devices(
 
 
 def _in_reach(slot: Slot, request: Request) -> bool:
-    return slot.state.state not in OUT_OF_REACH and slot.most >= (request.memory or 0)
+    reach = slot.state.state not in OUT_OF_REACH or (request.beside_outside and slot.strangers)
+    return reach and slot.most >= (request.memory or 0)
 
 
 def _unavailable(slots: list[Slot], request: Request) -> Reason:
@@ -120,10 +122,12 @@ def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, e
         free = max(sum(slot.whole for slot in slots) for slots in hosts)
     else:
         slots = [slot for host in hosts for slot in host]
-        free = max(0, *(board.space(slot, request.max_leases) for slot in slots))
-        crowded = tuple(slot.device.label for slot in slots if slot.room() >= request.memory)
+        beside = request.beside_outside
+        free = max(0, *(board.space(slot, request.max_leases, beside=beside) for slot in slots))
+        crowded = tuple(slot.device.label for slot in slots if slot.room(beside=beside) >= request.memory)
     fields: dict[str, Value] = {
         **_amount(request),
+        **({"packed": True} if waiting.shape else {}),
         "free": free,
         "crowded": crowded,
         "matching": max(len(slots) for slots in hosts),

@@ -1,0 +1,104 @@
+"""Packing as the broker does it: which jobs, what is learnt of them while they run, and what follows.
+
+A packed job of which nothing is known has its device alone. Once what it was seen to use has not risen for a while, its
+lease becomes a share of that size, and others may come. How shares are placed is the planner's matter.
+"""
+
+from __future__ import annotations
+
+import json
+import os.path
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from gpulease.broker import lease_life
+from gpulease.broker.state_values import Seen
+from gpulease.broker.turn import Turn
+from gpulease.job import Job
+from gpulease.model import Lease, Request, Waiting
+from gpulease.planner.peaks import may_pack, raised, superfluous
+from gpulease.quantities import format_bytes
+
+MOST_SHAPES = 64  # in the line at once, since each costs every plan a little; the jobs of others have a device alone
+SCRIPTS = (".py", ".sh", ".jl", ".R", ".m", ".pl", ".rb", ".lua")
+
+
+def shape_of(user: str, command: Sequence[str], cwd: str, request: Request) -> str:
+    """What is expected to use as much memory: options of the command do not count."""
+    words = command[1:]
+    scripts = [word for word in words if word.endswith(SCRIPTS)] or [word for word in words if word[:1] != "-"]
+    where = os.path.normpath(os.path.join(cwd, scripts[0])) if scripts else ""
+    filters = (request.models, request.devices, request.exclude, request.min_memory)
+    text = json.dumps([user, command[0], where, filters])
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+
+
+def shape(turn: Turn, user: str, command: Sequence[str], cwd: str, request: Request) -> str | None:
+    """Under which a job that enters the line is packed; None for one that is not."""
+    state = turn.state
+    if not may_pack(request, state.settings.pack == "measured"):
+        return None
+    found, there = shape_of(user, command, cwd, request), state.line.shapes
+    return found if found in there or len(there) < MOST_SHAPES else None
+
+
+def see(turn: Turn, job: Job, lease: Lease, used: int) -> None:
+    """A sample came in, and a packed job uses so many bytes of its device."""
+    state, before = turn.state, turn.state.seen.get(job.id)
+    if used and (before is None or used > before.memory):
+        state.seen.put(job.id, Seen(used, turn.now))
+    seen = state.seen.get(job.id)
+    if seen is None:
+        return
+    settled = turn.now - seen.since >= state.settings.pack_after
+    if settled if lease.memory is None else seen.memory > lease.memory:
+        state.change_lease(lease._replace(memory=seen.memory, max_leases=state.policy.pack_most - 1))
+        _learn(turn, lease.shape, seen.memory)
+
+
+def ended(turn: Turn, job: Job, complete: bool, out_of_memory: bool) -> None:
+    """A run is over. What one that failed had used by then says little of the next."""
+    state, seen, lease = turn.state, turn.state.seen.get(job.id), turn.state.leases.get(job.planner_id)
+    state.seen.drop(job.id)
+    if lease is None or lease.shape is None:
+        return
+    if out_of_memory:
+        state.peaks.drop(lease.shape)  # it was too little for one of them: the next is alone again
+        lease_life.save_soon(turn)
+    elif complete and seen is not None:
+        _learn(turn, lease.shape, seen.memory)
+
+
+def recall(turn: Turn, lease: Lease) -> None:
+    """What the last broker learnt of a job that runs, and may not have written down by itself."""
+    if lease.memory is not None:
+        _learn(turn, lease.shape, lease.memory)
+
+
+def shares(turn: Turn, job: Job) -> bool:
+    """Whether a job runs packed, beside others or so that others may come."""
+    lease = turn.state.leases.get(job.planner_id)
+    return lease is not None and lease.shape is not None and lease.memory is not None
+
+
+def _learn(turn: Turn, shape: str | None, memory: int) -> None:
+    state = turn.state
+    if shape is None:
+        return
+    state.peaks.put(shape, raised(state.peaks, shape, memory, turn.now))
+    for old in superfluous(state.peaks, turn.now):
+        state.peaks.drop(old)
+    lease_life.save_soon(turn)
+
+
+def told(turn: Turn, job: Job) -> str | None:
+    """What people are told of it, where it is packed."""
+    state, id = turn.state, job.planner_id
+    holder: Lease | Waiting | None = state.leases.get(id)
+    if holder is None and id in state.line:
+        holder = state.line[id]
+    if holder is None or holder.shape is None:
+        return None
+    peak = state.peaks.get(holder.shape)
+    memory = holder.memory if isinstance(holder, Lease) else None if peak is None else peak.memory
+    return "alone until its memory use is known" if memory is None else f"seen {format_bytes(memory)}"
