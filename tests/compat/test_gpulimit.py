@@ -55,7 +55,10 @@ def play(calls: list[dict[str, Any]], run: Run, folder: Path) -> list[str]:
 
 
 def is_in_state(run: Run, id: str, status: str) -> bool:
-    return re.search(rf"status: +{status}\b", run(["gpulimit", "show", id]).out) is not None
+    """A running one is in it once its process is known: that comes a moment later."""
+    shown = run(["gpulimit", "show", id]).out
+    begun = status != "running" or re.search(r"task pid: +\d", shown) is not None
+    return begun and re.search(rf"status: +{status}\b", shown) is not None
 
 
 @pytest.fixture(name="in_process")
