@@ -48,7 +48,6 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (1, "No such job", ["move", "77"]),
     (2, "Nothing to change", ["edit", "1"]),
     (1, "No such job", ["log", "99"]),
-    (2, "Only one log", ["log", "1-2", "-f"]),
     (1, "no parameter", ["set", "no-such", "1"]),
     (2, "no value", ["set", "keep-memory", "2"]),
     (2, "no value", ["set", "polling", "0.01"]),

@@ -76,3 +76,31 @@ def test_ls_watch_in_a_pipe_prints_a_document_for_each_change(queue: QueueSite) 
     assert [job["state"] for job in json.loads(process.stdout.readline())["jobs"]] == ["held"]
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
+
+
+# -------------------------------------------------------------------- several logs
+
+
+def test_several_logs_are_followed_at_once_with_names_until_all_have_ended(queue: QueueSite) -> None:
+    first = queue.shell(f"echo one; {BLOCK}; echo two; printf end", label="sweep", name="lr")
+    second = queue.shell(f"echo other; {BLOCK}; exit 3", label="sweep")
+    queue.said(first, "one")
+    queue.said(second, "other")
+    later = queue.submit("echo", "late", label="sweep", hold=True)
+    process = queue.start("log", "--label", "sweep", "-f")
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == [f"{first} lr | one\n", f"{second}    | other\n"]
+    go(queue)
+    queue.end(first, second)
+    assert process.poll() is None  # one of them is held
+    queue.act("resume", later)
+    lines = process.communicate(timeout=60)[0].splitlines()
+    assert sorted(lines) == sorted([f"{first} lr | two", f"{first} lr | end", f"{later}    | late"])
+    assert process.returncode == 0
+
+
+def test_several_logs_that_are_over_are_shown_and_do_not_wait(queue: QueueSite) -> None:
+    ids = queue.submit_all([["seq", "3"]] * 2)
+    queue.end(*ids)
+    assert queue.run("log", "all", "-f", "--tail", "1").stdout == "1 | 3\n2 | 3\n"
+    assert queue.run("log", "1-2", "--tail", "1").stdout == "==> job 1 <==\n3\n==> job 2 <==\n3\n"

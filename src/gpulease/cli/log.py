@@ -21,6 +21,7 @@ EXAMPLES = """\
 examples:
   gpulease log 12
   gpulease log 12 -f             until it ends
+  gpulease log --label sweep1 -f several at once, until all have ended
   gpulease log last --tail 20
   gpulease log --state failed --tail 5
   gpulease log main --tail 20    what was added, started and ended
@@ -36,7 +37,9 @@ LOOK = 0.2  # seconds between looks at a file that grows
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser, more="; `main`; `broker`")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on until the jobs end; of several, lines have their names"
+    )
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
 
 
@@ -47,9 +50,12 @@ def run(arguments: Namespace) -> int:
     if set(arguments.ids) & set(BROKER):
         return _show_broker(arguments)
     found = show(*arguments.ids, **filters(arguments))
-    if arguments.follow and len(found) > 1:
-        raise UsageError("Only one log can be followed.", "Name one job with -f.")
     absent = say_missing(found, arguments.ids)
+    if len(found) > 1 and arguments.follow:
+        from gpulease.cli.several_logs import follow
+
+        follow(found, arguments.tail)
+        return absent
     if len(found) > 1:
         return _show_all(found, arguments.tail) or absent
     _show(found[0]["log"], arguments, found[0])
@@ -165,7 +171,7 @@ def _follow(path: str, position: int, job: JobRow | None) -> None:
     from gpulease.subscription import Subscription
 
     with Subscription("jobs", select=one_job(job["id"])) as told:
-        before = None if job["runs"] else _seen(path)
+        before = None if job["runs"] else seen(path)
         line = JobInLine(job["id"])
 
         def over() -> bool:
@@ -176,7 +182,7 @@ def _follow(path: str, position: int, job: JobRow | None) -> None:
         return _grow(path, position, job["uid"], over, before)
 
 
-def _seen(path: str) -> tuple[int, ...] | None:
+def seen(path: str) -> tuple[int, ...] | None:
     try:
         there = os.stat(path)
     except OSError:
@@ -189,7 +195,7 @@ def _grow(path: str, position: int, uid: int | None, over: Callable[[], bool], b
     ended = False
     while True:
         try:
-            if before is None or _seen(path) != before:
+            if before is None or seen(path) != before:
                 before, position = None, _copy(path, position, uid)
         except FileNotFoundError:
             pass  # not yet, or not any more
