@@ -45,6 +45,7 @@ LAYERS = {
         "wire",
     ),
     "deciding": (
+        "answers",
         "errors",
         "job",
         "job_selection",

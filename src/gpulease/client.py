@@ -12,7 +12,15 @@ import sys
 import time
 
 from gpulease import PROTOCOL, places
-from gpulease.errors import BrokerUnavailable, NotGranted, NotPermitted, ProtocolError, StateError, by_code
+from gpulease.errors import (
+    BrokerUnavailable,
+    GpuleaseError,
+    NotGranted,
+    NotPermitted,
+    ProtocolError,
+    StateError,
+    by_code,
+)
 from gpulease.wire import Unpacker, pack
 
 TYPE_CHECKING = False
@@ -41,6 +49,10 @@ NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 OF_A_JOB = {"GPULEASE_JOB", "GPULEASE_TOKEN", "GPULEASE_LEASE", "GPULEASE_DEVICES"}
 
 
+heard: list[tuple[str, Message]] = []  # the last answers, each with its verb, for whoever stumbles over one
+MOST_HEARD = 4
+
+
 class Client:
     """One connection. Not shared between threads, nor across a fork."""
 
@@ -53,6 +65,7 @@ class Client:
         self._readable.register(self._socket, select.POLLIN)
         self._unpacker = Unpacker(LARGEST)
         self._messages: list[Message] = []
+        self._verb = ""  # that was sent last
         self.env_exclude: str | None = None  # which variables are not sent to it, once it was asked
 
     def ask(self, verb: str, **fields: Any) -> Any:
@@ -64,6 +77,7 @@ class Client:
         return answer.get("ok", answer)
 
     def send(self, verb: str, **fields: Any) -> None:
+        self._verb = verb
         try:
             self._socket.sendall(pack({"v": PROTOCOL, "do": verb, **fields}))
         except TimeoutError:
@@ -83,9 +97,9 @@ class Client:
                 raise ConnectionResetError("the broker ended")
             self._messages += self._unpacker.feed(data)
         message = self._messages.pop(0)
-        told = message.get("error")
-        if told is not None:
-            raise by_code(told["code"], told["what"], told["next_step"], told["fields"])
+        heard[:] = [*heard[-MOST_HEARD:], (self._verb, message)]
+        if "error" in message:
+            raise _told_error(message["error"])
         return message
 
     @property
@@ -102,6 +116,17 @@ class Client:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _told_error(told: Any) -> GpuleaseError:
+    """The error that the broker reports, if it is one."""
+    try:
+        code, what, next_step, fields = told["code"], told["what"], told["next_step"], told["fields"]
+        if all(isinstance(text, str) for text in (code, what, next_step)):
+            return by_code(code, what, next_step, fields)
+    except (KeyError, TypeError):
+        pass
+    return ProtocolError("The broker reports an error that makes no sense.")
 
 
 def connect(start: bool, only: str | None = None) -> tuple[socket.socket, places.Place]:

@@ -269,6 +269,33 @@ About = TypedDict("About", {
     "config_trouble": str | None, "state_trouble": str | None, "visible": str,
 })
 Stopped = TypedDict("Stopped", {"leases": int, "jobs": int, "ending": int, "line": int})
+# Of these the fields that a command reads; docs/reference/json.md has all of them.
+ProcessRow = TypedDict("ProcessRow", {
+    "pid": int, "user": str | None, "command": str | None, "memory": int | None, "graphics": bool,
+})
+DeviceRow = TypedDict("DeviceRow", {
+    "index": int, "uuid": str, "name": str, "vendor": str, "instance": int | None, "label": str, "state": str,
+    "memory_total": int | None, "memory_used": int | None, "utilization": float | None, "temperature": float | None,
+    "power": float | None, "lost": str | None, "note": str | None, "leases": list[str], "outside": list[int],
+    "processes": list[ProcessRow] | None, "throttling": NotRequired[list[str] | None],
+})
+LeaseRow = TypedDict("LeaseRow", {
+    "id": str, "kind": str, "labels": list[str], "user": str, "pid": int | None, "since": float, "until": float | None,
+    "memory": int | None, "note": str | None, "job": NotRequired[str | None], "ending": NotRequired[str | None],
+})
+LineRow = TypedDict("LineRow", {
+    "id": str, "kind": str, "user": str, "gpus": int, "memory": int | None, "priority": int, "since": float,
+    "why": str, "note": str | None, "why_short": NotRequired[str | None],
+})
+NeighbourRow = TypedDict("NeighbourRow", {"trouble": NotRequired[str | None]})
+StatusDocument = TypedDict("StatusDocument", {
+    "host": str, "simulated": bool, "driver": str | None, "time": float, "sample_age": float | None,
+    "trouble": str | None, "broker": About, "devices": list[DeviceRow], "leases": list[LeaseRow],
+    "line": list[LineRow], "line_length": int, "neighbours": NotRequired[dict[str, NeighbourRow]],
+    "passed_by": NotRequired[list[str]], "host_memory_total": NotRequired[int | None],
+    "host_memory_available": NotRequired[int | None],
+})
+RequestRow = TypedDict("RequestRow", {"gpus": int, "memory": int | None, "priority": int})
 
 # verb -> what its `ok` is, or the name of its one list and what each entry of that is
 REPLIES: dict[str, tuple[str | None, Any]] = {
@@ -276,6 +303,6 @@ REPLIES: dict[str, tuple[str | None, Any]] = {
     "add": (None, Added), "ls": (None, Listing), "show": ("jobs", JobRow),
     "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),
     "release": ("released", ShortLease), "renew": ("renewed", ShortLease), "ping": (None, About),
-    "stop": (None, Stopped),
+    "stop": (None, Stopped), "status": (None, StatusDocument),
 }
 # fmt: on

@@ -41,7 +41,7 @@ class Subscription:
             return {}
         if told is None:
             return None
-        changed: Message = told.get("snapshot") or told.get("changed") or {}
+        changed: Message = dict(told.get("snapshot") or told.get("changed") or {})
         if "snapshot" in told:
             self.rows = {}
         self.open = changed.pop("open", self.open)

@@ -9,6 +9,10 @@ import sys
 
 from gpulease import __version__
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.errors import GpuleaseError
+
 # verb -> (module, or what in it; what it does, for the list in --help)
 VERBS = {
     "run": ("run", "wait for GPUs, run a command on them, give them back"),
@@ -151,12 +155,26 @@ def _failed(error: Exception) -> int:
         error = BrokerUnavailable("The broker ended while it was asked.", "Try again; it starts by itself.")
     if isinstance(error, OSError) and error.errno in (28, 9, 5, 122, 27):  # no space, closed, I/O, quota, too large
         return _cannot_write(error)
-    if not isinstance(error, GpuleaseError):
-        raise error
+    told = error if isinstance(error, GpuleaseError) else _stumbled(error)
     sys.stdout.flush()
-    for sentence in (f"gpulease: {error.what}", error.next_step):
+    for sentence in (f"gpulease: {told.what}", told.next_step):
         print(_wrapped(sentence), file=sys.stderr, flush=True)
-    return error.exit_code
+    return told.exit_code
+
+
+def _stumbled(error: Exception) -> GpuleaseError:
+    """Over an answer that makes no sense, which is the broker's mistake; any other is ours, with its traceback."""
+    heard = getattr(sys.modules.get("gpulease.client"), "heard", ())
+    if not heard or isinstance(error, OSError):
+        raise error
+    from gpulease.answers import misfit
+    from gpulease.errors import ProtocolError
+
+    for verb, message in reversed(heard):
+        wrong = misfit(verb, message)
+        if wrong is not None:
+            return ProtocolError(f"The broker answered nonsense to `{verb}`: {wrong}. Is it of another version?")
+    raise error
 
 
 def _wrapped(sentence: str) -> str:
