@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from gpulease.messages import JobEnd
 
 EXAMPLES = """\
-At the end it says how many ended how, as `53 complete, 7 failed: 12,15-20`; on a
-terminal a bar shows how far it is. The exit code is 0 when all are complete, the
-job's own when one was waited for, else 1; 75 when --timeout was too short.
+At the end it says how many ended how, as `53 complete, 7 failed: 12,15-20`; on
+a terminal a bar shows how far it is. The exit code is 0 when all are complete,
+the job's own when one was waited for, else 1; 75 when --timeout was too short.
 
 examples:
   gpulease wait 12
