@@ -126,7 +126,7 @@ def test_a_foreign_lease_is_released_by_its_user_or_root_only(town: Town) -> Non
 
 
 def test_only_managers_manage(town: Town) -> None:
-    for words in (("exclude", "0"), ("include", "0"), ("stop",)):
+    for words in (("exclude", "0"), ("include", "0"), ("release", "--all"), ("stop",)):
         assert town.first.run(*words).returncode == 77
     if town.kind == "shared":
         assert town.carol.run("exclude", "0").returncode == 0
