@@ -21,6 +21,7 @@ LAYERS = {
     "faces": ("__main__", "cli", "compat", "installation"),
     "verbs": (
         "api",
+        "event_choice",
         "job_commands",
         "job_fields",
         "job_log",

@@ -8,8 +8,12 @@ from gpulease.thread_client import ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpulease.job_selection import HasId
     from gpulease.messages import EventRow, Explained, ShortLease
+
+MOST_EVENTS = 10_000
 
 
 def release(
@@ -50,13 +54,34 @@ def include(*devices: int | str) -> list[str]:
     return told
 
 
-def events(*, since: float | str | None = None, most: int | None = None) -> list[EventRow]:
-    """Who took and gave back what, when and why: the last hundred, or all `since` so long ago."""
+def events(
+    *,
+    since: float | str | None = None,
+    until: float | str | None = None,
+    user: str | None = None,
+    gpu: int | str | Iterable[int | str] | None = None,
+    kind: str | None = None,
+    job: int | str | HasId | None = None,
+    most: int | None = None,
+) -> list[EventRow]:
+    """Who took and gave back what, when and why: the last hundred, or all `since` so long ago.
+
+    Only those of a `user`, on one of the GPUs, of a `kind` of lease or of a `job`; of the last 10,000 at most.
+    """
     if most is not None and most < 1:
         raise UsageError(f"At most {most} events were asked for.", "Give 1 or more.")
-    span = None if since is None else seconds(since, "since")
-    told: list[EventRow] = ask("events", since=span, most=most or (100 if span is None else 10_000))["events"]
-    return told
+    from gpulease.event_choice import EventChoice, ago
+
+    number = None
+    if job is not None:
+        from gpulease.queueing import id_of
+
+        number = id_of(job)
+    choice = EventChoice.of(until=until, user=user, gpu=gpu, kind=kind, job=number)
+    span = None if since is None else ago(since, "since")
+    shown = most or (100 if span is None else MOST_EVENTS)
+    told: list[EventRow] = ask("events", since=span, most=MOST_EVENTS if choice.narrows else shown)["events"]
+    return [event for event in told if choice.has(event)][-shown:]
 
 
 def explain(what: int | str | HasId) -> Explained:

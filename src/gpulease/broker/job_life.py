@@ -19,6 +19,7 @@ from gpulease.broker import coming_after, lease_life, packing
 from gpulease.broker.allowances import log_limit_of
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
+from gpulease.broker.lease_life import Releaser
 from gpulease.broker.runs import Root
 from gpulease.broker.state_values import Dying
 from gpulease.broker.turn import Turn
@@ -29,6 +30,7 @@ from gpulease.planner import Grant
 
 HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "met")
 FAILED_BEFORE = Cause("It comes after a job that failed.", "after a failed job")
+ENDED_BY = ("killed", "removed")  # by a user, whose name follows
 FREED = 100  # jobs that are let go, or killed, in one turn because of others
 
 # -------------------------------------------------------------------- steps
@@ -139,7 +141,9 @@ def _end_lease(turn: Turn, before: Job, after: Job) -> None:
     lease = state.leases.get(after.planner_id)
     why = after.why or (end_text(after.exit_code, after.signal) if after.exit_code else "it ended")
     if lease is not None:
-        return lease_life.end(turn, lease, f"job {after.id} is {after.state}: {why}")
+        ending, _, by = why.partition(" by ")
+        releaser = Releaser(by) if ending in ENDED_BY else None
+        return lease_life.end(turn, lease, f"job {after.id} is {after.state}: {why}", releaser)
     fields = {"id": after.planner_id, "kind": "job", "user": after.user, "pid": before.pid, "why": why}
     return state.record(turn.now, "ended", **fields, devices=list(after.devices))
 

@@ -29,7 +29,7 @@ class Releaser(NamedTuple):
     """Who gave a lease back: the shell or script, where a command did it."""
 
     user: str
-    pid: int
+    pid: int | None = None
 
 
 class LeaseStep(NamedTuple):
@@ -254,6 +254,7 @@ def _record_granted(turn: Turn, step: LeaseStep) -> None:
 
 def _record_ended(turn: Turn, step: LeaseStep) -> None:
     by = {} if step.releaser is None else {"releaser": step.releaser.user, "releaser_pid": step.releaser.pid}
+    by = {name: value for name, value in by.items() if value is not None}
     record(turn, "ended", _lease(step), since=_lease(step).since, why=step.why, **by)
 
 
