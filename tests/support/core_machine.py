@@ -301,9 +301,14 @@ class CoreMachine(RuleBasedStateMachine):
             self.world.outside[uuid] = next(self.world.pids)
         self._maybe(now)
 
-    @rule(index=st.integers(0, 2), takes=st.booleans(), now=st.booleans())
-    def use_neighbour(self, index: int, takes: bool, now: bool) -> None:
-        (self.world.neighbour_takes if takes else self.world.neighbour_gives)(f"GPU-{index}")
+    @rule(index=st.integers(0, 2), told=st.booleans(), now=st.booleans())
+    def let_neighbour_take(self, index: int, told: bool, now: bool) -> None:
+        self.world.neighbour_takes(f"GPU-{index}", told)
+        self._maybe(now)
+
+    @rule(index=st.integers(0, 2), now=st.booleans())
+    def let_neighbour_give(self, index: int, now: bool) -> None:
+        self.world.neighbour_gives(f"GPU-{index}")
         self._maybe(now)
 
     @rule(index=st.integers(0, 2), now=st.booleans())

@@ -358,11 +358,12 @@ class ScriptedWorld:
         self.locked = bool(self.checks)
         self.ready.append(happened.CheckRefused(check.revision, "Process 7 is choosing GPUs.", passing=True))
 
-    def neighbour_takes(self, uuid: str) -> None:
-        """What it let us have it cannot take."""
+    def neighbour_takes(self, uuid: str, told: bool) -> None:
+        """What it let us have it cannot take. It may tell of it only when it is asked for the device."""
         if uuid not in self.claimed:
             self.neighbour[uuid] = "gpuget"
-            self.tell_neighbours()
+            if told:
+                self.tell_neighbours()
 
     def neighbour_gives(self, uuid: str) -> None:
         self.neighbour.pop(uuid, None)
