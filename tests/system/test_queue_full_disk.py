@@ -46,7 +46,7 @@ def test_the_job_that_fills_the_disk_is_ended_and_removed(small: QueueSite) -> N
     for verb in ("ls", "status", "doctor"):
         assert "could not be written" in " ".join(small.run(verb).stdout.split()), verb
     wait_until(lambda: not alive(pids[1]))  # its time limit
-    assert small.run("kill", str(filler)).stdout == f"killed {filler}\n"
+    assert small.run("kill", str(filler)).stdout == f"ending {filler}\n"
     wait_until(lambda: not alive(pids[0]))
     assert small.run("rm", str(filler)).returncode == 0
     wait_until(lambda: not refused(small))
