@@ -50,6 +50,8 @@ class Job(NamedTuple):
     ending: str | None = None  # why it is being killed, from the order until all of it is gone
     removing: bool = False  # to be forgotten once it is gone
     log_begin: int = 0  # where the output of this run begins in the log
+    cap: int | None = None  # its sweep, by the id of the first, if that has a number
+    at_most: int | None = None  # of its sweep that run at a time; what holds is in the broker's state
     met: tuple[int, ...] = ()  # of those that it comes after: who has ended as it must, whatever becomes of it later
 
     @property

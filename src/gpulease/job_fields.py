@@ -34,6 +34,7 @@ def job_fields(given: Mapping[str, Any], said: Said = as_argument) -> dict[str, 
         "retry": given.get("retry"),
         "time_limit": _time_limit(given.get("time_limit"), said("time_limit")),
         "hold": given.get("hold"),
+        "at_most": _at_most(given.get("at_most"), said("at_most")),
         **_after(given, said),
         **{name: given.get(name) for name in TEXTS},
     }
@@ -56,6 +57,8 @@ def job_changes(given: Mapping[str, Any], said: Said, now: float) -> dict[str, A
         changes["cwd"] = folder(given["cwd"])
     if "time_limit" in given:
         changes["time_limit"] = _time_limit(given["time_limit"], said("time_limit"))
+    if "at_most" in given:
+        changes["at_most"] = _at_most(given["at_most"], said("at_most"))
     if "command" in given:
         changes["command"] = command_words(given["command"])
     request = changed_fields(given, said, now)
@@ -93,6 +96,13 @@ def _label(value: Any, said: str) -> str:
     if not isinstance(value, str) or not value:
         raise UsageError(f"{said} is {value!r}.", "Give the label of the jobs; it may be an unset variable.")
     return value
+
+
+def _at_most(value: Any, said: str) -> int | None:
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else value
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+        raise UsageError(f"{said} is {value!r}.", "Give how many jobs of the sweep may run at a time, as 8.")
+    return number
 
 
 def _time_limit(value: Any, said: str) -> float | None:

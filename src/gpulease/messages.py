@@ -163,8 +163,8 @@ REQUEST_FIELDS = {
 }
 
 
-def read_request(fields: Message) -> Request:
-    """A Request from its fields on the wire, checked as one from a stranger."""
+def read_request(fields: Message, least: int = 1) -> Request:
+    """A Request from its fields on the wire, checked as one from a stranger; a job may ask for no GPU at all."""
     unknown = sorted(set(fields) - set(REQUEST_FIELDS))
     if unknown:
         raise UsageError(f"A request has no field {unknown[0][:40]!r}.")
@@ -175,13 +175,16 @@ def read_request(fields: Message) -> Request:
     for name in ("models", "devices", "exclude"):
         values[name] = values.get(name) or ()
     request = Request(**values)
-    _check_amounts(request)
+    _check_amounts(request, least)
     return request
 
 
-def _check_amounts(request: Request) -> None:
-    if not 1 <= request.gpus <= MOST_GPUS:
-        raise UsageError(f"The number of GPUs is {request.gpus}.", f"Ask for 1 to {MOST_GPUS}.")
+def _check_amounts(request: Request, least: int) -> None:
+    if not least <= request.gpus <= MOST_GPUS:
+        without = " Only `gpulease add` takes 0: a job without a GPU." if request.gpus == 0 else ""
+        raise UsageError(f"The number of GPUs is {request.gpus}.", f"Ask for 1 to {MOST_GPUS}.{without}")
+    if not request.gpus and (*request.models, *request.devices, *request.exclude, request.min_memory) != (None,):
+        raise UsageError("No GPU is asked for, and it is said which.", "Leave out --gpus 0, or what says which GPU.")
     if request.memory is not None and request.memory < 1:
         raise UsageError("The share of memory is not positive.", "Write it as --mem 6G.")
     if request.memory is not None and request.gpus != 1:
@@ -249,7 +252,7 @@ Changed = TypedDict("Changed", {
 JobRow = TypedDict("JobRow", {
     "id": int, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
     "state": str, "name": str | None, "label": str | None, "note": str | None, "log": str, "retry": int,
-    "time_limit": float | None, "after": list[int], "after_any": bool, "tries": int, "runs": int,
+    "time_limit": float | None, "after": list[int], "after_any": bool, "at_most": int | None, "tries": int, "runs": int,
     "started": float | None,
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,

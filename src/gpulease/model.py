@@ -85,7 +85,7 @@ class Owner(NamedTuple):
 class Request(NamedTuple):
     """What somebody wants. Spelled the same on the command line, in Python and on the wire."""
 
-    gpus: int = 1  # whole devices of one host, all at once
+    gpus: int = 1  # whole devices of one host, all at once; 0 for a job that needs none
     memory: int | None = None  # bytes: a share of one device instead of whole ones
     models: tuple[str, ...] = ()  # in order of preference, matched with a part of the name, in any case
     devices: tuple[str, ...] = ()  # UUIDs
@@ -120,6 +120,7 @@ class Waiting(NamedTuple):
     blocked: Cause | None = None  # why it may not be granted yet, whatever is free
     forced: bool = False  # start now, past the policy's thresholds, never past a lease
     shape: str | None = None  # under which it is packed (broker/packing.py)
+    cap: int | None = None  # the sweep that it belongs to, of which only so many may run at a time
 
 
 class Lease(NamedTuple):
@@ -138,3 +139,4 @@ class Lease(NamedTuple):
     max_leases: int | None = None  # at most so many leases beside it, as the request asked
     shape: str | None = None  # under which it is packed; without `memory` it is alone on its device for now
     outsiders: tuple[tuple[int, int | None], ...] = ()  # processes that were there before it: pid and start time
+    cap: int | None = None  # the sweep that it belongs to, if that has a cap

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from gpulease.messages import Done, JobRow
 
 CHANGEABLE = {
-    *FIELDS, "command", "cwd", "retry", "time_limit", "after", "after_any", "after_label", "name", "note", "new_label",
+    *FIELDS, "command", "cwd", "retry", "time_limit", "after", "after_any", "after_label", "at_most", "name",
+    "note", "new_label",
 }  # fmt: skip
 SHOWN = 70  # letters of a command
 
@@ -124,16 +125,21 @@ def submit(
 
 
 def sweep(
-    command: Sequence[str] | str, *, values: Mapping[str, object] | None = None, **arguments: Any
+    command: Sequence[str] | str,
+    *,
+    values: Mapping[str, object] | None = None,
+    at_most: int | None = None,
+    **arguments: Any,
 ) -> list[SubmittedJob]:
     """Queue a job for each combination of values, all at once: `sweep(["train", "--lr", "{lr}"], lr=[0.1, 0.01])`.
 
     An argument of `submit` means the same here; every other one is a variable. `values` has variables too, also those
-    with the name of an argument. Values are a list, a range, or text as on the command line: `"1:5"`.
+    with the name of an argument. Values are a list, a range, or text as on the command line: `"1:5"`. At most `at_most`
+    of the jobs run at a time.
     """
     defaults = submit.__kwdefaults__ or {}
     own = {name: arguments[name] for name in arguments if name in defaults}
-    given = {**defaults, **own}
+    given = {**defaults, **own, "at_most": at_most}
     swept_over = {**(values or {}), **{name: arguments[name] for name in arguments if name not in own}}
     if not swept_over:
         raise UsageError("Nothing to sweep over was given.", "Give values, as lr=[0.1, 0.01].")
@@ -174,7 +180,7 @@ def edit(
     """Change jobs that wait or are held. What is not given stays; None takes back what there was.
 
     `gpus mem model devices exclude min_memory max_leases priority duration at`, `command cwd retry time_limit after
-    after_any after_label name note` as for `submit`, and `new_label`.
+    after_any after_label name note` as for `submit`, `at_most`, and `new_label`.
     """
     select = selection(jobs, label, state, user, mine)
     strange = sorted(set(changes) - CHANGEABLE)

@@ -10,6 +10,7 @@ from re import Pattern, compile, escape
 from gpulease.errors import UsageError
 from gpulease.sweep_values import MOST, read_values
 
+CAP = compile(r"(\w+=[^,%]+:[^,%]+)%([0-9]{1,7})")
 FORM = "Write it as lr=0.1,0.01, seed=1:5, lr=0.1:0.5:0.1 or lr=1e-4:1e-1:x10."
 
 
@@ -24,6 +25,13 @@ def variables(options: list[str]) -> dict[str, list[str]]:
             raise UsageError(f"--sweep {name[:40]} was given twice.", f"Write all its values at once, as {name}=1,2,3.")
         found[name] = read_values(text)
     return found
+
+
+def without_caps(options: list[str]) -> tuple[list[str], list[str]]:
+    """Slurm's `seed=1:100%8`, where at most 8 run at a time, as `seed=1:100` and `8`; only of ranges."""
+    split = [(option, CAP.fullmatch(option)) for option in options]
+    rest = [found.group(1) if found else option for option, found in split]
+    return rest, [found.group(2) for _, found in split if found]
 
 
 def expand(

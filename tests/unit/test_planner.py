@@ -383,7 +383,7 @@ def test_the_reason_of_a_granted_request_is_an_error() -> None:
         done.reason("r")
 
 
-@pytest.mark.parametrize("request_", [Request(0), Request(memory=0), Request(2, memory=G)])
+@pytest.mark.parametrize("request_", [Request(-1), Request(memory=0), Request(2, memory=G)])
 def test_a_request_that_makes_no_sense_does_not_enter_the_line(request_: Request) -> None:
     with pytest.raises(ValueError):
         Line().add(waiting("r", request_))

@@ -23,6 +23,7 @@ from gpulease.broker.state_values import (
     About,
     Added,
     Blocker,
+    Cap,
     Checking,
     Coming,
     Delay,
@@ -112,6 +113,7 @@ class State:
         self.dependents: Table[int, dict[int, None]] = Table(changes)  # by job that is not over: who comes after it
         self.awaited: Table[int, dict[int, None]] = Table(changes)  # by who comes after others: which are not over
         self.followed: Table[int, dict[int, None]] = Table(changes)  # by job that is over: who waits for others still
+        self.caps: Table[int, Cap] = Table(changes, True)  # by sweep: how many of its jobs run at a time
         self.untidy: Table[int, None] = Table(changes)  # users of whom something ended
         self.look_at_trees_due = self.tidy_due = False  # alarms that are set
         self.job_number = 0
@@ -494,6 +496,13 @@ class State:
             if not found and table is self.followed:
                 table.drop(id)
 
+    def put_cap(self, sweep: int, cap: Cap | None) -> None:
+        if cap is None:
+            self.caps.drop(sweep)
+        else:
+            self.caps.put(sweep, cap)
+        self.store.write("facts", "caps", {str(id): list(one) for id, one in self.caps.items()})
+
     def add_batch(self, added: Added, token: str | None, uid: int, kept: int) -> None:
         """Ids that were given to jobs; a client that sends them again by the same token gets the same."""
         if token is not None:
@@ -522,6 +531,12 @@ class State:
         watched = any("devices" in subscriber.topics for subscriber in self.subscribers.values())
         beside = self.leases and self.safe_gpu == "on"
         return bool(self.line or self.running or self.resuming or watched or beside)
+
+    @property
+    def slots(self) -> int:
+        """How many jobs without a GPU may run at a time."""
+        asked = self.settings.cpu_jobs
+        return self.about.cores if isinstance(asked, str) else asked
 
     @property
     def safe_gpu(self) -> str:

@@ -66,6 +66,8 @@ def _plan(turn: Turn, closed: Mapping[str, Cause], holds: Mapping[str, str]) -> 
         peaks=state.peaks,
         closed=closed,
         order=state.own_order.ranking,
+        caps={sweep: cap.most for sweep, cap in state.caps.items()},
+        slots=state.slots,
     )
 
 
@@ -108,6 +110,11 @@ def decide(turn: Turn) -> None:
         return None
     grants = current_plan(turn).grants if state.line else ()
     wanted = frozenset(uuid for grant in grants for uuid in grant.devices)
+    if not wanted <= state.verified.keys() and any(not grant.devices for grant in grants):
+        for grant in grants:
+            if not grant.devices:
+                job_life.start(turn, grant)  # no device has to be checked first
+        return decide(turn)
     if not wanted <= state.verified.keys():
         return lease_life.check(turn, wanted)
     for grant in grants:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpulease import job as jobs
+from gpulease.broker import capping, job_life
 from gpulease.broker import job_input as given
-from gpulease.broker import job_life
 from gpulease.broker.allowances import allowance, check_jobs, time_limit
 from gpulease.broker.batch import Batch
 from gpulease.broker.coming_after import predecessors
@@ -31,7 +31,7 @@ BATCHES = 31  # whose tokens are remembered of each user, beside the newest
 PIECE = 200  # jobs that are added in one turn
 LINKS = 20_000  # to jobs that they come after
 TEXTS, PATHS = {"name", "label", "note"}, {"cwd", "log"}
-EDITABLE = TEXTS | PATHS | {"retry", "time_limit", "command", "after", "after_any", "after_label", "request"}
+EDITABLE = TEXTS | PATHS | {"retry", "time_limit", "command", "after", "after_any", "after_label", "at_most", "request"}
 
 
 def add(turn: Turn, event: Received) -> None:
@@ -60,6 +60,7 @@ def add(turn: Turn, event: Received) -> None:
     first = state.job_number + 1 if begun is None else begun.first
     batch = _make(turn, peer, parts, request, key, options, first)
     _keep_environment(turn, peer, key, environ)
+    capping.begin(turn, next(batch.jobs(batch.first, batch.first + 1)), batch.last)
     state.adding.put(peer, Coming(token, key, batch.last + 1 - batch.first))
     state.gather(peer, Parts(size=parts.size, words=parts.words))  # counted until all of them are in
     short = event._replace(message={"do": "add"})
@@ -183,7 +184,10 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
         time_limit=_allowed_time(turn, peer, options),
         after=predecessors(turn, peer.uid, options, first, sum(map(len, parts.commands))),
         after_any=bool(options.get("after_any")),
+        at_most=capping.read(options),
     )
+    if alike.at_most is not None and sum(map(len, parts.commands)) > 1:
+        alike = alike._replace(cap=first)
     alike = alike._replace(met=_met(turn, alike.after))
     alike, effects = jobs.step(alike, "add-held" if options.get("hold") else "add", now)
     commands = [words for part in parts.commands for words in part]
@@ -204,8 +208,8 @@ def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(id for id, state in turn.state.job_states(after).items() if state not in jobs.OPEN)
 
 
-def edited(turn: Turn, job: Job, changes: Message) -> Message:
-    """What `changes` make other about a job that waits or is held."""
+def edited(turn: Turn, job: Job, changes: Message, sweep: int | None = None) -> Message:
+    """What `changes` make other about a job that waits or is held; `sweep` is that of jobs that are in none."""
     strange = sorted(set(changes) - EDITABLE)
     if strange:
         raise UsageError(f"A job has no {strange[0][:40]!r} that can be changed.", "See `gpulease edit --help`.")
@@ -222,6 +226,8 @@ def edited(turn: Turn, job: Job, changes: Message) -> Message:
         fields["after"] = predecessors(turn, job.uid, changes, job.id)
         fields["after_any"] = bool(changes.get("after_any"))
         fields["met"] = _met(turn, fields["after"])
+    if "at_most" in changes:
+        fields |= capping.edited(job, changes, sweep)
     if "request" in changes:
         fields["request"] = _edited_request(turn, job, changes["request"])
     return fields

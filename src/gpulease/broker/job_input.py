@@ -11,7 +11,7 @@ from gpulease.broker.allowances import allowance, check_request, refused
 from gpulease.broker.job_life import default_log
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
-from gpulease.errors import UsageError
+from gpulease.errors import NotPermitted, UsageError
 from gpulease.job import Job
 from gpulease.messages import Message, read_request
 from gpulease.model import Request, Waiting
@@ -27,7 +27,9 @@ OWN = {"name", "label", "note", "log"}  # what each job of a batch may have of i
 
 
 def request_of(turn: Turn, user: Peer | Job, fields: Message, hold: bool) -> Request:
-    request = resolve(read_request(fields), list(turn.state.devices.values()))
+    request = resolve(read_request(fields, 0), list(turn.state.devices.values()))
+    if not request.gpus and not turn.state.slots:
+        raise NotPermitted("Jobs without a GPU are not run here: cpu-jobs is 0.", "Ask whoever runs the broker.")
     groups = turn.world.groups_of(user.uid)
     check_request(allowance(turn.state, user.user, groups), request)
     probe = Waiting("probe", request._replace(not_before=None), user.user, user.uid, 0.0, groups, "job")

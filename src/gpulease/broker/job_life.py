@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease import visible
-from gpulease.broker import coming_after, lease_life, packing
+from gpulease.broker import capping, coming_after, lease_life, packing
 from gpulease.broker.allowances import log_limit_of
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
@@ -28,7 +28,7 @@ from gpulease.job_words import end_text
 from gpulease.model import Cause, Lease, Owner, Waiting
 from gpulease.planner import Grant
 
-HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "met")
+HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "met", "cap")
 FAILED_BEFORE = Cause("It comes after a job that failed.", "after a failed job")
 ENDED_BY = ("killed", "removed")  # by a user, whose name follows
 FREED = 100  # jobs that are let go, or killed, in one turn because of others
@@ -71,6 +71,7 @@ def _write(turn: Turn, before: Job, after: Job) -> None:
 def join(turn: Turn, job: Job) -> None:
     """Into the line; when it comes after one that failed, it is killed in its turn."""
     state, met = turn.state, set(job.met)
+    capping.keep(turn, job)
     others = state.job_states([id for id in job.after if id not in met])
     open_ones = [id for id, found in others.items() if found in jobs.OPEN]
     over = {id: found for id, found in others.items() if found in jobs.ENDS}
@@ -86,8 +87,9 @@ def join(turn: Turn, job: Job) -> None:
 def _waiting(turn: Turn, job: Job, blocked: Cause | None = None) -> Waiting:
     groups, shape = turn.world.groups_of(job.uid), packing.shape(turn, job.user, job.command, job.cwd, job.request)
     return Waiting(
-        job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced, shape
-    )
+        job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced, shape,
+        job.cap,
+    )  # fmt: skip
 
 
 def because(id: int, ended: str) -> str:
@@ -104,7 +106,7 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     owner = Owner(after.uid, after.user, about.host, about.boot_id, groups=turn.world.groups_of(after.uid))
     lease = Lease(
         grant.id, "job", grant.devices, owner, turn.now, None, grant.memory, request.priority, after.note,
-        request.duration, grant.max_leases, grant.shape, grant.outsiders,
+        request.duration, grant.max_leases, grant.shape, grant.outsiders, after.cap,
     )  # fmt: skip
     turn.state.hold(lease)
     turn.state.write_lease(lease)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpulease import job as jobs
-from gpulease.broker import bulk, job_ends, job_life, packing, reports, requesting, settings
+from gpulease.broker import bulk, capping, job_ends, job_life, packing, reports, requesting, settings
 from gpulease.broker.allowances import refused
 from gpulease.broker.events import Progress, Received
 from gpulease.broker.instructions import GoOn
@@ -31,7 +31,7 @@ MOST_BYTES = 4 << 20  # characters of commands in one answer
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
 STARTABLE = (*WAITING, "failed", "killed", "lost")
-INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met")
+INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met", "cap")
 
 # ---------------------------------------------------------------------- many of them
 
@@ -84,6 +84,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     if job.state in WAITING:
         fields["devices"] = []  # one that waits again has none, and had those of its last run
     fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
+    fields["at_most"] = capping.most(turn.state, job)
     waits = job.state == "waiting" and job.planner_id in turn.state.line
     reason = requesting.reason(turn, job.planner_id) if waits else None
     fields["packed"] = packing.told(turn, job)
@@ -342,11 +343,19 @@ def edit(turn: Turn, event: Received) -> None:
     checked = isinstance(before, Progress) and before.checked
 
     def change(job: Job) -> None:
-        found[job.id] = edited(turn, job, changes)
+        found[job.id] = edited(turn, job, changes, event.message.get("cap"))
+
+    def act(job: Job) -> None:
+        fields = found.get(job.id) or edited(turn, job, changes, event.message.get("cap"))
+        if "at_most" in fields:
+            capping.begin(turn, job._replace(**fields), turn.state.job_number)
+        job_life.advance(turn, job, "edit", **fields)
 
     found: dict[int, Message] = {}
     if not checked:
         piece = bulk.take(turn, event, bulk.choice(turn, event))
+        if "at_most" in changes and before is None:
+            event = capping.named(event, (job for job in piece.jobs if job.state in WAITING))
         for job in piece.jobs:
             if job.state in WAITING:
                 change(job)
@@ -355,11 +364,7 @@ def edit(turn: Turn, event: Received) -> None:
         if before is not None:
             again = Progress(0, piece.progress.last, checked=True)
             return turn.emit(GoOn(event._replace(progress=again)))
-    return _each(
-        turn, event, WAITING,
-        lambda job: job_life.advance(turn, job, "edit", **(found.get(job.id) or edited(turn, job, changes))),
-        "edited",
-    )  # fmt: skip
+    return _each(turn, event, WAITING, act, "edited")
 
 
 def clean(turn: Turn, event: Received) -> None:

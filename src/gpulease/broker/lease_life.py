@@ -224,7 +224,7 @@ def _drop_lease(turn: Turn, step: LeaseStep) -> None:
 def _check_devices(turn: Turn, step: LeaseStep) -> None:
     """When somebody waits: ask about the devices now, before the plan needs to know."""
     state, devices = turn.state, _lease(step).devices
-    if state.line and state.sample is not None and not isinstance(state.check, Checking):
+    if devices and state.line and state.sample is not None and not isinstance(state.check, Checking):
         check(turn, frozenset(devices))
 
 

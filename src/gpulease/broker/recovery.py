@@ -9,7 +9,7 @@ from gpulease.broker import job_ends, job_life, lease_life, limit_names, neighbo
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
-from gpulease.broker.state_values import Added, Moved
+from gpulease.broker.state_values import Added, Cap, Moved
 from gpulease.broker.turn import Turn
 from gpulease.model import Request, Waiting
 from gpulease.planner import Peak, Spent
@@ -42,6 +42,7 @@ def _load_facts(turn: Turn) -> None:
     state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
     state.restore(state.peaks, {shape: Peak(*peak) for shape, peak in facts.get("peaks", {}).items()})
     state.restore(state.environments, {int(uid): size for uid, size in facts.get("environments", {}).items()})
+    state.restore(state.caps, {int(sweep): Cap(*cap) for sweep, cap in facts.get("caps", {}).items()})
     neighbouring.load(turn, facts.get("neighbours", {}))
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():
@@ -127,7 +128,7 @@ def _plain(turn: Turn, stored: Document, requests: dict[str, Request]) -> Waitin
     shape = packing.shape(turn, stored["user"], stored["command"], stored["cwd"], request)
     return Waiting(
         f"J{stored['id']}", request, stored["user"], stored["uid"], stored["added"], groups, "job", place, None,
-        forced, shape,
+        forced, shape, stored.get("cap"),
     )  # fmt: skip
 
 

@@ -159,7 +159,7 @@ class Server:
         return About(
             os.uname().nodename, identity.boot_id(), uid, identity.user_name(uid), os.getpid(), place.kind, place.run,
             place.state, __version__, clock.now(), clock.offset, TICKS, places.simulated(os.environ),
-            clock.wall_ahead(),
+            clock.wall_ahead(), len(os.sched_getaffinity(0)),
         )  # fmt: skip
 
     # ---------------------------------------------------------------- the loop

@@ -23,6 +23,9 @@ SECRETS = (
 )  # fmt: skip
 
 
+CORES = "cores"  # as many as the broker may use
+
+
 class Settings(NamedTuple):
     """Of the queue; the planner's are in its Policy."""
 
@@ -44,6 +47,7 @@ class Settings(NamedTuple):
     order: str = ""
     pack: str = "off"
     pack_after: float = 60.0
+    cpu_jobs: int | str = CORES
 
 
 class Parameter(NamedTuple):
@@ -81,6 +85,10 @@ def _whole(text: str) -> int:
     if not 1 <= int(text) <= 1_000_000:
         raise ValueError
     return int(text)
+
+
+def _number_or_cores(text: str) -> int | str:
+    return text if text == CORES else 0 if text == "0" else _whole(text)
 
 
 def _limit_or_none(text: str) -> int | None:
@@ -184,6 +192,8 @@ PARAMETERS: dict[str, Parameter] = {
     "pack-most": Parameter("pack_most", _whole, "most leases on a GPU that a packed job is on", "1 to 1000000"),
     "pack-after": Parameter("pack_after", _grace, "a new packed job is alone until its use has not risen for so long",
                             "0 to 1h", False),
+    "cpu-jobs": Parameter("cpu_jobs", _number_or_cores, "most jobs without a GPU (`add -n 0`) that run at a time",
+                          "0 to 1000000, or cores for their number", False),
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
     "neighbours.safe-gpu": Parameter("safe_gpu", _mode, "whether safe-gpu's users are reckoned with",
                                      "auto (once its lock file is there), on, or off", False),

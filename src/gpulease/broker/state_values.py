@@ -32,6 +32,7 @@ class About(NamedTuple):
     ticks: int = 100  # of the kernel's clock in a second
     simulated: bool = False  # before the first sample: what it was started to look at
     wall_ahead: float = 0.0  # seconds that the wall clock is ahead of the broker's time, at the start
+    cores: int = 1
 
 
 class Idle(NamedTuple):
@@ -142,6 +143,14 @@ class Coming(NamedTuple):
     token: str | None
     environment: str  # its key
     left: int  # jobs that are not in the queue yet
+
+
+class Cap(NamedTuple):
+    """Of one sweep."""
+
+    most: int  # of its jobs that run at a time
+    uid: int
+    last: int  # id of its last job, or a later one
 
 
 class Added(NamedTuple):

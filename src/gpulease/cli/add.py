@@ -30,10 +30,12 @@ examples:
   gpulease add --no-env 'WANDB_*' -- python t.py   without these variables
   gpulease add --after 12,15-20 -- python evaluate.py
   gpulease add --after-label sweep1 -- python evaluate.py
+  gpulease add -n 0 --after 12 -- python plot.py   a job without a GPU
   gpulease add --shell 'python t.py > out && ./tell'
   gpulease add --file jobs.txt                     a command a line
   gpulease add --sweep lr=0.1,0.01 --sweep seed=1:5 -- \\
       python train.py --lr {lr} --seed {seed}      ten jobs
+  gpulease add --sweep seed=1:100 --at-most 8 -- ./train {seed}
   gpulease add --sweep lr=1e-4:1e-1:x10 -- python train.py --lr {lr}
 """
 OF_ALL = (
@@ -46,6 +48,7 @@ OF_ALL = (
     "after_label",
     "after_any_label",
     "hold",
+    "at_most",
 )  # what no job of a sweep has of its own
 
 
@@ -81,6 +84,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="K=VALUES",
         help="a job for each of 1,2,3, of 1:5 or 0.1:0.5:0.1, or of 1:64:x2",
     )
+    parser.add_argument("--at-most", metavar="N", help="run at most N of the sweep, or of the file, at a time")
     add_command(parser)
 
 
@@ -97,10 +101,14 @@ def add_after(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.queueing import add
 
+    if arguments.sweep:
+        _take_cap(arguments)
     commands, lines, texts, each = _commands_and_texts(arguments)
     if arguments.exclusive and (arguments.mem or arguments.pack):
         shared = "--mem" if arguments.mem else "--pack"
         raise UsageError(f"--exclusive and {shared} were both given.", "Leave one of the two out.")
+    if arguments.at_most is not None and arguments.file is None and not arguments.sweep:
+        raise UsageError("--at-most is for jobs that are added together.", "Give it with --sweep or --file.")
     pack = {"pack": False if arguments.exclusive else arguments.pack or None}
     request = request_fields({**vars(arguments), **pack}, as_option, time.time())
     given = {name: value for name in OF_ALL if (value := getattr(arguments, name)) is not None}
@@ -115,6 +123,16 @@ def run(arguments: Namespace) -> int:
             f"gpulease: the job does not get {left_out}: secret by its name. Keep it with --env NAME.", file=sys.stderr
         )
     return 0
+
+
+def _take_cap(arguments: Namespace) -> None:
+    """Slurm's way to say --at-most."""
+    from gpulease.sweeps import without_caps
+
+    arguments.sweep, caps = without_caps(arguments.sweep)
+    if len(caps) + (arguments.at_most is not None) > 1:
+        raise UsageError(f"--at-most and %{caps[-1]} were both given.", "Leave one of the two out.")
+    arguments.at_most = caps[0] if caps else arguments.at_most
 
 
 def _variables(pairs: list[str]) -> dict[str, str]:

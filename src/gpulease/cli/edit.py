@@ -38,10 +38,11 @@ TEXTS = (
     ("--after-any", "IDS", "start after these have ended, however; `none` for none"),
     ("--after-label", "LABEL", "start after your jobs of a label that are not over"),
     ("--after-any-label", "LABEL", "the same, however they end"),
+    ("--at-most", "N", "run at most N of their sweep at a time; `none` for all"),
     ("--at", "TIME", "not before: 22:30, 2026-12-24T22:30, or in 2h; `none` for at once"),
     ("--cwd", "PATH", "another folder to run in"),
 )
-CLEARED = ("mem", "min_memory", "model", "time_limit", "after", "after_any", "at")
+CLEARED = ("mem", "min_memory", "model", "time_limit", "after", "after_any", "at_most", "at")
 
 
 def configure(parser: ArgumentParser) -> None:

@@ -59,6 +59,8 @@ def _text(job: dict[str, Any]) -> str:
         rows.append(("after", f"{','.join(map(str, job['after']))}{', however they end' * job['after_any']}"))
     if job.get("expected_start"):
         rows.append(("expected", f"{stamp(job['expected_start'])} ({start_in(job['expected_start'])})"))
+    if job["at_most"]:
+        rows.append(("at most", f"{job['at_most']} of its sweep at a time"))
     if job["time_limit"]:
         rows.append(("time limit", span(job["time_limit"])))
     if job["request"]["not_before"]:
@@ -94,4 +96,6 @@ def _wants(request: dict[str, Any]) -> str:
 
 
 def _gpus(number: int) -> str:
+    if not number:
+        return "no GPU"
     return f"{number} GPU" if number == 1 else f"{number} GPUs"

@@ -44,7 +44,21 @@ def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
         shown.append(" ".join(_cell(heading, cells[heading], widths, terminal) for heading in widths))
         shown += _holders(device, document, terminal)
         shown += _details(device, terminal)
-    return shown + _line(document, terminal) + _troubles(document, terminal)
+    return shown + _without_gpu(document, terminal) + _line(document, terminal) + _troubles(document, terminal)
+
+
+def _without_gpu(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    leases = [lease for lease in document["leases"] if not lease["devices"]]
+    if not leases:
+        return []
+    jobs = "1 job" if len(leases) == 1 else f"{len(leases)} jobs"
+    rows = [fit(_holder(lease, document["time"]), terminal.width, terminal).rstrip() for lease in leases[:MOST_WAITING]]
+    more = len(leases) - MOST_WAITING
+    return [
+        f"{jobs} without a GPU:",
+        *(terminal.paint(row, "cyan") for row in rows),
+        *([f"      and {more} more"] * (more > 0)),
+    ]
 
 
 def _holders(device: dict[str, Any], document: dict[str, Any], terminal: Terminal) -> list[str]:
@@ -70,7 +84,11 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
     narrow = terminal.cuts and terminal.width < WITH_START
     rows = [("LINE", "USER", "WANTS", "PRIO", "SINCE", *([] if narrow else ["START"]), "WHY")]
     for entry in document["line"][:MOST_WAITING]:
-        wants = format_bytes(entry["memory"]) if entry["memory"] else f"{entry['gpus']} GPU"
+        wants = (
+            format_bytes(entry["memory"])
+            if entry["memory"]
+            else (f"{entry['gpus']} GPU" if entry["gpus"] else "no GPU")
+        )
         short = entry.get("why_short") or entry["why"]
         why = f"{short} ({entry['note']})" if entry["note"] else short
         start = [] if narrow else [start_in(entry.get("expected_start"))]

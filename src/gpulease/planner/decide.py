@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush, merge
 from itertools import groupby, islice
 from math import inf
 from operator import itemgetter
+from sys import maxsize
 
 from gpulease.model import Cause, Device, Lease, Waiting
 from gpulease.planner.board import NO_PEAKS, Board, Slot
@@ -32,6 +33,7 @@ from gpulease.planner.queue import Key, Queue
 from gpulease.planner.ranking import Passed, RankedClass, Ranking
 from gpulease.planner.reasons import of_user
 from gpulease.planner.result import Grant, Plan
+from gpulease.planner.running import NO_CAPS, RunningCounts
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, Cause] = {}
@@ -53,17 +55,27 @@ def plan(
     peaks: Mapping[str, Peak] = NO_PEAKS,
     closed: Mapping[str, Cause] = NOTHING,
     order: Ranking | None = None,
+    caps: Mapping[int, int] = NO_CAPS,
+    slots: int = UNLIMITED,
 ) -> Plan:
-    """Decide. `views` by UUID; `closed` by kind of request (or `of_user`), each with the reason why none starts."""
+    """Decide. `views` by UUID; `closed` by kind of request (or `of_user`), each with the reason why none starts.
+
+    `caps`: by sweep, how many of it may run at a time; `slots`: the same of requests for no device.
+    """
     held = tuple(leases)
     unbelieved = doubted(records or {}, held, now, policy)
-    decision = _Decision(tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed, peaks)
+    running = RunningCounts(held, caps, slots)
+    decision = _Decision(
+        tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed, peaks, running
+    )
     decision.force()
     if order is not None:
         decision.serve_in(order)
         decision.order = order
     for priority in sorted(decision.line.tiers):
         decision.serve(priority)
+    for priority in sorted(decision.line.light):
+        decision.serve_without_device(priority)
     return decision.result()
 
 
@@ -82,8 +94,10 @@ class _Decision:
         unbelieved: frozenset[str],
         closed: Mapping[str, Cause],
         peaks: Mapping[str, Peak],
+        running: RunningCounts,
     ) -> None:
         self.line = line
+        self.running = running
         self.policy = policy
         self.now = now
         self.closed = closed
@@ -109,6 +123,7 @@ class _Decision:
             self.line,
             self.closed,
             self.look_ahead,
+            self.running,
         )
 
     def look_ahead(self) -> dict[str, float]:
@@ -127,6 +142,8 @@ class _Decision:
         """Whether nothing but devices and limits is in its way."""
         if waiting.id in self.grants or waiting.blocked is not None or self.is_closed(waiting):
             return False
+        if waiting.cap is not None or not waiting.request.gpus:
+            return False
         return (waiting.request.not_before or -inf) <= self.now
 
     def force(self) -> None:
@@ -135,7 +152,8 @@ class _Decision:
             if of_user(waiting.kind, waiting.user) in self.closed:
                 continue
             request = self.board.as_seen(waiting).request
-            slots = place(self.board, waiting.kind, request, forced=True, spread=waiting.shape is not None)
+            spread = waiting.shape is not None
+            slots = place(self.board, waiting.kind, request, forced=True, spread=spread) if request.gpus else []
             if slots is not None:
                 self.grant(waiting, slots)
 
@@ -160,9 +178,7 @@ class _Decision:
         return next(queues.arrival.firsts[0] for queues in one.families.values())
 
     def _head_of(self, one: RankedClass, passed: Container[str]) -> Key | None:
-        room: Room = {
-            id(family): () if family.kind in self.closed else self.board.steps(family) for family in one.families
-        }
+        room: Room = {id(family): self.board.steps(family) if self._may(family) else () for family in one.families}
         return self._head(one.priority, one.party, one.families, room, lambda queues: queues.arrival, inf, passed)
 
     def serve(self, priority: int) -> None:
@@ -173,17 +189,48 @@ class _Decision:
         self.fill(priority, tier, lambda queues: queues.deadline, self.now)
         self.fill(priority, tier, lambda queues: queues.arrival, inf)
 
+    def serve_without_device(self, priority: int) -> None:
+        """Whoever needs no device, while there are slots: first of the user who has fewest of them."""
+        parties = self.line.light[priority].parties
+        while self.running.free_slots:
+            had = self.running.without_device
+            heads = [(had[party.user], key) for party, found in parties.items() for key in self._heads(party, found)]
+            if not heads:
+                return
+            self.grant(self.line[min(heads)[1][1]], [])
+
+    def _heads(self, party: Party, families: dict[Family, Queues]) -> Iterator[Key]:
+        """The first of each class that may start, if it needs no device."""
+        for family, queues in families.items():
+            if self._may(family) and of_user(family.kind, party.user) not in self.closed:
+                found = queues.arrival.first(inf, 0, self.now, inf, self.grants)
+                if found is not None:
+                    yield found[0]
+
+    def _may(self, family: Family) -> bool:
+        """Whether anything of it may start at all."""
+        return family.kind not in self.closed and self.running.left(family.cap) > 0
+
     def _longest(self, tier: Tier) -> Iterator[str]:
-        for key, entry in tier.oldest:
+        """The oldest; of a sweep with a cap as many as may start, so that the rest of it is in nobody's way."""
+        capped = [
+            islice(queues.arrival, min(maxsize, self.running.left(family.cap)))
+            for families in tier.parties.values()
+            for family, queues in families.items()
+            if family.cap is not None
+        ]
+        for key, entry in merge(tier.oldest, *capped) if capped else tier.oldest:
             if key[0] > self.now - self.policy.longest_wait:
                 return
             yield entry.id
 
     def _overdue(self, tier: Tier) -> Iterator[str]:
         for _, equals in groupby(self._ranked(tier.parties), key=itemgetter(0)):
-            queues = [found.deadline for _, party in equals for found in tier.parties[party].values()]
-            due = [queue for queue in queues if queue.firsts[0][0] <= self.now]
-            for key, entry in merge(*due):
+            found = [one for _, party in equals for one in tier.parties[party].items()]
+            due = [
+                (family.cap, queues.deadline) for family, queues in found if queues.deadline.firsts[0][0] <= self.now
+            ]
+            for key, entry in merge(*(islice(queue, min(maxsize, self.running.left(cap))) for cap, queue in due)):
                 if key[0] > self.now:
                     break
                 yield entry.id
@@ -216,7 +263,7 @@ class _Decision:
     def may_start(self, waiting: Waiting) -> bool:
         if self.is_closed(waiting):
             return False
-        if (waiting.request.not_before or -inf) > self.now:
+        if (waiting.request.not_before or -inf) > self.now or not self.running.left(waiting.cap):
             return False
         return self.ledger.stops(self.board.as_seen(waiting), self.board) is None
 
@@ -253,7 +300,7 @@ class _Decision:
         """What fits now, for each family of a tier that anything of could fit."""
         room: Room = {}
         for family, least in tier.least.items():
-            steps = () if family.kind in self.closed else self.board.steps(family)
+            steps = self.board.steps(family) if self._may(family) else ()
             if any(amount >= least for _, amount in steps):
                 room[id(family)] = steps
         return room
@@ -302,6 +349,10 @@ class _Decision:
         self.grant(waiting, slots)
 
     def grant(self, waiting: Waiting, slots: list[Slot]) -> None:
+        self.running.add(waiting)
+        if not slots:
+            self.grants[waiting.id] = Grant(waiting.id, (), "", None)
+            return
         request = self.board.as_seen(waiting).request
         outsiders = slots[0].outsiders
         self.board.take(slots, request)

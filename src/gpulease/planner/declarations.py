@@ -22,7 +22,7 @@ Records = Mapping[str, Spent]  # by user: seconds of excess, which fade as usage
 
 def excess(lease: Lease, now: float) -> float:
     """Seconds that a lease has gone on beyond what it declared. A reservation ends by the clock, or was renewed."""
-    if lease.duration is None or lease.kind == "reservation":
+    if lease.duration is None or lease.kind == "reservation" or not lease.devices:
         return 0.0
     return max(0.0, now - lease.since - lease.duration - max(LEAST, TOLERANCE * lease.duration))
 
@@ -30,7 +30,7 @@ def excess(lease: Lease, now: float) -> float:
 def recorded(records: Records, lease: Lease, now: float, policy: Policy) -> dict[str, Spent]:
     """The records after a lease ended at `now`."""
     user = lease.owner.user
-    if lease.duration is None or lease.kind == "reservation":
+    if lease.duration is None or lease.kind == "reservation" or not lease.devices:
         return dict(records)
     over = excess(lease, now)
     before = decayed(records[user], now, policy) if user in records else 0.0

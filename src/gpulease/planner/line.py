@@ -39,6 +39,7 @@ class Family(NamedTuple):
     max_leases: int | None
     beside_outside: bool
     shape: str | None  # of packed ones, which all want what the plan knows to be their share
+    cap: int | None = None  # a sweep with a cap is a class of its own: all of it is passed over at once
 
 
 class Patience(NamedTuple):
@@ -72,7 +73,7 @@ class Tier:
 
     def __init__(self) -> None:
         self.parties: dict[Party, dict[Family, Queues]] = {}
-        self.oldest = Queue()
+        self.oldest = Queue()  # without those that a cap may keep back
         self.counts: Counter[Family] = Counter()
         self.least: dict[Family, int] = {}  # no request of the family wants less; some may all want more
 
@@ -86,7 +87,7 @@ class Tier:
             del self.counts[family], self.least[family]
 
 
-def family_of(kind: str, request: Request, shape: str | None = None) -> Family:
+def family_of(kind: str, request: Request, shape: str | None = None, cap: int | None = None) -> Family:
     return Family(
         kind,
         request.memory is not None,
@@ -97,6 +98,7 @@ def family_of(kind: str, request: Request, shape: str | None = None) -> Family:
         request.max_leases,
         request.beside_outside,
         shape,
+        cap,
     )
 
 
@@ -114,7 +116,7 @@ def party_of(waiting: Waiting) -> Party:
 
 def check(request: Request) -> None:
     """Refuse an amount that makes no sense; what only this machine lacks is a reason, not an error."""
-    if request.gpus < 1:
+    if request.gpus < 0:
         raise ValueError(f"a request for {request.gpus} devices makes no sense")
     if request.memory is not None and (request.memory < 1 or request.gpus != 1):
         raise ValueError("a share is some memory of exactly one device")
@@ -125,7 +127,8 @@ class Line:
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.patience = Patience.of(policy or Policy())
-        self.tiers: dict[int, Tier] = {}
+        self.tiers: dict[int, Tier] = {}  # by priority
+        self.light: dict[int, Tier] = {}  # the same, of those that need no device
         self.forced: dict[str, Waiting] = {}
         self.blocked: dict[str, Waiting] = {}
         self.starts = Queue()  # by the moment before which a request must not start
@@ -167,16 +170,16 @@ class Line:
 
     def fill(self, many: Sequence[Waiting]) -> None:
         """Add many at once, as when a broker starts: the same as one by one, and quicker where there are many alike."""
-        alike: dict[tuple[int, Party, str | None], list[Waiting]] = {}
+        alike: dict[tuple[int, Party, str | None, int | None], list[Waiting]] = {}
         for waiting in many:
             request = waiting.request
             if waiting.blocked is not None or waiting.forced or request.not_before is not None:
                 self.add(waiting)
             else:
-                key = (id(request), Party(waiting.user, waiting.groups), waiting.shape)
+                key = (id(request), Party(waiting.user, waiting.groups), waiting.shape, waiting.cap)
                 alike.setdefault(key, []).append(waiting)
         queues: dict[int, tuple[Queue, list[tuple[Key, Entry]]]] = {}
-        for (_, party, _), group in alike.items():
+        for (_, party, _, _), group in alike.items():
             self._index_alike(party, group, queues)
         for queue, entries in queues.values():
             queue.extend(sorted(entries))
@@ -197,8 +200,9 @@ class Line:
         keys = {
             both.arrival: [place_of(waiting) for waiting in group],
             both.deadline: [(self.patience.deadline(waiting), waiting.id) for waiting in group],
-            tier.oldest: [(waiting.since, waiting.id) for waiting in group],
         }
+        if family.cap is None:
+            keys[tier.oldest] = [(waiting.since, waiting.id) for waiting in group]
         for queue, found in keys.items():
             queues.setdefault(id(queue), (queue, []))[1].extend(zip(found, entries, strict=True))
         self.wide += len(group) * (request.gpus > 1)
@@ -229,20 +233,26 @@ class Line:
         if mine.forced and mine.blocked is None:
             return sum((other.since, other.id) < (mine.since, id) for other in self.forced.values())
         priority = inf if mine.blocked is not None else mine.request.priority
-        sooner = sum(tier.counts.total() for at, tier in self.tiers.items() if at < priority)
+        sooner = sum(tier.counts.total() for at, tier in (*self.tiers.items(), *self.light.items()) if at < priority)
         return len(self.forced) + sooner + (0 if mine.blocked is not None else self._before(mine))
 
     def _before(self, mine: Waiting) -> int:
-        parties = self.tiers[mine.request.priority].parties.values()
-        place = place_of(mine)
-        return sum(queues.arrival.before(place) for families in parties for queues in families.values())
+        place, at = place_of(mine), self._at(mine.request.priority)
+        return sum(queues.arrival.before(place) for _, families in at for queues in families.values())
+
+    def _at(self, priority: int) -> list[tuple[Party, dict[Family, Queues]]]:
+        """Everything that is indexed at one priority."""
+        tiers = [one[priority] for one in (self.tiers, self.light) if priority in one]
+        return [found for tier in tiers for found in tier.parties.items()]
+
+    def _priorities(self) -> list[int]:
+        return sorted(self.tiers.keys() | self.light.keys())
 
     def front(self, most: int) -> list[Waiting]:
         """The first `most` as people see them: forced ones, then by priority and arrival, then the blocked."""
         found = sorted(self.forced.values(), key=lambda entry: (entry.since, entry.id))[:most]
-        for priority in sorted(self.tiers):
-            families = self.tiers[priority].parties.values()
-            ordered = merge(*(queues.arrival for party in families for queues in party.values()))
+        for priority in self._priorities():
+            ordered = merge(*(queues.arrival for _, families in self._at(priority) for queues in families.values()))
             found += [self._waiting[entry.id] for _, entry in islice(ordered, max(0, most - len(found)))]
         return found + list(islice(self.blocked.values(), max(0, most - len(found))))
 
@@ -265,8 +275,8 @@ class Line:
 
     def first_of(self, user: str, but: Container[str]) -> Waiting | None:
         """The first of a user's that has a place, of those that are not in `but`."""
-        for priority in sorted(self.tiers):
-            mine = [families for party, families in self.tiers[priority].parties.items() if party.user == user]
+        for priority in self._priorities():
+            mine = [families for party, families in self._at(priority) if party.user == user]
             for _, entry in merge(*(queues.arrival for families in mine for queues in families.values())):
                 if entry.id not in but:
                     return self._waiting[entry.id]
@@ -289,7 +299,7 @@ class Line:
 
     def family(self, waiting: Waiting) -> Family:
         """The one object that stands for the family of an entry of this line."""
-        return self._families[family_of(waiting.kind, waiting.request, waiting.shape)]
+        return self._families[family_of(waiting.kind, waiting.request, waiting.shape, waiting.cap)]
 
     def _index(self, waiting: Waiting) -> None:
         tier, family, both = self._queues(party_of(waiting), waiting)
@@ -299,7 +309,8 @@ class Line:
         arrival = place_of(waiting)
         both.arrival.add(arrival, entry)
         both.deadline.add((self.patience.deadline(waiting), waiting.id), entry)
-        tier.oldest.add(arrival if waiting.place is None else (waiting.since, waiting.id), entry)
+        if family.cap is None:
+            tier.oldest.add(arrival if waiting.place is None else (waiting.since, waiting.id), entry)
         tier.count(family, entry.size)
 
     def _count_shape(self, waiting: Waiting, number: int) -> None:
@@ -310,33 +321,39 @@ class Line:
 
     def _queues(self, party: Party, waiting: Waiting) -> tuple[Tier, Family, Queues]:
         """Where a request is indexed, made if need be."""
-        family = family_of(waiting.kind, waiting.request, waiting.shape)
+        family = family_of(waiting.kind, waiting.request, waiting.shape, waiting.cap)
         family = self._families.setdefault(family, family)
-        tier = self.tiers.get(waiting.request.priority)
+        tiers = self._tiers(waiting.request)
+        tier = tiers.get(waiting.request.priority)
         if tier is None:
-            tier = self.tiers[waiting.request.priority] = Tier()
+            tier = tiers[waiting.request.priority] = Tier()
         families = tier.parties.setdefault(party, {})
         if family not in families:
             families[family] = Queues(Queue(), Queue())
         return tier, family, families[family]
 
+    def _tiers(self, request: Request) -> dict[int, Tier]:
+        return self.tiers if request.gpus else self.light
+
     def _unindex(self, waiting: Waiting) -> None:
-        family = family_of(waiting.kind, waiting.request, waiting.shape)
-        tier = self.tiers[waiting.request.priority]
+        family = family_of(waiting.kind, waiting.request, waiting.shape, waiting.cap)
+        tiers = self._tiers(waiting.request)
+        tier = tiers[waiting.request.priority]
         party = party_of(waiting)
         self.wide -= waiting.request.gpus > 1
         self._count_shape(waiting, -1)
         queues = tier.parties[party][family]
         queues.arrival.remove(place_of(waiting))
         queues.deadline.remove((self.patience.deadline(waiting), waiting.id))
-        tier.oldest.remove((waiting.since, waiting.id))
+        if family.cap is None:
+            tier.oldest.remove((waiting.since, waiting.id))
         tier.uncount(family)
         if not queues.arrival:
             del tier.parties[party][family]
         if not tier.parties[party]:
             del tier.parties[party]
         if not tier.parties:
-            del self.tiers[waiting.request.priority]
+            del tiers[waiting.request.priority]
 
 
 def entry_of(waiting: Waiting) -> Entry:

@@ -32,9 +32,9 @@ class LineEntry(NamedTuple):
 
 
 def entries(line: Line, used: Mapping[str, float], now: float) -> list[LineEntry]:
-    """The first of the line, by priority and arrival; not who was forced, and not who is blocked."""
+    """The first of the line, by priority and arrival; not who was forced, is blocked, or needs no device."""
     front = line.front(len(line.forced) + MOST)[len(line.forced) :]
-    return [_entry(waiting, used, now) for waiting in front if waiting.blocked is None]
+    return [_entry(waiting, used, now) for waiting in front if waiting.blocked is None and waiting.request.gpus]
 
 
 def _entry(waiting: Waiting, used: Mapping[str, float], now: float) -> LineEntry:
@@ -78,7 +78,8 @@ class Ranking(NamedTuple):
 
 def ranked(line: Line, ids: Sequence[str]) -> Ranking:
     """Whoever left the line meanwhile, was forced or is blocked has no place in it."""
-    present = [line[id] for id in ids if id in line and id not in line.forced and id not in line.blocked]
+    there = [line[id] for id in ids if id in line and id not in line.forced and id not in line.blocked]
+    present = [waiting for waiting in there if waiting.request.gpus]
     queues: dict[tuple[int, Party, int], list[tuple[Key, Waiting]]] = {}
     for rank, waiting in enumerate(present):
         key = (waiting.request.priority, party_of(waiting), _identity(line.family(waiting)))

@@ -18,6 +18,8 @@ NOT_YET = "not-yet"
 IMPOSSIBLE = "impossible"
 OVER_LIMIT = "over-limit"
 QUOTA = "quota"
+CAPPED = "capped"
+NO_SLOT = "no-slot"
 HOLDING = "holding"
 HELD = "held"
 UNAVAILABLE = "unavailable"
@@ -140,6 +142,8 @@ SENTENCES: dict[str, Callable[[Mapping[str, Value]], str]] = {
     IMPOSSIBLE: _impossible,
     OVER_LIMIT: _over_limit,
     QUOTA: _quota,
+    CAPPED: lambda fields: f"At most {fields['most']} of this sweep run at once.",
+    NO_SLOT: lambda fields: f"At most {fields['most']} jobs without a GPU run at once (cpu-jobs).",
     HOLDING: _holding,
     HELD: _held,
     UNAVAILABLE: _unavailable,
@@ -211,6 +215,8 @@ SHORT_FORMS: dict[str, Callable[[Mapping[str, Value]], str]] = {
     IMPOSSIBLE: _short_impossible,
     OVER_LIMIT: lambda fields: f"over {_short_quota(fields)}",
     QUOTA: _short_quota,
+    CAPPED: lambda fields: f"at most {_count(fields['most'])} at once",
+    NO_SLOT: lambda fields: f"cpu-jobs={_count(fields['most'])}",
     HOLDING: lambda fields: f"next, GPU {_first_of(fields['devices'])} kept",
     HELD: lambda fields: f"kept for {_first_of(fields['holders'])}",
     UNAVAILABLE: _short_unavailable,

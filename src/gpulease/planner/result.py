@@ -15,6 +15,7 @@ from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import Line
 from gpulease.planner.reasons import Reason
+from gpulease.planner.running import RunningCounts
 from gpulease.planner.verdicts import Verdict, verdicts
 from gpulease.planner.why import why
 
@@ -46,6 +47,7 @@ class Plan:
         line: Line,
         closed: Mapping[str, Cause],
         look_ahead: Callable[[], dict[str, float]],
+        running: RunningCounts,
     ) -> None:
         self.grants = grants
         self.holds = holds
@@ -55,6 +57,7 @@ class Plan:
         self._line = line
         self._closed = closed
         self._look_ahead = look_ahead
+        self._running = running
         self._granted = {grant.id for grant in grants}
         self._held = {hold.id: hold for hold in holds}
 
@@ -69,7 +72,10 @@ class Plan:
     def reason(self, id: str) -> Reason:
         """Why `id` still waits. KeyError when it was granted or is not in the line."""
         waiting = self._waiting(id)
-        return why(waiting, self._board, self._ledger, self._held.get(id), self._closed, self.now, self.expected_start)
+        return why(
+            waiting, self._board, self._ledger, self._held.get(id), self._closed, self._running, self.now,
+            self.expected_start,
+        )  # fmt: skip
 
     def expected_start(self, id: str) -> float | None:
         """When `id` should start, as declared times tell; None when nobody can say, or when it is far from its turn."""
@@ -83,6 +89,8 @@ class Plan:
 
     def explain(self, id: str) -> tuple[Verdict, ...]:
         """Why each device does not serve `id`, device by device."""
+        if not self._waiting(id).request.gpus:
+            return ()
         return verdicts(self._waiting(id), self._board, self._ledger, self.now)
 
     @property
@@ -124,4 +132,5 @@ def lease_of(grant: Grant, waiting: Waiting, owner: Owner, now: float, until: fl
         max_leases=grant.max_leases,
         shape=grant.shape,
         outsiders=grant.outsiders,
+        cap=waiting.cap,
     )

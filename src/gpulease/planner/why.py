@@ -17,6 +17,7 @@ from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import Family, family_of, size_of
 from gpulease.planner.placement import fits_if_unheld
 from gpulease.planner.reasons import Reason, Value, of_user
+from gpulease.planner.running import RunningCounts
 
 OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
 
@@ -27,6 +28,7 @@ def why(
     ledger: Ledger,
     held: Hold | None,
     closed: Mapping[str, Cause],
+    running: RunningCounts,
     now: float,
     expected: Callable[[str], float | None],
 ) -> Reason:
@@ -44,11 +46,15 @@ def why(
         start = request.not_before or 0.0
         return Reason(reasons.NOT_YET, {"not_before": start, "seconds": start - now})
     family = family_of(waiting.kind, request)
-    if not board.ever(family, size_of(request)):
+    if request.gpus and not board.ever(family, size_of(request)):
         return _impossible(board, family, request)
-    reached = ledger.stops(waiting, board)
+    reached = ledger.stops(waiting, board) if request.gpus else None
     if reached is not None and not waiting.forced:
         return _quota(reached, request)
+    if waiting.cap is not None and not running.left(waiting.cap) and not waiting.forced:
+        return Reason(reasons.CAPPED, {"most": running.caps[waiting.cap], "running": running.capped[waiting.cap]})
+    if not request.gpus:
+        return Reason(reasons.NO_SLOT, {"most": running.slots, "running": running.without_device.total()})
     if held is not None:
         return _holding(board, held, now)
     return _devices(board, waiting, board.matching(family), now, expected)
