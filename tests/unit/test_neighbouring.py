@@ -50,7 +50,7 @@ def leased(world: ScriptedWorld) -> list[str]:
 def test_what_a_neighbour_holds_is_not_granted_and_says_who_has_it() -> None:
     world = ScriptedWorld()
     asking(world, gpus=2)
-    world.neighbour_takes("GPU-2")
+    world.neighbour_takes("GPU-2", told=True)
     asking(world, gpus=1)
     assert leased(world) == ["GPU-0", "GPU-1"]
     row = device(world, 2)
