@@ -34,7 +34,10 @@ NOW = {
         "bash -c 'gpulease get --until-released; sleep 0'; gpulease release --mine --gone",
         r"\d\nreleased L\d+: GPU \d\n",
     ),
-    "GPU.py --log": ("gpulease get; gpulease release --mine; gpulease events | tail -n 2", r"(?s).*granted.*ended.*"),
+    "GPU.py --log": (
+        "gpulease get; gpulease release --mine; gpulease events | tail -n 2",
+        r"(?s).*L\d+ get, released by .*",
+    ),
     "GPU.py --info": ("gpulease | head -n 1", r".*4 SIMULATED GPUs, 4 free"),
     "GPU.py --idle": ("gpulease status --list free; gpulease", r"(?s)0,1,2,3\n.*free"),
     "GPU.py --managed": ("gpulease status --list all; gpulease", r"(?s)0,1,2,3\n.*\n *3 "),
