@@ -31,6 +31,7 @@ class WaitNotice:
         self._reader = NOBODY if quiet else _reader(log)
         self.text = ""  # as it was told last
         self._news = ""
+        self._above: str | None = None  # a sentence on the lease in which this process runs, once it was looked up
 
     @property
     def tell(self) -> Callable[[StillWaiting], None] | None:
@@ -38,10 +39,17 @@ class WaitNotice:
         return None if self._reader == NOBODY else self._tell
 
     def _tell(self, told: StillWaiting) -> None:
-        self.say(f"{told['id']} waits, number {told['place']} in the line.", told["why"])
+        if not self._is_told():
+            return
+        if self._above is None:
+            self._above = _lease_above()
+        self.say(f"{told['id']} waits, number {told['place']} in the line.{self._above}", told["why"])
+
+    def _is_told(self) -> bool:
+        return self._reader == LOG or (self._reader != NOBODY and time.monotonic() - self._began >= UNTOLD)
 
     def say(self, what: str, why: str = "") -> None:
-        if self._reader == NOBODY or (self._reader != LOG and time.monotonic() - self._began < UNTOLD):
+        if not self._is_told():
             return
         from gpulease.terminal import clean
 
@@ -62,6 +70,26 @@ class WaitNotice:
         from gpulease.quantities import span_text
 
         _screen.remove(self, f"gpulease: got GPU {devices} after {span_text(time.monotonic() - self._began)}\n")
+
+
+def _lease_above() -> str:
+    """Who waits for what his own lease holds waits without end, and would not think of it."""
+    id, devices = os.environ.get("GPULEASE_LEASE"), os.environ.get("GPULEASE_DEVICES")
+    if not id or not devices:
+        return ""
+    from gpulease.errors import GpuleaseError
+    from gpulease.job_selection import ranges
+    from gpulease.thread_client import ask
+
+    try:
+        lease = ask("explain", start=False, id=id)["lease"]
+    except (GpuleaseError, OSError):
+        return ""  # it has ended, and the variable stayed
+    labels = devices.split(",")
+    if lease is None or lease["labels"] != labels:
+        return ""
+    shown = ranges(map(int, labels)) if all(label.isdecimal() for label in labels) else devices
+    return f" Its own lease {id} holds GPU {shown}."
 
 
 def _reader(log: bool) -> str:

@@ -172,6 +172,15 @@ def test_an_error_in_a_loop_over_endless_input_ends_the_block(in_machine: Machin
         leave()
 
 
+def test_an_error_in_a_block_does_not_wait_for_workers_that_stand_in_the_line(in_machine: Machine) -> None:
+    def leave() -> None:
+        with gpulease.Pool(gpus=1, quiet=True) as pool:
+            list(pool.map(tasks.double, [1, 2, 3], timeout=0.5))
+
+    with gpulease.acquire(4), pytest.raises(TimeoutError):
+        leave()
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_results_come_out_while_the_input_still_waits(pool: gpulease.Pool, tmp_path: Path, ordered: bool) -> None:
     seen = threading.Event()

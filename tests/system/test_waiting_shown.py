@@ -81,6 +81,27 @@ def test_acquire_says_nothing_to_nobody(site: Site, code: str, on_terminal: bool
         assert process.communicate(timeout=30) == ("", "")
 
 
+@pytest.mark.parametrize(
+    "code",
+    ["gpulease.acquire()", f"{TASK}with gpulease.Pool() as pool: list(pool.map(work, [1]))"],
+    ids=["acquire", "Pool"],
+)
+def test_who_waits_for_what_his_own_lease_holds_is_told_so(site: Site, code: str) -> None:
+    seat = Seat(site, ["run", "-n", "4", "--", sys.executable, "-c", AT_ONCE + code])
+    seat.read(" waits, number 1 in the line. Its own lease L1 holds GPU 0-3. It wants one device")
+    seat.process.kill()
+    seat.process.wait(30)
+
+
+def test_a_command_that_waits_for_what_its_own_lease_holds_is_told_so(site: Site) -> None:
+    process = site.start("run", "-n", "4", "--", *site.words("get"))
+    assert process.stderr is not None
+    told = process.stderr.readline()
+    process.kill()
+    process.communicate(timeout=30)
+    assert " in the line. Its own lease L1 holds GPU 0-3. It wants one device" in told
+
+
 def test_a_notebook_gets_a_line_for_each_place_and_one_at_the_end(site: Site) -> None:
     holder = site.holder("-n", "4")
     process = site.python(AT_ONCE + NOTEBOOK + "gpulease.acquire(); print(sorted(sys.modules).count('IPython'))")

@@ -198,9 +198,9 @@ class Pool(Executor):
         if kind is not None and not issubclass(kind, Exception):  # Ctrl-C: nobody waits for the rest
             self.terminate()
         else:
-            # After an error nobody goes on with a loop that had begun: its input, maybe endless, is read no further.
-            self._engine.close(only_unbegun=kind is not None)
-            self._join()
+            # After an error nobody goes on with what has not begun: no input, maybe endless, is read any further, and
+            # workers that still wait for a GPU are given up.
+            self.shutdown(cancel_futures=kind is not None)
         return None
 
     # ---------------------------------------------------------------- inside
