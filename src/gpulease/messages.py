@@ -272,7 +272,7 @@ About = TypedDict("About", {
     "config_trouble": str | None, "state_trouble": str | None, "visible": str,
 })
 Stopped = TypedDict("Stopped", {"leases": int, "jobs": int, "ending": int, "line": int})
-# Of these the fields that a command reads; docs/reference/json.md has all of them.
+# Of these the fields that a command reads; `gpulease help json` has all of them.
 ProcessRow = TypedDict("ProcessRow", {
     "pid": int, "user": str | None, "command": str | None, "memory": int | None, "graphics": bool,
 })

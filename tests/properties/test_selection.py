@@ -124,7 +124,7 @@ def test_devices_are_named_by_index_uuid_or_the_beginning_of_one() -> None:
 
 def test_memory_that_nobody_explains_is_not_idle() -> None:
     hidden = _idle(0)._replace(memory_used=30 * GIB)
-    with pytest.raises(NotEnoughDevices, match="--processes 0 excluded 0"):
+    with pytest.raises(NotEnoughDevices, match="processes=0 excluded 0"):
         choose((hidden,), Rules(), Random(0))
     assert choose((hidden,), Rules(processes=1), Random(0)) == (hidden,)
 

@@ -48,6 +48,7 @@ class OwnEtc:
         packages = next(venv.glob("lib/python*/site-packages"))
         without = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(gpulease.__file__).parent, packages / "gpulease", ignore=without)
+        shutil.copytree(Path(__file__).parents[2] / "docs", packages / "gpulease" / "docs", dirs_exist_ok=True)
         for module in (pynvml, pytest.importorskip("pamela")):
             shutil.copy(module.__file__, packages)
         return str(venv / "bin" / "python")
