@@ -89,7 +89,7 @@ def _after(given: Mapping[str, Any], said: Said) -> dict[str, Any]:
 
 
 def _jobs_in(given: Mapping[str, Any]) -> list[str]:
-    return [name for name in AFTER[:2] if name in given and not isinstance(given[name], bool)]
+    return [name for name in AFTER[:2] if given.get(name) is not None and not isinstance(given[name], bool)]
 
 
 def _label(value: Any, said: str) -> str:

@@ -78,8 +78,9 @@ def one_job(id: int) -> Selection:
 
 def to_come_after(jobs: Named, said: str) -> str | list[int | tuple[int, int]]:
     """Of `3`, `"3,5-9"`, `J3`, a job, or a list of them: ids and ranges; or one of the words `all` and `last`."""
-    words = [word for one in _listed(jobs) for word in _words(one, said)]
-    if not words and _listed(jobs):
+    each = [_words(one, said) for one in _listed(jobs)]
+    words = [word for found in each for word in found]
+    if not all(each):
         raise UsageError(f"{said} is empty.", "Leave it out, or say what is meant: it may be an unset variable.")
     if len(words) == 1 and words[0] in ALONE:
         return words[0]
@@ -92,7 +93,7 @@ def _listed(jobs: Any) -> list[Any]:
 
 def _words(one: Any, said: str) -> list[str]:
     if isinstance(one, str):
-        return [part.strip().removeprefix("J") for part in one.split(",") if part.strip()]
+        return [part.removeprefix("J") for part in one.replace(",", " ").split()]  # also what `add` printed
     number = getattr(one, "id", one)
     if isinstance(number, int) and not isinstance(number, bool):
         return [str(number)]

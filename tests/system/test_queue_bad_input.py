@@ -34,7 +34,7 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (1, "No such job: 50-60", ["kill", "50-60"]),
     (1, "No such job: 99", ["clean", "99"]),
     (1, "Job 99 is not there", ["wait", "1,99"]),
-    (1, "No such job", ["ls", "--label", "nobody"]),
+    (1, "the newest job is 2", ["add", "--after", "1-100000000", "--", "true"]),
     (2, "no range", ["kill", "9-5"]),
     (2, "no range", ["kill", "x"]),
     (2, "No job was named", ["kill"]),

@@ -80,7 +80,7 @@ def test_jobs_to_come_after_are_one_kind_or_the_other() -> None:
     assert job_fields({"after": "3,J4"})["after"] == [3, 4]
     assert job_fields({"after": 3, "after_any": True})["after_any"] is True
     assert "after" not in job_fields({"after": (), "after_any": False})
-    with pytest.raises(UsageError, match="--after and --after-any were both given"):
+    with pytest.raises(UsageError, match="after= and after_any= were both given"):
         job_fields({"after": "3", "after_any": "4"}, as_option)
 
 

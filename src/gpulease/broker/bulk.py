@@ -184,6 +184,14 @@ def gathered(progress: Progress) -> list[Any]:
     return [one for part in progress.done for one in part]
 
 
+def is_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> bool:
+    """Whether a state, a user or `all` chose no job, which is no mistake; an id and a label must be there."""
+    which = chosen.which
+    if progress.found is not None or chosen.ranges or chosen.last or chosen.roots_own:
+        return False
+    return which.label is None or bool(which.states and turn.state.store.count_jobs(which._replace(states=())))
+
+
 def refuse_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> None:
     """When no job was found that the client may do something about."""
     if progress.found is None:

@@ -55,7 +55,7 @@ def _named(turn: Turn, uid: int, options: Message, own: int, last: int) -> list[
     if (own, own) in ranges:
         raise UsageError(f"Job {own} cannot come after itself.", "Name other jobs.")
     rows = _rows(turn, *(Which(ids=ranges[at : at + AT_ONCE]) for at in range(0, len(ranges), AT_ONCE)))
-    _refuse_missing(ranges, sorted(row.id for row in rows))
+    _refuse_missing(ranges, sorted(row.id for row in rows), last)
     for row in rows:
         if not options.get("after_any"):
             _refuse_in_vain(row)
@@ -86,13 +86,19 @@ def _rows(turn: Turn, *many: Which) -> list[JobRow]:
     return found
 
 
-def _refuse_missing(ranges: list[Range], there: list[int]) -> None:
+def _refuse_missing(ranges: list[Range], there: list[int], newest: int) -> None:
+    """None of a range is there, or its end is yet to come; what was forgotten in between is over."""
     for first, last in ranges:
         at = bisect_left(there, first)
         if at == len(there) or there[at] > last:
             named = f"job {first}" if first == last else f"jobs {first}-{last}"
             raise NotFound(
                 f"It is to come after {named}, and there is no such job.", "See the ids with `gpulease ls --all`."
+            )
+        if last > newest:
+            raise NotFound(
+                f"It is to come after jobs {first}-{last}, and the newest job is {newest}.",
+                f"Write --after {first}-{newest}, or `all`.",
             )
 
 

@@ -56,6 +56,8 @@ def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[li
 
 def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress, wrong: str) -> None:
     """What was done, and what was named and left as it is: jobs in another state, and ids that are nobody's."""
+    if bulk.is_nothing(turn, progress, chosen):
+        return turn.reply(event.peer, ids=[], skipped=[], ending=[])
     bulk.refuse_nothing(turn, progress, chosen)
     done = bulk.gathered(progress)
     named = bool(chosen.ranges or chosen.last)
@@ -99,7 +101,7 @@ def ls(turn: Turn, event: Received) -> None:
     if message.get("ids"):
         return _ids(turn, event)
     if message.get("select"):
-        return _rows(turn, event, bulk.choice(turn, event, look=True), _most(message), **_counts(turn))
+        return _rows(turn, event, bulk.choice(turn, event, look=True), _most(message), True, **_counts(turn))
     shown = _shown(turn, _most(message), bool(message.get("all")))
     rows = [row(turn, job, event.peer) for job in shown]
     return turn.reply(event.peer, jobs=rows, **_counts(turn))
@@ -109,8 +111,10 @@ def _most(message: Message) -> int:
     return max(1, min(MOST_SHOWN, message.get("most") or SHOWN))
 
 
-def _rows(turn: Turn, event: Received, chosen: bulk.Chosen, most: int, **more: object) -> None:
-    """The first of the jobs that were chosen, with all about them."""
+def _rows(
+    turn: Turn, event: Received, chosen: bulk.Chosen, most: int, may_be_none: bool = False, **more: object
+) -> None:
+    """The first of the jobs that were chosen, with all about them; `may_be_none`, unless ids were named."""
     piece = bulk.take(turn, event, chosen)
     rows = [_row_for(turn, job, event) for job in piece.jobs]
     told = sum(map(len, piece.progress.done))
@@ -120,7 +124,8 @@ def _rows(turn: Turn, event: Received, chosen: bulk.Chosen, most: int, **more: o
     piece = piece._replace(over=piece.over or told + len(rows) >= most)
     progress = bulk.go_on(turn, event, piece, rows[: most - told], size=size)
     if progress is not None:
-        bulk.refuse_nothing(turn, progress, chosen)
+        if chosen.ranges or chosen.last or not may_be_none:
+            bulk.refuse_nothing(turn, progress, chosen)
         turn.reply(event.peer, jobs=bulk.gathered(progress), **more)
 
 

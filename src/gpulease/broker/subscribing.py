@@ -61,7 +61,8 @@ def _choose(turn: Turn, event: Received) -> Ids | None:
     progress = bulk.go_on(turn, event, piece, [row.id for row in piece.jobs])
     if progress is None:
         return None
-    bulk.refuse_nothing(turn, progress, choice)
+    if not bulk.is_nothing(turn, progress, choice):
+        bulk.refuse_nothing(turn, progress, choice)
     if progress.missing:
         raise NotFound(
             f"Job {progress.missing[0]} is not there, or not yours.", "See the ids with `gpulease ls --all`."

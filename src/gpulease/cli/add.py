@@ -90,8 +90,12 @@ def configure(parser: ArgumentParser) -> None:
 
 def add_after(parser: ArgumentParser) -> None:
     ids = "as 3,5-9, `last`, or `all` of yours that are not over"
-    parser.add_argument("--after", action="once", metavar="IDS", help=f"start after these are complete: {ids}")
-    parser.add_argument("--after-any", action="once", metavar="IDS", help="start after these have ended, however")
+    parser.add_argument(
+        "--after", action="append", default=[], metavar="IDS", help=f"start after these are complete: {ids}"
+    )
+    parser.add_argument(
+        "--after-any", action="append", default=[], metavar="IDS", help="start after these have ended, however"
+    )
     parser.add_argument(
         "--after-label", action="once", metavar="LABEL", help="after your jobs of a label that are not over"
     )

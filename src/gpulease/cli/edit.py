@@ -53,7 +53,8 @@ def configure(parser: ArgumentParser) -> None:
     for options, value, text in NUMBERS:
         parser.add_argument(*options, type=int, metavar=value, help=text)
     for option, value, text in TEXTS:
-        parser.add_argument(option, metavar=value, help=text)
+        several: dict[str, Any] = {"action": "append", "default": []} if value == "IDS" else {}
+        parser.add_argument(option, metavar=value, help=text, **several)
 
 
 def run(arguments: Namespace) -> int:
@@ -71,4 +72,4 @@ def _given(arguments: Namespace) -> dict[str, Any]:
     """What is to change; `none` takes back what there was."""
     names = [name for name in vars(arguments) if name not in ("ids", "label", "state", "command_behind")]
     given = {name: value for name in names if (value := getattr(arguments, name)) not in (None, [])}
-    return {name: None if value == "none" and name in CLEARED else value for name, value in given.items()}
+    return {name: None if value in ("none", ["none"]) and name in CLEARED else value for name, value in given.items()}

@@ -22,6 +22,7 @@ examples:
   gpulease ls --all
   gpulease ls --mine --watch     redraw as things change, Ctrl-C ends it
   gpulease ls --label sweep1 --state failed
+  gpulease ls --state failed --json    an empty list where none has failed
   gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
 """
 # Letters that need no quoting in a shell.
@@ -67,7 +68,8 @@ def run(arguments: Namespace) -> int:
             return {**ls(most=1), "jobs": []}  # none yet, or none any more: who watches goes on
 
     def lines(told: Listing, terminal: Terminal) -> list[str]:
-        return [*_lines(told, terminal), *([] if some else _more(told, arguments.all, terminal))]
+        none = [] if told["jobs"] else ["No job is as was asked."]
+        return [*_lines(told, terminal), *(none if some else _more(told, arguments.all, terminal))]
 
     if arguments.watch is not None:
         from gpulease.cli.watching import watch

@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json({"jobs": ended})
     elif not arguments.quiet:
-        print(ends_text(ended) or "removed before they ended")
+        print(ends_text(ended) or ("removed before they ended" if bar.total else "nothing to do"))
     return exit_code(ended)
 
 
@@ -64,9 +64,11 @@ class _Bar:
 
         self._terminal = Terminal(sys.stderr)
         self._silent, self._shown = quiet or not self._terminal.interactive, False
+        self.total = 0
 
     def show(self, ended: Collection[JobEnd], open_jobs: int) -> None:
         total = len(ended) + open_jobs
+        self.total = max(total, self.total)
         if self._silent or total < 2:
             return
         from gpulease.cli.render import fit
