@@ -38,17 +38,17 @@ def told(words: list[str]) -> tuple[str | None, str | None]:
 
 def only_command(text: str) -> str | None:
     """The one command that a shell with this text runs and ends with, as it is written; None if there are more."""
-    parts = _parts(text)
-    if any("(" in part or "`" in part for part in parts):
+    found = parts(text)
+    if any("(" in part or "`" in part for part in found):
         return None
-    commands = [(part[:1] == "|", name) for part in parts if (name := _command(part.lstrip("|"))) is not None]
+    commands = [(part[:1] == "|", name) for part in found if (name := _command(part.lstrip("|"))) is not None]
     while commands and commands[-1][0] and commands[-1][1] in FILTERS:
         commands.pop()
     alone = all(name in PREPARE for _, name in commands[:-1])
     return commands[-1][1] if commands and alone else None
 
 
-def _parts(text: str) -> list[str]:
+def parts(text: str) -> list[str]:
     """The commands of a text, without comments; one behind a pipe begins with `|`."""
     lines = text.replace("\\\n", " ").splitlines()
     plain = "\n".join("" if line.lstrip()[:1] == "#" else line.partition(" #")[0] for line in lines)
@@ -62,7 +62,7 @@ def _command(part: str) -> str | None:
         head, mark, tail = _redirected(word)
         name = "" if is_file or (mark and head.isdecimal()) else head.strip("\"'")
         is_file = bool(mark) and not tail
-        if name and name not in BEFORE and not _is_assignment(name):
+        if name and name not in BEFORE and not is_assignment(name):
             return name
     return None
 
@@ -73,6 +73,6 @@ def _redirected(word: str) -> tuple[str, bool, str]:
     return head, bool(mark), tail.lstrip(">")
 
 
-def _is_assignment(word: str) -> bool:
+def is_assignment(word: str) -> bool:
     name, mark, _ = word.partition("=")
     return bool(mark) and name.rstrip("+").isidentifier()

@@ -7,11 +7,11 @@ lease becomes a share of that size, and others may come. How shares are placed i
 from __future__ import annotations
 
 import json
-import os.path
 from collections.abc import Sequence
 from hashlib import blake2b
 
 from gpulease.broker import lease_life
+from gpulease.broker.command_kind import kind_of
 from gpulease.broker.state_values import Seen
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
@@ -20,16 +20,12 @@ from gpulease.planner.peaks import may_pack, raised, superfluous
 from gpulease.quantities import format_bytes
 
 MOST_SHAPES = 64  # in the line at once, since each costs every plan a little; the jobs of others have a device alone
-SCRIPTS = (".py", ".sh", ".jl", ".R", ".m", ".pl", ".rb", ".lua")
 
 
 def shape_of(user: str, command: Sequence[str], cwd: str, request: Request) -> str:
-    """What is expected to use as much memory: options of the command do not count."""
-    words = command[1:]
-    scripts = [word for word in words if word.endswith(SCRIPTS)] or [word for word in words if word[:1] != "-"]
-    where = os.path.normpath(os.path.join(cwd, scripts[0])) if scripts else ""
+    """What is expected to use as much memory: options and values of the command do not count."""
     filters = (request.models, request.devices, request.exclude, request.min_memory)
-    text = json.dumps([user, command[0], where, filters])
+    text = json.dumps([user, kind_of(command, cwd), filters])
     return blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
 
