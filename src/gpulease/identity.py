@@ -208,7 +208,7 @@ def asking_process(pid: int, read_scripts: bool = False) -> int:
         if above is None or above <= 1:
             break
         if not _same_program(asker, above):
-            if _name(asker) not in WRAPPERS and not _only_asks(asker, child, read_scripts):
+            if process_name(asker) not in WRAPPERS and not _only_asks(asker, child, read_scripts):
                 break
             child = asker
         asker = above
@@ -290,7 +290,7 @@ def _same_program(pid: int, other: int) -> bool:
     return marks[0] == marks[1] and not {b"0", b"1"} & set(marks[0])
 
 
-def _name(pid: int) -> str:
+def process_name(pid: int) -> str:
     line = _read(f"/proc/{pid}/stat") or b"()"
     return line[line.index(b"(") + 1 : line.rindex(b")")].decode(errors="replace")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixtures here
 
@@ -43,6 +45,20 @@ def test_every_verb_takes_a_user_and_ones_own(
         assert "No such job" in seen.err or (empty, seen.out) == (0, "nothing to do\n"), verb
         assert main([verb, "last", *more, "--mine", "--user", "root"]) == 2, verb
         assert "--user and --mine were both given" in capsys.readouterr().err, verb
+
+
+def test_only_all_is_told_that_it_is_roots_own(
+    queue: QueueSite,
+    inside: None,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words in (["kill", "last"], ["wait", "last"], ["explain", "last"], ["kill", "--mine"]):
+        assert main(words) == 1
+        told = capsys.readouterr().err
+        assert "No such job" in told
+        assert "`all`" not in told
+    main(["kill", "all"])
+    assert ("Root's `all` is root's own" in capsys.readouterr().err) == (os.getuid() == 0)
 
 
 def test_every_function_takes_them_too(queue: QueueSite, inside: None) -> None:  # noqa: F811

@@ -52,6 +52,32 @@ def test_a_shell_inside_a_shell_holds_for_itself_alone(site: Site) -> None:
     assert outer.poll() is None
 
 
+REFUSED_OWNERS = [
+    "G=$(gpulease get --owner $BASHPID)",
+    'G=$("$PYTHON" -m gpulease get --owner $BASHPID)',
+    'G=$("$PYTHON" -m gpulease get --owner $BASHPID; true)',
+    'read G < <("$PYTHON" -m gpulease get --owner $BASHPID; true)',
+    'G=$(timeout 60 "$PYTHON" -m gpulease get --owner $BASHPID)',
+]
+
+
+@pytest.mark.parametrize("taking", REFUSED_OWNERS)
+def test_a_shell_that_ends_with_the_command_is_no_owner(site: Site, taking: str) -> None:
+    done = site.bash(f'( {taking}; echo "<$G>" ) & wait', PYTHON=sys.executable)
+    assert done.stdout == "<>\n"
+    assert "me=$BASHPID; G=$(gpulease get --owner $me)" in done.stderr
+
+
+@pytest.mark.parametrize("taking", ["G=$(gpulease get --owner $me)", "gpulease get --owner $BASHPID; G=0"])
+def test_a_subshell_in_the_background_may_be_the_owner(site: Site, taking: str) -> None:
+    """The output of the whole script is a pipe, as that of `$(…)`."""
+    script = f"( me=$BASHPID; {taking}; echo $me $G; gpulease status --json ) & wait"
+    done = site.bash(script, PYTHON=sys.executable)
+    told, _, shown = done.stdout.removeprefix("0\n").partition("\n")
+    assert told.endswith(" 0"), done.stderr
+    assert [lease["pid"] for lease in json.loads(shown)["leases"]] == [int(told.split()[0])]
+
+
 def test_the_scripts_end_gives_back(site: Site) -> None:
     assert site.bash("GPUID=$(gpulease get -n 4); echo $GPUID").stdout == "0,1,2,3\n"
     wait_until(lambda: devices_of(site, "free") == ALL)

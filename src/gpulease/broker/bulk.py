@@ -36,6 +36,7 @@ class Chosen(NamedTuple):
     which: Which  # of its ids each piece takes some
     last: bool
     everyone: bool
+    all: bool  # as it was typed
 
     @property
     def ranges(self) -> Sequence[Range]:
@@ -45,7 +46,7 @@ class Chosen(NamedTuple):
     @property
     def roots_own(self) -> bool:
         """Whether root said `all`, who might mean everybody's."""
-        return self.everyone and not self.ranges and self.which._replace(ids=()) == Which(uid=0)
+        return self.all and self.everyone and not self.ranges and self.which._replace(ids=()) == Which(uid=0)
 
 
 class Piece(NamedTuple):
@@ -72,7 +73,7 @@ def choice(turn: Turn, event: Received, states: tuple[str, ...] = (), look: bool
         raise NotPermitted("Only root may do that to the jobs of every user.", "Leave --all-users out.")
     uid = _whose(turn, event.peer, select, user, look or bool(ranges))
     which = Which(tuple(state.split(",")) if state else states, uid, label, ranges)
-    return Chosen(which, bool(select.get("last")), everyone)
+    return Chosen(which, bool(select.get("last")), everyone, bool(select.get("all")))
 
 
 def _whose(turn: Turn, peer: Peer, select: Message, user: str | None, others: bool) -> int | None:

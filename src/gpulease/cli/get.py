@@ -48,6 +48,8 @@ def run(arguments: Namespace) -> int:
     reserved = arguments.until_released or arguments.duration is not None
     if reserved:
         fields["kind"] = "reservation"
+    if arguments.owner is not None and not reserved:
+        _refuse_short_lived(arguments.owner)
     fields["owner"] = _asker(reserved) if arguments.owner is None else arguments.owner
     granted, client = wait_for(fields, arguments.quiet)
     print(_text(arguments, granted), flush=True)
@@ -62,6 +64,17 @@ def _refuse_pairs(arguments: Namespace) -> None:
         raise UsageError("--until-released and --for were both given.", "Leave one of the two out.")
     if arguments.export and arguments.json:
         raise UsageError("--export and --json were both given.", "Leave one of the two out.")
+
+
+def _refuse_short_lived(owner: int) -> None:
+    """In `$(…)` the shell's $BASHPID is that of a fork which is gone when the answer is read, and the GPUs with it."""
+    from gpulease.short_lived import ends_with
+
+    if ends_with(os.getpid(), owner):
+        raise UsageError(
+            f"Process {owner} ends with this command, and the GPUs would go back at once.",
+            "Take the number of the subshell before: me=$BASHPID; G=$(gpulease get --owner $me).",
+        )
 
 
 def _asker(reserved: bool) -> int | None:
