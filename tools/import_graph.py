@@ -38,6 +38,7 @@ LAYERS = {
         "cuda_state",
         "execution",
         "identity",
+        "short_lived",
         "neighbours",
         "probes",
         "simulation",

@@ -140,6 +140,29 @@ def test_outside_a_lease_docker_args_prints_nothing_and_says_what_to_do(machine:
     assert machine.run("docker-args", "--podman", "--apptainer").returncode == 2
 
 
+def test_docker_args_prints_only_what_is_leased_now(machine: Machine, tmp_path: Path) -> None:
+    script = """
+    eval "$(gpulease get --export)"; held=$GPULEASE_LEASE
+    gpulease docker-args || echo refused
+    (unset GPULEASE_LEASE; gpulease docker-args) || echo refused
+    NVIDIA_VISIBLE_DEVICES='GPU-feed;rm -rf /,x y' gpulease docker-args || echo refused
+    NVIDIA_VISIBLE_DEVICES=all gpulease docker-args || echo refused
+    gpulease select -- gpulease docker-args || echo refused
+    gpulease release -q $held
+    gpulease docker-args || echo refused
+    (unset GPULEASE_LEASE; gpulease docker-args) || echo refused
+    GPULEASE_LEASE=L999 gpulease docker-args || echo refused
+    """
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment(machine, tmp_path / "bin"), capture_output=True, text=True, timeout=120
+    )
+    first = machine.json("status")["devices"][0]["uuid"]
+    machine.run("stop")
+    assert done.stdout.splitlines() == [*[f'--gpus="device={first}"'] * 2, *["refused"] * 6], done.stderr
+    unreachable = machine.run("docker-args", NVIDIA_VISIBLE_DEVICES=first, GPULEASE_DIR="/dev/null/x")
+    assert (unreachable.returncode, unreachable.stdout) == (69, "")
+
+
 def test_apptainer_is_told_too(machine: Machine) -> None:
     script = f"echo $({shlex.join(machine.words('docker-args', '--apptainer'))})"
     done = machine.run("run", "-n", "2", "--", "sh", "-c", script)

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpulease.messages import StatusDocument
+
 EXAMPLES = """\
 One option a line, to be used without quotes around `$(gpulease docker-args)`.
 The lease is that of `run`, `shell`, a job or `get --export`. It ends with that,
@@ -48,10 +50,32 @@ def options(tool: str, devices: str) -> list[str]:
 
 
 def _leased(environ: Mapping[str, str]) -> str:
-    """The devices that `visible.variables` named to containers."""
-    devices = environ.get("NVIDIA_VISIBLE_DEVICES", "")
-    if devices == "void" and environ.get("GPULEASE_LEASE"):
+    """The devices that `visible.variables` named to containers, if they are leased: variables outlive a lease."""
+    devices, lease = environ.get("NVIDIA_VISIBLE_DEVICES", ""), environ.get("GPULEASE_LEASE")
+    if devices == "void" and lease:
         raise NotFound("The lease here has no NVIDIA GPU.", "Start the container without options for GPUs.")
-    if not (devices.startswith(("GPU-", "MIG-")) or (devices and environ.get("GPULEASE_LEASE"))):
+    if not (devices.startswith(("GPU-", "MIG-")) or (devices and lease)):
         raise NotFound("There is no lease here.", WITHIN)
+    from gpulease.thread_client import ask
+
+    if not set(devices.split(",")) <= _held(ask("status"), lease):
+        raise NotFound("NVIDIA_VISIBLE_DEVICES names what no lease here has, or has any more.", WITHIN)
     return devices
+
+
+def _held(told: StatusDocument, lease: str | None) -> set[str]:
+    """Names of the devices of that lease, and of those that are held for a process above this one."""
+    from gpulease.identity import parent_of, user_name
+
+    above, process = set(), os.getppid()
+    while process > 1 and process not in above:
+        above.add(process)
+        process = parent_of(process) or 0
+    me = user_name(os.getuid())
+    ours = {
+        row["id"]
+        for row in told["leases"]
+        if row["pid"] in above or (row["id"] == lease and (row["user"] == me or os.getuid() == 0))
+    }
+    held = [device for device in told["devices"] if ours & set(device["leases"])]
+    return {name for device in held for name in (device["uuid"], str(device["index"]))}
