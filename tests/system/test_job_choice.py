@@ -52,7 +52,7 @@ def test_only_all_is_told_that_it_is_roots_own(
     inside: None,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for words in (["kill", "last"], ["wait", "last"], ["explain", "last"], ["kill", "--mine"]):
+    for words in (["kill", "last"], ["wait", "last"], ["explain", "last"]):
         assert main(words) == 1
         told = capsys.readouterr().err
         assert "No such job" in told
