@@ -22,7 +22,7 @@ ALONE = ("all", "last")
 EVERYBODY = "*"
 MANY = 100  # ids that are named one by one; of more, the broker need not say which of them is missing
 MISSING = "No such job"
-FORM = "Write 3, 5-9, 3,5-9, `all` or `last`."
+FORM = "Write 3, 5-9, 3,5-9, `all` or `last`; jobs are chosen by label too, not by name."
 
 
 def selection(

@@ -36,16 +36,20 @@ def state_text(job: Mapping[str, Any]) -> str:
     return "removing" if job["removing"] else "ending"
 
 
-def ends_text(ended: Iterable[JobEnd]) -> str:
-    """`53 complete, 7 failed: 12,15-20`: how many ended how, and which of them not well; of one, how."""
-    rows = list(ended)
+def ends_text(ended: Iterable[JobEnd], reasons: Mapping[int, str] | None = None) -> str:
+    """`53 complete, 7 failed: 12,15-20`: how many ended how, and which of them not well; of one, how.
+
+    `reasons`, by id, are told where they are known: `2 killed (time limit): 3,4`.
+    """
+    rows, reasons = list(ended), reasons or {}
     if len(rows) == 1:
-        code = rows[0]["exit_code"]
+        code, why = rows[0]["exit_code"], reasons.get(rows[0]["id"])
         how = f", {end_text(code)}" if code else ""
-        return f"{rows[0]['id']} {rows[0]['state']}{how}"
+        return f"{rows[0]['id']} {rows[0]['state']}{how}{f' ({why})' if why else ''}"
     by_state: dict[str, list[int]] = {}
     for row in rows:
-        by_state.setdefault(row["state"], []).append(row["id"])
+        why = reasons.get(row["id"])
+        by_state.setdefault(f"{row['state']} ({why})" if why else row["state"], []).append(row["id"])
     names = sorted(by_state, key=lambda state: (state != "complete", state))
     return ", ".join(f"{len(by_state[name])} {name}{_which(name, by_state[name])}" for name in names)
 

@@ -103,4 +103,5 @@ def explain(what: int | str | HasId) -> Explained:
     except NotFound:
         job = show(number)[0]
         why = f": {job['why']}" if job["why"] else ""
-        raise WrongState(f"Job {number} does not wait in the line, it is {job['state']}{why}.") from None
+        then = f"`gpulease resume {number}` lets it wait in the line." if job["state"] == "held" else ""
+        raise WrongState(f"Job {number} does not wait in the line, it is {job['state']}{why}.", then) from None

@@ -266,7 +266,8 @@ def _all_over(told: Subscription, until: float | None, ended: dict[int, JobEnd],
     rest = None if until is None else until - time.monotonic()
     changed = told.receive(None if rest is None else min(DAY, max(0.0, rest)))
     if changed is None and rest is not None and rest <= DAY:
-        raise NotGranted("The jobs did not end in time.", "Wait longer; `gpulease ls` shows how far they are.")
+        left = "The jobs" if len(ended) + told.open < 2 else f"{told.open} of {len(ended) + told.open} jobs"
+        raise NotGranted(f"{left} did not end in time.", "Wait longer; `gpulease ls` shows how far they are.")
     if not changed:
         return False
     for job in changed["jobs"].values():

@@ -95,12 +95,16 @@ def _lease_above() -> str:
 def _reader(log: bool) -> str:
     if sys.stderr is None:
         return NOBODY
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if hasattr(shell, "kernel"):  # a notebook's; its stderr is no terminal
+    if in_notebook():  # its stderr is no terminal
         return LINES
     if sys.stderr.isatty():
         return LINES if os.environ.get("TERM") == "dumb" else TERMINAL
     return LOG if log else NOBODY
+
+
+def in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 class _Screen:

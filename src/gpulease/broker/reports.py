@@ -11,7 +11,7 @@ from gpulease.broker.turn import Turn
 from gpulease.broker.visibility import of_device, of_lease
 from gpulease.errors import NotFound
 from gpulease.model import Device, Lease, Process, Waiting
-from gpulease.planner import DeviceState, DeviceView, device_state
+from gpulease.planner import DeviceState, DeviceView, Verdict, device_state
 from gpulease.stores.base import Document
 
 WORDS, LETTERS = 40, 200  # of a command that one status shows
@@ -141,6 +141,14 @@ def _line_row(turn: Turn, entry: Waiting) -> Document:
     }
 
 
+def _ending(state: State, verdict: Verdict) -> str:
+    """A word on the jobs there that were told to end and have not yet."""
+    ids = verdict.fields["leases"] if verdict.code == "leased" and "leases" in verdict.fields else ()
+    names = [str(id) for id in ids] if isinstance(ids, tuple) else []
+    ending = [f"J{job.id}" for job in state.running.values() if job.ending and f"J{job.id}" in names]
+    return f" {', '.join(ending)} {'is' if len(ending) == 1 else 'are'} ending." if ending else ""
+
+
 def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     state = turn.state
     if id in state.leases:
@@ -153,7 +161,10 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     decided = current_plan(turn)
     fits = any(grant.id == id for grant in decided.grants)  # and is being checked, or the driver does not answer
     verdicts = () if fits else decided.explain(id)
-    rows = [{"label": v.label, "uuid": v.device, "code": v.code, "why": v.sentence} for v in verdicts]
+    rows = [
+        {"label": v.label, "uuid": v.device, "code": v.code, "why": f"{v.sentence}{_ending(state, v)}"}
+        for v in verdicts
+    ]
     place = requesting.place(turn, id)
     why = {"code": code, "why": sentence, "why_short": short, "expected_start": start}
     return {"id": id, "lease": None, "place": place, **why, "devices": rows}

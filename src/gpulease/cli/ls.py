@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.choosing import add_choice, filters
+from gpulease.cli.choosing import MOST_COUNTED, add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, add_watch, at_least, clean, print_json
 from gpulease.errors import NotFound
 from gpulease.job_selection import ENDED
@@ -27,6 +27,7 @@ examples:
 """
 # Letters that need no quoting in a shell.
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+MOST_CHOSEN = 1000  # jobs that are shown, where some were chosen
 REASON = 26  # columns: the longest short form of a reason, in brackets
 COLOURS = {
     "running": "green",
@@ -68,8 +69,15 @@ def run(arguments: Namespace) -> int:
             return {**ls(most=1), "jobs": []}  # none yet, or none any more: who watches goes on
 
     def lines(told: Listing, terminal: Terminal) -> list[str]:
-        none = [] if told["jobs"] else ["No job is as was asked."]
-        return [*_lines(told, terminal), *(none if some else _more(told, arguments.all, terminal))]
+        more = _more_chosen(len(told["jobs"]), terminal) if some else _more(told, arguments.all, terminal)
+        return [*_lines(told, terminal), *more]
+
+    def _more_chosen(shown: int, terminal: Terminal) -> list[str]:
+        """Of those that were chosen: the counts are of all."""
+        if shown < (most or MOST_CHOSEN):
+            return [] if shown else ["No job is as was asked."]
+        more = len(ls(*arguments.ids, **chosen, all=arguments.all, most=MOST_COUNTED)["jobs"]) - shown
+        return [f"{_mark(terminal)} and {more} more; see --most"] if more > 0 else []
 
     if arguments.watch is not None:
         from gpulease.cli.watching import watch
@@ -87,10 +95,16 @@ def _more(told: Listing, all: bool, terminal: Terminal) -> list[str]:
     """How many there are beside those that are shown."""
     over = sum(told["counts"].get(state, 0) for state in ENDED)
     ended = over - sum(job["state"] in ENDED for job in told["jobs"])
-    others = sum(told["counts"].values()) - len(told["jobs"]) - ended
-    mark = "…" if terminal.unicode else "..."
+    held = told["counts"].get("held", 0) - sum(job["state"] == "held" for job in told["jobs"])
+    others = sum(told["counts"].values()) - len(told["jobs"]) - ended - held
+    mark = _mark(terminal)
     lines = [f"{mark} and {others} more that wait; see --most"] if others > 0 else []
+    lines += [f"{mark} and {held} more that are held; see --most"] if held > 0 else []
     return [*lines, *([f"{mark} and {ended} more ended; see {'--most' if all else '--all'}"] if ended > 0 else [])]
+
+
+def _mark(terminal: Terminal) -> str:
+    return "…" if terminal.unicode else "..."
 
 
 def _lines(told: Listing, terminal: Terminal) -> list[str]:

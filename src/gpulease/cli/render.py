@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 NARROWEST = 8  # columns to which one is cut so that the last has its least
 
 
-def plain_table(rows: Sequence[Sequence[str]], terminal: Terminal, gap: int = 2, least: int = 8) -> list[str]:
+def plain_table(
+    rows: Sequence[Sequence[str]], terminal: Terminal, gap: int = 2, least: int = 8, most: int = 1 << 30
+) -> list[str]:
     """Columns as wide as their content; on a terminal the last one takes, and is cut to, what is left.
 
-    It has at least `least` columns, as far as the widest of the others can do with less.
+    It has at least `least` columns, as far as the widest of the others can do with less. In a pipe nothing is cut, and
+    a cell wider than `most` moves the rest of its own row alone.
     """
     widths = [max(width_of(clean(row[column])) for row in rows) for column in range(len(rows[0]))]
     if terminal.cuts:
@@ -24,7 +27,9 @@ def plain_table(rows: Sequence[Sequence[str]], terminal: Terminal, gap: int = 2,
         while room - sum(widths[:-1]) < min(least, widths[-1]) and max(widths[:-1]) > NARROWEST:
             widths[widths.index(max(widths[:-1]))] -= 1
         widths[-1] = min(widths[-1], max(8, room - sum(widths[:-1])))
+
+    def shown(cell: str, width: int) -> str:
+        return fit(cell, width if terminal.cuts else max(min(width, most), width_of(clean(cell))), terminal)
+
     joined = (" " * gap).join
-    return [
-        joined(fit(cell, width, terminal) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return [joined(shown(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -6,6 +6,7 @@ import sys
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, print_json
 
+MEANING, VALUE = 34, 24  # columns: at least so many of a terminal's; in a pipe, at most so many for all rows' sake
 EXAMPLES = """\
 They are kept. gpulimit's names (MAX_ERR_TIMES, SAFETY_KEEP_MEMORY, ...) are
 understood.
@@ -40,5 +41,5 @@ def run(arguments: Namespace) -> int:
 
     rows = [("NAME", "VALUE", "", "MEANING")]
     rows += [(row["name"], row["value"], "" if row["default"] else row["from"], row["meaning"]) for row in told]
-    print("\n".join(plain_table(rows, Terminal())))
+    print("\n".join(plain_table(rows, Terminal(), least=MEANING, most=VALUE)))
     return 0

@@ -157,7 +157,8 @@ def _host_memory(document: dict[str, Any]) -> str:
 
 
 def _heading(widths: dict[str, int], terminal: Terminal) -> str:
-    cells = (fit(heading, width, terminal, COLUMNS[heading][1]) for heading, width in widths.items())
+    names = {"": "" if "MEMORY" in widths else "MEMORY"}  # the bar has it, where there is room for one
+    cells = (fit(names.get(key, key), width, terminal, COLUMNS[key][1]) for key, width in widths.items())
     return terminal.paint(" ".join(cells), "dim")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 # an option of another tool, or an older one of ours -> options here; the first that the verb has is meant
 OPTIONS = {
-    "--name": ("--model",),
+    "--name": ("--model", "--label"),
     "--name-like": ("--model",),
     "--name-job": ("--name",),
     "--job-name": ("--name",),

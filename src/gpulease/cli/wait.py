@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpulease.cli.choosing import add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, print_json
 from gpulease.job_selection import selection
 from gpulease.job_words import ends_text
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpulease.messages import JobEnd
 
+MOST_REASONS = 100
 EXAMPLES = """\
 At the end it says how many ended how, as `53 complete, 7 failed: 12,15-20`; on
 a terminal a bar shows how far it is. The exit code is 0 when all are complete,
@@ -46,8 +47,24 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json({"jobs": ended})
     elif not arguments.quiet:
-        print(ends_text(ended) or ("removed before they ended" if bar.total else "nothing to do"))
+        print(ends_text(ended, _reasons(ended)) or ("removed before they ended" if bar.total else "nothing to do"))
     return exit_code(ended)
+
+
+def _reasons(ended: list[JobEnd]) -> dict[int, str]:
+    """Why jobs did not end well, of as many as a person reads."""
+    ids = [job["id"] for job in ended if job["state"] != "complete"][:MOST_REASONS]
+    if not ids:
+        return {}
+    from gpulease.errors import GpuleaseError
+    from gpulease.queueing import show
+
+    try:
+        jobs = show(ids)
+    except GpuleaseError:
+        return {}  # they were removed since
+    told = {job["id"]: job["why"] or ("out of memory" if job["out_of_memory"] else "") for job in jobs}
+    return {id: clean(why) for id, why in told.items() if why}
 
 
 def exit_code(ended: list[JobEnd]) -> int:

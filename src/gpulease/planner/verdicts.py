@@ -15,6 +15,7 @@ from gpulease.planner.limits import Ledger
 from gpulease.planner.reasons import Value, size_text
 from gpulease.quantities import span_text
 
+SOME = 3  # leases that are named; a device may have very many
 FILTERS = {
     "model": "Its model does not match.",
     "not-named": "It is not among the devices that were named.",
@@ -95,7 +96,8 @@ def _leased(slot: Slot, request: Request, now: float) -> Verdict | None:
     users = ", ".join(sorted({held.owner.user for held in slot.leases}))
     until = "until it ends" if lease.until is None else f"for another {span_text(lease.until - now)}"
     ids = tuple(held.id for held in slot.leases)
-    return _say(slot, "leased", f"Leased to {users} {until}.", leases=ids, user=users, until=lease.until)
+    named = ", ".join(ids[:SOME]) + (", ..." if len(ids) > SOME else "")
+    return _say(slot, "leased", f"Leased to {users} ({named}) {until}.", leases=ids, user=users, until=lease.until)
 
 
 def _short(slot: Slot, request: Request, board: Board) -> Verdict | None:
