@@ -109,6 +109,30 @@ def test_of_one_user_those_that_act_come_before_those_that_look(crowd: Crowd) ->
     assert order[1:] == looking[:LOOKS]
 
 
+def test_between_two_pieces_of_a_long_request_one_of_the_same_user_may_look(crowd: Crowd) -> None:
+    """Else `ls` waits until a `kill` of a hundred thousand jobs is done."""
+    kill = crowd.add(1)[0]
+    order: list[Connection] = []
+
+    def take(connection: Connection) -> Received:
+        order.append(connection)
+        return Received(connection.peer, {})
+
+    def rounds(number: int) -> None:
+        for _ in range(number):
+            for _ in crowd.turns.round(take):
+                crowd.now += ROUND
+            if order[-1] is kill:
+                kill.resumed = Received(kill.peer, {})
+                crowd.turns.drop(kill)
+                crowd.turns.add(kill)
+
+    rounds(3)
+    looking = crowd.add(1, 2, "ls")
+    rounds(6)
+    assert order == [kill, kill, kill, looking[0], kill, looking[1], kill, kill, kill]
+
+
 def test_a_user_has_a_few_long_requests_under_way_at_a_time(crowd: Crowd) -> None:
     """Each holds what it has found so far: a hundred at a time would hold a hundred answers."""
     crowd.add(1, 20)

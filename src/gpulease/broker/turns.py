@@ -20,24 +20,29 @@ MOST_LONG = 4  # long requests of one user that are under way at a time
 class Account:
     """What is ready of one user, and what it has cost."""
 
-    __slots__ = ("acts", "long", "looks", "used")
+    __slots__ = ("acts", "long", "looks", "piece", "used")
 
     def __init__(self) -> None:
         self.used = 0.0  # seconds
         self.acts: dict[Connection, None] = {}
         self.looks: dict[Connection, None] = {}
         self.long: set[Connection] = set()  # whose request is being done in pieces
+        self.piece = False  # such a piece was what was done last
 
     def __bool__(self) -> bool:
         return bool(self.acts or self.looks)
 
     def next(self, looks: int) -> Connection | None:
-        """Those that act first, each in its turn; while too many long requests are under way, those."""
+        """Those that act first, each in its turn; while too many long requests are under way, those.
+
+        Between two pieces one that looks may pass: it would wait for all of them, which may be half a minute.
+        """
         if len(self.long) >= MOST_LONG:
             return next((one for one in self.acts if one in self.long), None)
-        if self.acts:
-            return next(iter(self.acts))
-        return next(iter(self.looks)) if self.looks and looks < LOOKS else None
+        act = next(iter(self.acts), None)
+        if act is not None and not (self.piece and act in self.long):
+            return act
+        return next(iter(self.looks)) if self.looks and looks < LOOKS else act
 
 
 class Turns:
@@ -90,6 +95,7 @@ class Turns:
             if account.used - first > ROUND:
                 return
             self._least = account.used
+            account.piece = connection in account.long
             looks[connection.peer.uid] = looks.get(connection.peer.uid, 0) + connection.looks
             (account.looks if connection in account.looks else account.acts).pop(connection)
             try:
