@@ -81,7 +81,7 @@ def test_a_verb_about_many_jobs_changes_a_few_in_each_turn(
     assert max(writes) <= 3 * bulk.PIECE
     assert len(writes) >= MANY / bulk.PIECE
     (told,) = [one.message["ok"] for one in world.sent if one.peer is client.peer]
-    assert told == {"ids": list(range(1, MANY + 1)), "skipped": []}
+    assert told == {"ids": list(range(1, MANY + 1)), "skipped": [], "ending": []}
     assert states(world) == ([] if state is None else [state] * MANY)
 
 
