@@ -87,6 +87,34 @@ def test_no_look_is_taken_where_leases_are_in_the_way() -> None:
     assert said(world, ask(world)) == ["error"]
 
 
+def test_a_job_that_comes_after_a_quiet_time_starts_by_what_is_there_then() -> None:
+    """Nobody waited, so nobody looked: the last sample shows processes that ended long ago."""
+    world = busy_world()
+    world.jump(5)
+    world.outside.clear()
+    options = {"cwd": "/", "environment": {}}
+    world.say(world.connect(), "add", request={}, options=options, commands=[["true"]])
+    world.turn()
+    assert world.samples == 1
+    world.answer_sample()
+    world.turn()
+    world.answer_check()
+    world.turn()
+    assert [job.id for job in world.launched] == [1]
+
+
+def test_a_driver_that_fails_is_not_asked_again_at_once() -> None:
+    world = busy_world()
+    world.jump(5)
+    options = {"cwd": "/", "environment": {}}
+    world.say(world.connect(), "add", request={}, options=options, commands=[["true"]])
+    world.turn()
+    world.fail_driver()
+    world.turn()
+    world.turn()
+    assert world.samples == 0
+
+
 def test_old_scripts_catch_a_runtime_error() -> None:
     assert issubclass(NotGranted, RuntimeError)
     assert issubclass(Cancelled, RuntimeError)

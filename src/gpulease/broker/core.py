@@ -141,6 +141,7 @@ class Core:
         granting.decide(turn)
         turn.run_deferred()
         requesting.answer(turn)
+        granting.look_if_old(turn)
         subscribing.tell(turn)
         neighbouring.keep(turn)
         own_order.ask(turn)

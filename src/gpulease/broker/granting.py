@@ -126,6 +126,15 @@ def decide(turn: Turn) -> None:
     return unlock(turn)
 
 
+def look_if_old(turn: Turn) -> None:
+    """While nobody waited nobody looked: who comes then, and is not granted at once, is judged by what is there now."""
+    state = turn.state
+    if not state.line or state.sample is None or isinstance(state.check, Checking):
+        return
+    if turn.now - max(state.sampled_at, state.asked_at) >= state.settings.polling:
+        turn.take_sample()
+
+
 def _grant_request(turn: Turn, grant: Grant) -> None:
     """A reservation ends with its time; a process's lease with the process; both at the longest that they may last."""
     pending = turn.state.pending[grant.id]
