@@ -53,7 +53,7 @@ def room(world: ScriptedWorld) -> None:
 def test_a_kill_signals_first_and_is_written_when_there_is_room() -> None:
     world, client = running()
     full(world)
-    assert ask(world, client, "kill", 1) == {"ok": {"ids": [1], "skipped": []}}
+    assert ask(world, client, "kill", 1) == {"ok": {"ids": [1], "skipped": [], "ending": [1]}}
     assert world.trees[-1].signals == (signal.SIGTERM, signal.SIGCONT)
     assert world.reloaded().running[1].ending is None
     room(world)
@@ -107,4 +107,8 @@ def test_what_only_waits_is_not_said_to_be_killed() -> None:
     settle(world)
     full(world)
     assert ask(world, client, "kill", 2)["error"]["code"] == "state"
-    assert ask(world, client, "kill", 1, 2)["ok"] == {"ids": [1], "skipped": ["2 is waiting, and the disk is full"]}
+    assert ask(world, client, "kill", 1, 2)["ok"] == {
+        "ids": [1],
+        "skipped": ["2 is waiting, and the disk is full"],
+        "ending": [1],
+    }
