@@ -7,10 +7,11 @@ import subprocess
 
 import pytest
 
+from gpulease.cli import pages
 from gpulease.cli.argument_parser import make_parser
 from gpulease.cli.exporting import export_lines
 from gpulease.cli.main import ALIASES, HEADINGS, VERBS, main
-from gpulease.cli.suggestions import HABITS, OPTIONS
+from gpulease.cli.suggestions import HABITS, OPTIONS, TOPICS
 
 WRONG = [
     (["run", "--name", "A100", "--", "true"], "--model"),
@@ -26,6 +27,38 @@ WRONG = [
     (["run", "--time", "2h", "--", "true"], "--for"),
     (["ls", "--jsn"], "--json"),
 ]
+
+
+HINTED = [
+    (["docker", "run", "x"], "$(gpulease docker-args)"),
+    (["--get"], "Did you mean `gpulease get`?"),
+    (["get", "2"], "Did you mean -n 2?"),
+    (["stop", "12"], "`gpulease kill 12`"),
+    (["add", "--wrap", "x"], "Did you mean --shell?"),
+    (["add", "-d", "afterok:12", "--", "true"], "--after 12"),
+    (["ls", "-u", "ada"], "Did you mean --user?"),
+    (["ls", "-t", "PD"], "Did you mean --state?"),
+    (["kill", "-u", "ada"], "Did you mean --user?"),
+    (["ls", "--state", "PD"], "Did you mean waiting?"),
+    (["kill", "--state", "queued"], "Did you mean waiting?"),
+    (["kill", "-9", "12"], "It sends TERM, and KILL after `grace`"),
+]
+
+
+@pytest.mark.parametrize(("words", "hint"), HINTED)
+def test_words_of_other_tools_are_answered_with_what_to_type(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_help_finds_the_page_about_another_tools_word(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed in ("docker", "podman", "apptainer", "notebook", "gpuget", "gpulimit", "safe-gpu", "slurm", "pack"):
+        assert main(["help", typed]) == 0, typed
+    assert "# Docker, Podman, Apptainer" in capsys.readouterr().out
+    assert all(pages.find(page) for page in TOPICS.values())
+    assert not set(TOPICS) & {*VERBS, *ALIASES}
 
 
 @pytest.mark.parametrize(("words", "meant"), WRONG)

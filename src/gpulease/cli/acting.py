@@ -6,6 +6,7 @@ import sys
 
 from gpulease.cli.choosing import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import ArgumentParser, Namespace, say
+from gpulease.errors import UsageError
 from gpulease.job_selection import ENDED, STATES, ranges
 from gpulease.job_words import left_text
 
@@ -48,6 +49,8 @@ class Act:
     def run(self, arguments: Namespace) -> int:
         from gpulease import queueing
 
+        if self._verb == "kill" and any(id.startswith("-") for id in arguments.ids):
+            raise UsageError("`kill` takes no signal.", "It sends TERM, and KILL after `grace` (see `gpulease set`).")
         act = getattr(queueing, self._verb)
         if self._queue is not None and arguments.queue:
             act(*arguments.ids, **filters(arguments), queue=True)

@@ -105,6 +105,8 @@ def add_after(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.queueing import add
 
+    if (arguments.devices or "").startswith("after"):
+        raise UsageError("-d names devices here.", "Write --after 12, or --after-any 12 however it ends.")
     if arguments.sweep:
         _take_cap(arguments)
     commands, lines, texts, each = _commands_and_texts(arguments)

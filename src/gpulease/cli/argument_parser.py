@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
-from gpulease.cli.suggestions import option_meant
+from gpulease.cli.suggestions import option_meant, state_meant, words_meant
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -36,15 +36,18 @@ class VerbParser(argparse.ArgumentParser):
     def error(self, message: str, hint: str = "") -> NoReturn:
         text = "".join(letter if letter.isprintable() else "?" for letter in message[:500])
         print(f"{self.prog}: {text[:1].upper()}{text[1:]}.", file=sys.stderr)
-        print(f"{hint}See `{self.prog} --help`.", file=sys.stderr)
+        print(f"{hint or state_meant(message)}See `{self.prog} --help`.", file=sys.stderr)
         sys.exit(2)
 
     def refuse(self, unknown: list[str]) -> NoReturn:
         option = next((word for word in unknown if word.startswith("-")), None)
+        hint = words_meant(self.prog.partition(" ")[2], option or unknown[0], self._option_string_actions)
         if option is None:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}", hint)
         meant = option_meant(option, self._option_string_actions)
-        self.error(f"there is no option {option.partition('=')[0]}", f"Did you mean {meant}? " if meant else "")
+        self.error(
+            f"there is no option {option.partition('=')[0]}", hint or (f"Did you mean {meant}? " if meant else "")
+        )
 
 
 class Once(argparse.Action):

@@ -29,11 +29,12 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     from gpulease.cli.main import ALIASES, VERBS, run_verb
+    from gpulease.cli.suggestions import TOPICS
 
     topic = arguments.topic
     if topic is None:
         return _list()
-    found, verb = pages.find(topic), ALIASES.get(topic, topic)
+    found, verb = pages.find(TOPICS.get(topic, topic)), ALIASES.get(topic, topic)
     if verb in VERBS:
         code = run_verb(verb, ["--help"])
         if found:

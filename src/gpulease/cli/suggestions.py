@@ -26,7 +26,9 @@ OPTIONS = {
     "--gpu-memory": ("--mem", "--min-memory"),
     "--gpu-mem": ("--mem", "--min-memory"),
     "--time": ("--time-limit", "--for"),
-    "-t": ("--time-limit", "--for", "--tail"),
+    "-t": ("--time-limit", "--for", "--tail", "--state"),
+    "-u": ("--user",),
+    "--wrap": ("--shell",),
     "--duration": ("--for",),
     "--timeout": ("--wait", "--time-limit"),
     "--dependency": ("--after",),
@@ -52,6 +54,7 @@ RUN = "`gpulease run -- CMD` waits for a GPU and runs a command on it."
 END = "`gpulease kill ID` ends a job; `gpulease ls` has the ids."
 LOG = "`gpulease log ID` prints a job's output, with -f as it grows."
 TAKE = "`gpulease get` takes a GPU for this script; `gpulease run -- CMD` for a command."
+CONTAINER = "Write `gpulease run -- sh -c 'docker run $(gpulease docker-args) IMAGE'`; see `gpulease help containers`."
 # what somebody types as a verb -> what does that here
 HABITS = {
     **dict.fromkeys(("queue", "squeue", "qstat", "q", "ps", "jobs", "list"), QUEUE),
@@ -71,8 +74,25 @@ HABITS = {
     **dict.fromkeys(("why", "reason"), "`gpulease explain ID` tells why something waits."),
     **dict.fromkeys(("config", "settings", "quota", "limits"), "`gpulease set` shows and changes parameters."),
     **dict.fromkeys(("daemon", "server", "serve"), "`gpulease broker` is the broker; it also starts by itself."),
+    **dict.fromkeys(("docker", "podman", "apptainer", "singularity"), CONTAINER),
     "version": "`gpulease --version` prints it.",
 }  # fmt: skip
+# a word that somebody asks help for -> the page about it
+TOPICS = {
+    **dict.fromkeys(("docker", "podman", "apptainer", "singularity"), "containers"),
+    **dict.fromkeys(("notebook", "notebooks", "ipython"), "jupyter"),
+    **{tool: f"from-{tool}" for tool in ("gpuget", "gpulimit", "gpuselect", "safe-gpu", "slurm")},
+    **dict.fromkeys(("sweep", "sweeps", "array"), "queue"),
+    "pack": "packing",
+}
+# a state of another tool's -> ours
+STATES = {
+    **dict.fromkeys(("pd", "pending", "queued"), "waiting"),
+    **dict.fromkeys(("cd", "completed", "done"), "complete"),
+    **dict.fromkeys(("ca", "cancelled", "canceled"), "killed"),
+    "r": "running",
+    "f": "failed",
+}
 
 
 def verb_meant(typed: str, there: Iterable[str]) -> str:
@@ -95,6 +115,24 @@ def option_meant(typed: str, there: Iterable[str]) -> str | None:
     typed = typed.partition("=")[0]
     known = [option for option in OPTIONS.get(typed, ()) if option in options]
     return known[0] if known else near(typed, options) if typed.startswith("--") else None
+
+
+def state_meant(message: str) -> str:
+    """What to say to argparse's complaint about a state, if another tool calls one so."""
+    _, mark, rest = message.partition("argument --state: invalid choice: '")
+    meant = STATES.get(rest.partition("'")[0].lower()) if mark else None
+    return f"Did you mean {meant}? " if meant else ""
+
+
+def words_meant(verb: str, unknown: str, there: Iterable[str]) -> str:
+    """What to say to a word that a verb does not take; of options, to a verb that is written as one."""
+    from gpulease.cli.main import VERBS
+
+    if verb == "status" and unknown.startswith("--") and unknown[2:] in VERBS:
+        return f"Did you mean `gpulease {unknown[2:]}`? "
+    if verb == "stop" and unknown.isdecimal():
+        return f"`gpulease kill {unknown}` ends a job, `gpulease pause {unknown}` stops it for a while. "
+    return f"Did you mean -n {unknown}? " if unknown.isdecimal() and "--gpus" in set(there) else ""
 
 
 def near(typed: str, there: Iterable[str]) -> str | None:
