@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LONGEST_WORD = (128 << 10) - 1  # bytes; the kernel starts no program with a longer one
 AFTER = ("after", "after_any", "after_label", "after_any_label")
+CHANGING = "See `gpulease edit --help`. Another label is --new-label: --label chooses jobs."
 TEXTS = ("name", "label", "note")
 
 
@@ -65,7 +66,7 @@ def job_changes(given: Mapping[str, Any], said: Said, now: float) -> dict[str, A
     if request:
         changes["request"] = request
     if not changes:
-        raise UsageError("Nothing to change was given.", "See `gpulease edit --help`.")
+        raise UsageError("Nothing to change was given.", CHANGING)
     return changes
 
 
@@ -193,11 +194,13 @@ def wrong_with(words: list[str]) -> str | None:
 
 
 def swept(
-    command: list[str], texts: dict[str, str], values: Mapping[str, list[str]]
+    command: list[str], texts: dict[str, str], values: Mapping[str, list[str]], force: bool = False
 ) -> tuple[list[list[str]], dict[str, str], list[dict[str, str]]]:
     """A command for each combination of values; the texts that all jobs have, or else those of each."""
-    from gpulease.sweeps import expand
+    from gpulease.sweeps import expand, refuse_unfilled
 
+    if not force:
+        refuse_unfilled(command, values)
     made = expand(command, texts, values)
     commands = [command_words(words) for words, _ in made]
     if all(filled == texts for _, filled in made):

@@ -80,11 +80,12 @@ def check(message: Message) -> Message:
     return message
 
 
-def _check_field(name: str, value: object, kind: str) -> None:
+def _check_field(name: str, value: object, kind: str, said: str = "") -> None:
     if value is None and kind.endswith("?"):
         return
     if not FITS[kind.rstrip("?")](value):
-        raise UsageError(f"The value of {name!r} is not right.", f"Give {WORDS.get(kind.rstrip('?'), 'another one')}.")
+        step = f"Give {WORDS.get(kind.rstrip('?'), 'another one')}."
+        raise UsageError(f"The value of {said or repr(name)} is not right.", step)
 
 
 WORDS = {
@@ -163,6 +164,9 @@ REQUEST_FIELDS = {
 }
 
 
+SAID = {"memory": "mem", "models": "model", "not_before": "at", "duration": "for"}  # as options
+
+
 def read_request(fields: Message, least: int = 1) -> Request:
     """A Request from its fields on the wire, checked as one from a stranger; a job may ask for no GPU at all."""
     unknown = sorted(set(fields) - set(REQUEST_FIELDS))
@@ -170,7 +174,7 @@ def read_request(fields: Message, least: int = 1) -> Request:
         raise UsageError(f"A request has no field {unknown[0][:40]!r}.")
     values: dict[str, Any] = {}
     for name, value in fields.items():
-        _check_field(name, value, REQUEST_FIELDS[name])
+        _check_field(name, value, REQUEST_FIELDS[name], f"--{SAID.get(name, name).replace('_', '-')}")
         values[name] = tuple(value) if isinstance(value, list) else value
     for name in ("models", "devices", "exclude"):
         values[name] = values.get(name) or ()

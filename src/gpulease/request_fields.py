@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Said = Callable[[str], str]
 
 UNSET = "Leave it out, or say what is meant: it may be an unset variable."
+LEAST = 1 << 20  # bytes that a number alone may mean
 OPTIONS = {"duration": "--for"}
 
 
@@ -35,8 +36,10 @@ def request_fields(given: Mapping[str, Any], said: Said = as_argument, now: floa
             f"{said('max_leases')} is for a shared GPU, and {said('mem')} was not given.", "Give both, or neither."
         )
     asked = {name: given[name] for name in FIELDS if given.get(name) is not None}
-    fields = changed_fields(asked, said, now).items()
-    return {field: value for field, value in fields if value != [] and (value is not False or field == "pack")}
+    fields = changed_fields(asked, said, now)
+    if fields.get("devices") == []:
+        raise UsageError(f"{said('devices')} is empty.", UNSET)
+    return {field: value for field, value in fields.items() if value != [] and (value is not False or field == "pack")}
 
 
 def changed_fields(given: Mapping[str, Any], said: Said = as_argument, now: float = 0.0) -> dict[str, Any]:
@@ -58,6 +61,8 @@ def refuse_name(name: object) -> None:
 
 def amount(value: Any, said: str, now: float = 0.0) -> Any:
     """Bytes, from bytes or `6G`; what is no number is told by whoever checks the message."""
+    if type(value) in (int, float) and 0 < value < LEAST:
+        raise UsageError(f"{said} is {value}, which would be bytes.", f"Write it with its unit, as '{value}G'.")
     return parse_bytes(value) if isinstance(value, str) else value
 
 

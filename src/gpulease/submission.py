@@ -97,8 +97,8 @@ def submit(
     log: str | os.PathLike[str] | None = None,
     retry: int = 0,
     time_limit: float | str | None = None,
-    after: Named = (),
-    after_any: bool | Named = False,
+    after: Named | None = (),
+    after_any: bool | Named | None = False,
     after_label: str | None = None,
     at: str | float | datetime | None = None,
     hold: bool = False,
@@ -146,7 +146,7 @@ def sweep(
     texts = {name: str(given.pop(name)) for name in (*TEXTS, "log") if given[name] is not None}
     words = _words(command, given["shell"])
     found = {name: texts_of(name, each) for name, each in swept_over.items()}
-    commands, shared, each = swept(words, texts, found)
+    commands, shared, each = swept(words, texts, found, given["force"])
     return _queue(commands, given, {**job_fields(given), **shared}, each)
 
 

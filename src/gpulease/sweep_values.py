@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 from math import ceil, floor, log, log1p
-from re import compile
+from re import IGNORECASE, compile
 
 from gpulease.errors import UsageError
 
 MOST = 1_000_000
 NUMBER = compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
+NO_NUMBER = compile(r"[+-]?(nan|inf|infinity)", IGNORECASE)
 LONGEST = 100  # characters of a number of a range, and its greatest power of ten
 EXACT = Context(prec=4 * LONGEST)  # digits enough that nothing is rounded
 PRODUCTS = Context(prec=50)
@@ -25,6 +26,7 @@ def read_values(text: str) -> list[str]:
     found: list[str] = []
     for part in text.split(","):
         texts = part.split(":")
+        _refuse_near_range(part, texts)
         found += _range(part, texts) if _is_range(texts) else [part]
         _refuse_more(len(found))
     return found
@@ -50,6 +52,20 @@ def _refuse_more(count: int) -> None:
         raise UsageError(f"The sweep has more than {MOST} values.", "Sweep over less.")
 
 
+def _refuse_near_range(part: str, texts: list[str]) -> None:
+    """What was surely meant as a range, and would be one job with this text."""
+    dotted = part.split("..")
+    if len(dotted) in (2, 3) and all(map(NUMBER.fullmatch, dotted)):
+        raise UsageError(f"{part[:40]!r} is no range.", "Write it with colons, as 1:5 or 0.1:0.5:0.1.")
+    wrong = [text for text in texts if NO_NUMBER.fullmatch(text)]
+    if (
+        wrong
+        and len(texts) in (2, 3)
+        and all(NUMBER.fullmatch(text.removeprefix("x")) for text in texts if text not in wrong)
+    ):
+        raise UsageError(f"The range {part[:40]!r} has {wrong[0]} in it.", "Write numbers, as 0.1:0.5:0.1.")
+
+
 def _is_range(texts: list[str]) -> bool:
     """Two numbers, and maybe a step, or a factor as `x10`."""
     *ends, step = texts if len(texts) == 3 else [*texts, "1"]
@@ -61,10 +77,16 @@ def _range(part: str, texts: list[str]) -> list[str]:
     numbers = [_number(text.removeprefix("x"), part) for text in texts]
     if len(numbers) == 2:
         if any(number != number.to_integral_value() for number in numbers):
-            step = f"Write it as {part[:40]}:0.1 to add 0.1, or {part[:40]}:x10 to multiply by 10."
-            raise UsageError(f"The range {part[:40]!r} has no step.", step)
+            raise UsageError(f"The range {part[:40]!r} has no step.", _steps(part[:40], *numbers))
         numbers.append(Decimal(1))
     return _multiplied(part, *numbers) if multiplied else _counted(part, texts, *numbers)
+
+
+def _steps(part: str, first: Decimal, last: Decimal) -> str:
+    """How it may be written, in the direction in which it goes."""
+    step, factor = "0.1" if first <= last else "-0.1", "10" if abs(first) <= abs(last) else "0.1"
+    added = f"Write it as {part}:{step} to add {step}"
+    return f"{added}, or {part}:x{factor} to multiply by {factor}." if first * last > 0 else f"{added}."
 
 
 def _number(text: str, part: str) -> Decimal:

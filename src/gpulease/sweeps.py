@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import product
 from math import prod
 from re import Pattern, compile, escape
@@ -11,6 +11,7 @@ from gpulease.errors import UsageError
 from gpulease.sweep_values import MOST, read_values
 
 CAP = compile(r"(\w+=[^,%]+:[^,%]+)%([0-9]{1,7})")
+PLACE = compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
 FORM = "Write it as lr=0.1,0.01, seed=1:5, lr=0.1:0.5:0.1 or lr=1e-4:1e-1:x10."
 
 
@@ -25,6 +26,19 @@ def variables(options: list[str]) -> dict[str, list[str]]:
             raise UsageError(f"--sweep {name[:40]} was given twice.", f"Write all its values at once, as {name}=1,2,3.")
         found[name] = read_values(text)
     return found
+
+
+def unfilled(command: list[str], names: Collection[str]) -> str | None:
+    """A placeholder as `{lr}` of which there are no values; `${lr}` is the shell's."""
+    found = (place.group(1) for word in command for place in PLACE.finditer(word))
+    return next((name for name in found if name not in names), None)
+
+
+def refuse_unfilled(command: list[str], names: Collection[str]) -> None:
+    name = unfilled(command, names)
+    if name is not None:
+        step = f"Sweep over {name[:40]} too; if it is meant so, queue it with --force."
+        raise UsageError(f"The command has {{{name[:40]}}} in it, which has no values.", step)
 
 
 def without_caps(options: list[str]) -> tuple[list[str], list[str]]:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.errors import UsageError
+from gpulease.job_fields import swept
 from gpulease.sweep_values import texts_of
-from gpulease.sweeps import expand, variables
+from gpulease.sweeps import expand, unfilled, variables
 
 names = st.sampled_from(["lr", "seed", "batch", "x_1"])
 values = st.lists(st.text("abcXYZ019._-", min_size=1, max_size=6), min_size=1, max_size=4)
@@ -116,7 +117,7 @@ def test_what_makes_no_sense_is_refused(option: str) -> None:
         sweep(["{n}"], [option])
 
 
-@pytest.mark.parametrize("value", ["--5:3", "²:3", "a:b", "10.0.0.1:80", "1:2:3:4"])
+@pytest.mark.parametrize("value", ["--5:3", "²:3", "a:b", "10.0.0.1:80", "1:2:3:4", "nan", "inf", "../data", "a:inf"])
 def test_what_only_looks_like_a_range_is_a_value(value: str) -> None:
     assert sweep(["{n}"], [f"n={value}"]) == [[value]]
 
@@ -132,6 +133,12 @@ def test_what_only_looks_like_a_range_is_a_value(value: str) -> None:
         ("1:" + "9" * 30, "more than 1000000"),
         ("1:600000,1:600000", "more than 1000000"),
         ("0.1:0.5", "0.1:0.5:0.1 to add"),
+        ("0.5:0.1", "0.5:0.1:-0.1 to add -0.1, or 0.5:0.1:x0.1 to multiply"),
+        ("-0.5:1", "-0.5:1:0.1 to add 0.1[.]"),
+        ("0.1..0.5", "with colons"),
+        ("1..5..2", "with colons"),
+        ("nan:1:0.1", "has nan in it"),
+        ("0.1:Inf:x10", "has Inf in it"),
         ("1:2.5", "has no step"),
         ("1:1e9", "more than 1000000"),
         ("1:1e999", "too long"),
@@ -170,3 +177,11 @@ def test_a_value_is_not_taken_for_another_placeholder() -> None:
 def test_more_than_a_million_are_refused_before_they_are_made() -> None:
     with pytest.raises(UsageError, match="1000000"):
         sweep(["{a}{b}{c}"], ["a=1:1000", "b=1:1000", "c=1:2"])
+
+
+def test_a_placeholder_without_values_is_refused_unless_by_force() -> None:
+    assert unfilled(["--lr={lr}", "{seed}"], ["seed"]) == "lr"
+    assert unfilled(["${lr}", "{}", "{print $1}", "{1}", "{seed}"], ["seed"]) is None
+    with pytest.raises(UsageError, match=r"\{lr\} in it"):
+        swept(["{lr}", "{seed}"], {}, {"seed": ["1"]})
+    assert swept(["{lr}", "{seed}"], {}, {"seed": ["1"]}, force=True)[0] == [["{lr}", "1"]]

@@ -36,3 +36,9 @@ def test_no_job_in_a_state_is_an_empty_list_and_nothing_to_do(queue: QueueSite) 
     assert "label 'nobody'" in said(queue, "wait", "--label", "nobody", code=1)
     assert "No such job" in said(queue, "ls", "99", code=1)
     assert "No such job" in said(queue, "log", "--state", "failed", code=1)
+
+
+def test_a_placeholder_that_no_sweep_fills_in_is_told(queue: QueueSite) -> None:
+    done = queue.run("add", "--hold", "--", "true", "--lr={lr}")
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert "the command gets {lr} as it is: no --sweep has values for it" in done.stderr

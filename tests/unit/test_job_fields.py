@@ -11,6 +11,7 @@ import pytest
 import gpulease
 from gpulease.errors import UsageError
 from gpulease.job_fields import job_changes, job_fields, log_path
+from gpulease.messages import read_request
 from gpulease.request_fields import as_argument, as_option, changed_fields, request_fields
 
 
@@ -96,3 +97,19 @@ def test_the_name_of_a_gpu_is_refused_with_the_word_model(take: Any) -> None:
     with pytest.raises(UsageError) as caught:
         take(name="A100")
     assert "model=" in str(caught.value)
+
+
+def test_a_number_too_small_for_bytes_and_an_empty_list_of_devices_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"mem is 6, which would be bytes\. Write it with its unit, as '6G'"):
+        request_fields({"mem": 6})
+    with pytest.raises(UsageError, match="devices is empty"):
+        request_fields({"devices": []})
+    assert request_fields({"mem": 1 << 20, "min_memory": 0, "exclude": []}) == {"memory": 1 << 20, "min_memory": 0}
+    assert "after" not in job_fields({"after": None, "after_any": None})
+
+
+def test_errors_of_a_request_name_the_option_or_the_argument() -> None:
+    for field, argument in {"gpus": "gpus", "memory": "mem", "not_before": "at", "min_memory": "min_memory"}.items():
+        with pytest.raises(UsageError, match=f"The value of {argument}= is not right") as refused:
+            read_request({field: "x"})
+        assert f"--{argument.replace('_', '-')} is" in refused.value.what

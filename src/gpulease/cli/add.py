@@ -157,7 +157,10 @@ def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], list[int
     asked = {"name": arguments.name, "label": arguments.label, "note": arguments.note, "log": arguments.log}
     texts = {name: text for name, text in asked.items() if text is not None}
     if arguments.file is not None:
-        if arguments.command or arguments.sweep:
+        if arguments.sweep:
+            step = "Sweep over one command, or write all commands into the file."
+            raise UsageError("--file and --sweep do not go together.", step)
+        if arguments.command:
             raise UsageError("--file has the commands, and others were given too.", "Leave one of the two out.")
         from gpulease.cli.job_file import read_commands
 
@@ -166,16 +169,30 @@ def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], list[int
         raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease add -- python train.py`.")
     words = _for_shell(arguments.command) if arguments.shell else command_words(arguments.command)
     if not arguments.sweep:
+        _tell_unfilled(words)
         return [words], [], with_log(texts), []
     from gpulease.sweeps import variables
 
-    commands, texts, each = swept(words, texts, variables(arguments.sweep))
+    commands, texts, each = swept(words, texts, variables(arguments.sweep), arguments.force)
     return commands, [], texts, each
+
+
+def _tell_unfilled(words: list[str]) -> None:
+    """It may be meant so: nothing is refused."""
+    if not any("{" in word for word in words):
+        return
+    from gpulease.sweeps import unfilled
+
+    name = unfilled(words, ())
+    if name is not None:
+        print(f"gpulease: the command gets {{{name[:40]}}} as it is: no --sweep has values for it.", file=sys.stderr)
 
 
 def _for_shell(words: list[str]) -> list[str]:
     """Joining several would lose the quotes between which they stood."""
     if len(words) > 1:
         step = "Put the whole of it into quotes, as --shell 'python train.py > out'."
+        if words[1].startswith("-") and " " in words[0]:
+            step = f"Options stand before the text: put {words[1][:40]} before --shell."
         raise UsageError(f"--shell takes one text, and {len(words)} words were given.", step)
     return command_words(by_shell(words[0]))
