@@ -552,7 +552,7 @@ def test_a_compiler_that_fails_is_named_with_what_it_said(no_compiler: dict[str,
     compiler.chmod(0o755)
     told = simulate(no_compiler, "-n", "1", "--", "sh", "-c", "echo ran", code=69)
     assert f"{compiler} failed: x.c:1: fatal error: stdio.h: not there." in told
-    assert "apt-get install gcc libc6-dev" in told
+    assert "apt-get install libc6-dev" in told
 
 
 def test_a_library_that_cannot_be_loaded_is_an_error_with_a_way_out(environ: dict[str, str], tmp_path: Path) -> None:
