@@ -34,7 +34,8 @@ def test_wait_says_how_many_ended_how_and_which_did_not_end_well(queue: QueueSit
         queue.submit(command, label="sweep")
     queue.act("kill", queue.submit("true", label="sweep", hold=True))
     done = queue.run("wait", "--label", "sweep")
-    assert (done.returncode, done.stdout) == (1, "2 complete, 3 failed: 2,4-5, 1 killed: 6\n")
+    why = queue.job(6)["why"]
+    assert (done.returncode, done.stdout) == (1, f"2 complete, 3 failed: 2,4-5, 1 killed ({why}): 6\n")
     assert queue.run("wait", "1,3").stdout == "2 complete\n"
     assert queue.run("wait", "2").stdout == "2 failed, exit code 1\n"
     assert queue.run("wait", "all", "--quiet").stdout == ""
