@@ -92,6 +92,8 @@ REQUESTS = st.builds(
     max_leases=st.none() | st.integers(0, 100),
     priority=st.integers(-1000, 1000),
     duration=st.none() | st.floats(1e-6, 1e9),
+    pack=st.none(),
+    beside_outside=st.just(False),  # only with memory
 )
 
 
