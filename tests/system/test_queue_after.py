@@ -113,3 +113,31 @@ def test_one_that_ended_and_is_run_again_is_not_waited_for_twice(queue: QueueSit
     assert queue.end(third)[0]["state"] == "complete"
     (queue.folder / "go").touch()
     queue.end(again)
+
+
+@pytest.mark.parametrize("again", ["retry", "start"])
+def test_one_that_comes_after_a_failed_job_runs_again_only_with_that(queue: QueueSite, again: str) -> None:
+    first = queue.shell("[ -e go ]")
+    second = queue.submit("true", after=[first])
+    third = queue.submit("true", after=[second])
+    assert [job["state"] for job in queue.end(first, second, third)] == ["failed", "killed", "killed"]
+    done = queue.run(again, str(second))
+    assert done.returncode == 1
+    assert f"Job {second} is to come after failed job {first}" in done.stderr
+    assert "Retry what they come after too" in done.stderr
+    assert f"{second} to come after failed job {first}" in queue.run(again, f"{second},{third}").stderr
+    assert queue.job(second)["state"] == queue.job(third)["state"] == "killed"
+    (queue.folder / "go").touch()
+    queue.act(again, first, second, third)
+    ends = queue.end(first, second, third)
+    assert [job["state"] for job in ends] == ["complete"] * 3
+    assert queue.job(first)["ended"] <= queue.job(second)["started"]
+
+
+def test_what_comes_after_any_end_runs_again_by_itself(queue: QueueSite) -> None:
+    first = queue.submit("false")
+    second = queue.shell("[ -e go ]", after=[first], after_any=True)
+    assert queue.end(second)[0]["state"] == "failed"
+    (queue.folder / "go").touch()
+    queue.act("retry", second)
+    assert queue.end(second)[0]["state"] == "complete"

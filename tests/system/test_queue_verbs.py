@@ -204,6 +204,20 @@ def test_edit_changes_what_has_not_started(queue: QueueSite) -> None:
         queue.act("edit", id, changes={"note": "late"})
 
 
+def test_retry_of_all_leaves_what_is_complete_unless_it_is_named(queue: QueueSite) -> None:
+    good, bad = queue.submit("true", label="l"), queue.submit("false", label="l")
+    queue.end(good, bad)
+    for words in (["all"], ["--label", "l"]):
+        assert queue.run("retry", *words).stdout == f"queued again {bad}\n"
+        queue.end(bad)
+    queue.act("rm", bad)
+    refused = queue.run("retry", "all")
+    assert (refused.returncode, "--state complete" in refused.stderr) == (1, True)
+    for words in ([str(good)], ["--state", "complete"], ["last"]):
+        assert queue.run("retry", *words).stdout == f"queued again {good}\n"
+        queue.end(good)
+
+
 def test_retry_and_clean(queue: QueueSite) -> None:
     id = queue.shell("[ -e go ]")
     assert queue.end(id)[0]["state"] == "failed"

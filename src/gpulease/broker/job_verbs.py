@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from gpulease import job as jobs
 from gpulease.broker import bulk, capping, job_ends, job_life, packing, reports, requesting, settings
@@ -31,6 +31,8 @@ MOST_BYTES = 4 << 20  # characters of commands in one answer
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
 STARTABLE = (*WAITING, "failed", "killed", "lost")
+UNDONE = tuple(end for end in jobs.ENDS if end != "complete")
+AGAIN = ("started", "run again")  # what is done to jobs by verbs that run ended ones
 INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met", "cap")
 
 # ---------------------------------------------------------------------- many of them
@@ -46,12 +48,26 @@ def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[li
         raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, --label or --state.")
     chosen = bulk.choice(turn, event)
     piece = bulk.take(turn, event, chosen)
-    fitting = [job for job in piece.jobs if job.state in states]
-    act(fitting)
-    skipped = [f"{job.id} is {job.state}" for job in piece.jobs if job.state not in states]
-    progress = bulk.go_on(turn, event, piece, [job.id for job in fitting], skipped)
+    fitting: dict[int, Job] = {}
+    skipped: list[str] = []
+    for job in piece.jobs:
+        in_vain = _in_vain(turn, job, fitting) if job.over and wrong in AGAIN else None
+        if job.state not in states or in_vain is not None:
+            skipped.append(f"{job.id} is {job.state if job.state not in states else in_vain}")
+        else:
+            fitting[job.id] = job
+    act(list(fitting.values()))
+    progress = bulk.go_on(turn, event, piece, list(fitting), skipped)
     if progress is not None:
         _answer(turn, event, chosen, progress, wrong)
+
+
+def _in_vain(turn: Turn, job: Job, again: Container[int]) -> str | None:
+    """Why one that is over cannot run again: it comes after one that did not end well, and is not run again before."""
+    if job.after_any:
+        return None
+    ends = ((id, end) for id, end in turn.state.job_states(job.after).items() if id not in again)
+    return next((f"to come after {end} job {id}" for id, end in ends if end in UNDONE), None)
 
 
 def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress, wrong: str) -> None:
@@ -71,9 +87,14 @@ def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress
 
 def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
     """None of them is in a state in which it can be done: with the states of all."""
+    step = None
+    if any(" is to come after " in text for text in skipped):
+        step = "Retry what they come after too, in the same call or before."
+    elif wrong == "run again" and any(text.endswith("complete") for text in skipped):
+        step = "Complete ones are run again by their ids, or with --state complete."
     if len(skipped) == 1:
-        return WrongState(f"Job {skipped[0]}, so it cannot be {wrong}.")
-    return WrongState(f"None of these jobs can be {wrong}: {left_text(skipped)}.")
+        return WrongState(f"Job {skipped[0]}, so it cannot be {wrong}.", step)
+    return WrongState(f"None of these jobs can be {wrong}: {left_text(skipped)}.", step)
 
 
 # ---------------------------------------------------------------------- looking
@@ -274,8 +295,11 @@ def start(turn: Turn, event: Received) -> None:
 
 def _startable(event: Received) -> tuple[str, ...]:
     """Ended ones if they were named: who says `all` means those that wait."""
-    select = event.message.get("select") or {}
-    return STARTABLE if {"ids", "last", "state"} & set(select) else WAITING
+    return STARTABLE if _are_named(event) else WAITING
+
+
+def _are_named(event: Received) -> bool:
+    return bool({"ids", "last", "state"} & set(event.message.get("select") or {}))
 
 
 def _open_again(turn: Turn, fitting: list[Job]) -> list[Job]:
@@ -320,12 +344,14 @@ def _let_start(
 
 
 def retry(turn: Turn, event: Received) -> None:
+    """Complete ones only if they were named: who says `all` means those that did not end well."""
+
     def all_again(fitting: list[Job]) -> None:
         _check_numbers(turn, fitting)
         for job in fitting:
             _again(turn, job)
 
-    _all(turn, event, jobs.ENDS, all_again, "run again")
+    _all(turn, event, jobs.ENDS if _are_named(event) else UNDONE, all_again, "run again")
 
 
 def _check_numbers(turn: Turn, ended: list[Job]) -> None:

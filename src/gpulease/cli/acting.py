@@ -157,4 +157,18 @@ examples:
 """,
     ("waiting", "held"),
 )
-retry = Act("retry", "queued again", "examples:\n  gpulease retry 12\n  gpulease retry --state failed\n", ENDED)
+retry = Act(
+    "retry",
+    "queued again",
+    """\
+`all`, --label and --user are those that failed, were killed, lost or invalid.
+Complete ones run again if named by id or --state. One that comes after a failed
+job runs again only with that.
+
+examples:
+  gpulease retry 12
+  gpulease retry --state failed
+  gpulease retry all
+""",
+    ENDED[1:],
+)
