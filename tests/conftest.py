@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.machine import Machine, listener_at, plain_environment
 
+from gpulease import thread_client
 from gpulease.simulation.state import create
 
 # How long an example takes is the machine's affair. The long run looks for new examples; what decides whether a
@@ -23,6 +24,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("anywhere")
+
+
+@pytest.fixture(autouse=True)
+def no_connection_of_another_test() -> Iterator[None]:
+    """A connection outlives what asked by it, and waits for its broker to come back."""
+    yield
+    thread_client.forget()
 
 
 @pytest.fixture

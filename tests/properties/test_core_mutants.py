@@ -154,7 +154,7 @@ def test_each_bug_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> No
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=1500,
+                max_examples=5000,
                 stateful_step_count=100,
                 deadline=None,
                 database=None,

@@ -26,6 +26,8 @@ EXPECTED = {"expected": st.none(), "seconds": st.none() | SECONDS}
 FIELDS: dict[str, Mapping[str, st.SearchStrategy[Value]]] = {
     "blocked": {"text": WORDS, "short": WORDS},
     "closed": {"text": WORDS, "short": WORDS},
+    "capped": {"most": COUNTS, "running": COUNTS},
+    "no-slot": {"most": COUNTS, "running": COUNTS},
     "not-yet": {"not_before": SECONDS, "seconds": SECONDS},
     "impossible": {**AMOUNT, "most": COUNTS, "hosts": st.integers(1, 9)},
     "over-limit": {**AMOUNT, **LIMIT},

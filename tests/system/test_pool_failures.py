@@ -69,6 +69,13 @@ def test_a_callback_that_exits_does_not_stop_the_pool(pool: gpulease.Pool) -> No
     assert [pool.submit(tasks.double, value).result(30) for value in range(5)] == [0, 2, 4, 6, 8]
 
 
+def test_nor_when_it_is_the_last_thing_that_the_pool_waits_for(in_machine: Machine) -> None:
+    with gpulease.Pool(gpus=2) as pool:
+        future = pool.submit(tasks.double, 1)
+        future.add_done_callback(lambda future: sys.exit(3))
+    assert future.result(0) == 2
+
+
 def test_out_of_memory_on_the_device_is_told_apart(pool: gpulease.Pool) -> None:
     with pytest.raises(OutOfMemory, match="CUDA out of memory") as caught:
         pool.submit(tasks.out_of_memory).result(30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -82,16 +83,24 @@ class Item:
                 self.keep(value)
         except GpuleaseError as error:
             return self.fail(error)
-        self.future.set_result(value)
+        _tell(self.future.set_result, value)
 
     def fail(self, error: BaseException) -> None:
         if self.begin():
-            self.future.set_exception(error)
+            _tell(self.future.set_exception, error)
 
     def cancel(self) -> None:
         """The pool was shut down before a worker was there for it."""
         self.future.cancel()
         self.begin()
+
+
+def _tell(tell: Callable[[Any], None], what: Any) -> None:
+    """A callback of the user's that exits ends neither the pool's thread nor what it has left to do."""
+    try:
+        tell(what)
+    except BaseException:
+        logging.getLogger("gpulease.pool").exception("a callback of a future failed")
 
 
 class ItemStart:
