@@ -35,7 +35,10 @@ def main() -> int:
 
 
 def _say(text: str) -> None:
-    os.write(sys.stdout.fileno(), f"{text}\n".encode())  # in one piece, whatever buffers Python was told to have
+    try:
+        os.write(sys.stdout.fileno(), f"{text}\n".encode())  # in one piece, whatever buffers Python was told to have
+    except BrokenPipeError:
+        os._exit(0)  # the broker is gone, and nobody wants it
 
 
 def _library() -> ctypes.CDLL:
