@@ -11,7 +11,7 @@ from support.core_machine import CoreMachine
 
 from gpulease.broker import granting, job_life, lease_life, neighbouring
 from gpulease.broker.core_state import State
-from gpulease.broker.events import Checked
+from gpulease.broker.events import Checked, Occupancy
 from gpulease.broker.instructions import Keep
 from gpulease.broker.state_values import Idle
 from gpulease.broker.turn import Turn
@@ -117,7 +117,8 @@ def neighbour_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = granting.checked
 
     def ignoring(turn: Turn, event: Checked) -> None:
-        checked(turn, event._replace(held={}))
+        empty = dict.fromkeys(event.held, Occupancy(0, (), None))  # as the sampler would see it
+        checked(turn, event._replace(held={}, seen={**event.seen, **empty}))
 
     monkeypatch.setattr("gpulease.broker.core.HANDLERS", {**_handlers(), Checked: ignoring})
 
