@@ -13,6 +13,8 @@ from replay_trace import MILLI, Job
 
 from gpulease.model import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import DeviceView, Line, Plan, Policy, lease_of, plan
+from gpulease.planner.lengths import Lengths, learned
+from gpulease.planner.sketch import Sketch
 
 OWNER = Owner(1, "somebody", "host", "boot")
 
@@ -29,6 +31,7 @@ class Replay:
         self.ends: list[tuple[float, str]] = []
         self.waits = [0.0] * len(jobs)
         self.plans = 0
+        self.sketches: dict[str, Sketch] = {}
 
     def run(self) -> list[float]:
         arrived = 0
@@ -40,16 +43,19 @@ class Replay:
                 inf if wakeup is None else wakeup,
             )
             while self.ends and self.ends[0][0] <= now:
-                del self.leases[heapq.heappop(self.ends)[1]]
+                end, id = heapq.heappop(self.ends)
+                self.sketches |= learned(self.sketches, self.leases.pop(id), end)
             while arrived < len(self.jobs) and self.jobs[arrived].arrival <= now:
-                self.line.add(_waiting(arrived, self.jobs[arrived]))
+                self.line.add(self._waiting(arrived, now))
                 arrived += 1
             done = self._plan(now)
             wakeup = done.next_wakeup
         return self.waits
 
     def _plan(self, now: float) -> Plan:
-        done = plan(self.devices, self.leases.values(), self.line, self.policy, now, views=self.views)
+        done = plan(
+            self.devices, self.leases.values(), self.line, self.policy, now, views=self.views, sketches=self.sketches
+        )
         self.plans += 1
         for grant in done.grants:
             waiting = self.line.remove(grant.id)
@@ -59,8 +65,10 @@ class Replay:
             self.waits[int(grant.id)] = now - job.arrival
         return done
 
-
-def _waiting(at: int, job: Job) -> Waiting:
-    memory = job.milli if job.milli < MILLI else None
-    request = Request(gpus=job.gpus, memory=memory, duration=job.declared)
-    return Waiting(f"{at:06}", request, OWNER.user, OWNER.uid, job.arrival)
+    def _waiting(self, at: int, now: float) -> Waiting:
+        job = self.jobs[at]
+        memory = job.milli if job.milli < MILLI else None
+        request = Request(gpus=job.gpus, memory=memory, duration=job.declared)
+        lengths = Lengths(self.sketches, (), now)
+        expected = None if job.declared is None else lengths.declared(OWNER.user, job.declared)
+        return Waiting(f"{at:06}", request, OWNER.user, OWNER.uid, job.arrival, shape=job.kind, expected=expected)

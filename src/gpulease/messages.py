@@ -30,6 +30,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "wait": "seconds?",
         "note": "text?",
         "id": "text?",
+        "command": "texts?",
     },
     "why": {"id": "text"},
     "taken": {"id": "text"},
@@ -231,7 +232,7 @@ DeviceVerdict = TypedDict("DeviceVerdict", {"label": str, "uuid": str, "code": s
 Explained = TypedDict("Explained", {
     "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
     "place": NotRequired[int], "code": NotRequired[str], "why_short": NotRequired[str],  # of what waits
-    "expected_start": NotRequired[float | None],
+    "expected_start": NotRequired[float | None], "expected_latest": NotRequired[float | None],
 })
 EventRow = TypedDict("EventRow", {
     "time": float, "what": str, "user": str,  # the others depend on `what`
@@ -260,7 +261,7 @@ JobRow = TypedDict("JobRow", {
     "started": float | None,
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,
-    "why_short": str | None, "expected_start": float | None,
+    "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
     "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
 })

@@ -43,9 +43,11 @@ from gpulease.job import Job
 from gpulease.model import Cause, Device, Lease, Owner, Sample, Waiting
 from gpulease.planner import DeviceView, Line, Peak, Policy, Spent
 from gpulease.planner.placement import busyness
+from gpulease.planner.sketch import Sketch
 from gpulease.stores.base import Document, HistoryEvent, Store, Which
 
 AT_ONCE = 200  # jobs that the store is asked for
+LEARNT = "learnt "  # begins the keys of sketches among the facts
 NUMBERS = 100  # ids of leases that are put on disk at a time
 
 
@@ -64,7 +66,9 @@ class State:
         self.excluded: Table[str, str] = Table(changes, True)
         self.usage: Table[str, Spent] = Table(changes, True)
         self.records: Table[str, Spent] = Table(changes, True)  # of who outlasted what they declared
-        self.peaks: Table[str, Peak] = Table(changes, True)  # by shape, what packed jobs were seen to use
+        self.peaks: Table[str, Peak] = Table(changes, True)  # by shape, the memory that jobs were seen to use
+        self.sketches: Table[str, Sketch] = Table(changes, True)  # of how long everything ran
+        self.unsaved: Table[str, None] = Table(changes)  # sketches that are to be written
         self.usage_due = False  # an alarm to write these is set
         self.policy = Policy()
         self.line = Line(self.policy)
@@ -245,6 +249,18 @@ class State:
         """Fair share may lose a few seconds to a crash; what was granted never does."""
         for name, table in (("usage", self.usage), ("records", self.records), ("peaks", self.peaks)):
             self.store.write("facts", name, {key: list(value) for key, value in table.items()})
+        for name in list(self.unsaved):
+            sketch = self.sketches.get(name)
+            self.store.write("facts", f"{LEARNT}{name}", None if sketch is None else {"sketch": list(sketch)})
+            self.unsaved.drop(name)
+
+    def learn(self, name: str, sketch: Sketch | None) -> None:
+        """None forgets it."""
+        if sketch is None:
+            self.sketches.drop(name)
+        else:
+            self.sketches.put(name, sketch)
+        self.unsaved.put(name, None)
 
     # ---------------------------------------------------------------- the line
 

@@ -63,6 +63,7 @@ def _plan(turn: Turn, closed: Mapping[str, Cause], holds: Mapping[str, str]) -> 
         views=state.views(holds),
         usage=state.usage,
         records=state.records,
+        sketches=state.sketches,
         peaks=state.peaks,
         closed=closed,
         order=state.own_order.ranking,

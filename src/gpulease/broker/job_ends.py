@@ -314,7 +314,7 @@ def remember_memory(turn: Turn) -> None:
         used = 0 if lease is None else sum(_used(turn, job, uuid, lease.memory is None) for uuid in lease.devices)
         if used > (job.peak_memory or 0):
             state.change_job(job._replace(peak_memory=used), job)
-        if lease is not None and lease.shape is not None:
+        if lease is not None and lease.packed:
             packing.see(turn, job, lease, used)
 
 

@@ -113,7 +113,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     fields["packed"] = packing.told(turn, job)
     fields["why_waiting"] = None if reason is None else reason.sentence
     fields["why_short"] = None if reason is None else reason.short
-    fields["expected_start"] = None if reason is None else reason.expected_start
+    fields |= {"expected_start": None, "expected_latest": None} if reason is None else reason.moments
     return of_job(fields, viewer(turn.state.settings, peer))
 
 

@@ -12,6 +12,7 @@ from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
+from gpulease.planner.expected import Start
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import Family, family_of, size_of
@@ -30,7 +31,7 @@ def why(
     closed: Mapping[str, Cause],
     running: RunningCounts,
     now: float,
-    expected: Callable[[str], float | None],
+    expected: Callable[[str], Start | None],
 ) -> Reason:
     """The one reason that keeps a request waiting, the most lasting first."""
     waiting = board.as_seen(waiting)
@@ -97,7 +98,7 @@ def _holding(board: Board, held: Hold, now: float) -> Reason:
 
 
 def _devices(
-    board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Callable[[str], float | None]
+    board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Callable[[str], Start | None]
 ) -> Reason:
     request = waiting.request
     slots = [slot for host in hosts for slot in host]
@@ -121,7 +122,7 @@ def _unavailable(slots: list[Slot], request: Request) -> Reason:
     return Reason(reasons.UNAVAILABLE, {**_amount(request), "out_of_reach": out})
 
 
-def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: float | None) -> Reason:
+def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Start | None) -> Reason:
     request = waiting.request
     crowded: tuple[str, ...] = ()  # with room enough, and more leases than somebody wants
     if request.memory is None:
@@ -133,11 +134,12 @@ def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, e
         crowded = tuple(slot.device.label for slot in slots if slot.room(beside=beside) >= request.memory)
     fields: dict[str, Value] = {
         **_amount(request),
-        **({"packed": True} if waiting.shape else {}),
+        **({"packed": True} if waiting.packed else {}),
         "free": free,
         "crowded": crowded,
         "matching": max(len(slots) for slots in hosts),
-        "expected": expected,
-        "seconds": None if expected is None else expected - now,
+        "expected": None if expected is None else expected.likely,
+        "seconds": None if expected is None else expected.likely - now,
+        "latest": None if expected is None else expected.latest - now,
     }
     return Reason(reasons.BUSY, fields)
