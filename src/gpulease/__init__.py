@@ -15,6 +15,7 @@ _HOMES = {
     **dict.fromkeys(("select", "status"), "gpulease.api"),
     **dict.fromkeys(("edit", "jobs", "submit", "sweep"), "gpulease.submission"),
     **dict.fromkeys(("events", "exclude", "explain", "include", "release", "renew"), "gpulease.lease_verbs"),
+    **dict.fromkeys(("forget_learned", "learned"), "gpulease.lease_verbs"),
     **dict.fromkeys(("clean", "kill", "ls", "move", "pause", "resume", "retry"), "gpulease.queueing"),
     **dict.fromkeys(("rm", "set", "show", "start", "wait"), "gpulease.queueing"),
 }
@@ -24,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpulease import errors, placeholders
     from gpulease.api import select, status
-    from gpulease.lease_verbs import events, exclude, explain, include, release, renew
+    from gpulease.lease_verbs import events, exclude, explain, forget_learned, include, learned, release, renew
     from gpulease.leases import acquire
     from gpulease.pool.context import worker
     from gpulease.pool.executor import Pool
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 # Without `set`, for `import *` must not hide Python's own.
 # fmt: off
 __all__ = [
-    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "include", "jobs", "kill", "ls",
-    "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select", "show", "start",
-    "status", "submit", "sweep", "wait", "worker",
+    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "forget_learned", "include", "jobs",
+    "kill", "learned", "ls", "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select",
+    "show", "start", "status", "submit", "sweep", "wait", "worker",
 ]
 # fmt: on
 

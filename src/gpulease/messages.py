@@ -41,6 +41,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "status": {},
     "subscribe": {"topics": "texts", "select": "select?"},
     "events": {"since": "seconds?", "most": "int?"},
+    "learned": {"clear": "bool?"},
     "exclude": {"what": "texts", "note": "text?"},
     "include": {"what": "texts"},
     "add": {
@@ -264,6 +265,7 @@ JobRow = TypedDict("JobRow", {
     "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
     "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
+    "usual": NotRequired[dict[str, Any] | None],  # what is known of its like, where that is something
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
                                 "state_trouble": str | None})
@@ -305,12 +307,20 @@ StatusDocument = TypedDict("StatusDocument", {
 })
 RequestRow = TypedDict("RequestRow", {"gpus": int, "memory": int | None, "priority": int})
 
+ShapeRow = TypedDict("ShapeRow", {
+    "command": str, "request": str, "runs": float, "seconds_mean": float, "seconds_50": float, "seconds_90": float,
+    "memory": int | None, "last": float,
+})
+Starts = TypedDict("Starts", {"compared": float, "by_likely": float, "by_latest": float})
+Learned = TypedDict("Learned", {"shapes": list[ShapeRow], "starts": Starts, "forgotten": NotRequired[int]})
+
 # verb -> what its `ok` is, or the name of its one list and what each entry of that is
 REPLIES: dict[str, tuple[str | None, Any]] = {
     **dict.fromkeys(("kill", "rm", "pause", "resume", "move", "start", "retry", "edit", "clean"), (None, Done)),
     "add": (None, Added), "ls": (None, Listing), "show": ("jobs", JobRow),
     "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),
-    "release": ("released", ShortLease), "renew": ("renewed", ShortLease), "ping": (None, About),
+    "learned": (None, Learned), "release": ("released", ShortLease),
+    "renew": ("renewed", ShortLease), "ping": (None, About),
     "stop": (None, Stopped), "status": (None, StatusDocument),
 }
 # fmt: on

@@ -322,5 +322,7 @@ def _used(turn: Turn, job: Job, uuid: str, whole: bool) -> int:
     """On a whole device all of its user's processes are the job's; on a share those of its session."""
     device = turn.state.devices.get(uuid)
     processes = (device.processes if device is not None else None) or ()
-    mine = [one for one in processes if one.user == job.user and (whole or one.session == job.pid)]
+    ours = turn.state.placeholders  # of the same user, where the broker is the user's own
+    others = [one for one in processes if (one.pid, one.start_time) not in ours]
+    mine = [one for one in others if one.user == job.user and (whole or one.session == job.pid)]
     return sum(process.memory or 0 for process in mine)

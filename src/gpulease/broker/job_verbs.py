@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from gpulease import job as jobs
-from gpulease.broker import bulk, capping, job_ends, job_life, packing, reports, requesting, settings
+from gpulease.broker import bulk, capping, job_ends, job_life, learning, packing, reports, requesting, settings
 from gpulease.broker.allowances import refused
 from gpulease.broker.events import Progress, Received
 from gpulease.broker.instructions import GoOn
@@ -152,6 +152,8 @@ def _rows(
 
 def _row_for(turn: Turn, job: Job, event: Received) -> Message:
     shown = row(turn, job, event.peer)
+    if event.message["do"] == "show":
+        shown["usual"] = learning.usual(turn, job) if shown["command"] == list(job.command) else None
     if event.message.get("environment"):
         shown["environment"] = turn.state.environment(job) if job.uid == event.peer.uid else None
     return shown

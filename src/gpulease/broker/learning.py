@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from gpulease.broker.shapes import parts_of, shape_of
 from gpulease.broker.state_values import Said
 from gpulease.broker.turn import Turn
+from gpulease.job import Job
 from gpulease.model import Lease, Request
-from gpulease.planner.expected import Start, judged
-from gpulease.planner.lengths import ALL, Lengths, learned, of_declared, of_shape, of_user
+from gpulease.planner.expected import BY_LATEST, BY_LIKELY, Start, judged
+from gpulease.planner.lengths import ALL, LATEST, LIKELY, Lengths, learned, of_declared, of_shape, of_user
+from gpulease.planner.peaks import known
 from gpulease.planner.sketch import EMPTY, Sketch, faded, seen
 
 IN_LINE = 256  # shapes in the line at once, since each costs every plan a little; others count as their user's
 OF_USER = 200  # shapes of one user that are remembered
 OF_ALL = 4000  # sketches in all
 FORGOTTEN = 0.05  # weight below which one is forgotten: after about four months without a run
+GIB = 1 << 30
 MOST_SAID = 500  # of whom it is remembered which start they were told
 
 
@@ -93,6 +96,13 @@ def left(turn: Turn, id: str) -> None:
     turn.planned.said.pop(id, None)
 
 
+def accuracy(turn: Turn) -> dict[str, float]:
+    """How many starts were compared, older ones for less, and which part of them came in time."""
+    found = [faded(turn.state.sketches.get(name, EMPTY), turn.now) for name in (BY_LIKELY, BY_LATEST)]
+    by = [sum(many for at, many in one.counts if at < 0) / one.weight if one.weight else 0.0 for one in found]
+    return {"compared": found[0].weight, "by_likely": by[0], "by_latest": by[1]}
+
+
 # -------------------------------------------------------------------- for its user
 
 
@@ -115,12 +125,30 @@ def rows(turn: Turn, user: str) -> list[dict[str, object]]:
     return sorted(found, key=lambda row: (-float(str(row["last"])), str(row["command"])))
 
 
+def usual(turn: Turn, job: Job) -> dict[str, object] | None:
+    """How long jobs like this one ran, and how much memory they used."""
+    state = turn.state
+    key = shape_of(job.user, job.command, job.cwd, job.request)
+    name, peak = of_shape(key), known(state.peaks, key, turn.now)
+    length = Lengths(state.sketches, (), turn.now).alone(name) if name in state.sketches else None
+    if length is None and peak is None:
+        return None
+    wanted = 0 if peak is None else -(-int(peak.memory * 1.05) // GIB)  # in GiB, with a little to spare
+    least = min((device.memory_total or 0 for device in state.devices.values()), default=0)
+    room = least - int(least * state.policy.memory_reserve)
+    return {
+        "seconds_50": None if length is None else length.after(0.0, LIKELY),
+        "seconds_90": None if length is None else length.after(0.0, LATEST),
+        "memory": None if peak is None else peak.memory,
+        "mem": f"{wanted}G" if wanted else None,
+        "shares": room // (wanted * GIB) if wanted else 0,
+    }
+
+
 def forget(turn: Turn, user: str) -> int:
     """Everything that was learnt of a user."""
-    mine = {of_user(user), of_declared(user)} | {
-        name for name in turn.state.sketches if name.startswith(of_shape(f"{user}\t"))
-    }
-    there = mine & turn.state.sketches.keys()
+    whole, begin = (of_user(user), of_declared(user)), (of_shape(f"{user}\t"), f"{of_user(user)} ")
+    there = [name for name in turn.state.sketches if name in whole or name.startswith(begin)]
     for name in there:
         _forget(turn, name)
     return len(there)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpulease.broker import job_verbs, lease_life, reports, requesting, subscribing
+from gpulease.broker import job_verbs, learning, lease_life, reports, requesting, subscribing
 from gpulease.broker.allowances import allowance, check_renewal
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import Stop
@@ -220,6 +220,13 @@ def _only_managers(turn: Turn, peer: Peer) -> None:
         raise NotPermitted("Only root and the user who runs the broker may do that.", "Ask one of them.")
 
 
+def learned(turn: Turn, event: Received) -> None:
+    """Of who asks, and of nobody else."""
+    user, clear = event.peer.user, bool(event.message.get("clear"))
+    forgotten = {"forgotten": learning.forget(turn, user)} if clear else {}
+    turn.reply(event.peer, shapes=learning.rows(turn, user), starts=learning.accuracy(turn), **forgotten)
+
+
 VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "acquire": requesting.acquire,
     "why": requesting.ask_why,
@@ -231,6 +238,7 @@ VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "status": status,
     "subscribe": subscribing.subscribe,
     "events": events,
+    "learned": learned,
     "exclude": exclude,
     "include": include,
     "ping": ping,

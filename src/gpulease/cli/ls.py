@@ -160,7 +160,7 @@ def _time(job: JobRow) -> str:
     if job["state"] == "waiting":
         from gpulease.cli.times import start_in
 
-        return start_in(job.get("expected_start"))
+        return start_in(job.get("expected_start"), job.get("expected_latest"))
     if job["started"] is None or job["state"] == "held":
         return ""
     return span((job["ended"] or time.time()) - job["started"])

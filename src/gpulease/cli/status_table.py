@@ -91,7 +91,7 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
         )
         short = entry.get("why_short") or entry["why"]
         why = f"{short} ({entry['note']})" if entry["note"] else short
-        start = [] if narrow else [start_in(entry.get("expected_start"))]
+        start = [] if narrow else [start_in(entry.get("expected_start"), entry.get("expected_latest"))]
         rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), *start, why))
     more = document["line_length"] - MOST_WAITING
     return ["", *plain_table(rows, terminal, least=WHY), *([f"and {more} more"] if more > 0 else [])]

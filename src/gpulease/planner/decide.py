@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush, merge
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from math import inf
 from operator import itemgetter
 from sys import maxsize
@@ -24,9 +24,20 @@ from gpulease.planner.device_states import DeviceView
 from gpulease.planner.expected import AHEAD, Course, expected_starts, running_from, running_lease
 from gpulease.planner.fairness import Standing, Usage
 from gpulease.planner.holds import Hold, hold, worthwhile
-from gpulease.planner.lengths import NO_SKETCHES, Alike, Lengths, Sketches
+from gpulease.planner.lengths import NO_SKETCHES, Alike, Lengths, Sketches, alike
 from gpulease.planner.limits import Ledger, parts_of
-from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, size_of
+from gpulease.planner.line import (
+    Family,
+    Line,
+    Party,
+    Queues,
+    Tier,
+    expected_of,
+    party_of,
+    place_of,
+    ready_of,
+    size_of,
+)
 from gpulease.planner.next_in_line import next_in_line
 from gpulease.planner.peaks import Peak
 from gpulease.planner.placement import place
@@ -37,6 +48,7 @@ from gpulease.planner.reasons import of_user
 from gpulease.planner.result import ROUNDING, Grant, Plan
 from gpulease.planner.running import NO_CAPS, RunningCounts
 from gpulease.planner.search import Order, Search, by_arrival
+from gpulease.planner.why import Overtaken
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, Cause] = {}
@@ -132,6 +144,7 @@ class _Decision:
             self.running,
             self.patience,
             self.lengths,
+            self.overtaken,
         )
 
     def play(self, course: Course) -> dict[str, float]:
@@ -151,6 +164,19 @@ class _Decision:
         first = (*self.holds, *(() if self.order is None else self.order.waiting))
         order = self._by_length if self.policy.order == SHORT else by_arrival
         return next_in_line(self.line, self.standing, first, self.may_start_later, AHEAD, order)
+
+    def overtaken(self, waiting: Waiting) -> Overtaken | None:
+        """Of those who are served next: shorter ones that came later; as long as its patience has not ended."""
+        if self.policy.order != SHORT:
+            return None
+        expected, ready = expected_of(waiting), place_of(waiting)[0]
+        if expected is not None:
+            turn = ready_of(waiting) + self.line.patience.span(expected)
+        else:
+            turn = ready + self.patience(waiting.user, alike(waiting))
+        ahead = takewhile(lambda one: one.id != waiting.id, self.first)
+        shorter = sum(place_of(one)[0] > ready and one.request.priority == waiting.request.priority for one in ahead)
+        return Overtaken(shorter, turn - self.now) if shorter and turn > self.now else None
 
     def may_start_later(self, waiting: Waiting) -> bool:
         """Whether nothing but devices and limits is in its way."""

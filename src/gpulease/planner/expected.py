@@ -25,6 +25,8 @@ AHEAD = 32  # of the line that are looked at; those behind them have no number
 MOST_ENDS = 256  # that are looked at, however many run
 COURSES = 3  # of events that are played
 GOLDEN = 0.618033988749895  # multiples of it, without their whole part, are spread evenly
+# What is told is a little more than these parts of earlier starts: the next may come in a busier hour.
+TOLD = {LIKELY: 0.55, LATEST: 0.93}
 STARTS = "starts"  # the sketch of how starts compared with the courses of events
 BY_LIKELY, BY_LATEST = "starts by likely", "starts by latest"  # whether they came by then: below 1 if so
 LENIENT = 5.0  # seconds that a start may be late: a device is looked at before it is granted
@@ -59,7 +61,7 @@ def ranged(wait: float, now: float, sketches: Sketches) -> Start:
     counts = dict(faded(sketches.get(STARTS, EMPTY), now).counts)
     for at, weight in USUAL.items():
         counts[at] = counts.get(at, 0.0) + weight
-    likely, latest = (max(0.0, (wait + SLACK) * quantile(counts, part) - SLACK) for part in (LIKELY, LATEST))
+    likely, latest = (max(0.0, (wait + SLACK) * quantile(counts, part) - SLACK) for part in TOLD.values())
     return Start(now + likely, now + latest, now + wait)
 
 

@@ -38,7 +38,7 @@ class Policy(NamedTuple):
     """The defaults of patience were chosen by bench/replay.py: `gpulease help decisions/0003`."""
 
     order: str = SHORT  # of one user's requests, and of those of equal users: shortest expected first, or by arrival
-    patience: float = 10.0  # times the time that it should run that a request is overtaken without complaint
+    patience: float = 20.0  # times the time that it should run that a request is overtaken without complaint
     patience_floor: float = 600.0  # seconds; nobody is overdue sooner
     patience_undeclared: float = 12 * HOUR  # when it declared nothing, and of its like nothing is known
     hold_ratio: float = 1.0  # hold devices that should be free within this part of the wait so far

@@ -19,7 +19,7 @@ from gpulease.planner.line import Line
 from gpulease.planner.reasons import Reason
 from gpulease.planner.running import RunningCounts
 from gpulease.planner.verdicts import Verdict, verdicts
-from gpulease.planner.why import why
+from gpulease.planner.why import Overtaken, why
 
 ROUNDING = 1e-3  # seconds that a moment may be off which was added up in another order
 REVIEW = 60.0  # seconds after which holds are judged again when nothing else happens
@@ -54,6 +54,7 @@ class Plan:
         running: RunningCounts,
         patience: Callable[[str, Alike], float],
         lengths: Lengths,
+        overtaken: Callable[[Waiting], Overtaken | None],
     ) -> None:
         self.grants = grants
         self.holds = holds
@@ -64,6 +65,7 @@ class Plan:
         self._closed = closed
         self.play = play
         self.lengths = lengths
+        self._overtaken = overtaken
         self._running = running
         self._patience = patience
         self._granted = {grant.id for grant in grants}
@@ -82,7 +84,7 @@ class Plan:
         waiting = self._waiting(id)
         return why(
             waiting, self._board, self._ledger, self._held.get(id), self._closed, self._running, self.now,
-            self.expected_start,
+            self.expected_start, self._overtaken,
         )  # fmt: skip
 
     def expected_start(self, id: str) -> Start | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf
+from typing import NamedTuple
 
 from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
@@ -20,6 +21,14 @@ from gpulease.planner.placement import fits_if_unheld
 from gpulease.planner.reasons import Reason, Value, of_user
 from gpulease.planner.running import RunningCounts
 
+
+class Overtaken(NamedTuple):
+    """How many shorter ones that came later go before a request, and in how many seconds it goes before them."""
+
+    shorter: int
+    turn: float
+
+
 OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
 
 
@@ -32,6 +41,7 @@ def why(
     running: RunningCounts,
     now: float,
     expected: Callable[[str], Start | None],
+    overtaken: Callable[[Waiting], Overtaken | None],
 ) -> Reason:
     """The one reason that keeps a request waiting, the most lasting first."""
     waiting = board.as_seen(waiting)
@@ -58,7 +68,9 @@ def why(
         return Reason(reasons.NO_SLOT, {"most": running.slots, "running": running.without_device.total()})
     if held is not None:
         return _holding(board, held, now)
-    return _devices(board, waiting, board.matching(family), now, expected)
+    found = _devices(board, waiting, board.matching(family), now, expected)
+    passed = overtaken(waiting) if found.code in (reasons.BUSY, reasons.HELD) else None
+    return found if passed is None else Reason(found.code, {**found.fields, **passed._asdict()})
 
 
 def _given(code: str, cause: Cause) -> Reason:
