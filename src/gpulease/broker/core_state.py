@@ -25,6 +25,7 @@ from gpulease.broker.state_values import (
     Blocker,
     Cap,
     Checking,
+    Chosen,
     Coming,
     Delay,
     Dying,
@@ -126,6 +127,8 @@ class State:
         self.environments: Table[int, int] = Table(changes)  # by user: characters of those that are kept
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
+        self.chosen: Table[int, Chosen] = Table(changes)  # by user: of what they are told
+        self.broken: Table[str, None] = Table(changes)  # devices that are lost, and were told of
         self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written; above the config
 
     # ---------------------------------------------------------------- the whole
@@ -232,6 +235,15 @@ class State:
         self.set("policy", policy, planned=True)
         self.set("line", self.line.under(policy))
         return complaints
+
+    def choose(self, uid: int, chosen: Chosen | None) -> None:
+        """None: the user is told of nothing."""
+        self.durable = True
+        if chosen is None:
+            self.chosen.drop(uid)
+        else:
+            self.chosen.put(uid, chosen)
+        self.store.write("facts", "notices", {str(one): list(choice) for one, choice in self.chosen.items()})
 
     def charge(self, usage: Mapping[str, Spent], records: Mapping[str, Spent]) -> None:
         for table, rows in ((self.usage, usage), (self.records, records)):
