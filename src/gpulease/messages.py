@@ -272,7 +272,7 @@ ParameterRow = TypedDict("ParameterRow", {
     "gpulimit": str | None,
     "warnings": list[str],
 })
-Choice = TypedDict("Choice", {"file": str | None, "events": list[str] | None})  # of notices; None: none is sent
+ToldOf = TypedDict("ToldOf", {"file": str | None, "events": list[str] | None})  # of notices; None: none is sent
 About = TypedDict("About", {
     "pid": int, "kind": str, "user": str, "directory": str, "version": str, "uptime": float,
     "config_trouble": str | None, "state_trouble": str | None, "visible": str,
@@ -310,7 +310,7 @@ RequestRow = TypedDict("RequestRow", {"gpus": int, "memory": int | None, "priori
 REPLIES: dict[str, tuple[str | None, Any]] = {
     **dict.fromkeys(("kill", "rm", "pause", "resume", "move", "start", "retry", "edit", "clean"), (None, Done)),
     "add": (None, Added), "ls": (None, Listing), "show": ("jobs", JobRow),
-    "notify": (None, Choice),
+    "notify": (None, ToldOf),
     "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),
     "release": ("released", ShortLease), "renew": ("renewed", ShortLease), "ping": (None, About),
     "stop": (None, Stopped), "status": (None, StatusDocument),

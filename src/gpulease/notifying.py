@@ -9,7 +9,7 @@ import os
 
 from gpulease.errors import BrokerUnavailable, NotDelivered, NotFound, UsageError
 from gpulease.notices import own_file
-from gpulease.notices.address import Address, read_address
+from gpulease.notices.address import NoticeAddress, read_address
 from gpulease.notices.channels import Undelivered, apprise_of, deliver
 from gpulease.notices.kinds import NONE, read_events
 from gpulease.notices.words import trial
@@ -54,7 +54,7 @@ def choose(address: str | None, on: str | None) -> dict[str, Any]:
     return show()
 
 
-def _checked(text: str) -> Address:
+def _checked(text: str) -> NoticeAddress:
     found = read_address(text)
     if found.kind == "apprise":
         try:

@@ -283,7 +283,7 @@ class ScriptedWorld:
     def _nothing(self, one: object) -> None:
         pass
 
-    _Force = _Tidy = _Hook = _Stop = _nothing
+    _Force = _Tidy = _Hook = _Notify = _Stop = _nothing
 
     def _Remove(self, one: told.Remove) -> None:
         self.removed += one.logs

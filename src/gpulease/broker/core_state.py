@@ -25,12 +25,12 @@ from gpulease.broker.state_values import (
     Blocker,
     Cap,
     Checking,
-    Chosen,
     Coming,
     Delay,
     Dying,
     Idle,
     Moved,
+    NoticeChoice,
     OwnOrder,
     Parts,
     Refused,
@@ -127,7 +127,7 @@ class State:
         self.environments: Table[int, int] = Table(changes)  # by user: characters of those that are kept
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
-        self.chosen: Table[int, Chosen] = Table(changes)  # by user: of what they are told
+        self.chosen: Table[int, NoticeChoice] = Table(changes)  # by user: of what they are told
         self.broken: Table[str, None] = Table(changes)  # devices that are lost, and were told of
         self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written; above the config
 
@@ -236,7 +236,7 @@ class State:
         self.set("line", self.line.under(policy))
         return complaints
 
-    def choose(self, uid: int, chosen: Chosen | None) -> None:
+    def choose(self, uid: int, chosen: NoticeChoice | None) -> None:
         """None: the user is told of nothing."""
         self.durable = True
         if chosen is None:
@@ -542,7 +542,8 @@ class State:
         """Whether the devices are to be followed as they change: for who waits, runs, is shown them or sees them."""
         watched = any("devices" in subscriber.topics for subscriber in self.subscribers.values())
         beside = self.leases and self.safe_gpu == "on"
-        return bool(self.line or self.running or self.resuming or watched or beside)
+        told = self.leases and self.chosen  # who holds a GPU that breaks
+        return bool(self.line or self.running or self.resuming or watched or beside or told)
 
     @property
     def slots(self) -> int:

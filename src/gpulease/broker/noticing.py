@@ -10,7 +10,7 @@ from typing import Any
 
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import Hook, Notify
-from gpulease.broker.state_values import Chosen
+from gpulease.broker.state_values import NoticeChoice
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.job import Job
@@ -36,7 +36,7 @@ def notify(turn: Turn, event: Received) -> None:
         events = message.get("events")
         kept = before.events if before else USUAL
         told = kept if events is None else read_events(events, "--on")
-        turn.state.choose(peer.uid, Chosen(_path(message["file"]), told))
+        turn.state.choose(peer.uid, NoticeChoice(_path(message["file"]), told))
     now = chosen.get(peer.uid)
     turn.reply(peer, file=None if now is None else now.file, events=None if now is None else list(now.events))
 

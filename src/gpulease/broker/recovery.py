@@ -9,7 +9,7 @@ from gpulease.broker import job_ends, job_life, lease_life, limit_names, neighbo
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
-from gpulease.broker.state_values import Added, Cap, Chosen, Moved
+from gpulease.broker.state_values import Added, Cap, Moved, NoticeChoice
 from gpulease.broker.turn import Turn
 from gpulease.model import Request, Waiting
 from gpulease.planner import Peak, Spent
@@ -44,7 +44,7 @@ def _load_facts(turn: Turn) -> None:
     state.restore(state.environments, {int(uid): size for uid, size in facts.get("environments", {}).items()})
     state.restore(state.caps, {int(sweep): Cap(*cap) for sweep, cap in facts.get("caps", {}).items()})
     chosen = facts.get("notices", {}).items()
-    state.restore(state.chosen, {int(uid): Chosen(file, tuple(events)) for uid, (file, events) in chosen})
+    state.restore(state.chosen, {int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
     neighbouring.load(turn, facts.get("neighbours", {}))
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():

@@ -109,7 +109,7 @@ class Moved(NamedTuple):
     folder: str  # of jobs
 
 
-class Chosen(NamedTuple):
+class NoticeChoice(NamedTuple):
     """What a user is told of (noticing.py)."""
 
     file: str  # of the user's own, with the address

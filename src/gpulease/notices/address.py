@@ -18,7 +18,7 @@ SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}")
 KINDS = "Give mailto:you@example.org, https://…, tty, or an address of Apprise's."
 
 
-class Address(NamedTuple):
+class NoticeAddress(NamedTuple):
     kind: str  # mail, web, tty, apprise
     text: str  # all of it, with its secret
 
@@ -37,12 +37,12 @@ class Address(NamedTuple):
         return self.text.removeprefix("mailto:")
 
 
-def read_address(text: str) -> Address:
+def read_address(text: str) -> NoticeAddress:
     """The address, checked for its form; raises UsageError, which does not repeat it."""
     if not text or len(text) > LONGEST or not text.isprintable() or " " in text:
         raise UsageError("The address is empty, too long, or has spaces or control characters in it.", KINDS)
     if text == "tty":
-        return Address("tty", text)
+        return NoticeAddress("tty", text)
     scheme = text.partition(":")[0]
     if ":" not in text or not SCHEME.fullmatch(scheme):
         raise UsageError("The address has no scheme.", KINDS)
@@ -52,16 +52,16 @@ def read_address(text: str) -> Address:
         return _web(text)
     if "://" not in text:
         raise UsageError(f"{scheme}: is no kind of address.", KINDS)
-    return Address("apprise", text)
+    return NoticeAddress("apprise", text)
 
 
-def _mail(text: str) -> Address:
+def _mail(text: str) -> NoticeAddress:
     if not MAIL.fullmatch(text.removeprefix("mailto:")):
         raise UsageError("That is no mail address.", "Give one, as mailto:ada@example.org.")
-    return Address("mail", text)
+    return NoticeAddress("mail", text)
 
 
-def _web(text: str) -> Address:
+def _web(text: str) -> NoticeAddress:
     parts = _split(text)
     if not parts.hostname:
         raise UsageError("The address has no host.", "Give all of it, as https://hooks.example.com/services/….")
@@ -69,7 +69,7 @@ def _web(text: str) -> Address:
         raise UsageError("A user and a password in the address are not sent.", "Use Apprise's jsons://USER:PASSWORD@….")
     if parts.scheme == "http" and not _is_loopback(parts.hostname):
         raise UsageError("By http:// everybody on the way can read the notices.", "Give https://….")
-    return Address("web", text)
+    return NoticeAddress("web", text)
 
 
 def _split(text: str) -> SplitResult:

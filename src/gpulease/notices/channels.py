@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpulease.errors import in_words
-from gpulease.notices.address import Address
+from gpulease.notices.address import NoticeAddress
 from gpulease.notices.words import Composed
 
 NETWORK = 15.0  # seconds until a server must have answered
@@ -36,7 +36,7 @@ class Undelivered(Exception):
         self.why, self.passing = why, passing
 
 
-def deliver(address: Address, message: Composed) -> None:
+def deliver(address: NoticeAddress, message: Composed) -> None:
     """Send it once; raises Undelivered."""
     CHANNELS[address.kind](address, message)
 
@@ -70,7 +70,7 @@ def payload(message: Composed) -> dict[str, Any]:
     }
 
 
-def _web(address: Address, message: Composed) -> None:
+def _web(address: NoticeAddress, message: Composed) -> None:
     try:
         post(address.text, json.dumps(payload(message)).encode(), NETWORK)
     except urllib.error.HTTPError as trouble:
@@ -90,7 +90,7 @@ def _web(address: Address, message: Composed) -> None:
 # -------------------------------------------------------------------- mail
 
 
-def _mail(address: Address, message: Composed) -> None:
+def _mail(address: NoticeAddress, message: Composed) -> None:
     """The recipient stands in the header, since everybody sees the words of a process."""
     program = shutil.which("sendmail", path=os.environ.get("PATH", os.defpath) + MAIL_PROGRAMS)
     if program is None:
@@ -107,7 +107,7 @@ def _mail(address: Address, message: Composed) -> None:
         raise Undelivered(f"`sendmail` ended with exit code {done.returncode}", done.returncode == os.EX_TEMPFAIL)
 
 
-def _letter(address: Address, message: Composed) -> bytes:
+def _letter(address: NoticeAddress, message: Composed) -> bytes:
     """EmailMessage refuses a header with a line break in it; the title has none, being clean."""
     from email.message import EmailMessage
 
@@ -121,7 +121,7 @@ def _letter(address: Address, message: Composed) -> bytes:
 # -------------------------------------------------------------------- terminals
 
 
-def _tty(address: Address, message: Composed) -> None:
+def _tty(address: NoticeAddress, message: Composed) -> None:
     """On those of the user's terminals that take messages (`mesg y`), the last used first. None is waited for."""
     lines = [time.strftime("%H:%M ") + message.title, *message.text.splitlines()]
     text = "".join(f"\r\n{line}" for line in ["", *lines, ""]).encode(errors="replace")
@@ -160,7 +160,7 @@ def _write(path: str, text: bytes) -> bool:
 # -------------------------------------------------------------------- Apprise
 
 
-def apprise_of(address: Address) -> Any:
+def apprise_of(address: NoticeAddress) -> Any:
     """Its object for this address; raises Undelivered."""
     import logging
 
@@ -176,7 +176,7 @@ def apprise_of(address: Address) -> Any:
     return found
 
 
-def _apprise(address: Address, message: Composed) -> None:
+def _apprise(address: NoticeAddress, message: Composed) -> None:
     told = apprise_of(address)
     try:
         done = told.notify(title=message.title, body=message.text)
@@ -186,7 +186,7 @@ def _apprise(address: Address, message: Composed) -> None:
         raise Undelivered("Apprise could not deliver it; `apprise -vv ADDRESS -b test` tells why", True)
 
 
-CHANNELS: dict[str, Callable[[Address, Composed], None]] = {
+CHANNELS: dict[str, Callable[[NoticeAddress, Composed], None]] = {
     "web": _web,
     "mail": _mail,
     "tty": _tty,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulease.errors import NotFound, StateError, UsageError, in_words
-from gpulease.notices.address import Address, read_address
+from gpulease.notices.address import NoticeAddress, read_address
 
 NAME = "notify.json"
 LAST = "notify-last.json"
@@ -26,7 +26,7 @@ def path_of(environ: Mapping[str, str]) -> str:
     return os.path.join(os.path.abspath(folder), "gpulease", NAME)
 
 
-def read(path: str) -> Address:
+def read(path: str) -> NoticeAddress:
     """Raises NotFound where there is none, and UsageError where it is not to be trusted."""
     found = _read(path)
     if found is None:
@@ -36,7 +36,7 @@ def read(path: str) -> Address:
     return read_address(found["address"])
 
 
-def write(path: str, address: Address) -> None:
+def write(path: str, address: NoticeAddress) -> None:
     _write(path, {"address": address.text})
 
 

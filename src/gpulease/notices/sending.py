@@ -15,7 +15,7 @@ import time
 
 from gpulease.errors import GpuleaseError
 from gpulease.notices import own_file
-from gpulease.notices.address import Address
+from gpulease.notices.address import NoticeAddress
 from gpulease.notices.channels import Undelivered, deliver
 from gpulease.notices.words import Composed, compose
 
@@ -51,7 +51,7 @@ def send(path: str, message: Composed) -> str | None:
     return None
 
 
-def _insist(address: Address, message: Composed) -> None:
+def _insist(address: NoticeAddress, message: Composed) -> None:
     for pause in PAUSES:
         try:
             return deliver(address, message)
