@@ -27,7 +27,8 @@ ALL, NONE = "all", "none"
 def read_events(given: str | Iterable[str], said: str) -> tuple[str, ...]:
     """The events that were named, in the order of `EVENTS`; `all` and `none` are understood."""
     named = given.replace(",", " ").split() if isinstance(given, str) else list(given)
-    wrong = next((one for one in named if one not in (*EVENTS, ALL, NONE)), None if named else "")
+    named = named or [""]
+    wrong = next((one for one in named if one not in (*EVENTS, ALL, NONE)), None)
     if wrong is not None:
         there = ", ".join((*EVENTS, ALL, NONE))
         raise UsageError(f"{said} cannot be {str(wrong)[:40]!r}.", f"Give some of: {there}.")

@@ -1,0 +1,291 @@
+"""A user is told of what they chose, by the channel they chose, in few messages; whoever hangs delays nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.queue_site import QueueSite
+from support.site import marked, words_of_all
+from support.waiting import PATIENCE, read_terminal, wait_until
+from support.web_hook import WebHook, web_hook
+
+SECRET = "T0p53cret"
+
+
+@pytest.fixture(name="hook")
+def fresh_hook() -> Iterator[WebHook]:
+    with web_hook() as hook:
+        yield hook
+
+
+@pytest.fixture(name="queue")
+def queue_with_folders() -> Iterator[QueueSite]:
+    """With a config folder of its own and a stand-in for sendmail; messages are not paced."""
+    site = QueueSite()
+    programs = site.folder / "programs"
+    programs.mkdir()
+    (programs / "sendmail").write_text(f'#!/bin/sh\necho "$@" > {site.folder}/words\ncat > {site.folder}/letter\n')
+    (programs / "sendmail").chmod(0o755)
+    site.environ["XDG_CONFIG_HOME"] = str(site.folder / "config")
+    site.environ["PATH"] = f"{programs}:{site.environ['PATH']}"
+    try:
+        site.ensure_broker()
+        site.ask("set", name="notify-every", value="0s")
+        yield site
+        assert "Traceback" not in site.log(), site.log()
+    finally:
+        site.close()
+
+
+def choose(queue: QueueSite, address: str, *more: str) -> str:
+    done = queue.run("notify", "set", address, *more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def config(queue: QueueSite) -> Path:
+    return Path(queue.environ["XDG_CONFIG_HOME"], "gpulease", "notify.json")
+
+
+def last_trouble(queue: QueueSite) -> str | None:
+    last = queue.json("notify")["last"]
+    return None if last is None else last["trouble"]
+
+
+def test_a_web_hook_hears_how_jobs_end_and_what_they_asked_for(queue: QueueSite, hook: WebHook) -> None:
+    choose(queue, hook.url(SECRET))
+    plain, failed = queue.submit("true"), queue.shell("exit 3")
+    memory = queue.shell("echo CUDA out of memory; exit 1")
+    asked = queue.run("add", "--notify", "--name", "mine", "--", "true")
+    assert asked.returncode == 0, asked.stderr
+    queue.end(plain, failed, memory, int(asked.stdout))
+    wait_until(lambda: len(hook.events()) >= 3)
+    found = {("ended", int(asked.stdout)), ("failed", failed), ("out-of-memory", memory)}
+    assert set(hook.events()) == found
+    assert set(hook.paths) == {f"/{SECRET}"}
+    texts = "\n".join(body["text"] for body in hook.heard)
+    assert f"Job {failed} (sh) is failed: exit code 3." in texts
+    assert queue.job(int(asked.stdout))["notify"] == ["turn", "ended", "failed", "out-of-memory", "gpu-broken"]
+
+
+def test_five_hundred_jobs_that_end_at_once_are_a_few_messages(queue: QueueSite, hook: WebHook) -> None:
+    choose(queue, hook.url(SECRET), "--on", "failed")
+    queue.ask("set", name="notify-every", value="2s")
+    failing = queue.submit("false", hold=True)
+    queue.submit_all([["true"]] * 500, after=[failing])
+    queue.act("resume", failing)
+    wait_until(lambda: hook.notices >= 501)
+    assert hook.notices == 501
+    assert len(hook.heard) <= 5
+    assert all(len(body["text"].splitlines()) <= 31 for body in hook.heard)
+
+
+def test_the_secret_is_nowhere_but_in_its_users_file(queue: QueueSite, hook: WebHook) -> None:
+    shown = subprocess.run(
+        queue.words("notify", "set", "-"),
+        input=hook.url(SECRET) + "\n",
+        env=queue.environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert f"http://{hook.host}/…" in shown.stdout
+    queue.end(queue.submit("false"))
+    wait_until(lambda: hook.heard)
+    hook.code = 404
+    queue.end(queue.submit("false"))
+    wait_until(lambda: last_trouble(queue) == "the server answered with code 404")
+    said = shown.stdout + shown.stderr + queue.log()
+    for words in (["notify"], ["notify", "--json"], ["status", "--json"], ["events", "--json"], ["set", "--json"]):
+        done = queue.run(*words)
+        said += done.stdout + done.stderr
+    said += queue.run("show", "all", "--json").stdout
+    failed = queue.run("notify", "test")
+    assert failed.returncode == 1
+    assert "code 404" in failed.stderr
+    said += failed.stdout + failed.stderr
+    assert SECRET not in said
+    holding = [path for path in queue.folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert holding == [config(queue)]
+    assert config(queue).stat().st_mode & 0o777 == 0o600
+
+
+def test_mail_goes_by_the_local_sendmail_and_nothing_of_it_is_in_its_words(queue: QueueSite) -> None:
+    choose(queue, "mailto:ada@example.org")
+    queue.end(queue.submit("false", name="my\nBcc: all@example.org\x1b[2J"))
+    letter = wait_until(lambda: text if "log" in (text := _read(queue.folder / "letter")) else None)
+    header, _, body = letter.partition("\n\n")
+    assert "To: ada@example.org\n" in header
+    assert "\nBcc:" not in header
+    assert "Job 1 (my Bcc: all@example.org [2J) is failed: exit code 1." in body
+    assert (queue.folder / "words").read_text() == "-i -t\n"
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_terminal_that_takes_messages_shows_them_and_another_does_not(queue: QueueSite) -> None:
+    ours, theirs = pty.openpty()
+    other, quiet = pty.openpty()
+    os.set_blocking(other, False)
+    os.chmod(os.ttyname(theirs), 0o620)
+    os.chmod(os.ttyname(quiet), 0o600)
+    try:
+        choose(queue, "tty")
+        queue.end(queue.submit("false", name="night\x1b]0;owned\x07run"))
+        shown = read_terminal(ours, b"See `gpulease log 1`.").decode()
+        assert "(night ]0;owned run) is failed: exit code 1." in shown
+        assert "\x1b" not in shown
+        with pytest.raises(BlockingIOError):
+            os.read(other, 1)
+    finally:
+        for descriptor in (ours, theirs, other, quiet):
+            os.close(descriptor)
+
+
+def test_apprise_sends_to_its_own_kinds_of_addresses(queue: QueueSite, hook: WebHook) -> None:
+    choose(queue, f"json://{hook.host}/{SECRET}")
+    assert queue.json("notify")["address"] == "json://…"
+    queue.end(queue.submit("false"))
+    wait_until(lambda: hook.heard)
+    assert hook.paths == [f"/{SECRET}"]
+    assert "Job 1 (false) is failed: exit code 1." in hook.heard[0]["message"]
+
+
+def test_without_apprise_its_addresses_are_refused_and_the_extra_is_named(queue: QueueSite) -> None:
+    (queue.folder / "none").mkdir()
+    (queue.folder / "none" / "apprise.py").write_text("raise ImportError\n")
+    done = queue.run("notify", "set", f"slack://{SECRET}/b/c", PYTHONPATH=str(queue.folder / "none"))
+    assert done.returncode == 2
+    assert "gpulease[notify]" in done.stderr
+    assert SECRET not in done.stderr
+    assert not config(queue).exists()
+
+
+def test_a_server_that_hangs_delays_neither_jobs_nor_broker(queue: QueueSite, hook: WebHook) -> None:
+    hook.hang.set()
+    choose(queue, hook.url(SECRET))
+    queue.end(queue.submit("false"))
+    wait_until(lambda: hook.heard)
+    ids = queue.submit_all([["false"]] * 20)
+    assert {job["state"] for job in queue.end(*ids)} == {"failed"}
+    assert queue.ask("ping")
+    assert len(hook.heard) == 1  # one process at a time
+    assert "gpulease.notices.sending" in words_of_all()
+    assert SECRET not in words_of_all()
+    assert queue.run("notify", "clear").returncode == 0
+
+
+def test_a_server_that_fails_for_a_moment_is_tried_again_and_a_redirect_is_not_followed(
+    queue: QueueSite, hook: WebHook
+) -> None:
+    hook.code = 503
+    choose(queue, hook.url(SECRET))
+    queue.end(queue.submit("false"))
+    wait_until(lambda: hook.heard)
+    hook.code = 302
+    wait_until(lambda: len(hook.heard) > 1)
+    wait_until(lambda: "another address" in (last_trouble(queue) or ""))
+    assert set(hook.paths) == {f"/{SECRET}"}
+
+
+def test_what_is_pending_leaves_when_the_broker_ends_however_it_ends(queue: QueueSite, hook: WebHook) -> None:
+    choose(queue, hook.url(SECRET))
+    queue.ask("set", name="notify-every", value="1h")
+    for number in (1, 2):
+        queue.end(queue.submit("false"))
+        if number == 1:
+            wait_until(lambda: hook.heard)
+    queue.restart()
+    wait_until(lambda: ("failed", 2) in hook.events())
+
+
+def test_a_lease_that_waited_has_its_turn_told(queue: QueueSite, hook: WebHook) -> None:
+    choose(queue, hook.url(SECRET), "--on", "turn")
+    queue.ask("set", name="notify-waited", value="0s")
+    holder = queue.holder("-n", "4")
+    waiting = queue.start("run", "--", "true")
+    wait_until(lambda: queue.status()["line"])
+    assert holder.stdin is not None
+    holder.stdin.close()
+    assert waiting.wait(PATIENCE) == 0
+    wait_until(lambda: len(hook.events()) >= 2)
+    assert [one["kind"] for body in hook.heard for one in body["notices"]] == ["run", "run"]
+
+
+def test_a_gpu_that_breaks_is_told_of_to_its_holder_and_to_the_hook(queue: QueueSite, hook: WebHook) -> None:
+    told = queue.folder / "told"
+    queue.ask("set", name="on-broken", value=f"cat >> {told}")
+    choose(queue, hook.url(SECRET), "--on", "gpu-broken")
+    queue.holder("-d", "2")
+    queue.set("gpu.2.lost=1")
+    wait_until(lambda: hook.heard)
+    assert "GPU 2 is broken, the driver lost it" in hook.heard[0]["text"]
+    assert "Your lease L" in hook.heard[0]["text"]
+    document = json.loads(wait_until(lambda: _read(told)))
+    assert (document["devices"], document["users"]) == (["2"], [queue.status()["leases"][0]["user"]])
+
+
+def test_set_show_test_and_clear(queue: QueueSite, hook: WebHook) -> None:
+    assert "no address is set" in queue.run("notify").stdout
+    assert queue.json("notify")["events"] is None
+    no_address = queue.run("add", "--notify", "--", "true")
+    assert (no_address.returncode, "gpulease notify set" in no_address.stderr) == (1, True)
+    choose(queue, hook.url(SECRET), "--on", "none")
+    assert queue.json("notify", "test") == {"sent_to": f"http://{hook.host}/…"}
+    assert "Notices reach you here" in hook.heard[0]["text"]
+    assert "ended, failed" in choose_events(queue, "ended,failed")
+    for wrong in (["set"], ["set", "--on", "bogus"], ["set", "gopher:x"], ["clear", "tty"], ["bogus"]):
+        assert queue.run("notify", *wrong).returncode == 2, wrong
+    assert queue.json("notify", "clear") == {"cleared": True}
+    assert queue.json("notify")["address"] is None
+    assert queue.run("notify", "test").returncode == 1
+    assert not config(queue).exists()
+    queue.end(queue.submit("false"))
+    assert len(hook.heard) == 1
+
+
+def choose_events(queue: QueueSite, events: str) -> str:
+    done = queue.run("notify", "set", "--on", events)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_python_says_what_a_job_tells(queue: QueueSite, hook: WebHook) -> None:
+    choose(queue, hook.url(SECRET), "--on", "all")
+    code = "import gpulease; print(gpulease.submit(['true'], notify={}).id)"
+    for notify, kept in (("True", 5), ("'failed'", 1), ("['failed', 'ended']", 2), ("'none'", 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(notify)], env=queue.environ, capture_output=True, text=True, cwd="/"
+        )
+        assert done.returncode == 0, done.stderr
+        assert len(queue.job(int(done.stdout))["notify"]) == kept
+
+
+def test_the_agent_reaps_whoever_sent_and_sends_again(queue: QueueSite, hook: WebHook) -> None:
+    choose(queue, hook.url(SECRET))
+    for number in (1, 2):
+        queue.end(queue.submit("false"))
+        wait_until(lambda number=number: len(hook.heard) == number)  # type: ignore[misc]
+    wait_until(lambda: not _dead_children(queue))
+
+
+def _dead_children(queue: QueueSite) -> list[str]:
+    """Of processes of this site; they are dead, and nobody has asked how they ended."""
+    parents, found = set(map(str, marked(queue.folder))), []
+    for folder in Path("/proc").iterdir():
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue
+        if state == "Z" and parent in parents:
+            found.append(folder.name)
+    return found
