@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,9 @@ from support.queue_site import QueueSite
 from support.site import marked, words_of_all
 from support.waiting import PATIENCE, read_terminal, wait_until
 from support.web_hook import WebHook, web_hook
+
+from gpulease.notices import own_file
+from gpulease.notices.address import read_address
 
 SECRET = "T0p53cret"
 
@@ -117,6 +122,31 @@ def test_the_secret_is_nowhere_but_in_its_users_file(queue: QueueSite, hook: Web
     assert config(queue).stat().st_mode & 0o777 == 0o600
 
 
+def test_a_secret_that_is_typed_is_not_shown(queue: QueueSite, hook: WebHook) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        asking = queue.start("notify", "set", "-", stdin=theirs, start_new_session=True)
+        assert asking.stderr is not None
+        assert asking.stderr.read(9) == "address: "  # from now on nothing is echoed
+        os.write(ours, f"{hook.url(SECRET)}\n".encode())
+        told, complained = asking.communicate(timeout=PATIENCE)
+        assert (asking.returncode, complained.strip()) == (0, "")
+        assert SECRET not in told
+        os.set_blocking(ours, False)
+        assert SECRET.encode() not in _all_of(ours)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert SECRET in config(queue).read_text()
+
+
+def _all_of(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except BlockingIOError:
+        return b""
+
+
 def test_mail_goes_by_the_local_sendmail_and_nothing_of_it_is_in_its_words(queue: QueueSite) -> None:
     choose(queue, "mailto:ada@example.org")
     queue.end(queue.submit("false", name="my\nBcc: all@example.org\x1b[2J"))
@@ -195,6 +225,28 @@ def test_a_server_that_fails_for_a_moment_is_tried_again_and_a_redirect_is_not_f
     wait_until(lambda: len(hook.heard) > 1)
     wait_until(lambda: "another address" in (last_trouble(queue) or ""))
     assert set(hook.paths) == {f"/{SECRET}"}
+
+
+SEND = "from gpulease.notices import sending; sending.LONGEST = 1; sending.main()"
+
+
+def test_a_server_that_never_finishes_its_answer_is_left_in_time(tmp_path: Path) -> None:
+    """Each byte comes soon enough for a deadline of the network."""
+    over = threading.Event()
+
+    def dribble(listener: socket.socket) -> None:
+        with listener.accept()[0] as connection:
+            while not over.wait(0.1):
+                connection.send(b"H")
+
+    path = tmp_path / "notify.json"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=dribble, args=(listener,), daemon=True).start()
+        own_file.write(str(path), read_address(f"http://127.0.0.1:{listener.getsockname()[1]}/{SECRET}"))
+        order = {"file": str(path), "notice": {"event": "ended", "job": 1, "ran": 1.0}}
+        subprocess.run([sys.executable, "-c", SEND], input=json.dumps(order), text=True, timeout=PATIENCE, check=True)
+        over.set()
+    assert (own_file.last(str(path)) or {})["trouble"] == "it took longer than 1 s"
 
 
 def test_what_is_pending_leaves_when_the_broker_ends_however_it_ends(queue: QueueSite, hook: WebHook) -> None:

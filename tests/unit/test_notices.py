@@ -149,6 +149,11 @@ def test_a_file_that_others_may_read_or_that_is_a_link_is_not_trusted(tmp_path: 
     path.chmod(0o644)
     with pytest.raises(UsageError, match="yours alone"):
         own_file.read(str(path))
+    if os.geteuid() == 0:
+        path.chmod(0o600)
+        os.chown(path, 12345, -1)
+        with pytest.raises(UsageError, match="yours alone"):
+            own_file.read(str(path))
     path.unlink()
     with pytest.raises(NotFound):
         own_file.read(str(path))

@@ -50,12 +50,16 @@ def _run(command: str, body: bytes) -> str | None:
 
 
 def _post(url: str, body: bytes) -> str | None:
+    from http.client import HTTPException
+
     from gpulease.notices.channels import post
 
     try:
         post(url, body, LONGEST)
     except (OSError, ValueError) as trouble:
         return in_words(trouble)
+    except HTTPException as trouble:  # its words may have the URL in them
+        return type(trouble).__name__
     return None
 
 

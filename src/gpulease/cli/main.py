@@ -41,7 +41,7 @@ VERBS = {
     "status": ("status", "devices with state, use and holder; leases; the line"),
     "explain": ("explain", "why a request waits, device by device"),
     "events": ("events", "who took and gave back what, when, and why"),
-    "notify": ("notify", "be told by mail, web hook or terminal: my turn, failed, ..."),
+    "notify": ("notify", "be told, by mail, web hook or terminal, of turns and failures"),
     "doctor": ("doctor", "what is here, what is wrong, what to do"),
     "help": ("help", "pages of the documentation, or the options of a verb"),
     "set": ("set", "show or change parameters"),

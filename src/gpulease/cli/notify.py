@@ -58,8 +58,20 @@ def _set(arguments: Namespace) -> int:
 
     if arguments.address is None and arguments.on is None:
         raise UsageError("No address was given.", "Give mailto:you@example.org, https://…, tty, or `-`.")
-    address = sys.stdin.readline(1 << 16).strip() if arguments.address == "-" else arguments.address
+    address = _read_address() if arguments.address == "-" else arguments.address
     return _show(notifying.choose(address, arguments.on), arguments.json)
+
+
+def _read_address() -> str:
+    """From the standard input; what is typed at a terminal is not shown."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline(1 << 16).strip()
+    from getpass import getpass
+
+    try:
+        return getpass("address: ").strip()
+    except EOFError:
+        return ""
 
 
 def _say(text: str) -> int:

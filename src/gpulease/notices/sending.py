@@ -48,6 +48,8 @@ def send(path: str, message: Composed) -> str | None:
         return f"it took longer than {LONGEST} s"
     except GpuleaseError as trouble:
         return trouble.what[:1].lower() + trouble.what[1:].rstrip(".")
+    except Exception as trouble:  # its words may have the address in them
+        return f"it failed with {type(trouble).__name__}"
     return None
 
 
@@ -69,6 +71,7 @@ def _end_in_time() -> None:
     signal.signal(signal.SIGALRM, late)
     signal.alarm(LONGEST)
     null = open(os.devnull, "w")  # noqa: SIM115  # for as long as this process is
+    os.dup2(null.fileno(), 2)  # libraries may warn of an address, and this leads into the broker's log
     faulthandler.dump_traceback_later(BACKSTOP, exit=True, file=null)
 
 
