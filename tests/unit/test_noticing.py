@@ -235,6 +235,14 @@ def test_a_broken_gpu_is_told_once_to_its_holder_and_to_managers_and_to_a_hook()
     assert len(world.notices) == 4
 
 
+def test_a_broker_that_cannot_become_its_users_takes_no_address_of_theirs() -> None:
+    world, ada = machine(on=None)
+    world.core.state.about = world.core.state.about._replace(kind="shared")
+    world.say(ada, "notify", file=FILE)
+    world.turn()
+    assert world.sent[0].message["error"]["code"] == "not-permitted"
+
+
 def test_what_was_chosen_outlives_the_broker() -> None:
     world, ada = machine("failed")
     world.restart()
