@@ -64,6 +64,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "edit": {"select": "select", "changes": "options"},
     "clean": {"select": "select?"},
     "set": {"name": "text?", "value": "text?"},
+    "notify": {"file": "text?", "events": "texts?", "clear": "bool?"},
     "ping": {},
     "stop": {},
 }
@@ -259,7 +260,7 @@ JobRow = TypedDict("JobRow", {
     "id": int, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
     "state": str, "name": str | None, "label": str | None, "note": str | None, "log": str, "retry": int,
     "time_limit": float | None, "after": list[int], "after_any": bool, "at_most": int | None, "tries": int, "runs": int,
-    "started": float | None,
+    "started": float | None, "notify": list[str] | None,
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,
     "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
@@ -274,6 +275,7 @@ ParameterRow = TypedDict("ParameterRow", {
     "gpulimit": str | None,
     "warnings": list[str],
 })
+ToldOf = TypedDict("ToldOf", {"file": str | None, "events": list[str] | None})  # of notices; None: none is sent
 About = TypedDict("About", {
     "pid": int, "kind": str, "user": str, "directory": str, "version": str, "uptime": float,
     "config_trouble": str | None, "state_trouble": str | None, "visible": str,
@@ -318,6 +320,7 @@ Learned = TypedDict("Learned", {"shapes": list[ShapeRow], "starts": Starts, "for
 REPLIES: dict[str, tuple[str | None, Any]] = {
     **dict.fromkeys(("kill", "rm", "pause", "resume", "move", "start", "retry", "edit", "clean"), (None, Done)),
     "add": (None, Added), "ls": (None, Listing), "show": ("jobs", JobRow),
+    "notify": (None, ToldOf),
     "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),
     "learned": (None, Learned), "release": ("released", ShortLease),
     "renew": ("renewed", ShortLease), "ping": (None, About),

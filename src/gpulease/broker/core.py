@@ -20,6 +20,7 @@ from gpulease.broker import (
     job_life,
     limit_names,
     neighbouring,
+    noticing,
     outside_use,
     own_order,
     pruning,
@@ -252,6 +253,7 @@ def _sampled(turn: Turn, event: happened.Sampled) -> None:
     requesting.resume(turn)
     job_ends.remember_memory(turn)
     outside_use.look(turn)
+    noticing.look(turn)
 
 
 def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
@@ -315,6 +317,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
 }
 ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "until": requesting.time_over,
+    "lease-ending": noticing.lease_ending,
     "deadline": requesting.deadline,
     "unclaimed": requesting.unclaimed,
     "sample": _sample,

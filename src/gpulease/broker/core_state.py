@@ -30,6 +30,7 @@ from gpulease.broker.state_values import (
     Dying,
     Idle,
     Moved,
+    NoticeChoice,
     OwnOrder,
     Parts,
     Refused,
@@ -130,6 +131,8 @@ class State:
         self.environments: Table[int, int] = Table(changes)  # by user: characters of those that are kept
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
+        self.chosen: Table[int, NoticeChoice] = Table(changes)  # by user: of what they are told
+        self.broken: Table[str, None] = Table(changes)  # devices that are lost, and were told of
         self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written; above the config
 
     # ---------------------------------------------------------------- the whole
@@ -236,6 +239,15 @@ class State:
         self.set("policy", policy, planned=True)
         self.set("line", self.line.under(policy))
         return complaints
+
+    def choose(self, uid: int, chosen: NoticeChoice | None) -> None:
+        """None: the user is told of nothing."""
+        self.durable = True
+        if chosen is None:
+            self.chosen.drop(uid)
+        else:
+            self.chosen.put(uid, chosen)
+        self.store.write("facts", "notices", {str(one): list(choice) for one, choice in self.chosen.items()})
 
     def charge(self, usage: Mapping[str, Spent], records: Mapping[str, Spent]) -> None:
         for table, rows in ((self.usage, usage), (self.records, records)):
@@ -546,7 +558,8 @@ class State:
         """Whether the devices are to be followed as they change: for who waits, runs, is shown them or sees them."""
         watched = any("devices" in subscriber.topics for subscriber in self.subscribers.values())
         beside = self.leases and self.safe_gpu == "on"
-        return bool(self.line or self.running or self.resuming or watched or beside)
+        told = self.leases and self.chosen  # who holds a GPU that breaks
+        return bool(self.line or self.running or self.resuming or watched or beside or told)
 
     @property
     def slots(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease import visible
-from gpulease.broker import capping, coming_after, learning, lease_life, packing
+from gpulease.broker import capping, coming_after, learning, lease_life, noticing, packing
 from gpulease.broker.allowances import log_limit_of
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
@@ -114,6 +114,7 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     turn.state.write_lease(lease)
     lease_life.record(turn, "granted", lease, waited=max(0.0, turn.now - before.added))
     learning.started(turn, lease.id)
+    noticing.job_granted(turn, after)
 
 
 def _launch(turn: Turn, before: Job, after: Job) -> None:
@@ -143,6 +144,8 @@ def _end_lease(turn: Turn, before: Job, after: Job) -> None:
     """What was started for the run is forgotten with its lease."""
     state = turn.state
     state.forget_run(after.id)
+    if not after.over:
+        noticing.job_ended(turn, after)
     lease = state.leases.get(after.planner_id)
     why = after.why or (end_text(after.exit_code, after.signal) if after.exit_code else "it ended")
     if lease is not None:
@@ -159,7 +162,8 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
     hook = turn.state.settings.on_finish
     if hook:
         told = {name: value for name, value in jobs.document(after).items() if name not in HIDDEN}
-        turn.emit(Hook(hook, told))
+        turn.emit(Hook("on-finish", hook, f"job {after.id}", told))
+    noticing.job_ended(turn, after)
     if after.id in turn.state.dependents:
         turn.defer(partial(_free_dependents, id=after.id, ended=after.state))
     if after.removing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpulease.broker import learning
+from gpulease.broker import learning, noticing
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Check, Silence, Unwatch, Watch
 from gpulease.broker.passing_by import passed_by
@@ -183,6 +183,7 @@ def _set_alarm(turn: Turn, step: LeaseStep) -> None:
     until = _lease(step).until
     if until is not None:
         turn.alarm(until - turn.now, "until", step.id)
+        noticing.set_alarm(turn, _lease(step))
 
 
 def _write_lease(turn: Turn, step: LeaseStep) -> None:
@@ -216,6 +217,7 @@ def _drop_lease(turn: Turn, step: LeaseStep) -> None:
     _unwatch(turn, lease.owner)
     if lease.until is not None:
         turn.emit(Silence("until", lease.id))
+        turn.emit(Silence("lease-ending", lease.id))
 
 
 def _check_devices(turn: Turn, step: LeaseStep) -> None:
@@ -247,6 +249,7 @@ def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
 def _record_granted(turn: Turn, step: LeaseStep) -> None:
     lease = _lease(step)
     learning.started(turn, lease.id)
+    noticing.lease_granted(turn, lease, _waited(step))
     record(turn, "granted", lease, waited=_waited(step), **({} if lease.until is None else {"until": lease.until}))
 
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulease import job as jobs
-from gpulease.broker import job_ends, job_life, learning, lease_life, limit_names, neighbouring, packing, settings
+from gpulease.broker import (
+    job_ends,
+    job_life,
+    learning,
+    lease_life,
+    limit_names,
+    neighbouring,
+    noticing,
+    packing,
+    settings,
+)
 from gpulease.broker.core_state import LEARNT
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
-from gpulease.broker.state_values import Added, Cap, Moved
+from gpulease.broker.state_values import Added, Cap, Moved, NoticeChoice
 from gpulease.broker.turn import Turn
 from gpulease.model import Request, Waiting
 from gpulease.planner import Peak, Spent
@@ -47,6 +57,8 @@ def _load_facts(turn: Turn) -> None:
     state.restore(state.sketches, {name: Sketch.read(row) for name, row in learnt.items()})
     state.restore(state.environments, {int(uid): size for uid, size in facts.get("environments", {}).items()})
     state.restore(state.caps, {int(sweep): Cap(*cap) for sweep, cap in facts.get("caps", {}).items()})
+    chosen = facts.get("notices", {}).items()
+    state.restore(state.chosen, {int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
     neighbouring.load(turn, facts.get("neighbours", {}))
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():
@@ -68,6 +80,7 @@ def _load_leases(turn: Turn) -> None:
         packing.recall(turn, lease)
         if lease.until is not None:
             turn.alarm(lease.until - turn.now, "until", lease.id)
+            noticing.set_alarm(turn, lease)
         if not claimed:
             turn.alarm(UNCLAIMED, "unclaimed", lease.id)
     for lease in list(state.leases.values()):

@@ -49,6 +49,10 @@ class Settings(NamedTuple):
     pack: str = "off"
     pack_after: float = 60.0
     cpu_jobs: int | str = CORES
+    on_broken: str = ""
+    notify_waited: float = 60.0
+    notify_before: float = 600.0
+    notify_every: float = 30.0
 
 
 class Parameter(NamedTuple):
@@ -212,6 +216,13 @@ PARAMETERS: dict[str, Parameter] = {
                            False, secret=True),
     "order": Parameter("order", _order, "of equal users, and of one's own: who should run shortest first, or who came",
                        "short or arrival"),
+    "on-broken": Parameter("on_broken", _hook, "command or URL that gets each GPU that the driver lost, as JSON",
+                           "text, or none", False, secret=True),
+    "notify-waited": Parameter("notify_waited", parse_seconds, "users are told of a turn that took at least so long",
+                               "a time", False),
+    "notify-before": Parameter("notify_before", _positive, "users are told so long before a timed lease ends",
+                               "a time above 0", False),
+    "notify-every": Parameter("notify_every", _grace, "least time between two messages to a user", "0 to 1h", False),
     "patience": Parameter("patience", _factor, "a request is overdue after so many times the time it should run",
                           "0 to 1000000"),
     "patience-floor": Parameter("patience_floor", parse_seconds, "nobody is overdue sooner", "a time"),

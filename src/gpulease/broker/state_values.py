@@ -117,6 +117,13 @@ class Moved(NamedTuple):
     folder: str  # of jobs
 
 
+class NoticeChoice(NamedTuple):
+    """What a user is told of (noticing.py)."""
+
+    file: str  # of the user's own, with the address
+    events: tuple[str, ...]
+
+
 class Subscriber(NamedTuple):
     """A client that is told of changes, and what it was told last."""
 

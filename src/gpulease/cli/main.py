@@ -42,6 +42,7 @@ VERBS = {
     "explain": ("explain", "why a request waits, device by device"),
     "events": ("events", "who took and gave back what, when, and why"),
     "learned": ("learned", "how long your earlier runs took, and how true estimates were"),
+    "notify": ("notify", "be told, by mail, web hook or terminal, of turns and failures"),
     "doctor": ("doctor", "what is here, what is wrong, what to do"),
     "help": ("help", "pages of the documentation, or the options of a verb"),
     "set": ("set", "show or change parameters"),
