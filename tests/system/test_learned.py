@@ -15,7 +15,9 @@ def test_runs_of_one_shape_are_counted_whatever_their_values_and_kept(queue: Que
     queue.end(*(queue.submit("sh", "-c", f"exit 0 # {at}", request={}) for at in range(2)))
     queue.end(*(queue.submit("/bin/echo", "--seed", str(at), request={}) for at in range(3)))
     assert _shapes(queue)["/bin/echo --seed"] == pytest.approx(3, abs=0.01)
-    queue.restart()
+    assert queue.run("stop").returncode == 0
+    wait_until(lambda: queue.broker_pid() is None)
+    queue.ensure_broker()
     assert _shapes(queue)["/bin/echo --seed"] == pytest.approx(3, abs=0.01)
     (row,) = (row for row in queue.json("learned")["shapes"] if row["command"].startswith("/bin/echo"))
     assert row["request"] == "1 GPU"

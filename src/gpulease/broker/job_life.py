@@ -152,7 +152,7 @@ def _end_lease(turn: Turn, before: Job, after: Job) -> None:
         ending, _, by = why.partition(" by ")
         releaser = Releaser(by) if ending in ENDED_BY else None
         what = f"job {after.id} is {after.state}: {why}"
-        return lease_life.end(turn, lease, what, releaser, cut=after.exit_code is None)
+        return lease_life.end(turn, lease, what, releaser, cut=before.ending is not None or after.exit_code is None)
     fields = {"id": after.planner_id, "kind": "job", "user": after.user, "pid": before.pid, "why": why}
     return state.record(turn.now, "ended", **fields, devices=list(after.devices))
 

@@ -153,7 +153,7 @@ def _rows(
 def _row_for(turn: Turn, job: Job, event: Received) -> Message:
     shown = row(turn, job, event.peer)
     if event.message["do"] == "show":
-        shown["usual"] = learning.usual(turn, job) if shown["command"] == list(job.command) else None
+        shown["usual"] = learning.usual(turn, job) if tuple(shown["command"]) == job.command else None
     if event.message.get("environment"):
         shown["environment"] = turn.state.environment(job) if job.uid == event.peer.uid else None
     return shown

@@ -151,4 +151,5 @@ def forget(turn: Turn, user: str) -> int:
     there = [name for name in turn.state.sketches if name in whole or name.startswith(begin)]
     for name in there:
         _forget(turn, name)
+    turn.state.write_usage()  # at once: what a user had forgotten does not come back
     return len(there)
