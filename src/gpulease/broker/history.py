@@ -22,7 +22,7 @@ from gpulease.stores.history_file import HistoryFile
 ROWS = 2000  # that are read from the file for one answer
 UNWRITTEN = 120  # minutes that are kept in memory while nothing can be written
 FOUND = 86400_000  # milliseconds before now for which a lease that was found again is taken to have been held
-DAY = 86400
+DAY = 86400_000
 PASSING = {
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM,
@@ -49,7 +49,8 @@ class History:
             if place.name or place.uuid not in self._places:
                 self._places[place.uuid] = place
         if one.waited is None:
-            at = max(_milliseconds(one.since), at - FOUND, self._known_until())
+            known = self._with_file(HistoryFile.known_until)
+            at = at if known is None else max(_milliseconds(one.since), at - FOUND, known)
         else:
             labels = tuple(place.label for place in one.places)
             self._minutes.count(holder, labels, Count(1, _milliseconds(one.waited)), at)
@@ -72,10 +73,6 @@ class History:
         outside = {uuid: [Holder(user, outside=True) for user in users] for uuid, users in one.outside.items()}
         self._minutes.observed(readings, outside, _milliseconds(one.time))
 
-    def _known_until(self) -> int:
-        """Milliseconds up to which the file tells who held what."""
-        return 1000 * (self._with_file(HistoryFile.last) or 0)
-
     # ---------------------------------------------------------------- writing
 
     def keep(self, now: float, whole: bool = False) -> None:
@@ -86,21 +83,22 @@ class History:
             return
         self._written = minute
         self._minutes.add_up(at)
-        spans, counts = self._minutes.take(at + 1 if whole else minute * MINUTE)
+        until = at + 1 if whole else minute * MINUTE
+        spans, counts = self._minutes.take(until)
         rows: dict[int, dict[str, Span]] = {}
         for (begin, uuid), span in spans.items():
             rows.setdefault(begin // 1000, {})[uuid] = span
         found = {begin // 1000: one for begin, one in counts.items()}
-        if (rows or found) and self._with_file(lambda file: self._write(file, rows, found, now)) is None:
+        if (rows or found) and self._with_file(lambda file: self._write(file, rows, found, until)) is None:
             self._minutes.put_back(spans, counts, at - UNWRITTEN * MINUTE)
 
     def _write(
-        self, file: HistoryFile, rows: dict[int, dict[str, Span]], counts: dict[int, dict[Counted, Count]], now: float
+        self, file: HistoryFile, rows: dict[int, dict[str, Span]], counts: dict[int, dict[Counted, Count]], until: int
     ) -> bool:
-        file.write(rows, counts, self._places.values())
-        file.forget(now)
-        if int(now) // DAY != self._tidied:
-            self._tidied = int(now) // DAY
+        file.write(rows, counts, self._places.values(), until)
+        file.forget(until // 1000)
+        if until // DAY != self._tidied:
+            self._tidied = until // DAY
             file.forget_holders()
         self._trouble = ""
         return True

@@ -24,6 +24,8 @@ CREATE TABLE uses (step INTEGER, time INTEGER, device INTEGER, holder INTEGER, {
   PRIMARY KEY (step, time, device, holder)) WITHOUT ROWID;
 CREATE TABLE counts (step INTEGER, time INTEGER, holder INTEGER, devices TEXT, {", ".join(Count._fields)},
   PRIMARY KEY (step, time, holder, devices)) WITHOUT ROWID;
+CREATE TABLE known (until INTEGER NOT NULL);
+INSERT INTO known VALUES (0);
 PRAGMA user_version={VERSION};
 """
 HOUR = max(KEPT)
@@ -39,7 +41,7 @@ class HistoryFile:
         if os.path.islink(path):
             raise OSError(f"{path} is a symbolic link")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._database = sqlite3.connect(path, isolation_level=None)
+        self._database = sqlite3.connect(path, timeout=0, isolation_level=None)  # nobody waits for it
         try:
             self._set_up(network)
         except BaseException:
@@ -77,9 +79,13 @@ class HistoryFile:
     # ---------------------------------------------------------------- writing
 
     def write(
-        self, minutes: Mapping[int, Minute], counts: Mapping[int, Mapping[Counted, Count]], places: Iterable[Place]
+        self,
+        minutes: Mapping[int, Minute],
+        counts: Mapping[int, Mapping[Counted, Count]],
+        places: Iterable[Place],
+        until: int,
     ) -> None:
-        """What was measured in minutes that begin at these seconds, all of it or nothing."""
+        """What was measured in minutes that begin at these seconds, all of it or nothing; up to which millisecond."""
         try:
             with self._transaction():
                 self._name(places)
@@ -90,6 +96,7 @@ class HistoryFile:
                 for time, found in counts.items():
                     for step in KEPT:
                         self._add_counts(step, time // step * step, found)
+                self._database.execute("UPDATE known SET until = ?", (until,))
         except BaseException:
             self._read_names()
             raise
@@ -167,10 +174,9 @@ class HistoryFile:
 
     # ---------------------------------------------------------------- reading
 
-    def last(self) -> int:
-        """When the last minute that is known ended; 0 when none is."""
-        found = self._database.execute("SELECT max(time) FROM spans WHERE step = 60").fetchone()[0]
-        return 0 if found is None else int(found) + 60
+    def known_until(self) -> int:
+        """Up to which millisecond it was written who held what; 0: never."""
+        return int(self._database.execute("SELECT until FROM known").fetchone()[0])
 
     def read(self, step: int, since: int, until: int, most: int = -1) -> tuple[list[Row], int | None]:
         """In order of time. If there are more than so many: without the last moment, which may not be whole, and when
