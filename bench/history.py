@@ -25,14 +25,14 @@ from interleaved import own_command, to_reach
 from gpulease.broker.history import History
 from gpulease.broker.instructions import Began, Observed
 from gpulease.model import Device, Lease, Owner
-from gpulease.spans import DAY, KEPT, Holder, Place, Seen, Span, Use, asked
+from gpulease.spans import DAY, KEPT, Activity, DeviceName, Span, SpanHolder, SpanUse, asked
 from gpulease.stores.history_file import HistoryFile
 
 GPUS = 8
 ROUNDS = 3
 NOW = 1_800_000_000
 DEVICES = tuple(Device(at, f"GPU-{at}", "A100", utilization=40 + at, memory_used=at << 30, power=1) for at in range(8))
-PLACES = tuple(Place(device.uuid, device.label, device.name) for device in DEVICES)
+PLACES = tuple(DeviceName(device.uuid, device.label, device.name) for device in DEVICES)
 OWNER = Owner(1000, "ada", "host", "boot", groups=("users", "lab"))
 
 
@@ -93,8 +93,8 @@ def measure_own(folder: str) -> float:
 def fill(path: str) -> int:
     """A file as it is when each GPU was held through 90 days, by two users in each hour; its bytes."""
     file = HistoryFile(path)
-    seen = Seen(60_000, 60_000, 31_234, 4_321, 40_000, 61_000, 312_345)
-    users = [Holder(f"user{at}", ("users", f"lab{at % 4}"), f"sweep-{at}") for at in range(24)]
+    seen = Activity(60_000, 60_000, 31_234, 4_321, 40_000, 61_000, 312_345)
+    users = [SpanHolder(f"user{at}", ("users", f"lab{at % 4}"), f"sweep-{at}") for at in range(24)]
     moments = [at for step, younger in ((3600, 14), (600, 2), (60, 0)) for at in _moments(step, younger)]
     for first in range(0, len(moments), 100):
         some = moments[first : first + 100]
@@ -111,22 +111,25 @@ def _moments(step: int, younger: int) -> range:
     return range(NOW - KEPT[step], NOW - younger * DAY, step)
 
 
-def _uses(users: list[Holder], at: int, place: Place) -> dict[Holder, Use]:
+def _uses(users: list[SpanHolder], at: int, place: DeviceName) -> dict[SpanHolder, SpanUse]:
     first = (at // 3600 + int(place.label)) % len(users)
-    return {users[first]: Use(34_567, 34_567, 20_123, 2_345), users[first - 1]: Use(25_433, 25_433, 11_111, 1_976)}
+    return {
+        users[first]: SpanUse(34_567, 34_567, 20_123, 2_345),
+        users[first - 1]: SpanUse(25_433, 25_433, 11_111, 1_976),
+    }
 
 
 def slowest(path: str) -> tuple[float, float]:
-    """Milliseconds of the longest piece of an answer, and of all of the heat map of a day."""
+    """Milliseconds of the longest piece of an answer, on the processor; and of a day in hours, until it is there."""
     history = History(path, False, print)
     longest, whole = 0.0, 0.0
     for since, step in ((NOW - 90 * DAY, 3600), (NOW - 2 * DAY, 60), (NOW - 14 * DAY, 86400), (NOW - DAY, 3600)):
         start: float | None = since
         begin = time.perf_counter()
         while start is not None:
-            piece = time.perf_counter()
+            piece = time.process_time()
             told = history.history(asked(start, NOW, step, NOW), NOW)
-            longest = max(longest, time.perf_counter() - piece)
+            longest = max(longest, time.process_time() - piece)
             start = told["next"]
         whole = time.perf_counter() - begin
     return longest * 1000, whole * 1000
@@ -144,8 +147,8 @@ def main(span: float) -> None:
         print(f"90 days of {GPUS} GPUs: {size / 1e6:.1f} MB, {size / GPUS / 1000:.0f} kB a GPU")
         to_reach("90 days of a GPU, kB", size / GPUS / 1000, 1000)
         longest, day = slowest(f"{folder}/full.db")
-        print(f"the longest piece of an answer {longest:.1f} ms; a day in hours {day:.1f} ms")
-        to_reach("longest piece of an answer, ms", longest, 50)
+        print(f"the longest piece of an answer {longest:.1f} ms of the processor; a day in hours {day:.1f} ms")
+        to_reach("longest piece of an answer, ms", longest, 20)
 
 
 if __name__ == "__main__":

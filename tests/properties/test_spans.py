@@ -11,26 +11,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulease.broker.history_rows import use_rows
-from gpulease.broker.minutes import MINUTE, REACH, Minutes, Reading
-from gpulease.spans import KEPT, MOST_LABELS, Holder, Place, Row, Seen, Span, Use, added, asked, joined, shares
+from gpulease.broker.minutes import MINUTE, REACH, Measured, Minutes
+from gpulease.spans import (
+    KEPT,
+    MOST_LABELS,
+    Activity,
+    DeviceName,
+    Row,
+    Span,
+    SpanHolder,
+    SpanUse,
+    added,
+    asked,
+    joined,
+    shares,
+)
 from gpulease.stores.history_file import HistoryFile
 from gpulease.usage_sums import BY, add_up
 
 NOW = 1_800_000_000
 TIMES = st.integers(0, 60_000)
 HOLDERS = st.builds(
-    Holder,
+    SpanHolder,
     st.sampled_from(["ada", "grace", ""]),
     st.sampled_from([(), ("users",), ("users", "lab")]),
     st.sampled_from([None, "sweep", "=1+1"]),
     st.booleans(),
 )
-USES = st.builds(Use, TIMES, TIMES, TIMES, TIMES)
+USES = st.builds(SpanUse, TIMES, TIMES, TIMES, TIMES)
 MEAN = st.none() | st.integers(0, 10**6)
-SEEN = st.builds(Seen, TIMES, TIMES, TIMES, TIMES, MEAN, MEAN, MEAN)
+SEEN = st.builds(Activity, TIMES, TIMES, TIMES, TIMES, MEAN, MEAN, MEAN)
 SPANS = st.builds(Span, SEEN, st.dictionaries(HOLDERS, USES, max_size=4))
 UUIDS = st.sampled_from(["GPU-a", "GPU-b"])
 ROWS = st.lists(st.tuples(st.integers(0, 180).map(lambda minute: NOW + 60 * minute), UUIDS, SPANS), max_size=12)
+
+
+def day(moment: float) -> str:
+    return str(moment // 86400)
 
 
 def totals(rows: Iterable[Row]) -> dict[Any, list[int]]:
@@ -71,7 +88,7 @@ def test_a_mean_lies_between_those_that_it_is_made_of(one: Span, other: Span) ->
 def test_the_file_has_the_same_in_minutes_tens_and_hours(rows: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder, closing(HistoryFile(f"{folder}/history.db")) as file:
         for time, uuid, span in rows:
-            file.write({time: {uuid: span}}, {}, [Place(uuid, uuid[-1], "A100")], 0)
+            file.write({time: {uuid: span}}, {}, [DeviceName(uuid, uuid[-1], "A100")], 0)
         for step in KEPT:
             found, rest = file.read(step, NOW - 86400, NOW + 86400)
             assert rest is None
@@ -86,19 +103,19 @@ def test_the_file_has_the_same_in_minutes_tens_and_hours(rows: list[Row]) -> Non
 
 @given(ROWS)
 def test_usage_is_the_same_in_all_however_it_is_looked_at(rows: list[Row]) -> None:
-    places = {uuid: Place(uuid, str(at), "A100") for at, uuid in enumerate(("GPU-a", "GPU-b"))}
+    places = {uuid: DeviceName(uuid, str(at), "A100") for at, uuid in enumerate(("GPU-a", "GPU-b"))}
     uses = use_rows(joined(rows, 60), places, None)
-    expected = add_up(uses, [], "user")[1]
+    expected = add_up(uses, [], "user", day)[1]
     for by in BY:
-        lines, total = add_up(uses, [], by)
+        lines, total = add_up(uses, [], by, day)
         assert total == expected
         for name in ("held", "busy", "idle", "outside"):
             summed = sum(line[name] for line in lines)
             assert by == "group" or abs(summed - total[name]) < 0.01
     mine = use_rows(joined(rows, 60), places, "ada")
     assert {row["user"] for row in mine} <= {"ada"}
-    assert add_up(mine, [], "user")[1]["held"] == next(
-        (r["held"] for r in add_up(uses, [], "user")[0] if r["name"] == "ada"), 0
+    assert add_up(mine, [], "user", day)[1]["held"] == next(
+        (r["held"] for r in add_up(uses, [], "user", day)[0] if r["name"] == "ada"), 0
     )
 
 
@@ -111,9 +128,9 @@ def test_shares_are_even_and_are_the_whole(whole: int, number: int) -> None:
 
 @given(st.lists(st.integers(0, 1000), max_size=200))
 def test_labels_have_a_bound_and_no_time_is_lost_for_it(numbers: list[int]) -> None:
-    uses: dict[Holder, Use] = {}
+    uses: dict[SpanHolder, SpanUse] = {}
     for number in numbers:
-        uses = added(uses, {Holder("ada", (), f"sweep-{number}"): Use(held=1)})
+        uses = added(uses, {SpanHolder("ada", (), f"sweep-{number}"): SpanUse(held=1)})
     assert sum(use.held for use in uses.values()) == len(numbers)
     assert len(uses) <= MOST_LABELS + 1
 
@@ -150,13 +167,13 @@ def test_a_device_is_held_for_as_long_as_there_is_a_lease_on_it(steps: list[Any]
     for what, *rest in steps:
         if what == "begin" and rest[0] not in held:
             held[rest[0]] = rest[1]
-            minutes.began(rest[0], [rest[1]], Holder(rest[0]), at)
+            minutes.began(rest[0], [rest[1]], SpanHolder(rest[0]), at)
             watched_until[rest[1]] = 0
         elif what == "end":
             minutes.over(rest[0], at)
             held.pop(rest[0], None)
         elif what == "sample":
-            minutes.observed({uuid: Reading(rest[0], 1 << 30, 5) for uuid in "xy"}, {}, at)
+            minutes.observed({uuid: Measured(rest[0], 1 << 30, 5) for uuid in "xy"}, {}, at)
             watched_until = dict.fromkeys("xy", at + REACH)
         elif what == "pass":
             for uuid in "xy":

@@ -141,3 +141,18 @@ def test_python_asks_for_steps_and_moments_as_events_does(queue: QueueSite) -> N
     for wrong in ({"since": "soon"}, {"step": -1}, {"since": "1h", "until": "2h"}):
         with pytest.raises(UsageError):
             gpulease.history(**wrong)
+
+
+def test_a_history_that_cannot_be_read_is_told_to_who_asks_and_to_nobody_else(queue: QueueSite) -> None:
+    stop(queue)
+    path = Path(queue.directory, "history.db")
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    queue.ensure_broker()
+    done = queue.run("usage")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("gpulease: The history cannot be read: Is a directory.\n")
+    assert queue.run("get", "--devices", "0", "--for", "1h").stdout == "0\n"
+    assert queue.ask("status")["broker"]["state_trouble"] is None
+    path.rmdir()
+    held_whole(queue, "0")
