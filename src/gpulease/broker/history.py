@@ -16,7 +16,7 @@ from gpulease.broker.history_rows import about, count_rows, history_rows, use_ro
 from gpulease.broker.minutes import MINUTE, Measured, Minutes
 from gpulease.errors import HistoryError, in_words
 from gpulease.messages import Message
-from gpulease.spans import Asked, Count, Counted, DeviceName, Row, Span, SpanHolder, counted, joined
+from gpulease.spans import Asked, Count, Counted, DeviceName, Row, Span, SpanHolder, count_in, joined
 from gpulease.stores.history_file import CountedRow, HistoryFile
 
 ROWS = 1000  # of one kind that are read from the file for one answer
@@ -147,7 +147,7 @@ class History:
         for time, holder, devices, count in rows:
             if question.since <= time < question.until:
                 begin = time // question.step * question.step
-                found[begin] = counted(found.get(begin, {}), {(holder, devices): count})
+                count_in(found.setdefault(begin, {}), (holder, devices), count)
         return [(time, *whose, count) for time, counts in sorted(found.items()) for whose, count in counts.items()]
 
     # ---------------------------------------------------------------- the file
