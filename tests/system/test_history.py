@@ -43,6 +43,7 @@ def stop(queue: QueueSite) -> None:
 
 
 def test_what_is_held_is_looked_at_while_nobody_else_looks(queue: QueueSite) -> None:
+    queue.run("set", "neighbours.safe-gpu", "off")  # for whose users held devices are looked at each second
     assert queue.run("get", "-n", "2", "--devices", "0,1", "--for", "1h").returncode == 0
     queue.set("gpu.1.utilization=80")  # which nobody who looked before can have seen
 
