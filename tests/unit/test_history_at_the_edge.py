@@ -178,6 +178,15 @@ def test_on_a_network_it_has_no_log_beside_it(tmp_path: Path) -> None:
     assert history.history(asked(NOW, NOW + 60, 60, NOW + 60), NOW + 60)["rows"][0]["held"] == 60
 
 
+def test_a_file_that_is_removed_is_begun_anew(kept: Kept) -> None:
+    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.keep(NOW + 60)
+    kept.path.unlink()
+    kept.history.keep(NOW + 120)
+    kept.kill()
+    assert kept.held(NOW + 120) == 60
+
+
 def test_a_link_in_its_place_is_not_followed(kept: Kept, tmp_path: Path) -> None:
     kept.path.symlink_to(tmp_path / "elsewhere")
     kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))

@@ -84,6 +84,8 @@ class History:
         if minute == self._written and not whole:
             return
         self._written = minute
+        if not os.path.exists(self._path):
+            self._let_go()  # somebody removed it: begin anew, and do not write what nobody can find
         self._minutes.add_up(at)
         until = at + 1 if whole else minute * MINUTE
         spans, counts = self._minutes.take(until)
@@ -97,11 +99,12 @@ class History:
     def _write(
         self, file: HistoryFile, rows: dict[int, dict[str, Span]], counts: dict[int, dict[Counted, Count]], until: int
     ) -> bool:
-        file.write(rows, counts, self._places.values(), until)
+        """What could fail comes before: what was written must not be put back and be written again."""
         file.forget(until // 1000)
         if until // DAY != self._tidied:
-            self._tidied = until // DAY
             file.forget_holders()
+            self._tidied = until // DAY
+        file.write(rows, counts, self._places.values(), until)
         self._trouble = ""
         return True
 
