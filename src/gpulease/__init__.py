@@ -16,6 +16,7 @@ _HOMES = {
     **dict.fromkeys(("edit", "jobs", "submit", "sweep"), "gpulease.submission"),
     **dict.fromkeys(("events", "exclude", "explain", "include", "release", "renew"), "gpulease.lease_verbs"),
     **dict.fromkeys(("forget_learned", "learned"), "gpulease.lease_verbs"),
+    **dict.fromkeys(("history", "usage"), "gpulease.looking_back"),
     **dict.fromkeys(("clean", "kill", "ls", "move", "pause", "resume", "retry"), "gpulease.queueing"),
     **dict.fromkeys(("rm", "set", "show", "start", "wait"), "gpulease.queueing"),
 }
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gpulease.api import select, status
     from gpulease.lease_verbs import events, exclude, explain, forget_learned, include, learned, release, renew
     from gpulease.leases import acquire
+    from gpulease.looking_back import history, usage
     from gpulease.pool.context import worker
     from gpulease.pool.executor import Pool
     from gpulease.queueing import clean, kill, ls, move, pause, resume, retry, rm, show, start, wait
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
 # Without `set`, for `import *` must not hide Python's own.
 # fmt: off
 __all__ = [
-    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "forget_learned", "include", "jobs",
-    "kill", "learned", "ls", "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select",
-    "show", "start", "status", "submit", "sweep", "wait", "worker",
+    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "forget_learned", "history",
+    "include", "jobs", "kill", "learned", "ls", "move", "pause", "placeholders", "release", "renew", "resume", "retry",
+    "rm", "select", "show", "start", "status", "submit", "sweep", "usage", "wait", "worker",
 ]
 # fmt: on
 

@@ -14,6 +14,7 @@ from gpulease.broker import (
     neighbouring,
     noticing,
     packing,
+    remembering,
     settings,
 )
 from gpulease.broker.core_state import LEARNT
@@ -37,6 +38,7 @@ def load(turn: Turn) -> None:
     _load_line(turn)
     _load_jobs(turn)
     _skip_numbers(turn)
+    remembering.found(turn)
     turn.alarm(FIRST_PRUNING, "prune")
     if turn.state.line:
         turn.take_sample()

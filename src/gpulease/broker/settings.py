@@ -38,6 +38,7 @@ class Settings(NamedTuple):
     safe_gpu_patience: float = 10.0
     gpuget: str = ""
     hide_commands: bool = False
+    usage_shown: str = "own"
     on_finish: str = ""
     paused: bool = False
     log_limit: int | None = 1 << 30
@@ -155,6 +156,10 @@ def _order(text: str) -> str:
     return {name: name for name in (SHORT, ARRIVAL)}[text.lower()]
 
 
+def _own_or_all(text: str) -> str:
+    return {name: name for name in ("own", "all")}[text.lower()]
+
+
 def _visible(text: str) -> str:
     return {name: name for name in BY}[text.lower()]
 
@@ -212,6 +217,8 @@ PARAMETERS: dict[str, Parameter] = {
                                    False),
     "hide-commands": Parameter("hide_commands", _flag, "hide commands, notes, names and paths from other users",
                                "on or off", False),
+    "usage-shown": Parameter("usage_shown", _own_or_all, "whose usage `gpulease usage` shows to a user", "own or all",
+                             False),
     "on-finish": Parameter("on_finish", _hook, "command or URL that gets each ended job as JSON", "text, or none",
                            False, secret=True),
     "order": Parameter("order", _order, "of equal users, and of one's own: who should run shortest first, or who came",

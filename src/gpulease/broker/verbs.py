@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpulease.broker import job_verbs, learning, lease_life, noticing, reports, requesting, subscribing
+from gpulease.broker import job_verbs, learning, lease_life, noticing, remembering, reports, requesting, subscribing
 from gpulease.broker.allowances import allowance, check_renewal
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import Stop
@@ -247,6 +247,8 @@ VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "subscribe": subscribing.subscribe,
     "events": events,
     "learned": learned,
+    "history": remembering.history,
+    "usage": remembering.usage,
     "exclude": exclude,
     "include": include,
     "notify": notify,

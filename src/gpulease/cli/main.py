@@ -43,6 +43,7 @@ VERBS = {
     "events": ("events", "who took and gave back what, when, and why"),
     "learned": ("learned", "how long your earlier runs took, and how true estimates were"),
     "notify": ("notify", "be told, by mail, web hook or terminal, of turns and failures"),
+    "usage": ("usage", "who used how many GPU-hours, how much of them was idle"),
     "doctor": ("doctor", "what is here, what is wrong, what to do"),
     "help": ("help", "pages of the documentation, or the options of a verb"),
     "set": ("set", "show or change parameters"),
