@@ -129,15 +129,15 @@ def _widths(available: int) -> dict[str, int]:
 def _title(document: dict[str, Any], terminal: Terminal) -> list[str]:
     driver = f", driver {document['driver']}" if document["driver"] else ""
     host = fit(document["host"], min(24, len(document["host"])), terminal)
-    rest = f": {_totals(document['devices'], 'SIMULATED ' if document['simulated'] else '')}{driver}"
-    memory = _host_memory(document)
+    rest = f": {totals(document['devices'], 'SIMULATED ' if document['simulated'] else '')}{driver}"
+    memory = host_memory(document)
     whole = f"{rest}, {memory}" if memory else rest
     below = [] if len(host) + len(whole) <= terminal.width else [memory]
     rest = fit(rest if below else whole, max(0, terminal.width - len(host)), terminal).rstrip()
     return [terminal.paint(host, "bold") + rest.replace("SIMULATED", terminal.paint("SIMULATED", "yellow")), *below]
 
 
-def _totals(devices: list[dict[str, Any]], mark: str) -> str:
+def totals(devices: list[dict[str, Any]], mark: str) -> str:
     """MIG instances are parts of a GPU, and counted apart."""
     count = len({device["index"] for device in devices})
     whole = [device["state"] == "free" for device in devices if device["instance"] is None]
@@ -149,7 +149,7 @@ def _totals(devices: list[dict[str, Any]], mark: str) -> str:
     return f"{gpus}{free}; {len(parts)} MIG instance{'' if len(parts) == 1 else 's'}, {sum(parts)} free"
 
 
-def _host_memory(document: dict[str, Any]) -> str:
+def host_memory(document: dict[str, Any]) -> str:
     total, available = document.get("host_memory_total"), document.get("host_memory_available")
     if total is None or available is None:
         return ""
@@ -168,13 +168,13 @@ def _cells(device: dict[str, Any], terminal: Terminal) -> dict[str, tuple[str, s
     fraction = used / total if used is not None and total else None
     return {
         "GPU": (device["label"], ""),
-        "NAME": (_short_name(device["name"]), ""),
+        "NAME": (short_name(device["name"]), ""),
         "STATE": (device["state"], STATE_COLOURS.get(device["state"], "")),
-        "MEMORY": (terminal.bar(fraction, 8), _bar_colour(fraction)),
+        "MEMORY": (terminal.bar(fraction, 8), bar_colour(fraction)),
         "": (f"{format_bytes(used)}/{format_bytes(total)}", ""),
-        "UTIL": (_unit(device["utilization"], "%"), ""),
-        "TEMP": (_unit(device["temperature"], "°C" if terminal.unicode else "C"), ""),
-        "POWER": (_watts(device["power"]), ""),
+        "UTIL": (unit(device["utilization"], "%"), ""),
+        "TEMP": (unit(device["temperature"], "°C" if terminal.unicode else "C"), ""),
+        "POWER": (watts(device["power"]), ""),
     }
 
 
@@ -207,30 +207,30 @@ def _slowed(device: dict[str, Any], terminal: Terminal) -> list[str]:
 
 def _process(process: dict[str, Any], terminal: Terminal) -> str:
     start = f"      {process['user'] or '?':<10} {process['pid']:>7} {format_bytes(process['memory']):>6}  "
-    command = _short_command(process["command"] or "(not visible from here)")
+    command = short_command(process["command"] or "(not visible from here)")
     kind = "(graphics) " if process["graphics"] else ""
     return fit(f"{start}{kind}{command}", terminal.width, terminal).rstrip()
 
 
-def _short_command(command: str) -> str:
+def short_command(command: str) -> str:
     """Without the folder of the program: what is run matters more than where it lies."""
     program, space, rest = command.partition(" ")
     return f"{program.rpartition('/')[2] or program}{space}{rest}"
 
 
-def _bar_colour(fraction: float | None) -> str:
+def bar_colour(fraction: float | None) -> str:
     return "" if not fraction else "green" if fraction < 0.5 else "yellow" if fraction < 0.9 else "red"
 
 
-def _short_name(name: str) -> str:
+def short_name(name: str) -> str:
     for noise in ("NVIDIA ", "GeForce ", "Advanced Micro Devices, Inc. "):
         name = name.replace(noise, "")
     return name
 
 
-def _unit(value: int | None, unit: str) -> str:
+def unit(value: int | None, unit: str) -> str:
     return "?" if value is None else f"{value}{unit}"
 
 
-def _watts(milliwatts: int | None) -> str:
+def watts(milliwatts: int | None) -> str:
     return "?" if milliwatts is None else f"{milliwatts / 1000:.0f} W"

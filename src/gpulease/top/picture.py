@@ -1,0 +1,270 @@
+"""PURE: the screen as lines of styled text, from what is known, what is looked at, and the size of the terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from gpulease.cli.status_table import host_memory, totals
+from gpulease.terminal import Terminal, fit, width_of
+from gpulease.top.entries import GROUPS, SORTS, Entry, Row, Seen
+from gpulease.top.gpu_rows import gpu_lines
+from gpulease.top.history import History
+from gpulease.top.output_lines import wrapped
+from gpulease.top.view import View
+
+Span = tuple[str, str]  # text and style: a word of terminal.STYLES, `reverse` or nothing
+Line = list[Span]
+
+KEYS = "↑↓ Enter open  / filter  s sort  m mine  x kill  p pause  ? help  q quit"
+KEYS_OF_ENTRY = "↑↓ PgUp PgDn scroll  End follow  x kill  p pause  q back"
+WIDE = 110  # columns from which the reason has a column of its own
+WHY = 24  # columns: the longest short reason
+HELP = """\
+Keys
+
+  up, down, j, k       select a line; PgUp, PgDn, Home, End go further
+  Enter                open it: all about it, and a job's log as it grows
+  /                    filter: only lines with these words; Esc ends it
+  m                    only mine
+  e                    with or without what has ended
+  s, r                 sort by order, user, time, GPU, what; turn it around
+  x, F9                kill a job, after a question
+  p                    pause a job, or let it go on, after a question
+  g                    some GPUs, all of them, or none
+  t                    history in steps of 2 s, 10 s, 1 min
+  q, F10, Ctrl-C       leave; Ctrl-Z goes to the shell, `fg` comes back
+
+In a log: up and down scroll, End follows it again, q goes back.
+The broker says what you may do: jobs of others are theirs.
+More: gpulease help how-to/top"""
+
+
+class Known(NamedTuple):
+    """All that a picture shows, but for how it is looked at."""
+
+    seen: Seen
+    rows: list[Entry]  # of the table, filtered and sorted
+    history: History
+    now: float
+    trouble: str = ""  # with the broker
+    entry: Entry | None = None  # whose page is open
+    job: Row | None = None  # the same, if it is a job's
+    output: tuple[str, ...] = ()  # the end of its log
+    output_note: str = ""  # why there is none
+
+
+def frame(known: Known, view: View, width: int, height: int, terminal: Terminal) -> list[Line]:
+    """Exactly `height` lines, none wider than `width`."""
+    above = _above(known, view, width, height, terminal)
+    room = max(0, height - len(above) - 1)
+    if view.page == "help":
+        below: list[Line] = [[(fit(text, width, terminal), "")] for text in HELP.splitlines()]
+    elif view.page == "entry":
+        below = _page(known, view, width, room, terminal)
+    else:
+        below = _table(known, view, width, room, terminal)
+    lines = [*above, *below[:room]]
+    lines += [[("", "")]] * (height - 1 - len(lines))
+    return [*lines[: height - 1], _footer(known, view, width, terminal)]
+
+
+def table_room(known: Known, view: View, width: int, height: int, terminal: Terminal) -> int:
+    """Lines of a page, for PgUp and PgDn."""
+    return max(1, height - len(_above(known, view, width, height, terminal)) - 2)
+
+
+# -------------------------------------------------------------------- above
+
+
+def _above(known: Known, view: View, width: int, height: int, terminal: Terminal) -> list[Line]:
+    lines = [_title(known, width, terminal), _counts(known, width, terminal), *_troubles(known, width, terminal)]
+    if view.page != "table":
+        return lines
+    rows = {"all": height, "none": 0}.get(view.gpus, max(1, (height - 8) // 2 + 1))
+    return [*lines, *gpu_lines(known.seen.status, known.history, view.step, known.now, width, rows, terminal)]
+
+
+def _title(known: Known, width: int, terminal: Terminal) -> Line:
+    status = known.seen.status
+    clock = time.strftime("%H:%M:%S", time.localtime(known.now))
+    mark = "SIMULATED " if status["simulated"] else ""
+    driver = f", driver {status['driver']}" if status["driver"] else ""
+    host = fit(status["host"], min(24, width_of(status["host"])), terminal)
+    rest = f": {totals(status['devices'], mark)}{driver}"
+    room = max(0, width - width_of(host) - len(clock) - 1)
+    return [(host, "bold"), (fit(rest, room, terminal), ""), (f" {clock}"[: max(0, width - width_of(host))], "dim")]
+
+
+def _counts(known: Known, width: int, terminal: Terminal) -> Line:
+    counts, status = known.seen.counts, known.seen.status
+    parts = [f"{number} {state}" for state, number in counts.items() if number]
+    others = status["line_length"] - counts.get("waiting", 0)
+    parts += [f"{others} more in the line"] if others > 0 else []
+    text = ", ".join(parts) or "no jobs"
+    text += "; the queue is paused" if known.seen.paused else ""
+    memory = host_memory(status)
+    return [(fit(f"{text}; {memory}" if memory else text, width, terminal), "dim")]
+
+
+def _troubles(known: Known, width: int, terminal: Terminal) -> list[Line]:
+    status = known.seen.status
+    broker = status["broker"] or {}
+    told = [known.trouble, broker.get("state_trouble"), status["trouble"]]
+    return [[(fit(text, width, terminal), "red")] for text in told if text]
+
+
+# -------------------------------------------------------------------- the table
+
+
+def _table(known: Known, view: View, width: int, room: int, terminal: Terminal) -> list[Line]:
+    widths = _widths(known.rows, width)
+    heading = " ".join(fit(name, size, terminal) for name, size in widths.items())
+    lines, at = _grouped(known.rows, view, widths, terminal)
+    if not lines:
+        return [[(fit(_nothing(view), width, terminal), "dim")]]
+    room = max(1, room - 1)
+    first = min(max(0, at - room * 2 // 3), max(0, len(lines) - room))
+    return [[(fit(heading, width, terminal), "reverse")], *lines[first : first + room]]
+
+
+def _nothing(view: View) -> str:
+    if view.filter or view.mine:
+        return "Nothing is as the filter says; Esc ends it."
+    return "Nobody holds or waits for a GPU. `gpulease add -- CMD` queues a job."
+
+
+def _widths(rows: list[Entry], width: int) -> dict[str, int]:
+    """Columns as wide as their cells, within bounds; the last takes what is left."""
+    widths = {
+        "ID": _widest([row.key for row in rows], 4, 8) + 1,
+        "USER": _widest([row.user for row in rows], 4, 10 if width < WIDE else 16),
+        "STATE": 8,
+        "GPU": _widest([row.gpus for row in rows], 4, 8 if width < WIDE else 16),
+        "TIME": 8,
+    }
+    if width >= WIDE:
+        widths = {**widths, "PRIO": 4, "WHY": WHY}
+    rest = width - sum(widths.values()) - len(widths)
+    return {**widths, "WHAT": max(8, rest)}
+
+
+def _widest(cells: list[str], least: int, most: int) -> int:
+    return max(least, min(most, max(map(width_of, cells), default=0)))
+
+
+def _grouped(rows: list[Entry], view: View, widths: dict[str, int], terminal: Terminal) -> tuple[list[Line], int]:
+    """All lines, with a title above each group; and the place of the selected one."""
+    lines: list[Line] = []
+    at = 0
+    width = sum(widths.values()) + len(widths) - 1
+    for group, title in GROUPS.items():
+        mine = [row for row in rows if row.group == group]
+        if mine:
+            lines.append([(fit(f"{title}: {len(mine)}", width, terminal), "bold")])
+        for row in mine:
+            if row.key == view.selected:
+                at = len(lines)
+            lines.append(_row(row, row.key == view.selected, widths, terminal))
+    return lines, at
+
+
+def _row(row: Entry, selected: bool, widths: dict[str, int], terminal: Terminal) -> Line:
+    what = row.what if "WHY" in widths or not row.why else f"[{row.why}] {row.what}"
+    cells = {
+        "ID": f"{'>' if selected else ' '}{row.key}",
+        "USER": row.user,
+        "STATE": row.state,
+        "GPU": row.gpus,
+        "TIME": row.time,
+        "PRIO": row.priority,
+        "WHY": row.why,
+        "WHAT": what,
+    }
+    line: Line = []
+    for name, size in widths.items():
+        style = "reverse" if selected else row.colour if name == "STATE" else ""
+        line += [(fit(cells[name], size, terminal), style), (" ", "reverse" if selected else "")]
+    return line[:-1]
+
+
+# -------------------------------------------------------------------- one entry
+
+
+def _page(known: Known, view: View, width: int, room: int, terminal: Terminal) -> list[Line]:
+    about: list[Line] = [
+        [(fit(text, width, terminal), "bold" if number == 0 else "")]
+        for number, text in enumerate(_about(known, width))
+    ]
+    about = about[: max(1, room // 2)]
+    if known.job is None:
+        return about
+    follows = "" if view.scroll == 0 else f", {view.scroll} lines above its end"
+    title = fit(f"log {known.job['log'] or '(hidden)'}{follows}", width, terminal)
+    if known.output_note:
+        return [*about, [(title, "reverse")], [(fit(known.output_note, width, terminal), "dim")]]
+    room = max(0, room - len(about) - 1)
+    shown = output_window(known.output, view.scroll, width, room)
+    return [*about, [(title, "reverse")], *([(text, "")] for text in shown)]
+
+
+def output_window(output: tuple[str, ...], scroll: int, width: int, room: int) -> list[str]:
+    """The rows of a log that are shown when its last `scroll` rows are not."""
+    rows: list[str] = []
+    for text in reversed(output):
+        rows[:0] = wrapped(text, width)
+        if len(rows) >= room + scroll:
+            break
+    end = max(0, len(rows) - scroll)
+    return rows[max(0, end - room) : max(end, min(room, len(rows)))]
+
+
+def most_scroll(known: Known, view: View, width: int, height: int, terminal: Terminal) -> int:
+    """How far the log that is shown can be scrolled."""
+    if view.page != "entry" or not view.scroll:
+        return 0
+    rows = sum(len(wrapped(text, width)) for text in known.output)
+    above = len(_above(known, view, width, height, terminal)) + 1
+    return max(0, rows - (height - 1 - above - len(_about(known, width))))
+
+
+def _about(known: Known, width: int) -> list[str]:
+    """In full what the table shows in short."""
+    entry, job = known.entry, known.job
+    if entry is None:
+        return ["It is gone."]
+    on = f", GPU {entry.gpus}" if entry.gpus else ""
+    told = [f"{entry.key} {entry.state} by {entry.user}{on}" + (f", {entry.time}" if entry.time else "")]
+    if job is None:
+        return [*told, *wrapped(entry.what, width), *wrapped(_whole_reason(known, entry), width)]
+    from gpulease.cli.ls import command_text
+
+    told += wrapped(f"command: {command_text(job['command'])}", width)[:3]
+    told += wrapped(f"folder:  {job['cwd']}", width)[:2] if job["cwd"] else []
+    told += wrapped(f"note:    {job['note']}", width)[:2] if job["note"] else []
+    why = job["why_waiting"] or job.get("ending") or job["why"]
+    return [*told, *(wrapped(f"why:     {why}", width) if why else [])]
+
+
+def _whole_reason(known: Known, entry: Entry) -> str:
+    return next((str(row["why"]) for row in known.seen.status["line"] if row["id"] == entry.key), "")
+
+
+# -------------------------------------------------------------------- below
+
+
+def _footer(known: Known, view: View, width: int, terminal: Terminal) -> Line:
+    if view.question is not None:
+        answer = " y/N"
+        return [(fit(view.question.text, width - len(answer), terminal).rstrip(), "bold"), (answer, "bold")]
+    if view.typing:
+        return [(fit(f"filter: {view.filter}_", width, terminal), "bold")]
+    if view.message:
+        return [(fit(view.message, width, terminal), "bold")]
+    parts = [f"filter: {view.filter}"] if view.filter else []
+    parts += ["only mine"] if view.mine else []
+    parts += [f"by {view.sort}"] if view.sort != SORTS[0] else []
+    state = f"[{', '.join(parts)}] " if parts and view.page == "table" else ""
+    keys = {"entry": KEYS_OF_ENTRY, "help": "any key goes back"}.get(view.page, KEYS)
+    keys = keys if terminal.unicode else keys.replace("↑↓", "j/k")
+    return [(fit(f"{state}{keys}", width, terminal), "dim")]
