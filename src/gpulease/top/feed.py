@@ -101,8 +101,7 @@ class Feed:
             rows = self._told.rows.get("devices")
             if "devices" in changed and rows:
                 devices = sorted(rows.values(), key=lambda row: (row["index"], row["instance"] or 0))
-                self.seen = self.seen._replace(status={**self.seen.status, "devices": devices})
-                self.changed = True
+                self.seen = self.seen._replace(status={**self.seen.status, "devices": devices})  # drawn with the clock
             if changed.keys() - {"devices"}:
                 self._due = min(self._due, max(now, self._earliest))
 

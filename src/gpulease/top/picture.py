@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from itertools import groupby
 from typing import NamedTuple
 
 from gpulease.cli.status_table import host_memory, totals
+from gpulease.job_selection import STATES
 from gpulease.terminal import Terminal, fit, width_of
 from gpulease.top.entries import GROUPS, SORTS, Entry, Row, Seen
 from gpulease.top.gpu_rows import gpu_lines
@@ -98,7 +100,7 @@ def _title(known: Known, width: int, terminal: Terminal) -> Line:
 
 def _counts(known: Known, width: int, terminal: Terminal) -> Line:
     counts, status = known.seen.counts, known.seen.status
-    parts = [f"{number} {state}" for state, number in counts.items() if number]
+    parts = [f"{counts[state]} {state}" for state in STATES if counts.get(state)]
     others = status["line_length"] - counts.get("waiting", 0)
     parts += [f"{others} more in the line"] if others > 0 else []
     text = ", ".join(parts) or "no jobs"
@@ -118,14 +120,30 @@ def _troubles(known: Known, width: int, terminal: Terminal) -> list[Line]:
 
 
 def _table(known: Known, view: View, width: int, room: int, terminal: Terminal) -> list[Line]:
+    if not known.rows:
+        return [[(fit(_nothing(view), width, terminal), "dim")]]
     widths = _widths(known.rows, width)
     heading = " ".join(fit(name, size, terminal) for name, size in widths.items())
-    lines, at = _grouped(known.rows, view, widths, terminal)
-    if not lines:
-        return [[(fit(_nothing(view), width, terminal), "dim")]]
+    shown = _titled(known.rows)
     room = max(1, room - 1)
-    first = min(max(0, at - room * 2 // 3), max(0, len(lines) - room))
-    return [[(fit(heading, width, terminal), "reverse")], *lines[first : first + room]]
+    at = next((number for number, row in enumerate(shown) if isinstance(row, Entry) and row.key == view.selected), 0)
+    first = min(max(0, at - room * 2 // 3), max(0, len(shown) - room))
+    lines = [[(fit(heading, width, terminal), "reverse")]]
+    for row in shown[first : first + room]:
+        if isinstance(row, Entry):
+            lines.append(_row(row, row.key == view.selected, widths, terminal))
+        else:
+            lines.append([(fit(row, width, terminal), "bold")])
+    return lines
+
+
+def _titled(rows: list[Entry]) -> list[Entry | str]:
+    """With a title above each group."""
+    shown: list[Entry | str] = []
+    for group, found in groupby(rows, lambda row: row.group):
+        mine = list(found)
+        shown += [f"{GROUPS[group]}: {len(mine)}", *mine]
+    return shown
 
 
 def _nothing(view: View) -> str:
@@ -151,22 +169,6 @@ def _widths(rows: list[Entry], width: int) -> dict[str, int]:
 
 def _widest(cells: list[str], least: int, most: int) -> int:
     return max(least, min(most, max(map(width_of, cells), default=0)))
-
-
-def _grouped(rows: list[Entry], view: View, widths: dict[str, int], terminal: Terminal) -> tuple[list[Line], int]:
-    """All lines, with a title above each group; and the place of the selected one."""
-    lines: list[Line] = []
-    at = 0
-    width = sum(widths.values()) + len(widths) - 1
-    for group, title in GROUPS.items():
-        mine = [row for row in rows if row.group == group]
-        if mine:
-            lines.append([(fit(f"{title}: {len(mine)}", width, terminal), "bold")])
-        for row in mine:
-            if row.key == view.selected:
-                at = len(lines)
-            lines.append(_row(row, row.key == view.selected, widths, terminal))
-    return lines, at
 
 
 def _row(row: Entry, selected: bool, widths: dict[str, int], terminal: Terminal) -> Line:

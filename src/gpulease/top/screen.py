@@ -24,6 +24,7 @@ from gpulease.top.picture import Known, Line, frame, most_scroll, table_room
 from gpulease.top.view import Action, View, press, settled
 
 LOOK = 0.25  # seconds between looks at a log that is shown
+SAID = 8.0  # seconds that a message stays, unless a key is pressed
 NAMES: dict[int | str, str] = {
     curses.KEY_UP: "up",
     curses.KEY_DOWN: "down",
@@ -58,8 +59,16 @@ def show() -> None:
     feed = Feed()  # what is wrong with the broker is told before the screen is taken
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     os.environ.setdefault("ESCDELAY", "25")
-    with suppress(KeyboardInterrupt):
-        curses.wrapper(lambda window: Screen(window, feed).run())
+    window = curses.initscr()
+    try:
+        curses.noecho()
+        curses.cbreak()
+        window.keypad(True)
+        Screen(window, feed).run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        curses.endwin()
 
 
 class Screen:
@@ -73,7 +82,8 @@ class Screen:
         self._output: Output | None = None
         self._entry: Entry | None = None  # whose page is open, as it was last seen
         self._size = (0, 0)
-        self._second = 0
+        self._second, self._connections = 0, feed.connections
+        self._said_until = 0.0
         self._wake, woken = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(woken, False)
@@ -86,11 +96,15 @@ class Screen:
     def run(self) -> None:
         while True:
             self._feed.turn(time.monotonic())
+            if self._feed.connections != self._connections:
+                self._connections = self._feed.connections
+                self._say("The broker is back.")
             self._tick()
             self._resize()
-            known = self._known()
-            self._draw(known)
-            if not self._read_keys(self._wait(), known):
+            self._grow()
+            if self._feed.changed:
+                self._draw(self._known())
+            if self._wait() and not self._read_keys():
                 return
 
     # ---------------------------------------------------------------- what happens
@@ -115,6 +129,8 @@ class Screen:
         if int(now) == self._second:
             return
         self._second, self._feed.changed = int(now), True
+        if now > self._said_until:
+            self._view = self._view._replace(message="")
         for device in self._feed.seen.status["devices"] if self._feed.connected else ():
             self._feed.history.add(device["uuid"], now, device["utilization"])
 
@@ -135,7 +151,6 @@ class Screen:
         self._view = settled(view, rows)
         if view.page == "entry":
             self._entry = next((entry for entry in everything if entry.key == view.opened), self._entry)
-        self._grow()
         output = self._output
         return Known(
             feed.seen,
@@ -160,37 +175,32 @@ class Screen:
 
     # ---------------------------------------------------------------- keys
 
-    def _read_keys(self, any_came: bool, known: Known) -> bool:
-        """Whether to go on."""
-        while any_came:
+    def _read_keys(self) -> bool:
+        """Whether to go on. Each key is about what the one before it led to."""
+        while True:
             try:
                 read = self._window.get_wch()
             except curses.error:  # no more
-                break
+                return True
             name = NAMES.get(read, read if isinstance(read, str) else "")
             if name == "\x0c":  # Ctrl-L: another program wrote over it
                 self._window.redrawwin()
-                continue
-            if not self._press(name, known):
+                self._feed.changed = True
+            elif not self._press(name):
                 return False
-        return True
 
-    def _press(self, key: str, known: Known) -> bool:
-        width, height = self._size
-        page = table_room(known, self._view, width, height, self._terminal)
+    def _press(self, key: str) -> bool:
+        known, terminal, (width, height) = self._known(), self._terminal, self._size
         before = self._view
-        self._view, action = press(before, key, known.rows, self._entry, page)
-        self._view = self._view._replace(
-            scroll=min(self._view.scroll, most_scroll(known, self._view, width, height, self._terminal))
-        )
-        self._feed.changed = True
-        if (before.page, before.opened) != (self._view.page, self._view.opened):
+        page = table_room(known, before, width, height, terminal)
+        view, action = press(before, key, known.rows, self._entry, page)
+        self._view = view._replace(scroll=min(view.scroll, most_scroll(known, view, width, height, terminal)))
+        self._feed.changed, self._said_until = True, time.time() + SAID
+        if (before.page, before.opened) != (view.page, view.opened):
             self._open()
-        if action is not None and action.verb == "quit":
-            return False
-        if action is not None:
+        if action is not None and action.verb != "quit":
             self._act(action)
-        return True
+        return action is None or action.verb != "quit"
 
     def _open(self) -> None:
         """The page of an entry, or leave it."""
@@ -201,17 +211,15 @@ class Screen:
         self._feed.open(self._entry.job if self._entry else None)
 
     def _act(self, action: Action) -> None:
-        def answer(told: Any) -> None:
-            self._view = self._view._replace(message=answer_text(action, told))
+        self._feed.ask(action.verb, lambda told: self._say(answer_text(action, told)), select=one_job(action.job))
 
-        self._feed.ask(action.verb, answer, select=one_job(action.job))
+    def _say(self, text: str) -> None:
+        self._view, self._said_until = self._view._replace(message=text), time.time() + SAID
 
     # ---------------------------------------------------------------- drawing
 
     def _draw(self, known: Known) -> None:
         """Lines that changed; curses sends of these only the cells that did, in one write."""
-        if not self._feed.changed:
-            return
         self._feed.changed = False
         width, height = self._size
         lines = frame(known, self._view, width, height, self._terminal)
@@ -244,8 +252,9 @@ def answer_text(action: Action, told: Any) -> str:
 def _styles(plain: bool) -> dict[str, int]:
     """Attributes for curses; without colours those that are none."""
     styles = {"bold": curses.A_BOLD, "dim": curses.A_DIM, "reverse": curses.A_REVERSE}
-    if plain or not curses.has_colors():
+    if plain or curses.tigetnum("colors") < 8:
         return styles
+    curses.start_color()
     curses.use_default_colors()
     for number, (name, code) in enumerate(STYLES.items(), 1):
         if name not in styles:
