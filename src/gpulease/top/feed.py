@@ -43,6 +43,7 @@ class Feed:
         self.seen = Seen(client.ask("status"))
         self.history = History()
         self.opened: Row | None = None  # all about the job whose page is open
+        self.refused = ""  # why the broker does not tell it
         self._opened_id: int | None = None
         self.connections = 0
         self._found: list[tuple[Subscription, Client] | Exception] = []  # by the thread that looks for a broker
@@ -92,7 +93,7 @@ class Feed:
 
     def open(self, id: int | None) -> None:
         """From now on ask for all about this job."""
-        self.opened, self._opened_id, self._due = None, id, 0.0
+        self.opened, self.refused, self._opened_id, self._due = None, "", id, 0.0
 
     # ---------------------------------------------------------------- what comes
 
@@ -145,7 +146,7 @@ class Feed:
 
     def _take_job(self, told: Any) -> None:
         if isinstance(told, GpuleaseError):
-            self.opened = None  # it was removed
+            self.opened, self.refused = None, told.what  # another user's, or removed
         elif told["jobs"][0]["id"] == self._opened_id:
             self.opened = told["jobs"][0]
 

@@ -15,8 +15,7 @@ from gpulease.top.history import History
 from gpulease.top.output_lines import wrapped
 from gpulease.top.view import View
 
-Span = tuple[str, str]  # text and style: a word of terminal.STYLES, `reverse` or nothing
-Line = list[Span]
+Line = list[tuple[str, str]]  # texts, each with its style: a word of terminal.STYLES, `reverse` or nothing
 
 KEYS = "↑↓ Enter open  / filter  s sort  m mine  x kill  p pause  ? help  q quit"
 KEYS_OF_ENTRY = "↑↓ PgUp PgDn scroll  End follow  x kill  p pause  q back"
@@ -68,7 +67,10 @@ def frame(known: Known, view: View, width: int, height: int, terminal: Terminal)
         below = _table(known, view, width, room, terminal)
     lines = [*above, *below[:room]]
     lines += [[("", "")]] * (height - 1 - len(lines))
-    return [*lines[: height - 1], _footer(known, view, width, terminal)]
+    return [
+        *lines[: height - 1],
+        _footer(known, view, width - 1, terminal),
+    ]  # some scroll when their last cell is filled
 
 
 def table_room(known: Known, view: View, width: int, height: int, terminal: Terminal) -> int:
@@ -200,7 +202,7 @@ def _page(known: Known, view: View, width: int, room: int, terminal: Terminal) -
     ]
     about = about[: max(1, room // 2)]
     if known.job is None:
-        return about
+        return [*about, *([(text, "dim")] for text in wrapped(known.output_note, width))]
     follows = "" if view.scroll == 0 else f", {view.scroll} lines above its end"
     title = fit(f"log {known.job['log'] or '(hidden)'}{follows}", width, terminal)
     if known.output_note:

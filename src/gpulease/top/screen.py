@@ -1,8 +1,7 @@
-"""The edge of `top`: a terminal by curses, keys, signals, and the loop that draws what changed. It decides nothing."""
+"""The edge of `top`: the loop that takes what comes, draws it and does what keys say. It decides nothing."""
 
 from __future__ import annotations
 
-import curses
 import locale
 import os
 import select
@@ -12,73 +11,49 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from gpulease.errors import GpuleaseError, UsageError
+from gpulease.errors import GpuleaseError
 from gpulease.identity import user_name
 from gpulease.job_selection import one_job
 from gpulease.job_words import left_text
-from gpulease.terminal import STYLES, Terminal, clean
+from gpulease.terminal import Terminal
+from gpulease.top.display import Display
 from gpulease.top.entries import Entry, chosen, entries, ordered
 from gpulease.top.feed import Feed
 from gpulease.top.output_lines import Output
-from gpulease.top.picture import Known, Line, frame, most_scroll, table_room
+from gpulease.top.picture import Known, frame, most_scroll, table_room
 from gpulease.top.view import Action, View, press, settled
 
 LOOK = 0.25  # seconds between looks at a log that is shown
 SAID = 8.0  # seconds that a message stays, unless a key is pressed
-NAMES: dict[int | str, str] = {
-    curses.KEY_UP: "up",
-    curses.KEY_DOWN: "down",
-    curses.KEY_LEFT: "left",
-    curses.KEY_PPAGE: "pageup",
-    curses.KEY_NPAGE: "pagedown",
-    curses.KEY_HOME: "home",
-    curses.KEY_END: "end",
-    curses.KEY_ENTER: "enter",
-    curses.KEY_BACKSPACE: "backspace",
-    **{curses.KEY_F0 + number: f"f{number}" for number in range(1, 13)},
-    "\n": "enter",
-    "\r": "enter",
-    "\x1b": "escape",
-    "\x7f": "backspace",
-    "\x08": "backspace",
-}
 PAST = {"kill": "killed", "pause": "paused", "resume": "resumed"}
 
 
 def show() -> None:
-    """Until it is left."""
+    """Until it is left; then the terminal is as it was."""
     with suppress(locale.Error):
         locale.setlocale(locale.LC_ALL, "")
-    try:
-        curses.setupterm()
-    except curses.error:
-        raise UsageError(
-            f"Nothing is known of the terminal {os.environ.get('TERM', '')[:40]!r}.",
-            "Set TERM to what it is, or use `gpulease status --watch`.",
-        ) from None
+    terminal = Terminal()
+    display = Display(bool(os.environ.get("NO_COLOR")), terminal.unicode)
     feed = Feed()  # what is wrong with the broker is told before the screen is taken
+    screen = Screen(display, feed, terminal)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    os.environ.setdefault("ESCDELAY", "25")
-    window = curses.initscr()
+    signal.signal(signal.SIGTSTP, lambda *_: screen.stop())
+    signal.signal(signal.SIGCONT, lambda *_: display.enter())
+    display.enter()
     try:
-        curses.noecho()
-        curses.cbreak()
-        window.keypad(True)
-        Screen(window, feed).run()
+        screen.run()
     except KeyboardInterrupt:
         pass
     finally:
-        curses.endwin()
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)
+        display.leave()
 
 
 class Screen:
-    def __init__(self, window: curses.window, feed: Feed) -> None:
-        self._window, self._feed = window, feed
-        self._terminal = Terminal()
-        self._terminal.unicode &= "utf" in locale.nl_langinfo(locale.CODESET).lower()
-        self._styles = _styles(bool(os.environ.get("NO_COLOR")))
+    def __init__(self, display: Display, feed: Feed, terminal: Terminal) -> None:
+        self._display, self._feed, self._terminal = display, feed, terminal
         self._user = user_name(os.geteuid())
-        self._view, self._drawn = View(), list[Line]()
+        self._view = View()
         self._output: Output | None = None
         self._entry: Entry | None = None  # whose page is open, as it was last seen
         self._size = (0, 0)
@@ -87,11 +62,13 @@ class Screen:
         self._wake, woken = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(woken, False)
-        signal.set_wakeup_fd(woken)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGWINCH, lambda *_: None)  # it wakes the loop, which looks at the size
-        window.nodelay(True)
-        with suppress(curses.error):
-            curses.curs_set(0)
+
+    def stop(self) -> None:
+        """Ctrl-Z: to the shell, until `fg` sends CONT."""
+        self._display.leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     def run(self) -> None:
         while True:
@@ -117,8 +94,9 @@ class Screen:
         now = time.time()
         rest = min(1 - now % 1, self._feed.timeout(time.monotonic()))
         found = dict(poll.poll((min(rest, LOOK) if self._output else rest) * 1000 + 1))
-        if self._wake in found:
+        if self._wake in found:  # a signal: the size may be another, or it was stopped for a while
             os.read(self._wake, 1024)
+            self._feed.changed = True
         if found.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             raise SystemExit(128 + signal.SIGHUP)  # the terminal is gone
         return 0 in found
@@ -138,9 +116,8 @@ class Screen:
         size = os.get_terminal_size(1)
         if (size.columns, size.lines) != self._size:
             self._size = (max(1, size.columns), max(1, size.lines))
-            curses.resizeterm(self._size[1], self._size[0])
-            self._window.clear()
-            self._drawn, self._feed.changed = [], True
+            self._display.forget()
+            self._feed.changed = True
 
     def _known(self) -> Known:
         feed, view, now = self._feed, self._view, time.time()
@@ -161,7 +138,7 @@ class Screen:
             self._entry,
             feed.opened,
             output.lines if output else (),
-            output.note if output else "",
+            output.note if output else feed.refused,
         )
 
     def _grow(self) -> None:
@@ -177,17 +154,13 @@ class Screen:
 
     def _read_keys(self) -> bool:
         """Whether to go on. Each key is about what the one before it led to."""
-        while True:
-            try:
-                read = self._window.get_wch()
-            except curses.error:  # no more
-                return True
-            name = NAMES.get(read, read if isinstance(read, str) else "")
-            if name == "\x0c":  # Ctrl-L: another program wrote over it
-                self._window.redrawwin()
+        for name in self._display.read_keys():
+            if name == "redraw":  # another program wrote over it
+                self._display.forget()
                 self._feed.changed = True
             elif not self._press(name):
                 return False
+        return True
 
     def _press(self, key: str) -> bool:
         known, terminal, (width, height) = self._known(), self._terminal, self._size
@@ -219,23 +192,9 @@ class Screen:
     # ---------------------------------------------------------------- drawing
 
     def _draw(self, known: Known) -> None:
-        """Lines that changed; curses sends of these only the cells that did, in one write."""
         self._feed.changed = False
         width, height = self._size
-        lines = frame(known, self._view, width, height, self._terminal)
-        for number, line in enumerate(lines):
-            if number >= len(self._drawn) or self._drawn[number] != line:
-                self._draw_line(number, line)
-        self._drawn = lines
-        self._window.refresh()
-
-    def _draw_line(self, number: int, line: Line) -> None:
-        with suppress(curses.error):  # behind the last cell of the screen
-            self._window.move(number, 0)
-            self._window.clrtoeol()
-            for text, style in line:
-                shown = clean(text) if self._terminal.unicode else clean(text).encode("ascii", "replace").decode()
-                self._window.addstr(shown, self._styles.get(style, 0))
+        self._display.draw(frame(known, self._view, width, height, self._terminal))
 
 
 def answer_text(action: Action, told: Any) -> str:
@@ -247,17 +206,3 @@ def answer_text(action: Action, told: Any) -> str:
     if told["ids"]:
         return f"{PAST[action.verb]} job {action.job}"
     return f"left as it is: {left_text(told['skipped'])}" if told["skipped"] else "nothing to do"
-
-
-def _styles(plain: bool) -> dict[str, int]:
-    """Attributes for curses; without colours those that are none."""
-    styles = {"bold": curses.A_BOLD, "dim": curses.A_DIM, "reverse": curses.A_REVERSE}
-    if plain or curses.tigetnum("colors") < 8:
-        return styles
-    curses.start_color()
-    curses.use_default_colors()
-    for number, (name, code) in enumerate(STYLES.items(), 1):
-        if name not in styles:
-            curses.init_pair(number, int(code) - 30, -1)
-            styles[name] = curses.color_pair(number)
-    return styles
