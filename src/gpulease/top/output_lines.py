@@ -28,8 +28,8 @@ def shown_line(text: str) -> str:
 
 def wrapped(text: str, width: int) -> list[str]:
     """In pieces of at most `width` columns; an empty line is one piece."""
-    if width_of(text) <= width:
-        return [text]
+    if text.isascii():
+        return [text[at : at + width] for at in range(0, len(text), width)] or [""]
     pieces = [""]
     for letter in text:
         if pieces[-1] and width_of(pieces[-1]) + width_of(letter) > width:

@@ -65,12 +65,19 @@ def frame(known: Known, view: View, width: int, height: int, terminal: Terminal)
         below = _page(known, view, width, room, terminal)
     else:
         below = _table(known, view, width, room, terminal)
-    lines = [*above, *below[:room]]
+    lines = [_cut(line, width, terminal) for line in (*above, *below[:room])]
     lines += [[("", "")]] * (height - 1 - len(lines))
-    return [
-        *lines[: height - 1],
-        _footer(known, view, width - 1, terminal),
-    ]  # some scroll when their last cell is filled
+    footer = _footer(known, view, width - 1, terminal)  # some terminals scroll when their last cell is filled
+    return [*lines[: height - 1], footer]
+
+
+def _cut(line: Line, width: int, terminal: Terminal) -> Line:
+    """For a terminal that is narrower than the narrowest columns."""
+    shown: Line = []
+    for text, style in line:
+        shown.append((text if width_of(text) <= width else fit(text, width, terminal), style))
+        width -= width_of(shown[-1][0])
+    return shown
 
 
 def table_room(known: Known, view: View, width: int, height: int, terminal: Terminal) -> int:
