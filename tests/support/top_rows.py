@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpulease.top.entries import Seen
+from gpulease.top.entries import MachineSeen
 
 NOW = 1_800_000_000.0
 
@@ -43,12 +43,12 @@ def job(id: int = 3, state: str = "running", **more: Any) -> dict[str, Any]:
     }
 
 
-def seen(devices: list[dict[str, Any]], *jobs: dict[str, Any], **more: Any) -> Seen:
+def seen(devices: list[dict[str, Any]], *jobs: dict[str, Any], **more: Any) -> MachineSeen:
     status = {
         "host": "lab", "simulated": True, "driver": "550", "trouble": None, "broker": {}, "line_length": 0,
         "devices": devices, "leases": [], "line": [], **more,
     }
-    return Seen(status, jobs)
+    return MachineSeen(status, jobs)
 # fmt: on
 
 

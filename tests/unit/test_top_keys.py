@@ -5,11 +5,11 @@ from __future__ import annotations
 from support.top_rows import EVERYTHING, NOW
 
 from gpulease.top.display import decoded
-from gpulease.top.entries import Entry, entries
+from gpulease.top.entries import TableEntry, entries
 from gpulease.top.view import Action, View, press, settled
 
 
-def rows_of(*keys: str) -> list[Entry]:
+def rows_of(*keys: str) -> list[TableEntry]:
     whole = entries(EVERYTHING, NOW)
     return [entry for entry in whole if not keys or entry.key in keys]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from support.top_rows import EVERYTHING, NOW, device, job, lease, seen, waiting
 
 from gpulease.terminal import Terminal, width_of
-from gpulease.top.entries import Seen, chosen, entries, ordered
+from gpulease.top.entries import MachineSeen, chosen, entries, ordered
 from gpulease.top.gpu_rows import columns, sparkline
-from gpulease.top.history import History, past_utilization
-from gpulease.top.picture import Known, frame, output_window
+from gpulease.top.picture import Scene, frame, output_window
+from gpulease.top.recent_load import RecentLoad, past_utilization
 from gpulease.top.view import View
 
 PAGES = ("table", "entry", "help")
@@ -26,8 +26,8 @@ def terminal(unicode: bool = True) -> Terminal:
     return made
 
 
-def known(what: Seen, **more: Any) -> Known:
-    return Known(what, ordered(entries(what, NOW), "order", False), History(), NOW, **more)
+def scene(what: MachineSeen, **more: Any) -> Scene:
+    return Scene(what, ordered(entries(what, NOW), "order", False), RecentLoad(), NOW, **more)
 
 
 def text_of(lines: list[list[tuple[str, str]]]) -> str:
@@ -77,7 +77,7 @@ def test_a_frame_is_as_large_as_the_terminal_and_drives_nothing(
     width: int, height: int, page: str, unicode: bool, scroll: int
 ) -> None:
     view = View(page=page, opened="J3", scroll=scroll)
-    shown = known(EVERYTHING, entry=entries(EVERYTHING, NOW)[0], job=job(), output=("x" * 300, "", "日本" * 90) * 20)
+    shown = scene(EVERYTHING, entry=entries(EVERYTHING, NOW)[0], job=job(), output=("x" * 300, "", "日本" * 90) * 20)
     lines = frame(shown, view, width, height, terminal(unicode))
     assert len(lines) == height
     for line in lines:
@@ -88,7 +88,7 @@ def test_a_frame_is_as_large_as_the_terminal_and_drives_nothing(
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_what_matters_most_is_there_at_every_width(width: int) -> None:
-    text = text_of(frame(known(EVERYTHING), View(), width, 24, terminal()))
+    text = text_of(frame(scene(EVERYTHING), View(), width, 24, terminal()))
     for part in ("lab: 4 SIMULATED GPUs", "50%", "8.0G/80.0G", "J3 ada", "fell off the bus", "eve", "needs 2", "in 10"):
         assert part in text
 
@@ -102,7 +102,7 @@ def test_a_narrow_terminal_does_without_some_columns() -> None:
 
 
 def test_many_gpus_leave_room_for_the_table_and_are_all_shown_when_asked() -> None:
-    shown = known(seen([device(number) for number in range(16)], leases=[lease()]))
+    shown = scene(seen([device(number) for number in range(16)], leases=[lease()]))
     text = text_of(frame(shown, View(), 80, 24, terminal()))
     assert "and 8 more, 8 of them free; g shows all" in text
     assert "holding GPUs: 1" in text
@@ -112,7 +112,7 @@ def test_many_gpus_leave_room_for_the_table_and_are_all_shown_when_asked() -> No
 
 def test_the_selected_line_is_always_on_the_screen() -> None:
     line = [waiting(f"L{number}") for number in range(100)]
-    shown = known(seen([device(0)], line=line, line_length=100))
+    shown = scene(seen([device(0)], line=line, line_length=100))
     for at in (0, 50, 99):
         assert f">L{at} " in text_of(frame(shown, View(selected=f"L{at}"), 80, 24, terminal()))
 
@@ -129,7 +129,7 @@ def test_a_log_is_followed_until_it_is_scrolled() -> None:
 
 
 def test_history_is_the_mean_of_each_column_and_nothing_where_nothing_was_seen() -> None:
-    history = History()
+    history = RecentLoad()
     for second, percent in ((0, 100), (1, 0), (4, 30), (5, None)):
         history.add("a", NOW + second, percent)
     assert history.columns("a", 2, 4, NOW + 5) == [None, 50, None, 30]
@@ -141,7 +141,7 @@ def test_history_is_the_mean_of_each_column_and_nothing_where_nothing_was_seen()
 def test_the_past_that_the_broker_kept_stands_before_what_was_seen() -> None:
     row = {"uuid": "a", "device": "0", "watched": 60.0}
     rows = [{**row, "time": NOW - 120, "utilization": 80.0}, {**row, "time": NOW - 60, "utilization": None}]
-    history = History()
+    history = RecentLoad()
     history.add("a", NOW, 10)
     history.begin(past_utilization({"rows": rows}), NOW)
     assert history.columns("a", 60, 4, NOW) == [None, 80, None, 10]

@@ -24,7 +24,7 @@ WORDS = {"job": "running", "reservation": "reserved"}  # kinds of leases, as sta
 SORTS = ("order", "user", "time", "gpu", "what")
 
 
-class Seen(NamedTuple):
+class MachineSeen(NamedTuple):
     """What was told last. `status` is the document of `status --json`, with devices as they were last sampled."""
 
     status: Row
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
     paused: bool = False
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """One line of the table. `seconds` is what `time` says, to sort by."""
 
     key: str  # J12, L3, or a pid
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
     job: int | None
 
 
-def entries(seen: Seen, now: float) -> list[Entry]:
+def entries(seen: MachineSeen, now: float) -> list[TableEntry]:
     jobs = {f"J{job['id']}": job for job in seen.jobs}
     status = seen.status
     found = [_holding(lease, jobs.get(lease["id"]), now) for lease in status["leases"]]
@@ -62,13 +62,13 @@ def entries(seen: Seen, now: float) -> list[Entry]:
     return found + [_job(key, job, "ended", now) for key, job in rest if job["state"] in ENDED]
 
 
-def _holding(lease: Row, job: Row | None, now: float) -> Entry:
+def _holding(lease: Row, job: Row | None, now: float) -> TableEntry:
     state = "ending" if lease.get("ending") else lease["kind"] if job is None else state_text(job)
     note = " ".join(text for text in (lease.get("job"), lease["note"]) if text)
     what = note if job is None or job["state"] in ENDED else job_text(job)  # type: ignore[arg-type]  # a JobRow
     until = f" ({span(lease['until'] - now)} left)" if lease["until"] else ""
     share = f" {format_bytes(lease['memory'])}" if lease["memory"] else ""
-    return Entry(
+    return TableEntry(
         key=lease["id"],
         group="holding",
         user=lease["user"],
@@ -84,9 +84,9 @@ def _holding(lease: Row, job: Row | None, now: float) -> Entry:
     )
 
 
-def _outside(devices: list[Row]) -> list[Entry]:
+def _outside(devices: list[Row]) -> list[TableEntry]:
     """One entry a process, with all of its GPUs."""
-    found: dict[int, Entry] = {}
+    found: dict[int, TableEntry] = {}
     for device in devices:
         for process in device["processes"] or ():
             pid = process["pid"]
@@ -94,7 +94,7 @@ def _outside(devices: list[Row]) -> list[Entry]:
                 continue
             before = found.get(pid)
             command = short_command(process["command"] or "(not visible from here)")
-            found[pid] = Entry(
+            found[pid] = TableEntry(
                 key=str(pid),
                 group="outside",
                 user=process["user"] or "?",
@@ -111,10 +111,10 @@ def _outside(devices: list[Row]) -> list[Entry]:
     return list(found.values())
 
 
-def _waiting(row: Row, job: Row | None, now: float) -> Entry:
+def _waiting(row: Row, job: Row | None, now: float) -> TableEntry:
     text = row["note"] or "" if job is None else job_text({**job, "why_short": None, "why_waiting": None})  # type: ignore[typeddict-item]
     asked = format_bytes(row["memory"]) if row["memory"] else str(row["gpus"])
-    return Entry(
+    return TableEntry(
         key=row["id"],
         group="line",
         user=row["user"],
@@ -130,10 +130,10 @@ def _waiting(row: Row, job: Row | None, now: float) -> Entry:
     )
 
 
-def _job(key: str, job: Row, group: str, now: float) -> Entry:
+def _job(key: str, job: Row, group: str, now: float) -> TableEntry:
     began, ended = job["started"], job["ended"]
     lasted = (ended or now) - began if began is not None and group == "ended" else 0.0
-    return Entry(
+    return TableEntry(
         key=key,
         group=group,
         user=job["user"],
@@ -158,7 +158,7 @@ def _job_id(row: Row) -> int | None:
     return int(row["id"][1:]) if row["kind"] == "job" and row["id"][1:].isdecimal() else None
 
 
-def chosen(found: list[Entry], text: str, user: str | None, ended: bool) -> list[Entry]:
+def chosen(found: list[TableEntry], text: str, user: str | None, ended: bool) -> list[TableEntry]:
     """Those with every word of `text` somewhere; only of `user`, if one is named; with `ended` also what is over."""
     words = text.lower().split()
     return [
@@ -170,7 +170,7 @@ def chosen(found: list[Entry], text: str, user: str | None, ended: bool) -> list
     ]
 
 
-def ordered(found: list[Entry], sort: str, reverse: bool) -> list[Entry]:
+def ordered(found: list[TableEntry], sort: str, reverse: bool) -> list[TableEntry]:
     """Sorted within each group; groups stay in their order."""
     keys = {
         "user": lambda entry: (entry.user,),
@@ -178,7 +178,7 @@ def ordered(found: list[Entry], sort: str, reverse: bool) -> list[Entry]:
         "gpu": lambda entry: (entry.gpus,),
         "what": lambda entry: (entry.what,),
     }
-    shown: list[Entry] = []
+    shown: list[TableEntry] = []
     for group in GROUPS:
         rows = [entry for entry in found if entry.group == group]
         if sort in keys:

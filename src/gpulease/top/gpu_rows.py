@@ -6,7 +6,7 @@ from gpulease.cli.status_table import STATE_COLOURS, bar_colour, short_command, 
 from gpulease.quantities import format_bytes, span_text
 from gpulease.terminal import Terminal, fit
 from gpulease.top.entries import Row
-from gpulease.top.history import History
+from gpulease.top.recent_load import RecentLoad
 
 LEVELS, PLAIN_LEVELS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 # What a column needs, the most important first; a column that is named again grows, if there is room.
@@ -47,21 +47,22 @@ def columns(width: int) -> dict[str, int]:
 
 
 def gpu_lines(
-    status: Row, history: History, step: int, now: float, width: int, most: int, terminal: Terminal
+    status: Row, history: RecentLoad, step: int, now: float, width: int, most: int, terminal: Terminal
 ) -> list[list[tuple[str, str]]]:
     """A heading and at most `most` lines; where there are more GPUs, the last says so."""
     devices = status["devices"]
     if most <= 0 or not devices:
         return []
     widths = columns(width)
-    names = {"UTIL BAR": "", "MEMORY BAR": "", "HISTORY": f"LAST {span_text(widths.get('HISTORY', 0) * step)}"}
+    length = widths.get("HISTORY", 0)
+    past = f"LAST {span_text(length * step)}"
+    names = {"UTIL BAR": "", "MEMORY BAR": "", "HISTORY": past if len(past) <= length else past.removeprefix("LAST ")}
     heading = " ".join(fit(names.get(name, name), size, terminal, name in RIGHT) for name, size in widths.items())
     shown = devices if len(devices) <= most else devices[: most - 1]
     lines = [[(fit(heading, width, terminal), "reverse")]]
     for device in shown:
         cells = _cells(device, status, widths, terminal)
-        past = history.columns(device["uuid"], step, widths.get("HISTORY", 0), now)
-        cells["HISTORY"] = (sparkline(past, terminal), "cyan")
+        cells["HISTORY"] = (sparkline(history.columns(device["uuid"], step, length, now), terminal), "cyan")
         lines.append(_line(cells, widths, terminal))
     if len(shown) < len(devices):
         free = sum(device["state"] == "free" for device in devices[len(shown) :])
@@ -92,7 +93,7 @@ def _cells(device: Row, status: Row, widths: dict[str, int], terminal: Terminal)
         "GPU": (device["label"], "bold"),
         "NAME": (short_name(device["name"]), ""),
         "STATE": (device["state"], STATE_COLOURS.get(device["state"], "")),
-        "UTIL BAR": (terminal.bar(load, widths.get("UTIL BAR", 0)), bar_colour(load)),
+        "UTIL BAR": (terminal.bar(load, widths.get("UTIL BAR", 0)), "green" if load else ""),
         "UTIL": (unit(busy, "%"), ""),
         "MEMORY BAR": (terminal.bar(share, widths.get("MEMORY BAR", 0)), bar_colour(share)),
         "MEMORY": (f"{format_bytes(used)}/{format_bytes(total)}", ""),

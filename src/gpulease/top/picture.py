@@ -9,10 +9,10 @@ from typing import NamedTuple
 from gpulease.cli.status_table import host_memory, totals
 from gpulease.job_selection import STATES
 from gpulease.terminal import Terminal, fit, width_of
-from gpulease.top.entries import GROUPS, SORTS, Entry, Row, Seen
+from gpulease.top.entries import GROUPS, SORTS, MachineSeen, Row, TableEntry
 from gpulease.top.gpu_rows import gpu_lines
-from gpulease.top.history import History
 from gpulease.top.output_lines import wrapped
+from gpulease.top.recent_load import RecentLoad
 from gpulease.top.view import View
 
 Line = list[tuple[str, str]]  # texts, each with its style: a word of terminal.STYLES, `reverse` or nothing
@@ -41,33 +41,33 @@ The broker says what you may do: jobs of others are theirs.
 More: gpulease help how-to/top"""
 
 
-class Known(NamedTuple):
+class Scene(NamedTuple):
     """All that a picture shows, but for how it is looked at."""
 
-    seen: Seen
-    rows: list[Entry]  # of the table, filtered and sorted
-    history: History
+    seen: MachineSeen
+    rows: list[TableEntry]  # of the table, filtered and sorted
+    history: RecentLoad
     now: float
     trouble: str = ""  # with the broker
-    entry: Entry | None = None  # whose page is open
+    entry: TableEntry | None = None  # whose page is open
     job: Row | None = None  # the same, if it is a job's
     output: tuple[str, ...] = ()  # the end of its log
     output_note: str = ""  # why there is none
 
 
-def frame(known: Known, view: View, width: int, height: int, terminal: Terminal) -> list[Line]:
+def frame(scene: Scene, view: View, width: int, height: int, terminal: Terminal) -> list[Line]:
     """Exactly `height` lines, none wider than `width`."""
-    above = _above(known, view, width, height, terminal)
+    above = _above(scene, view, width, height, terminal)
     room = max(0, height - len(above) - 1)
     if view.page == "help":
         below: list[Line] = [[(fit(text, width, terminal), "")] for text in HELP.splitlines()]
     elif view.page == "entry":
-        below = _page(known, view, width, room, terminal)
+        below = _page(scene, view, width, room, terminal)
     else:
-        below = _table(known, view, width, room, terminal)
+        below = _table(scene, view, width, room, terminal)
     lines = [_cut(line, width, terminal) for line in (*above, *below[:room])]
     lines += [[("", "")]] * (height - 1 - len(lines))
-    footer = _footer(known, view, width - 1, terminal)  # some terminals scroll when their last cell is filled
+    footer = _footer(scene, view, width - 1, terminal)  # some terminals scroll when their last cell is filled
     return [*lines[: height - 1], footer]
 
 
@@ -80,75 +80,77 @@ def _cut(line: Line, width: int, terminal: Terminal) -> Line:
     return shown
 
 
-def table_room(known: Known, view: View, width: int, height: int, terminal: Terminal) -> int:
+def table_room(scene: Scene, view: View, width: int, height: int, terminal: Terminal) -> int:
     """Lines of a page, for PgUp and PgDn."""
-    return max(1, height - len(_above(known, view, width, height, terminal)) - 2)
+    return max(1, height - len(_above(scene, view, width, height, terminal)) - 2)
 
 
 # -------------------------------------------------------------------- above
 
 
-def _above(known: Known, view: View, width: int, height: int, terminal: Terminal) -> list[Line]:
-    lines = [_title(known, width, terminal), _counts(known, width, terminal), *_troubles(known, width, terminal)]
+def _above(scene: Scene, view: View, width: int, height: int, terminal: Terminal) -> list[Line]:
+    lines = [_title(scene, width, terminal), _counts(scene, width, terminal), *_troubles(scene, width, terminal)]
     if view.page != "table":
         return lines
     rows = {"all": height, "none": 0}.get(view.gpus, max(1, (height - 8) // 2 + 1))
-    return [*lines, *gpu_lines(known.seen.status, known.history, view.step, known.now, width, rows, terminal)]
+    return [*lines, *gpu_lines(scene.seen.status, scene.history, view.step, scene.now, width, rows, terminal)]
 
 
-def _title(known: Known, width: int, terminal: Terminal) -> Line:
-    status = known.seen.status
-    clock = time.strftime("%H:%M:%S", time.localtime(known.now))
+def _title(scene: Scene, width: int, terminal: Terminal) -> Line:
+    status = scene.seen.status
+    clock = time.strftime("%H:%M:%S", time.localtime(scene.now))
     mark = "SIMULATED " if status["simulated"] else ""
     driver = f", driver {status['driver']}" if status["driver"] else ""
     host = fit(status["host"], min(24, width_of(status["host"])), terminal)
     rest = f": {totals(status['devices'], mark)}{driver}"
-    room = max(0, width - width_of(host) - len(clock) - 1)
-    return [(host, "bold"), (fit(rest, room, terminal), ""), (f" {clock}"[: max(0, width - width_of(host))], "dim")]
+    before, simulated, after = fit(rest, max(0, width - width_of(host) - 9), terminal).partition("SIMULATED")
+    return [(host, "bold"), (before, ""), (simulated, "yellow"), (after, ""), (f" {clock}", "dim")]
 
 
-def _counts(known: Known, width: int, terminal: Terminal) -> Line:
-    counts, status = known.seen.counts, known.seen.status
+def _counts(scene: Scene, width: int, terminal: Terminal) -> Line:
+    counts, status = scene.seen.counts, scene.seen.status
     parts = [f"{counts[state]} {state}" for state in STATES if counts.get(state)]
     others = status["line_length"] - counts.get("waiting", 0)
     parts += [f"{others} more in the line"] if others > 0 else []
     text = ", ".join(parts) or "no jobs"
-    text += "; the queue is paused" if known.seen.paused else ""
+    text += "; the queue is paused" if scene.seen.paused else ""
     memory = host_memory(status)
     return [(fit(f"{text}; {memory}" if memory else text, width, terminal), "dim")]
 
 
-def _troubles(known: Known, width: int, terminal: Terminal) -> list[Line]:
-    status = known.seen.status
+def _troubles(scene: Scene, width: int, terminal: Terminal) -> list[Line]:
+    status = scene.seen.status
     broker = status["broker"] or {}
-    told = [known.trouble, broker.get("state_trouble"), status["trouble"]]
+    told = [scene.trouble, broker.get("state_trouble"), status["trouble"]]
     return [[(fit(text, width, terminal), "red")] for text in told if text]
 
 
 # -------------------------------------------------------------------- the table
 
 
-def _table(known: Known, view: View, width: int, room: int, terminal: Terminal) -> list[Line]:
-    if not known.rows:
+def _table(scene: Scene, view: View, width: int, room: int, terminal: Terminal) -> list[Line]:
+    if not scene.rows:
         return [[(fit(_nothing(view), width, terminal), "dim")]]
-    widths = _widths(known.rows, width)
+    widths = _widths(scene.rows, width)
     heading = " ".join(fit(name, size, terminal) for name, size in widths.items())
-    shown = _titled(known.rows)
+    shown = _titled(scene.rows)
     room = max(1, room - 1)
-    at = next((number for number, row in enumerate(shown) if isinstance(row, Entry) and row.key == view.selected), 0)
+    at = next(
+        (number for number, row in enumerate(shown) if isinstance(row, TableEntry) and row.key == view.selected), 0
+    )
     first = min(max(0, at - room * 2 // 3), max(0, len(shown) - room))
     lines = [[(fit(heading, width, terminal), "reverse")]]
     for row in shown[first : first + room]:
-        if isinstance(row, Entry):
+        if isinstance(row, TableEntry):
             lines.append(_row(row, row.key == view.selected, widths, terminal))
         else:
             lines.append([(fit(row, width, terminal), "bold")])
     return lines
 
 
-def _titled(rows: list[Entry]) -> list[Entry | str]:
+def _titled(rows: list[TableEntry]) -> list[TableEntry | str]:
     """With a title above each group."""
-    shown: list[Entry | str] = []
+    shown: list[TableEntry | str] = []
     for group, found in groupby(rows, lambda row: row.group):
         mine = list(found)
         shown += [f"{GROUPS[group]}: {len(mine)}", *mine]
@@ -161,7 +163,7 @@ def _nothing(view: View) -> str:
     return "Nobody holds or waits for a GPU. `gpulease add -- CMD` queues a job."
 
 
-def _widths(rows: list[Entry], width: int) -> dict[str, int]:
+def _widths(rows: list[TableEntry], width: int) -> dict[str, int]:
     """Columns as wide as their cells, within bounds; the last takes what is left."""
     widths = {
         "ID": _widest([row.key for row in rows], 4, 8) + 1,
@@ -180,7 +182,7 @@ def _widest(cells: list[str], least: int, most: int) -> int:
     return max(least, min(most, max(map(width_of, cells), default=0)))
 
 
-def _row(row: Entry, selected: bool, widths: dict[str, int], terminal: Terminal) -> Line:
+def _row(row: TableEntry, selected: bool, widths: dict[str, int], terminal: Terminal) -> Line:
     what = row.what if "WHY" in widths or not row.why else f"[{row.why}] {row.what}"
     cells = {
         "ID": f"{'>' if selected else ' '}{row.key}",
@@ -192,30 +194,32 @@ def _row(row: Entry, selected: bool, widths: dict[str, int], terminal: Terminal)
         "WHY": row.why,
         "WHAT": what,
     }
+    fitted = {name: fit(cells[name], size, terminal) for name, size in widths.items()}
+    if selected:
+        return [(" ".join(fitted.values()), "reverse")]
     line: Line = []
-    for name, size in widths.items():
-        style = "reverse" if selected else row.colour if name == "STATE" else ""
-        line += [(fit(cells[name], size, terminal), style), (" ", "reverse" if selected else "")]
+    for name, text in fitted.items():
+        line += [(text, row.colour if name == "STATE" else ""), (" ", "")]
     return line[:-1]
 
 
 # -------------------------------------------------------------------- one entry
 
 
-def _page(known: Known, view: View, width: int, room: int, terminal: Terminal) -> list[Line]:
+def _page(scene: Scene, view: View, width: int, room: int, terminal: Terminal) -> list[Line]:
     about: list[Line] = [
         [(fit(text, width, terminal), "bold" if number == 0 else "")]
-        for number, text in enumerate(_about(known, width))
+        for number, text in enumerate(_about(scene, width))
     ]
     about = about[: max(1, room // 2)]
-    if known.job is None:
-        return [*about, *([(text, "dim")] for text in wrapped(known.output_note, width))]
+    if scene.job is None:
+        return [*about, *([(text, "dim")] for text in wrapped(scene.output_note, width))]
     follows = "" if view.scroll == 0 else f", {view.scroll} lines above its end"
-    title = fit(f"log {known.job['log'] or '(hidden)'}{follows}", width, terminal)
-    if known.output_note:
-        return [*about, [(title, "reverse")], [(fit(known.output_note, width, terminal), "dim")]]
+    title = fit(f"log {scene.job['log'] or '(hidden)'}{follows}", width, terminal)
+    if scene.output_note:
+        return [*about, [(title, "reverse")], [(fit(scene.output_note, width, terminal), "dim")]]
     room = max(0, room - len(about) - 1)
-    shown = output_window(known.output, view.scroll, width, room)
+    shown = output_window(scene.output, view.scroll, width, room)
     return [*about, [(title, "reverse")], *([(text, "")] for text in shown)]
 
 
@@ -230,24 +234,24 @@ def output_window(output: tuple[str, ...], scroll: int, width: int, room: int) -
     return rows[max(0, end - room) : max(end, min(room, len(rows)))]
 
 
-def most_scroll(known: Known, view: View, width: int, height: int, terminal: Terminal) -> int:
+def most_scroll(scene: Scene, view: View, width: int, height: int, terminal: Terminal) -> int:
     """How far the log that is shown can be scrolled."""
     if view.page != "entry" or not view.scroll:
         return 0
-    rows = sum(len(wrapped(text, width)) for text in known.output)
-    above = len(_above(known, view, width, height, terminal)) + 1
-    return max(0, rows - (height - 1 - above - len(_about(known, width))))
+    rows = sum(len(wrapped(text, width)) for text in scene.output)
+    above = len(_above(scene, view, width, height, terminal)) + 1
+    return max(0, rows - (height - 1 - above - len(_about(scene, width))))
 
 
-def _about(known: Known, width: int) -> list[str]:
+def _about(scene: Scene, width: int) -> list[str]:
     """In full what the table shows in short."""
-    entry, job = known.entry, known.job
+    entry, job = scene.entry, scene.job
     if entry is None:
         return ["It is gone."]
     on = f", GPU {entry.gpus}" if entry.gpus else ""
     told = [f"{entry.key} {entry.state} by {entry.user}{on}" + (f", {entry.time}" if entry.time else "")]
     if job is None:
-        return [*told, *wrapped(entry.what, width), *wrapped(_whole_reason(known, entry), width)]
+        return [*told, *wrapped(entry.what, width), *wrapped(_whole_reason(scene, entry), width)]
     from gpulease.cli.ls import command_text
 
     told += wrapped(f"command: {command_text(job['command'])}", width)[:3]
@@ -257,14 +261,14 @@ def _about(known: Known, width: int) -> list[str]:
     return [*told, *(wrapped(f"why:     {why}", width) if why else [])]
 
 
-def _whole_reason(known: Known, entry: Entry) -> str:
-    return next((str(row["why"]) for row in known.seen.status["line"] if row["id"] == entry.key), "")
+def _whole_reason(scene: Scene, entry: TableEntry) -> str:
+    return next((str(row["why"]) for row in scene.seen.status["line"] if row["id"] == entry.key), "")
 
 
 # -------------------------------------------------------------------- below
 
 
-def _footer(known: Known, view: View, width: int, terminal: Terminal) -> Line:
+def _footer(scene: Scene, view: View, width: int, terminal: Terminal) -> Line:
     if view.question is not None:
         answer = " y/N"
         return [(fit(view.question.text, width - len(answer), terminal).rstrip(), "bold"), (answer, "bold")]

@@ -17,10 +17,10 @@ from gpulease.job_selection import one_job
 from gpulease.job_words import left_text
 from gpulease.terminal import Terminal
 from gpulease.top.display import Display
-from gpulease.top.entries import Entry, chosen, entries, ordered
-from gpulease.top.feed import Feed
+from gpulease.top.entries import TableEntry, chosen, entries, ordered
+from gpulease.top.live_data import LiveData
 from gpulease.top.output_lines import Output
-from gpulease.top.picture import Known, frame, most_scroll, table_room
+from gpulease.top.picture import Scene, frame, most_scroll, table_room
 from gpulease.top.view import Action, View, press, settled
 
 LOOK = 0.25  # seconds between looks at a log that is shown
@@ -34,7 +34,7 @@ def show() -> None:
         locale.setlocale(locale.LC_ALL, "")
     terminal = Terminal()
     display = Display(bool(os.environ.get("NO_COLOR")), terminal.unicode)
-    feed = Feed()  # what is wrong with the broker is told before the screen is taken
+    feed = LiveData()  # what is wrong with the broker is told before the screen is taken
     screen = Screen(display, feed, terminal)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGTSTP, lambda *_: screen.stop())
@@ -50,12 +50,12 @@ def show() -> None:
 
 
 class Screen:
-    def __init__(self, display: Display, feed: Feed, terminal: Terminal) -> None:
+    def __init__(self, display: Display, feed: LiveData, terminal: Terminal) -> None:
         self._display, self._feed, self._terminal = display, feed, terminal
         self._user = user_name(os.geteuid())
         self._view = View()
         self._output: Output | None = None
-        self._entry: Entry | None = None  # whose page is open, as it was last seen
+        self._entry: TableEntry | None = None  # whose page is open, as it was last seen
         self._size = (0, 0)
         self._second, self._connections = 0, feed.connections
         self._said_until = 0.0
@@ -119,7 +119,7 @@ class Screen:
             self._display.forget()
             self._feed.changed = True
 
-    def _known(self) -> Known:
+    def _known(self) -> Scene:
         feed, view, now = self._feed, self._view, time.time()
         everything = entries(feed.seen, now)
         rows = ordered(
@@ -129,7 +129,7 @@ class Screen:
         if view.page == "entry":
             self._entry = next((entry for entry in everything if entry.key == view.opened), self._entry)
         output = self._output
-        return Known(
+        return Scene(
             feed.seen,
             rows,
             feed.history,
@@ -163,11 +163,11 @@ class Screen:
         return True
 
     def _press(self, key: str) -> bool:
-        known, terminal, (width, height) = self._known(), self._terminal, self._size
+        scene, terminal, (width, height) = self._known(), self._terminal, self._size
         before = self._view
-        page = table_room(known, before, width, height, terminal)
-        view, action = press(before, key, known.rows, self._entry, page)
-        self._view = view._replace(scroll=min(view.scroll, most_scroll(known, view, width, height, terminal)))
+        page = table_room(scene, before, width, height, terminal)
+        view, action = press(before, key, scene.rows, self._entry, page)
+        self._view = view._replace(scroll=min(view.scroll, most_scroll(scene, view, width, height, terminal)))
         self._feed.changed, self._said_until = True, time.time() + SAID
         if (before.page, before.opened) != (view.page, view.opened):
             self._open()
@@ -191,10 +191,10 @@ class Screen:
 
     # ---------------------------------------------------------------- drawing
 
-    def _draw(self, known: Known) -> None:
+    def _draw(self, scene: Scene) -> None:
         self._feed.changed = False
         width, height = self._size
-        self._display.draw(frame(known, self._view, width, height, self._terminal))
+        self._display.draw(frame(scene, self._view, width, height, self._terminal))
 
 
 def answer_text(action: Action, told: Any) -> str:

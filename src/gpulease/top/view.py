@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from gpulease.top.entries import SORTS, Entry
-from gpulease.top.history import STEPS
+from gpulease.top.entries import SORTS, TableEntry
+from gpulease.top.recent_load import STEPS
 
 GPU_ROWS = ("some", "all", "none")
 LONGEST_FILTER = 200
@@ -44,7 +44,7 @@ class View(NamedTuple):
     message: str = ""
 
 
-def settled(view: View, rows: list[Entry]) -> View:
+def settled(view: View, rows: list[TableEntry]) -> View:
     """With a row selected that is there."""
     if not rows:
         return view._replace(selected="", at=0)
@@ -53,7 +53,9 @@ def settled(view: View, rows: list[Entry]) -> View:
     return view._replace(selected=keys[at], at=at)
 
 
-def press(view: View, key: str, rows: list[Entry], opened: Entry | None, page: int) -> tuple[View, Action | None]:
+def press(
+    view: View, key: str, rows: list[TableEntry], opened: TableEntry | None, page: int
+) -> tuple[View, Action | None]:
     """The view after a key. `rows` are those that the table shows, `page` how many lines a page has."""
     view = settled(view._replace(message=""), rows)
     if view.question is not None:
@@ -88,7 +90,7 @@ def _type(view: View, key: str) -> View:
     return view
 
 
-def _ask(view: View, key: str, row: Entry | None) -> View:
+def _ask(view: View, key: str, row: TableEntry | None) -> View:
     if row is None:
         return view._replace(message="nothing is selected")
     if row.job is None:
@@ -99,7 +101,7 @@ def _ask(view: View, key: str, row: Entry | None) -> View:
     return view._replace(question=Question(Action(verb, row.job), text))
 
 
-def _move(view: View, key: str, rows: list[Entry], page: int) -> View:
+def _move(view: View, key: str, rows: list[TableEntry], page: int) -> View:
     steps = {**dict.fromkeys(UP, -1), **dict.fromkeys(DOWN, 1), "pageup": -page, "pagedown": page}
     steps |= {"home": -len(rows), "end": len(rows)}
     if key in steps:

@@ -9,7 +9,7 @@ STEPS = (2, 10, 60)  # seconds of a column
 KEPT = 240  # columns of each; no terminal shows more of them
 
 
-class History:
+class RecentLoad:
     """Means by column. What was not seen is None."""
 
     def __init__(self) -> None:

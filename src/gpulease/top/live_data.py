@@ -16,8 +16,8 @@ from gpulease.client import Client, reconnect
 from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.job_selection import one_job
 from gpulease.subscription import Subscription
-from gpulease.top.entries import Row, Seen
-from gpulease.top.history import History, past_utilization
+from gpulease.top.entries import MachineSeen, Row
+from gpulease.top.recent_load import RecentLoad, past_utilization
 
 Answer = Callable[[Any], None]  # takes the broker's answer, or its error
 Question = tuple[str, dict[str, Any], Answer]
@@ -33,15 +33,15 @@ AGAIN = 1.0  # seconds until a broker is looked for again
 GONE = "The broker ended; looking for the next one."
 
 
-class Feed:
+class LiveData:
     """`seen` is what is known; `changed` says that it is not what was drawn last."""
 
     def __init__(self) -> None:
         """Raises what the broker would say to `status`: no GPU, or that none can be started."""
         client = Client()
         self._place = client.place.state
-        self.seen = Seen(client.ask("status"))
-        self.history = History()
+        self.seen = MachineSeen(client.ask("status"))
+        self.history = RecentLoad()
         self.opened: Row | None = None  # all about the job whose page is open
         self.refused = ""  # why the broker does not tell it
         self._opened_id: int | None = None
