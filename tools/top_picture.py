@@ -74,20 +74,20 @@ def gpulease(*words: str) -> None:
 
 def watched(machine: Path, seconds: float) -> list[Line]:
     """The frame that `top` draws after that time."""
-    feed, chance, began = LiveData(), random.Random(7), time.monotonic()
+    live, chance, began = LiveData(), random.Random(7), time.monotonic()
     while (now := time.monotonic()) < began + seconds:
         load = {gpu: max(0, min(100, percent + chance.randint(-20, 12))) for gpu, percent in BUSY.items()}
         set_values(machine, [f"gpu.{gpu}.{key}" for gpu, value in load.items() for key in signs(value)])
         while time.monotonic() < now + 1:
-            feed.turn(time.monotonic())
+            live.turn(time.monotonic())
             time.sleep(0.05)
-        for device in feed.seen.status["devices"]:
-            feed.history.add(device["uuid"], time.time(), device["utilization"])
-    seen = feed.seen._replace(status={**feed.seen.status, "host": HOST})
+        for device in live.seen.status["devices"]:
+            live.history.add(device["uuid"], time.time(), device["utilization"])
+    seen = live.seen._replace(status={**live.seen.status, "host": HOST})
     rows = ordered(entries(seen, time.time()), "order", False)
     terminal = Terminal(io.StringIO())
     terminal.unicode = True
-    return frame(Scene(seen, rows, feed.history, time.time()), settled(View(), rows), COLUMNS, ROWS, terminal)
+    return frame(Scene(seen, rows, live.history, time.time()), settled(View(), rows), COLUMNS, ROWS, terminal)
 
 
 def signs(percent: int) -> list[str]:

@@ -17,7 +17,7 @@ from support.tmux import SIZES, Tmux, opened, small_terminal, terminal_of_each_s
 from support.users import PATHS, becoming
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*\b(3[0-7]|4[0-7]|9[0-7])m")
-MODES = 'echo "modes" now $(stty -g | cksum)'
+MODES = 'echo "modes" {} $(stty -g | cksum)'
 GROWING = 'while read word; do echo "heard $word"; done < {fifo}'
 
 
@@ -111,7 +111,7 @@ def test_it_fits_whatever_size_the_terminal_becomes(queue: QueueSite, small: Tmu
     small.top()
     assert "NAME" not in small.wait("waiting, in order: 26")
     small.resize(200, 60)
-    seen = small.wait("NAME", "A100-SXM4-80GB", "PRIO", "WHY")
+    seen = small.wait("NAME", "A100-SXM4-80GB", "PRIO", "WHY", "J30")
     assert sum("sleep 600" in line for line in seen.splitlines()) >= 30
     small.resize(60, 15)
     lines = small.wait(without="NAME").splitlines()
@@ -149,19 +149,19 @@ def test_no_colour_is_sent_where_none_is_wanted(queue: QueueSite, small: Tmux) -
         small.wait(without="SIMULATED")
 
 
-@pytest.mark.parametrize("how", ["C-c", "q", "TERM"])
-def test_the_terminal_is_left_as_it_was(queue: QueueSite, small: Tmux, how: str) -> None:
-    small.run(["sh", "-c", MODES])
-    before = small.wait("modes now").partition("modes now")[2].split()[0]
-    small.top()
-    if how == "TERM":
-        os.kill(_child(int(small.about("#{pane_pid}"))), signal.SIGTERM)
-    else:
-        small.press(how)
-    small.wait("modes now", without="SIMULATED")
-    small.run(["sh", "-c", MODES.replace("now", "then")])
-    assert small.wait("modes then").partition("modes then")[2].split()[0] == before
-    assert small.about("#{cursor_flag} #{alternate_on}") == "1 0"
+def test_the_terminal_is_left_as_it_was(queue: QueueSite, small: Tmux) -> None:
+    small.run(["sh", "-c", MODES.format("before")])
+    before = small.wait("modes before").partition("modes before")[2].split()[0]
+    for how in ("C-c", "q", "TERM"):
+        small.top()
+        if how == "TERM":
+            os.kill(_child(int(small.about("#{pane_pid}"))), signal.SIGTERM)
+        else:
+            small.press(how)
+        small.wait("modes before", without="SIMULATED")
+        small.run(["sh", "-c", MODES.format(how)])
+        assert small.wait(f"modes {how}").partition(f"modes {how}")[2].split()[0] == before
+        assert small.about("#{cursor_flag} #{alternate_on}") == "1 0"
 
 
 def _child(pid: int) -> int:
@@ -190,14 +190,10 @@ def test_what_a_job_writes_does_not_drive_the_terminal(queue: QueueSite, small: 
     assert small.about("#{pane_title}") == title
 
 
-@pytest.mark.parametrize("environ", [{}, {"TERM": "no-such-terminal"}])
-def test_without_a_terminal_it_names_what_needs_none(queue: QueueSite, environ: dict[str, str]) -> None:
-    done = queue.run("top", **environ)
+def test_without_a_terminal_it_names_what_needs_none(queue: QueueSite, small: Tmux) -> None:
+    done = queue.run("top")
     assert (done.returncode, done.stdout) == (2, "")
     assert "`gpulease status --watch`" in done.stderr
-
-
-def test_a_terminal_that_cannot_be_drawn_on_is_told(small: Tmux, queue: QueueSite) -> None:
     small.run(["sh", "-c", " ".join([*queue.words("top"), "; echo code $?"])], TERM="no-such-terminal")
     small.wait("The terminal 'no-such-terminal' cannot be drawn on.", "status --watch", "code 2")
 

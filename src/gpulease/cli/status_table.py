@@ -52,7 +52,8 @@ def _without_gpu(document: dict[str, Any], terminal: Terminal) -> list[str]:
     if not leases:
         return []
     jobs = "1 job" if len(leases) == 1 else f"{len(leases)} jobs"
-    rows = [fit(_holder(lease, document["time"]), terminal.width, terminal).rstrip() for lease in leases[:MOST_WAITING]]
+    now, shown = document["time"], leases[:MOST_WAITING]
+    rows = [fit(holder_text(lease, now), terminal.width, terminal).rstrip() for lease in shown]
     more = len(leases) - MOST_WAITING
     return [
         f"{jobs} without a GPU:",
@@ -64,10 +65,10 @@ def _without_gpu(document: dict[str, Any], terminal: Terminal) -> list[str]:
 def _holders(device: dict[str, Any], document: dict[str, Any], terminal: Terminal) -> list[str]:
     leases = [lease for lease in document["leases"] if lease["id"] in device["leases"]]
     now = document["time"]
-    return [terminal.paint(fit(_holder(lease, now), terminal.width, terminal).rstrip(), "cyan") for lease in leases]
+    return [terminal.paint(fit(holder_text(lease, now), terminal.width, terminal).rstrip(), "cyan") for lease in leases]
 
 
-def _holder(lease: dict[str, Any], now: float) -> str:
+def holder_text(lease: dict[str, Any], now: float) -> str:
     who = f"{lease['user']}" + (f" (pid {lease['pid']})" if lease["pid"] else "")
     share = f", {format_bytes(lease['memory'])}" if lease["memory"] else ""
     end = f", until {clock(lease['until'])}" if lease["until"] else ""

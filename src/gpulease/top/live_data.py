@@ -33,6 +33,15 @@ AGAIN = 1.0  # seconds until a broker is looked for again
 GONE = "The broker ended; looking for the next one."
 
 
+def _checked(status: Row) -> Row:
+    """Where the broker sees no device, `gpulease status` says why, as an error."""
+    if not status["devices"]:
+        from gpulease import api
+
+        api.status()
+    return status
+
+
 class LiveData:
     """`seen` is what is known; `changed` says that it is not what was drawn last."""
 
@@ -40,7 +49,7 @@ class LiveData:
         """Raises what the broker would say to `status`: no GPU, or that none can be started."""
         client = Client()
         self._place = client.place.state
-        self.seen = MachineSeen(client.ask("status"))
+        self.seen = MachineSeen(_checked(client.ask("status")))
         self.history = RecentLoad()
         self.opened: Row | None = None  # all about the job whose page is open
         self.refused = ""  # why the broker does not tell it
@@ -121,7 +130,7 @@ class LiveData:
         self._asked = None
         self._earliest = max(self._earliest, now + REST * (now - sent))
         answer(told)
-        self.changed = True
+        self.changed |= not self._questions  # what was asked together is drawn together
 
     def _send_next(self, now: float) -> None:
         if self._asked is None and self._questions:

@@ -45,6 +45,7 @@ class Output:
         self.id = int(job["id"])
         self.lines: tuple[str, ...] = ()
         self.note = ""
+        self.count = 0  # of all lines that were read so far
         self._begun: list[str] = []
         self._rest = b""
         self._position = -1  # where what was read ends; -1: nothing was read
@@ -82,6 +83,7 @@ class Output:
 
     def _take(self, data: bytes) -> None:
         *ended, rest = (self._rest + data).split(b"\n")
+        self.count += len(ended)
         self._rest = rest[-MOST:]
         self._begun = [*self._begun, *(_decoded(line) for line in ended[-MOST_LINES:])][-MOST_LINES:]
         last = [_decoded(self._rest)] if self._rest else []

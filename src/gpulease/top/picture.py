@@ -6,7 +6,7 @@ import time
 from itertools import groupby
 from typing import NamedTuple
 
-from gpulease.cli.status_table import host_memory, totals
+from gpulease.cli.status_table import holder_text, host_memory, totals
 from gpulease.job_selection import STATES
 from gpulease.terminal import Terminal, fit, width_of
 from gpulease.top.entries import GROUPS, SORTS, MachineSeen, Row, TableEntry
@@ -251,7 +251,7 @@ def _about(scene: Scene, width: int) -> list[str]:
     on = f", GPU {entry.gpus}" if entry.gpus else ""
     told = [f"{entry.key} {entry.state} by {entry.user}{on}" + (f", {entry.time}" if entry.time else "")]
     if job is None:
-        return [*told, *wrapped(entry.what, width), *wrapped(_whole_reason(scene, entry), width)]
+        return [*told, *wrapped(entry.what, width), *wrapped(_in_full(scene, entry), width)]
     from gpulease.cli.ls import command_text
 
     told += wrapped(f"command: {command_text(job['command'])}", width)[:3]
@@ -261,8 +261,11 @@ def _about(scene: Scene, width: int) -> list[str]:
     return [*told, *(wrapped(f"why:     {why}", width) if why else [])]
 
 
-def _whole_reason(scene: Scene, entry: TableEntry) -> str:
-    return next((str(row["why"]) for row in scene.seen.status["line"] if row["id"] == entry.key), "")
+def _in_full(scene: Scene, entry: TableEntry) -> str:
+    """Of one that holds, who and since when; of one that waits, the whole reason."""
+    status = scene.seen.status
+    told = {lease["id"]: holder_text(lease, scene.now).strip() for lease in status["leases"]}
+    return str({**told, **{row["id"]: row["why"] for row in status["line"]}}.get(entry.key, ""))
 
 
 # -------------------------------------------------------------------- below

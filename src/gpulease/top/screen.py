@@ -34,8 +34,8 @@ def show() -> None:
         locale.setlocale(locale.LC_ALL, "")
     terminal = Terminal()
     display = Display(bool(os.environ.get("NO_COLOR")), terminal.unicode)
-    feed = LiveData()  # what is wrong with the broker is told before the screen is taken
-    screen = Screen(display, feed, terminal)
+    live = LiveData()  # what is wrong with the broker is told before the screen is taken
+    screen = Screen(display, live, terminal)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGTSTP, lambda *_: screen.stop())
     signal.signal(signal.SIGCONT, lambda *_: display.enter())
@@ -50,14 +50,14 @@ def show() -> None:
 
 
 class Screen:
-    def __init__(self, display: Display, feed: LiveData, terminal: Terminal) -> None:
-        self._display, self._feed, self._terminal = display, feed, terminal
+    def __init__(self, display: Display, live: LiveData, terminal: Terminal) -> None:
+        self._display, self._live, self._terminal = display, live, terminal
         self._user = user_name(os.geteuid())
         self._view = View()
         self._output: Output | None = None
         self._entry: TableEntry | None = None  # whose page is open, as it was last seen
         self._size = (0, 0)
-        self._second, self._connections = 0, feed.connections
+        self._second, self._connections = 0, live.connections
         self._said_until = 0.0
         self._wake, woken = os.pipe()
         os.set_blocking(self._wake, False)
@@ -72,14 +72,14 @@ class Screen:
 
     def run(self) -> None:
         while True:
-            self._feed.turn(time.monotonic())
-            if self._feed.connections != self._connections:
-                self._connections = self._feed.connections
+            self._live.turn(time.monotonic())
+            if self._live.connections != self._connections:
+                self._connections = self._live.connections
                 self._say("The broker is back.")
             self._tick()
             self._resize()
             self._grow()
-            if self._feed.changed:
+            if self._live.changed:
                 self._draw(self._known())
             if self._wait() and not self._read_keys():
                 return
@@ -89,14 +89,14 @@ class Screen:
     def _wait(self) -> bool:
         """Until something comes or the next second; whether it is a key."""
         poll = select.poll()
-        for descriptor in (0, self._wake, *self._feed.descriptors()):
+        for descriptor in (0, self._wake, *self._live.descriptors()):
             poll.register(descriptor, select.POLLIN)
         now = time.time()
-        rest = min(1 - now % 1, self._feed.timeout(time.monotonic()))
+        rest = min(1 - now % 1, self._live.timeout(time.monotonic()))
         found = dict(poll.poll((min(rest, LOOK) if self._output else rest) * 1000 + 1))
         if self._wake in found:  # a signal: the size may be another, or it was stopped for a while
             os.read(self._wake, 1024)
-            self._feed.changed = True
+            self._live.changed = True
         if found.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             raise SystemExit(128 + signal.SIGHUP)  # the terminal is gone
         return 0 in found
@@ -106,22 +106,22 @@ class Screen:
         now = time.time()
         if int(now) == self._second:
             return
-        self._second, self._feed.changed = int(now), True
+        self._second, self._live.changed = int(now), True
         if now > self._said_until:
             self._view = self._view._replace(message="")
-        for device in self._feed.seen.status["devices"] if self._feed.connected else ():
-            self._feed.history.add(device["uuid"], now, device["utilization"])
+        for device in self._live.seen.status["devices"] if self._live.connected else ():
+            self._live.history.add(device["uuid"], now, device["utilization"])
 
     def _resize(self) -> None:
         size = os.get_terminal_size(1)
         if (size.columns, size.lines) != self._size:
             self._size = (max(1, size.columns), max(1, size.lines))
             self._display.forget()
-            self._feed.changed = True
+            self._live.changed = True
 
     def _known(self) -> Scene:
-        feed, view, now = self._feed, self._view, time.time()
-        everything = entries(feed.seen, now)
+        live, view, now = self._live, self._view, time.time()
+        everything = entries(live.seen, now)
         rows = ordered(
             chosen(everything, view.filter, self._user if view.mine else None, view.ended), view.sort, view.reverse
         )
@@ -130,25 +130,28 @@ class Screen:
             self._entry = next((entry for entry in everything if entry.key == view.opened), self._entry)
         output = self._output
         return Scene(
-            feed.seen,
+            live.seen,
             rows,
-            feed.history,
+            live.history,
             now,
-            feed.trouble,
+            live.trouble,
             self._entry,
-            feed.opened,
+            live.opened,
             output.lines if output else (),
-            output.note if output else feed.refused,
+            output.note if output else live.refused,
         )
 
     def _grow(self) -> None:
-        job = self._feed.opened
+        job = self._live.opened
         if job is None:
             self._output = None
             return
         if self._output is None or self._output.id != job["id"]:
             self._output = Output(job)
-        self._feed.changed |= self._output.grow(job)
+        count, scroll = self._output.count, self._view.scroll
+        self._live.changed |= self._output.grow(job)
+        if scroll:  # what is read stays where it is
+            self._view = self._view._replace(scroll=scroll + self._output.count - count)
 
     # ---------------------------------------------------------------- keys
 
@@ -157,7 +160,7 @@ class Screen:
         for name in self._display.read_keys():
             if name == "redraw":  # another program wrote over it
                 self._display.forget()
-                self._feed.changed = True
+                self._live.changed = True
             elif not self._press(name):
                 return False
         return True
@@ -168,7 +171,7 @@ class Screen:
         page = table_room(scene, before, width, height, terminal)
         view, action = press(before, key, scene.rows, self._entry, page)
         self._view = view._replace(scroll=min(view.scroll, most_scroll(scene, view, width, height, terminal)))
-        self._feed.changed, self._said_until = True, time.time() + SAID
+        self._live.changed, self._said_until = True, time.time() + SAID
         if (before.page, before.opened) != (view.page, view.opened):
             self._open()
         if action is not None and action.verb != "quit":
@@ -178,13 +181,13 @@ class Screen:
     def _open(self) -> None:
         """The page of an entry, or leave it."""
         shown = self._view.page == "entry"
-        everything = entries(self._feed.seen, time.time())
+        everything = entries(self._live.seen, time.time())
         self._entry = next((entry for entry in everything if shown and entry.key == self._view.opened), None)
         self._output = None
-        self._feed.open(self._entry.job if self._entry else None)
+        self._live.open(self._entry.job if self._entry else None)
 
     def _act(self, action: Action) -> None:
-        self._feed.ask(action.verb, lambda told: self._say(answer_text(action, told)), select=one_job(action.job))
+        self._live.ask(action.verb, lambda told: self._say(answer_text(action, told)), select=one_job(action.job))
 
     def _say(self, text: str) -> None:
         self._view, self._said_until = self._view._replace(message=text), time.time() + SAID
@@ -192,7 +195,7 @@ class Screen:
     # ---------------------------------------------------------------- drawing
 
     def _draw(self, scene: Scene) -> None:
-        self._feed.changed = False
+        self._live.changed = False
         width, height = self._size
         self._display.draw(frame(scene, self._view, width, height, self._terminal))
 
