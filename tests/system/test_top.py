@@ -6,16 +6,21 @@ import fcntl
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from support.accounts import SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
+from support.machine import PATIENCE, plain_environment
 from support.other_users import needs_root
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401
 from support.tmux import SIZES, Tmux, opened, small_terminal, terminal_of_each_size  # noqa: F401
 from support.users import PATHS, becoming
 
+ROOT = Path(__file__).parents[2]
 COLOUR = re.compile(r"\x1b\[[0-9;]*\b(3[0-7]|4[0-7]|9[0-7])m")
 MODES = 'echo "modes" {} $(stty -g | cksum)'
 GROWING = 'while read word; do echo "heard $word"; done < {fifo}'
@@ -39,7 +44,7 @@ def test_a_job_appears_its_log_grows_and_it_is_killed_after_a_question(
     id = queue.shell(GROWING.format(fifo=queue.folder / "fifo"), name="listener")
     terminal.wait("3 free", "1 running", "holding GPUs: 1", f">J{id}", "listener")
     terminal.press("Enter")
-    terminal.wait(f"J{id} running by", "command: sh -c", "log /")
+    terminal.wait(f"J{id} of", ": running", "command: sh -c", "log /")
     os.write(fifo, b"one\n")
     terminal.wait("heard one")
     os.write(fifo, b"two\n")
@@ -84,7 +89,7 @@ def test_who_waits_is_shown_with_the_reason_and_the_start(queue: QueueSite, term
     terminal.press("x")
     terminal.wait("L1 is no job: `gpulease release L1` gives it back")
     terminal.press("End", "Enter")
-    terminal.wait(f"J{id} waiting", "why:", "It has not started yet.")
+    terminal.wait(f"J{id} of", ": waiting", "why:", "It has not started yet.")
 
 
 def test_filter_sort_and_help(queue: QueueSite, small: Tmux) -> None:
@@ -185,7 +190,7 @@ def test_what_a_job_writes_does_not_drive_the_terminal(queue: QueueSite, small: 
     small.top()
     small.wait(f">J{id}")
     small.press("Enter")
-    seen = small.wait("over", "last", f"J{id} running")
+    seen = small.wait("over", "last", f"J{id} of")
     assert "red" not in seen.partition("log /")[2]
     assert small.about("#{pane_title}") == title
 
@@ -198,6 +203,21 @@ def test_without_a_terminal_it_names_what_needs_none(queue: QueueSite, small: Tm
     small.wait("The terminal 'no-such-terminal' cannot be drawn on.", "status --watch", "code 2")
 
 
+@pytest.mark.long
+def test_the_picture_in_the_docs_is_made_of_a_simulated_machine(tmp_path: Path) -> None:
+    environ = {**plain_environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "top_picture.py"), str(tmp_path / "top.svg"), "3"],
+        env=environ,
+        check=True,
+        timeout=PATIENCE,
+    )
+    for path in (tmp_path / "top.svg", ROOT / "docs" / "how-to" / "top.svg"):
+        text = "".join(ElementTree.parse(path).getroot().itertext())
+        assert all(part in text for part in ("SIMULATED", "resnet", "paper deadline", "waiting, in order", "q quit"))
+        assert re.findall("https?://", path.read_text()) == ["http://"]  # the name of the format, and no other
+
+
 @needs_root
 def test_anothers_job_is_shown_and_not_touched(system: SystemSite) -> None:
     id = system.add(system.alice, "sleep 600")["ok"]["first"]
@@ -208,7 +228,7 @@ def test_anothers_job_is_shown_and_not_touched(system: SystemSite) -> None:
         tmux.run(system.namespace.words(*words))
         tmux.wait(f">J{id}", "alice", "running")
         tmux.press("Enter")
-        tmux.wait(f"J{id} running by alice", f"Job {id} belongs to alice.")
+        tmux.wait(f"J{id} of alice: running", f"Job {id} belongs to alice.")
         tmux.press("q")
         tmux.wait("holding GPUs", without="belongs")
         tmux.press("x")

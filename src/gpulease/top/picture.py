@@ -216,8 +216,9 @@ def _page(scene: Scene, view: View, width: int, room: int, terminal: Terminal) -
         return [*about, *([(text, "dim")] for text in wrapped(scene.output_note, width))]
     follows = "" if view.scroll == 0 else f", {view.scroll} lines above its end"
     title = fit(f"log {scene.job['log'] or '(hidden)'}{follows}", width, terminal)
-    if scene.output_note:
-        return [*about, [(title, "reverse")], [(fit(scene.output_note, width, terminal), "dim")]]
+    if scene.output_note or not scene.output:
+        note = scene.output_note or "It is empty."
+        return [*about, [(title, "reverse")], [(fit(note, width, terminal), "dim")]]
     room = max(0, room - len(about) - 1)
     shown = output_window(scene.output, view.scroll, width, room)
     return [*about, [(title, "reverse")], *([(text, "")] for text in shown)]
@@ -248,8 +249,8 @@ def _about(scene: Scene, width: int) -> list[str]:
     entry, job = scene.entry, scene.job
     if entry is None:
         return ["It is gone."]
-    on = f", GPU {entry.gpus}" if entry.gpus else ""
-    told = [f"{entry.key} {entry.state} by {entry.user}{on}" + (f", {entry.time}" if entry.time else "")]
+    on = f", GPU {entry.gpus}" if entry.gpus not in ("", "none") else ""
+    told = [f"{entry.key} of {entry.user}: {entry.state}{on}" + (f", {entry.time}" if entry.time else "")]
     if job is None:
         return [*told, *wrapped(entry.what, width), *wrapped(_in_full(scene, entry), width)]
     from gpulease.cli.ls import command_text
