@@ -143,6 +143,6 @@ def test_the_past_that_the_broker_kept_stands_before_what_was_seen() -> None:
     rows = [{**row, "time": NOW - 120, "utilization": 80.0}, {**row, "time": NOW - 60, "utilization": None}]
     history = RecentLoad()
     history.add("a", NOW, 10)
-    history.begin(past_utilization({"rows": rows}), NOW)
+    history.begin(past_utilization(rows), NOW)
     assert history.columns("a", 60, 4, NOW) == [None, 80, None, 10]
     assert history.columns("a", 10, 13, NOW) == [80] * 6 + [None] * 6 + [10]

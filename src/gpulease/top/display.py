@@ -58,6 +58,7 @@ class Display:
         self._keys = _keys()
         self._pending = b""
         self._drawn: list[list[Cell]] = []
+        self._unknown = True  # what is on the screen
         self._saved = termios.tcgetattr(0)
 
     def enter(self) -> None:
@@ -71,13 +72,15 @@ class Display:
         termios.tcsetattr(0, termios.TCSADRAIN, self._saved)
 
     def forget(self) -> None:
-        """What is on the screen is not known any more: the next frame is drawn whole."""
-        self._drawn = []
+        """Draw the next frame whole: what is on the screen is not known any more. A signal may say so at any time."""
+        self._unknown = True
 
     def draw(self, lines: list[Line]) -> None:
         """Only what changed, in one write."""
         cells = [self._cells(line) for line in lines]
-        parts = [] if self._drawn else [_text("sgr0"), _text("clear")]
+        parts: list[bytes] = []
+        if self._unknown:
+            self._unknown, self._drawn, parts = False, [], [_text("sgr0"), _text("clear")]
         for number, line in enumerate(cells):
             before = self._drawn[number] if number < len(self._drawn) else []
             if line != before:

@@ -51,6 +51,7 @@ class LiveData:
         self._place = client.place.state
         self.seen = MachineSeen(_checked(client.ask("status")))
         self.history = RecentLoad()
+        self._past: list[Row] = []  # what the broker kept of it, while its answers come
         self.opened: Row | None = None  # all about the job whose page is open
         self.refused = ""  # why the broker does not tell it
         self._opened_id: int | None = None
@@ -60,7 +61,9 @@ class LiveData:
 
     def _begin(self, told: Subscription, client: Client) -> None:
         self._told, self._client = told, client
-        self._questions: deque[Question] = deque([("history", {"since": time.time() - HISTORY}, self._take_past)])
+        self._questions: deque[Question] = deque()
+        if not self.connections:
+            self._questions.append(("history", {"since": time.time() - HISTORY}, self._take_past))
         self._asked: tuple[Answer, float] | None = None  # what is not answered yet, and when it was sent
         self._due = self._earliest = 0.0
         self.connected, self.trouble, self.changed = True, "", True
@@ -154,15 +157,23 @@ class LiveData:
             self.seen = self.seen._replace(jobs=tuple(told["jobs"]), counts=told["counts"], paused=told["paused"])
 
     def _take_job(self, told: Any) -> None:
+        if isinstance(told, BrokerUnavailable):
+            return
         if isinstance(told, GpuleaseError):
             self.opened, self.refused = None, told.what  # another user's, or removed
         elif told["jobs"][0]["id"] == self._opened_id:
             self.opened = told["jobs"][0]
 
     def _take_past(self, told: Any) -> None:
-        """An older broker keeps none."""
-        if not isinstance(told, GpuleaseError) and self.connections == 1:
-            self.history.begin(past_utilization(told), time.time())
+        """An answer has a part; `next` is where the rest begins. An older broker keeps none."""
+        if isinstance(told, GpuleaseError):
+            return
+        self._past += told["rows"]
+        if told["next"] is not None:
+            self._questions.append(("history", {"since": told["next"]}, self._take_past))
+        else:
+            self.history.begin(past_utilization(self._past), time.time())
+            self._past = []
 
     # ---------------------------------------------------------------- a broker that ended
 
@@ -170,19 +181,22 @@ class LiveData:
         self._told.close()
         self._client.close()
         self.connected, self.changed = False, True
-        self.trouble = GONE if isinstance(trouble, OSError) else f"{GONE} ({trouble})"
-        self._start_looking()
+        refused = isinstance(trouble, GpuleaseError)
+        self.trouble = str(trouble) if refused else GONE
+        for answer in [*([self._asked[0]] if self._asked else []), *(answer for _, _, answer in self._questions)]:
+            answer(BrokerUnavailable("The broker ended while it was asked.", "See what came of it, and ask again."))
+        self._start_looking(AGAIN if refused else 0.0)
 
-    def _start_looking(self) -> None:
-        threading.Thread(target=self._search, daemon=True).start()
+    def _start_looking(self, later: float) -> None:
+        threading.Thread(target=self._search, args=(later,), daemon=True).start()
 
-    def _search(self) -> None:
+    def _search(self, later: float) -> None:
         """In a thread: a broker that starts may take long, and the screen goes on meanwhile."""
+        time.sleep(later)
         try:
             client = reconnect(self._place)
             self._found.append((Subscription(*TOPICS, client=Client(directory=self._place)), client))
         except (GpuleaseError, OSError) as trouble:
-            time.sleep(AGAIN)
             self._found.append(trouble)
 
     def _look(self) -> None:
@@ -190,5 +204,5 @@ class LiveData:
             self._found = []
             if isinstance(found, Exception):
                 self.trouble, self.changed = f"{GONE} ({found})", True
-                return self._start_looking()
+                return self._start_looking(AGAIN)
             return self._begin(*found)

@@ -49,10 +49,10 @@ class RecentLoad:
         return [found.get(number) for number in range(last - count + 1, last + 1)]
 
 
-def past_utilization(told: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:
-    """Of the broker's answer to `history`: by UUID, the minutes of which it knows the utilization."""
+def past_utilization(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Of the broker's answers to `history`: by UUID, the minutes of which it knows the utilization."""
     found: dict[str, list[tuple[float, float]]] = {}
-    for row in told["rows"]:
+    for row in rows:
         if row["utilization"] is not None:
             found.setdefault(row["uuid"], []).append((row["time"], row["utilization"]))
     return found

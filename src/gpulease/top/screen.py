@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import sys
+import termios
 import time
 from contextlib import suppress
 from typing import Any
@@ -46,7 +47,8 @@ def show() -> None:
         pass
     finally:
         signal.signal(signal.SIGCONT, signal.SIG_DFL)
-        display.leave()
+        with suppress(OSError, termios.error):  # it may be gone
+            display.leave()
 
 
 class Screen:
@@ -80,7 +82,7 @@ class Screen:
             self._resize()
             self._grow()
             if self._live.changed:
-                self._draw(self._known())
+                self._draw(self._scene())
             if self._wait() and not self._read_keys():
                 return
 
@@ -119,7 +121,7 @@ class Screen:
             self._display.forget()
             self._live.changed = True
 
-    def _known(self) -> Scene:
+    def _scene(self) -> Scene:
         live, view, now = self._live, self._view, time.time()
         everything = entries(live.seen, now)
         rows = ordered(
@@ -166,7 +168,7 @@ class Screen:
         return True
 
     def _press(self, key: str) -> bool:
-        scene, terminal, (width, height) = self._known(), self._terminal, self._size
+        scene, terminal, (width, height) = self._scene(), self._terminal, self._size
         before = self._view
         page = table_room(scene, before, width, height, terminal)
         view, action = press(before, key, scene.rows, self._entry, page)
