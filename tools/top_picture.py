@@ -18,8 +18,8 @@ from pathlib import Path
 from gpulease.simulation.state import create, set_values
 from gpulease.terminal import Terminal, width_of
 from gpulease.top.entries import entries, ordered
+from gpulease.top.layout import Line, Scene, frame
 from gpulease.top.live_data import LiveData
-from gpulease.top.picture import Line, Scene, frame
 from gpulease.top.view import View, settled
 
 PICTURE = Path(__file__).parent.parent / "docs" / "how-to" / "top.svg"

@@ -13,7 +13,7 @@ from support.top_rows import EVERYTHING, NOW, device, job, lease, seen, waiting
 from gpulease.terminal import Terminal, width_of
 from gpulease.top.entries import MachineSeen, chosen, entries, ordered
 from gpulease.top.gpu_rows import columns, sparkline
-from gpulease.top.picture import Scene, frame, output_window
+from gpulease.top.layout import Scene, frame, output_window
 from gpulease.top.recent_load import RecentLoad, past_utilization
 from gpulease.top.view import View
 

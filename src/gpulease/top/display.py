@@ -15,7 +15,7 @@ from functools import cache
 
 from gpulease.errors import UsageError
 from gpulease.terminal import STYLES, clean, width_of
-from gpulease.top.picture import Line
+from gpulease.top.layout import Line
 
 Cell = tuple[str, str]  # a letter and its style
 

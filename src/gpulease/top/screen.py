@@ -19,9 +19,9 @@ from gpulease.job_words import left_text
 from gpulease.terminal import Terminal
 from gpulease.top.display import Display
 from gpulease.top.entries import TableEntry, chosen, entries, ordered
+from gpulease.top.layout import Scene, frame, most_scroll, table_room
 from gpulease.top.live_data import LiveData
 from gpulease.top.output_lines import Output
-from gpulease.top.picture import Scene, frame, most_scroll, table_room
 from gpulease.top.view import Action, View, press, settled
 
 LOOK = 0.25  # seconds between looks at a log that is shown
