@@ -40,6 +40,11 @@ if ! has_compiler && ! system_packages "a C compiler that works, for simulated G
     case $wanted in *test*) exit 1 ;; esac # everything else runs without
 fi
 
+case $wanted in *test*)
+    command -v tmux >/dev/null 2>&1 || system_packages "tmux, for the tests of \`gpulease top\`" tmux || true # else they are skipped
+    ;;
+esac
+
 packages() { # GROUP: their names in pyproject.toml, without versions
     "$python" - "$1" <<'END'
 import re, sys, tomllib

@@ -39,6 +39,7 @@ VERBS = {
     "clean": ("clean", "forget jobs that are complete or invalid; or all that ended"),
     "debug": ("debug", "why a job could not start"),
     "status": ("status", "devices with state, use and holder; leases; the line"),
+    "top": ("top", "the machine on a full screen, as it changes"),
     "explain": ("explain", "why a request waits, device by device"),
     "events": ("events", "who took and gave back what, when, and why"),
     "learned": ("learned", "how long your earlier runs took, and how true estimates were"),
