@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "architecture" / "overview.md"
 BEGIN, END = "<!-- python tools/import_graph.py --write -->\n", "<!-- end of what it writes -->\n"
 # From the top; a part imports from its own layer and from those below.
 LAYERS = {
-    "faces": ("__main__", "cli", "compat", "installation"),
+    "faces": ("__main__", "cli", "compat", "installation", "web"),
     "verbs": (
         "api",
         "event_choice",

@@ -250,8 +250,8 @@ JobEnd = TypedDict("JobEnd", {"id": int, "state": str, "exit_code": int | None})
 # To a subscriber, as `snapshot` and then as `changed`: rows by key, None for what is gone; how many jobs are not over.
 Changed = TypedDict("Changed", {
     "devices": NotRequired[dict[str, dict[str, Any] | None]], "leases": NotRequired[dict[str, dict[str, Any] | None]],
-    "line": NotRequired[dict[str, dict[str, Any] | None]], "jobs": NotRequired[dict[str, JobEnd | None]],
-    "open": NotRequired[int],
+    "line": NotRequired[dict[str, dict[str, Any] | None]], "order": NotRequired[dict[str, dict[str, Any] | None]],
+    "jobs": NotRequired[dict[str, JobEnd | None]], "open": NotRequired[int],
 })
 JobRow = TypedDict("JobRow", {
     "id": int, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,

@@ -123,6 +123,12 @@ def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
     return {entry.id: of_lease(_line_row(turn, entry), seen_by) for entry in turn.state.line.front(MOST_LINES)}
 
 
+def order_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
+    """In which order the rows of the line stand, and how many wait in all: rows alone do not say."""
+    line = turn.state.line
+    return {"line": {"ids": [entry.id for entry in line.front(MOST_LINES)], "length": len(line)}}
+
+
 def _line_row(turn: Turn, entry: Waiting) -> Document:
     pending, reason = turn.state.pending.get(entry.id), requesting.reason(turn, entry.id)
     return {
@@ -134,6 +140,7 @@ def _line_row(turn: Turn, entry: Waiting) -> Document:
         "memory": entry.request.memory,
         "priority": entry.request.priority,
         "since": entry.since,
+        "code": reason.code,
         "why": reason.sentence,
         "why_short": reason.short,
         "expected_start": reason.expected_start,

@@ -41,6 +41,7 @@ VERBS = {
     "status": ("status", "devices with state, use and holder; leases; the line"),
     "explain": ("explain", "why a request waits, device by device"),
     "events": ("events", "who took and gave back what, when, and why"),
+    "web": ("web", "a page in the browser: who holds, who waits, live"),
     "doctor": ("doctor", "what is here, what is wrong, what to do"),
     "help": ("help", "pages of the documentation, or the options of a verb"),
     "set": ("set", "show or change parameters"),

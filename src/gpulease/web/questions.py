@@ -1,0 +1,98 @@
+"""What the broker does not tell a subscriber by itself, asked for as often as it is worth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpulease.client import Client
+from gpulease.web.picture import NOTHING, Picture, Row
+
+DAY = 86400.0
+HOUR = 3600.0
+MINUTE = 60.0
+MOST_JOBS = 50
+MOST_EVENTS = 40
+RECENT = 10 * MINUTE
+USAGE = 7 * DAY
+ROWS = ("devices", "leases", "line", "line_length")  # of `status`, of which the subscription tells
+
+
+class Questions:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.answers = NOTHING
+        self._asked: dict[str, float] = {}
+        self._news = True
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._asked)
+
+    def ask_if_due(self, news: bool) -> bool:
+        """Whether something was asked. `news`: leases, the line or jobs have changed."""
+        self._news = self._news or news
+        now, asked = time.monotonic(), False
+        for name, (question, often) in QUESTIONS.items():
+            pause = often if name != "queue" or self._news else QUIET
+            if now - self._asked.get(name, float("-inf")) >= pause:
+                self.answers = question(self._client, self.answers)
+                self._asked[name], asked = time.monotonic(), True
+                self._news = self._news and name != "queue"
+        return asked
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _status(client: Client, picture: Picture) -> Picture:
+    told = client.ask("status")
+    return picture._replace(status={name: value for name, value in told.items() if name not in ROWS})
+
+
+def _queue(client: Client, picture: Picture) -> Picture:
+    """What changes whenever a job or a lease does."""
+    listing = client.ask("ls", most=MOST_JOBS)
+    return picture._replace(
+        jobs=tuple(listing["jobs"]),
+        counts=listing["counts"],
+        paused=listing["paused"],
+        events=tuple(client.ask("events", most=MOST_EVENTS)["events"]),
+        hides=_parameter(client, "hide-commands") != "off",
+    )
+
+
+def _parameter(client: Client, name: str) -> str:
+    (row,) = client.ask("set", name=name)["parameters"]
+    return str(row["value"])
+
+
+def _minutes(client: Client, picture: Picture) -> Picture:
+    return picture._replace(minutes=_history(client, RECENT, MINUTE))
+
+
+def _day(client: Client, picture: Picture) -> Picture:
+    usage = client.ask("usage", since=time.time() - USAGE, by="user")
+    return picture._replace(
+        hours=_history(client, DAY, HOUR),
+        usage=tuple(usage["rows"]),
+        usage_shown=_parameter(client, "usage-shown"),
+    )
+
+
+def _history(client: Client, span: float, step: float) -> tuple[Row, ...]:
+    rows: list[Row] = []
+    since: float | None = time.time() - span
+    while since is not None:
+        told: dict[str, Any] = client.ask("history", since=since, step=step)
+        rows += told["rows"]
+        since = told["next"]
+    return tuple(rows)
+
+
+QUIET = 10.0  # seconds, where nothing has changed
+QUESTIONS: dict[str, tuple[Callable[[Client, Picture], Picture], float]] = {  # and seconds between two
+    "status": (_status, 10.0),
+    "queue": (_queue, 0.5),
+}
