@@ -15,6 +15,7 @@ _HOMES = {
     **dict.fromkeys(("select", "status"), "gpulease.api"),
     **dict.fromkeys(("edit", "jobs", "submit", "sweep"), "gpulease.submission"),
     **dict.fromkeys(("events", "exclude", "explain", "include", "release", "renew"), "gpulease.lease_verbs"),
+    **dict.fromkeys(("history", "usage"), "gpulease.looking_back"),
     **dict.fromkeys(("clean", "kill", "ls", "move", "pause", "resume", "retry"), "gpulease.queueing"),
     **dict.fromkeys(("rm", "set", "show", "start", "wait"), "gpulease.queueing"),
 }
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gpulease.api import select, status
     from gpulease.lease_verbs import events, exclude, explain, include, release, renew
     from gpulease.leases import acquire
+    from gpulease.looking_back import history, usage
     from gpulease.pool.context import worker
     from gpulease.pool.executor import Pool
     from gpulease.queueing import clean, kill, ls, move, pause, resume, retry, rm, show, start, wait
@@ -35,9 +37,9 @@ if TYPE_CHECKING:
 # Without `set`, for `import *` must not hide Python's own.
 # fmt: off
 __all__ = [
-    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "include", "jobs", "kill", "ls",
+    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "history", "include", "jobs", "kill", "ls",
     "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select", "show", "start",
-    "status", "submit", "sweep", "wait", "worker",
+    "status", "submit", "sweep", "usage", "wait", "worker",
 ]
 # fmt: on
 

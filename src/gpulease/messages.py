@@ -40,6 +40,8 @@ REQUESTS: dict[str, dict[str, str]] = {
     "status": {},
     "subscribe": {"topics": "texts", "select": "select?"},
     "events": {"since": "seconds?", "most": "int?"},
+    "history": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
+    "usage": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
     "exclude": {"what": "texts", "note": "text?"},
     "include": {"what": "texts"},
     "add": {
@@ -240,6 +242,40 @@ EventRow = TypedDict("EventRow", {
     "until": NotRequired[float | None], "since": NotRequired[float], "asked_by": NotRequired[int],
     "releaser": NotRequired[str], "releaser_pid": NotRequired[int],
 })
+# Of the history and of usage: seconds; of these, with a known utilization; of these, busy and idle ones.
+HolderRow = TypedDict("HolderRow", {
+    "user": str, "label": str | None, "outside": bool, "held": float, "known": float, "busy": float, "idle": float,
+})
+HistoryRow = TypedDict("HistoryRow", {
+    "time": float, "device": str, "uuid": str, "name": str, "watched": float, "known": float, "busy": float,
+    "idle": float, "utilization": float | None, "memory": int | None, "memory_most": int | None, "power": int | None,
+    "held": float, "holders": list[HolderRow],
+})
+HistoryPiece = TypedDict("HistoryPiece", {
+    "since": float, "until": float, "step": int, "now": float, "rows": list[HistoryRow],
+    "next": float | None,  # ask again from here
+})
+UseRow = TypedDict("UseRow", {
+    "time": float, "device": str, "user": str, "groups": list[str], "label": str | None, "outside": bool,
+    "held": float, "known": float, "busy": float, "idle": float,
+})
+CountRow = TypedDict("CountRow", {
+    "time": float, "devices": list[str], "user": str, "groups": list[str], "label": str | None, "granted": int,
+    "waited": float, "jobs": dict[str, int],
+})
+UsagePiece = TypedDict("UsagePiece", {
+    "since": float, "until": float, "step": int, "now": float, "rows": list[UseRow], "counts": list[CountRow],
+    "everybody": bool, "next": float | None,
+})
+# What `usage` adds up from pieces, for the command line and for Python.
+UsageRow = TypedDict("UsageRow", {
+    "name": str, "held": float, "known": float, "busy": float, "idle": float, "outside": float,
+    "idle_share": float | None, "granted": int, "mean_wait": float | None, "jobs": dict[str, int],
+})
+UsageDocument = TypedDict("UsageDocument", {
+    "since": float, "until": float, "step": int, "by": str, "everybody": bool, "rows": list[UsageRow],
+    "total": UsageRow,
+})
 # Of jobs: those that it was done to, and a sentence for each that was left as it is.
 Done = TypedDict("Done", {
     "ids": list[int], "skipped": list[str],
@@ -310,6 +346,7 @@ REPLIES: dict[str, tuple[str | None, Any]] = {
     "add": (None, Added), "ls": (None, Listing), "show": ("jobs", JobRow),
     "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),
     "release": ("released", ShortLease), "renew": ("renewed", ShortLease), "ping": (None, About),
-    "stop": (None, Stopped), "status": (None, StatusDocument),
+    "stop": (None, Stopped), "status": (None, StatusDocument), "history": (None, HistoryPiece),
+    "usage": (None, UsagePiece),
 }
 # fmt: on

@@ -362,6 +362,11 @@ class CoreMachine(RuleBasedStateMachine):
             assert sum(amount or 0 for amount in amounts) <= MEMORY
 
     @invariant()
+    def the_history_knows_every_lease(self) -> None:
+        leases = self.world.core.state.leases
+        assert self.world.remembered == {id: lease.devices for id, lease in leases.items()}
+
+    @invariant()
     def the_neighbours_have_what_is_nobodys(self) -> None:
         """And nothing else: what is leased is ours, and what no check wants is given back."""
         world, state = self.world, self.world.core.state

@@ -20,8 +20,10 @@ from gpulease.broker.state_values import About
 from gpulease.broker.turn import Planned, Turn
 from gpulease.errors import StateError
 from gpulease.job import Job
+from gpulease.messages import Message
 from gpulease.model import Device, Process, Sample
 from gpulease.probes.host_memory import HostMemory
+from gpulease.spans import Asked
 from gpulease.stores.base import HistoryEvent
 from gpulease.stores.memory import MemoryStore
 
@@ -123,6 +125,7 @@ class ScriptedWorld:
         self.undecided: set[str] = set()  # of a check that was answered
         self.placeholders: dict[str, int] = {}  # by device
         self.kept = told.Keep()
+        self.remembered: dict[str, tuple[str, ...]] = {}  # leases that the history knows of, and their devices
         self.memory: float | None = 0.9
         self.pids = iter(range(1000, 10_000_000))
         self.core = self._start()
@@ -163,6 +166,12 @@ class ScriptedWorld:
     def host_memory(self) -> HostMemory:
         return HostMemory(1000, None if self.memory is None else round(1000 * self.memory))
 
+    def history(self, question: Asked, now: float) -> Message:
+        return {"rows": []}
+
+    def usage(self, question: Asked, now: float, user: str | None) -> Message:
+        return {"rows": [], "counts": []}
+
     def at_once(self, instruction: told.Check | told.TakeSample) -> None:
         if isinstance(instruction, told.Check):
             self.locked = True
@@ -193,6 +202,7 @@ class ScriptedWorld:
         self.placeholders.clear()
         self.watched.clear()
         self.tended.clear()
+        self.remembered.clear()
         self.clients.clear()
         self.core = self._start()
 
@@ -283,7 +293,14 @@ class ScriptedWorld:
     def _nothing(self, one: object) -> None:
         pass
 
-    _Force = _Tidy = _Hook = _Stop = _nothing
+    _Force = _Tidy = _Hook = _Stop = _JobOver = _Observed = _nothing
+
+    def _Began(self, one: told.Began) -> None:
+        assert one.lease.id not in self.remembered, "a lease began twice"
+        self.remembered[one.lease.id] = one.lease.devices
+
+    def _Over(self, one: told.Over) -> None:
+        del self.remembered[one.id]
 
     def _Remove(self, one: told.Remove) -> None:
         self.removed += one.logs

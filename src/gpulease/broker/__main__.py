@@ -71,7 +71,7 @@ def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) 
     store = SqliteStore(place.kept("state.db"), network is not None)
     deadline = deadline_seconds(os.environ)
     try:
-        server = Server(home, store, deadline, config, launching)
+        server = Server(home, store, deadline, config, launching, network is not None)
     except (KeyError, TypeError, ValueError, AttributeError) as trouble:
         traceback.print_exc()
         raise store.damaged(f"this version can make nothing of it ({trouble!r})") from None

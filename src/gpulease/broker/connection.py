@@ -9,7 +9,9 @@ from gpulease.broker.events import Received
 from gpulease.broker.peer import Peer
 from gpulease.wire import Unpacker
 
-LOOKING = frozenset({b"status", b"ls", b"show", b"explain", b"events", b"ping", b"why", b"subscribe"})
+LOOKING = frozenset(
+    {b"status", b"ls", b"show", b"explain", b"events", b"history", b"usage", b"ping", b"why", b"subscribe"}
+)
 MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
 HEAD = 64  # bytes of a message that are looked at to guess what it does
 

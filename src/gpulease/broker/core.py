@@ -24,13 +24,14 @@ from gpulease.broker import (
     own_order,
     pruning,
     recovery,
+    remembering,
     requesting,
     subscribing,
     verbs,
 )
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Event, Received
-from gpulease.broker.instructions import Alarm, Instruction, Send, WriteLog
+from gpulease.broker.instructions import Alarm, Instruction, Observed, Send, WriteLog
 from gpulease.broker.lease_life import look_again
 from gpulease.broker.state_values import NOTHING, About
 from gpulease.broker.turn import Planned, Turn, World
@@ -252,7 +253,7 @@ def _sampled(turn: Turn, event: happened.Sampled) -> None:
     turn.state.see(event.sample, turn.now)
     requesting.resume(turn)
     job_ends.remember_memory(turn)
-    outside_use.look(turn)
+    turn.emit(Observed(turn.now, event.sample.devices, outside_use.look(turn)))
 
 
 def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
@@ -319,6 +320,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "deadline": requesting.deadline,
     "unclaimed": requesting.unclaimed,
     "sample": _sample,
+    "held": lambda turn, id: remembering.look(turn),
     "usage": _write_usage,
     "plan": lambda turn, id: turn.state.touch(),
     "outside": lambda turn, id: outside_use.write(turn),

@@ -80,6 +80,7 @@ class State:
         self.awaiting: tuple[Received, ...] = ()  # messages that cannot be answered without one
         self.resuming: tuple[Received, ...] = ()  # of clients whose lease a former broker granted
         self.look_due = False  # an alarm for the next sample is set
+        self.held_due = False  # the same, for the history
         self.trouble: GpuleaseError | None = None
         self.failed_at = 0.0  # when the driver last did not answer
         self.check: Idle | Checking | Refused = Idle()

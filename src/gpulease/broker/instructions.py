@@ -14,7 +14,9 @@ from gpulease.broker.peer import Peer
 from gpulease.broker.runs import Root
 from gpulease.job import Job
 from gpulease.messages import Message
+from gpulease.model import Device, Lease
 from gpulease.planner.ranking import LineEntry
+from gpulease.spans import Place
 
 
 class Send(NamedTuple):
@@ -168,6 +170,43 @@ class AskOrder(NamedTuple):
     waiting: tuple[LineEntry, ...]
 
 
+class Began(NamedTuple):
+    """For the history: a lease began. One that a former broker granted has no `waited`, and was held `since` then."""
+
+    time: float
+    lease: Lease
+    places: tuple[Place, ...]
+    label: str | None  # of a job
+    waited: float | None = None
+    since: float = 0.0
+
+
+class Over(NamedTuple):
+    """For the history: a lease ended."""
+
+    time: float
+    id: str
+
+
+class JobOver(NamedTuple):
+    """For the history: a job ended."""
+
+    time: float
+    user: str
+    groups: tuple[str, ...]
+    label: str | None
+    devices: tuple[str, ...]
+    how: str  # a field of `spans.Count`
+
+
+class Observed(NamedTuple):
+    """For the history: the devices as a sample told of them, and who uses which of them without a lease."""
+
+    time: float
+    devices: tuple[Device, ...]
+    outside: Mapping[str, list[str]]
+
+
 class WriteLog(NamedTuple):
     text: str
 
@@ -179,7 +218,7 @@ class Stop(NamedTuple):
 # fmt: off
 Instruction = (
     Send | Check | Unlock | Keep | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
-    | Force | Remove | Tidy | Hook | GoOn | AskOrder | WriteLog | Stop
+    | Force | Remove | Tidy | Hook | GoOn | AskOrder | Began | Over | JobOver | Observed | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease import visible
-from gpulease.broker import capping, coming_after, lease_life, packing
+from gpulease.broker import capping, coming_after, lease_life, packing, remembering
 from gpulease.broker.allowances import log_limit_of
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
@@ -110,7 +110,9 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     )  # fmt: skip
     turn.state.hold(lease)
     turn.state.write_lease(lease)
-    lease_life.record(turn, "granted", lease, waited=max(0.0, turn.now - before.added))
+    waited = max(0.0, turn.now - before.added)
+    remembering.began(turn, lease, waited, after.label)
+    lease_life.record(turn, "granted", lease, waited=waited)
 
 
 def _launch(turn: Turn, before: Job, after: Job) -> None:
@@ -152,6 +154,7 @@ def _end_lease(turn: Turn, before: Job, after: Job) -> None:
 
 def _announce(turn: Turn, before: Job, after: Job) -> None:
     """Whoever waits for it, or wants to hear of it."""
+    remembering.job_over(turn, after)
     hook = turn.state.settings.on_finish
     if hook:
         told = {name: value for name, value in jobs.document(after).items() if name not in HIDDEN}

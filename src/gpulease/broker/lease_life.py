@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gpulease.broker import remembering
 from gpulease.broker.core_state import State
-from gpulease.broker.instructions import Check, Silence, Unwatch, Watch
+from gpulease.broker.instructions import Check, Over, Silence, Unwatch, Watch
 from gpulease.broker.passing_by import passed_by
 from gpulease.broker.records import Pending
 from gpulease.broker.state_values import Checking, Refused
@@ -173,6 +174,7 @@ def _tell_refused(turn: Turn, step: LeaseStep) -> None:
 def _hold(turn: Turn, step: LeaseStep) -> None:
     state, lease, pending = turn.state, _lease(step), _pending(step)
     state.hold(lease, claimed=not (pending.claim or lease.id not in state.listeners))
+    remembering.began(turn, lease, _waited(step))
     _set_alarm(turn, step)
 
 
@@ -216,6 +218,7 @@ def _drop_lease(turn: Turn, step: LeaseStep) -> None:
     lease, about = _lease(step), turn.state.about
     ticks = int((turn.now - about.boot_time) * about.ticks)
     turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks, lease.outsiders))
+    turn.emit(Over(turn.now, lease.id))
     _unwatch(turn, lease.owner)
     if lease.until is not None:
         turn.emit(Silence("until", lease.id))

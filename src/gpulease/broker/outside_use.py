@@ -20,13 +20,21 @@ HELD_TOO = "held by "  # and the name of a neighbour: in the place of a user
 Use = tuple[str, str]  # device and user
 
 
-def look(turn: Turn) -> None:
-    """A sample came in. What is to be written is written apart: a full disk must keep nobody from the sample."""
+def look(turn: Turn) -> dict[str, list[str]]:
+    """A sample came in: the users of each device without a lease, "" for one whom nobody sees.
+
+    What is to be written is written apart: a full disk must keep nobody from the sample.
+    """
     outside, uses = turn.state.outside, _uses(turn.state)
     for use in uses.keys() & outside.keys():
         outside.put(use, turn.now)
     if uses.keys() - outside.keys() or _over(turn):
         turn.alarm(0.0, "outside")
+    found: dict[str, list[str]] = {}
+    for uuid, user in uses:
+        if not user.startswith(HELD_TOO):
+            found.setdefault(uuid, []).append(user)
+    return found
 
 
 def write(turn: Turn) -> None:

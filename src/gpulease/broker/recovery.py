@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulease import job as jobs
-from gpulease.broker import job_ends, job_life, lease_life, limit_names, neighbouring, packing, settings
+from gpulease.broker import job_ends, job_life, lease_life, limit_names, neighbouring, packing, remembering, settings
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
@@ -25,6 +25,7 @@ def load(turn: Turn) -> None:
     _load_line(turn)
     _load_jobs(turn)
     _skip_numbers(turn)
+    remembering.found(turn)
     turn.alarm(FIRST_PRUNING, "prune")
     if turn.state.line:
         turn.take_sample()

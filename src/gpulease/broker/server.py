@@ -33,6 +33,7 @@ from gpulease.broker.config import Config
 from gpulease.broker.core import Core
 from gpulease.broker.events import Event, Key
 from gpulease.broker.gpuget_beside import gpuget_beside
+from gpulease.broker.history import History
 from gpulease.broker.home import Home
 from gpulease.broker.hooks import Hooks
 from gpulease.broker.hostmemory import KeptMemory
@@ -64,9 +65,14 @@ class Host:
     """What the core may ask of this machine."""
 
     def __init__(
-        self, clock: Clock, place: places.Place, at_once: Callable[[told.Check | told.TakeSample], None]
+        self,
+        clock: Clock,
+        place: places.Place,
+        at_once: Callable[[told.Check | told.TakeSample], None],
+        history: History,
     ) -> None:
         self._clock, self._place, self.at_once = clock, place, at_once
+        self.history, self.usage = history.history, history.usage
         self._memory = KeptMemory()
         self._groups: dict[int, tuple[str, ...]] = {}
         self._folders: dict[int, str] = {}
@@ -119,7 +125,13 @@ class Host:
 
 class Server:
     def __init__(
-        self, home: Home | GivenHome, store: Store, deadline: float, config: Config, launching: Launching | None = None
+        self,
+        home: Home | GivenHome,
+        store: Store,
+        deadline: float,
+        config: Config,
+        launching: Launching | None = None,
+        network: bool = False,
     ) -> None:
         files = _raise_file_limit()
         place = home.place
@@ -137,7 +149,8 @@ class Server:
             self._poll, self._sampling, self._events.append, self.log, gpuget_beside(self._poll, store, self.log)
         )
         self._ordering = Ordering(self._poll, self._events.append)
-        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one))
+        self._history = History(place.kept("history.db"), network, self.log)
+        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history)
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
         self._agents = Agents(self._poll, start, send, host.job_folder, self._events.append, self.log)
@@ -199,6 +212,7 @@ class Server:
         self._reaper.sweep()
         self._follow_wall_clock()
         self._store.shrink()
+        self._guarded(lambda: self._history.keep(self._clock.now()))
         for key in self._reaper.look_again():
             self._ended(key, already=True)
         self._neighbours.keep_house()
@@ -366,6 +380,7 @@ class Server:
         self._neighbours.close()
         self._agents.close()
         self._core.end(self._clock.now())
+        self._guarded(lambda: self._history.close(self._clock.now()))
         self._hooks.run()
         busy = self._core.busy
         self._store.close()
@@ -393,6 +408,10 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Hook: lambda server, one: server._hooks.add(one.command, one.job),
     told.AskOrder: lambda server, one: server._ordering.ask(one, time.monotonic()),
     told.GoOn: lambda server, one: server._clients.go_on(one.event),
+    told.Began: lambda server, one: server._history.began(one),
+    told.Over: lambda server, one: server._history.over(one),
+    told.JobOver: lambda server, one: server._history.job_over(one),
+    told.Observed: lambda server, one: server._history.observed(one),
     told.WriteLog: lambda server, one: server.log(one.text),
     told.Stop: Server.stop,
 }

@@ -37,6 +37,7 @@ class Settings(NamedTuple):
     safe_gpu_patience: float = 10.0
     gpuget: str = ""
     hide_commands: bool = False
+    usage_shown: str = "own"
     on_finish: str = ""
     paused: bool = False
     log_limit: int | None = 1 << 30
@@ -146,6 +147,10 @@ def _pack(text: str) -> str:
     return {name: name for name in ("off", "measured")}[text.lower()]
 
 
+def _own_or_all(text: str) -> str:
+    return {name: name for name in ("own", "all")}[text.lower()]
+
+
 def _visible(text: str) -> str:
     return {name: name for name in BY}[text.lower()]
 
@@ -203,6 +208,8 @@ PARAMETERS: dict[str, Parameter] = {
                                    False),
     "hide-commands": Parameter("hide_commands", _flag, "hide commands, notes, names and paths from other users",
                                "on or off", False),
+    "usage-shown": Parameter("usage_shown", _own_or_all, "whose usage `gpulease usage` shows to a user", "own or all",
+                             False),
     "on-finish": Parameter("on_finish", _hook, "command or URL that gets each ended job as JSON", "text, or none",
                            False, secret=True),
     "patience": Parameter("patience", _factor, "a request is overdue after so many times the time it declared",

@@ -20,6 +20,7 @@ from gpulease.model import Waiting
 from gpulease.planner import Grant, Plan, Policy
 from gpulease.planner.reasons import Reason
 from gpulease.probes.host_memory import HostMemory
+from gpulease.spans import Asked
 from gpulease.stores.base import Document
 
 MOST_AWAITING = 2000  # messages of one user that wait for a sample
@@ -57,6 +58,12 @@ class World(Protocol):
         """Where logs of a user's jobs lie, and the notes about them: the user's own."""
 
     def host_memory(self) -> HostMemory: ...
+
+    def history(self, question: Asked, now: float) -> Message:
+        """What each device did, and who had it."""
+
+    def usage(self, question: Asked, now: float, user: str | None) -> Message:
+        """What one user had, or all of them."""
 
     def at_once(self, instruction: Check | TakeSample) -> None:
         """Carry out what changes nothing that is kept: it need not wait for a commit, and somebody waits for it."""

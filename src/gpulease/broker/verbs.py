@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpulease.broker import job_verbs, lease_life, reports, requesting, subscribing
+from gpulease.broker import job_verbs, lease_life, remembering, reports, requesting, subscribing
 from gpulease.broker.allowances import allowance, check_renewal
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import Stop
@@ -231,6 +231,8 @@ VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "status": status,
     "subscribe": subscribing.subscribe,
     "events": events,
+    "history": remembering.history,
+    "usage": remembering.usage,
     "exclude": exclude,
     "include": include,
     "ping": ping,

@@ -1,0 +1,204 @@
+"""The history in a file of its own, beside the state: spans by minute, ten minutes and hour, each kept for its time.
+
+Each minute is added to all three at once, so there is nothing to make shorter later, and a question about a month reads
+hours only. Not acknowledged state: a file that is damaged is put aside and another one begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from gpulease.spans import KEPT, Count, Counted, Holder, Place, Row, Seen, Span, Use, counted
+
+VERSION = 1
+SCHEMA = f"""
+CREATE TABLE devices (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, label TEXT NOT NULL, name TEXT NOT NULL);
+CREATE TABLE holders (id INTEGER PRIMARY KEY, user TEXT NOT NULL, groups TEXT NOT NULL, label TEXT, outside INTEGER);
+CREATE TABLE spans (step INTEGER, time INTEGER, device INTEGER, {", ".join(Seen._fields)},
+  PRIMARY KEY (step, time, device)) WITHOUT ROWID;
+CREATE TABLE uses (step INTEGER, time INTEGER, device INTEGER, holder INTEGER, {", ".join(Use._fields)},
+  PRIMARY KEY (step, time, device, holder)) WITHOUT ROWID;
+CREATE TABLE counts (step INTEGER, time INTEGER, holder INTEGER, devices TEXT, {", ".join(Count._fields)},
+  PRIMARY KEY (step, time, holder, devices)) WITHOUT ROWID;
+PRAGMA user_version={VERSION};
+"""
+HOUR = max(KEPT)
+TABLES = ("spans", "uses", "counts")
+
+Minute = Mapping[str, Span]  # by UUID
+
+
+class HistoryFile:
+    """Raises sqlite3.Error and OSError; after that nothing of what was to be written is there."""
+
+    def __init__(self, path: str, network: bool = False) -> None:
+        if os.path.islink(path):
+            raise OSError(f"{path} is a symbolic link")
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._database = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._set_up(network)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _set_up(self, network: bool) -> None:
+        execute = self._database.execute
+        execute("PRAGMA locking_mode=EXCLUSIVE")
+        execute("PRAGMA cache_size=-512")
+        execute("PRAGMA synchronous=NORMAL")
+        execute(f"PRAGMA journal_mode={'TRUNCATE' if network else 'WAL'}")
+        version = execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            self._database.executescript(f"BEGIN;{SCHEMA}COMMIT;")
+        elif version != VERSION:
+            raise sqlite3.DatabaseError(f"its version is {version}")
+        self._read_names()
+
+    def _read_names(self) -> None:
+        """The two small tables are at hand in memory."""
+        devices = self._database.execute("SELECT id, uuid, label, name FROM devices").fetchall()
+        self._devices: dict[str, int] = {uuid: id for id, uuid, _, _ in devices}
+        self.places = {uuid: Place(uuid, label, name) for _, uuid, label, name in devices}
+        rows = self._database.execute("SELECT id, user, groups, label, outside FROM holders")
+        self._holders = {
+            id: Holder(user, tuple(groups.split(",")) if groups else (), label, bool(outside))
+            for id, user, groups, label, outside in rows
+        }
+        self._numbers: dict[Holder, int] = {holder: id for id, holder in self._holders.items()}
+
+    def close(self) -> None:
+        self._database.close()
+
+    # ---------------------------------------------------------------- writing
+
+    def write(
+        self, minutes: Mapping[int, Minute], counts: Mapping[int, Mapping[Counted, Count]], places: Iterable[Place]
+    ) -> None:
+        """What was measured in minutes that begin at these seconds, all of it or nothing."""
+        try:
+            with self._transaction():
+                self._name(places)
+                for time, minute in minutes.items():
+                    for uuid, span in minute.items():
+                        for step in KEPT:
+                            self._add_span(step, time // step * step, uuid, span)
+                for time, found in counts.items():
+                    for step in KEPT:
+                        self._add_counts(step, time // step * step, found)
+        except BaseException:
+            self._read_names()
+            raise
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+            raise
+
+    def _name(self, places: Iterable[Place]) -> None:
+        upsert = "INSERT INTO devices (uuid, label, name) VALUES (?, ?, ?) ON CONFLICT (uuid) DO UPDATE"
+        for place in places:
+            if self.places.get(place.uuid) != place:
+                query = f"{upsert} SET label = excluded.label, name = excluded.name RETURNING id"
+                self._devices[place.uuid] = self._database.execute(query, place).fetchone()[0]
+                self.places[place.uuid] = place
+
+    def _device(self, uuid: str) -> int:
+        if uuid not in self._devices:
+            self._name([Place(uuid, uuid, "")])
+        return self._devices[uuid]
+
+    def _holder(self, holder: Holder) -> int:
+        if holder not in self._numbers:
+            values = (holder.user, ",".join(holder.groups), holder.label, holder.outside)
+            query = "INSERT INTO holders (user, groups, label, outside) VALUES (?, ?, ?, ?)"
+            id = self._database.execute(query, values).lastrowid or 0
+            self._holders[id], self._numbers[holder] = holder, id
+        return self._numbers[holder]
+
+    def _add_span(self, step: int, time: int, uuid: str, span: Span) -> None:
+        key = (step, time, self._device(uuid))
+        before = Span(*self._one(key))
+        after = before.plus(span)
+        self._put("spans", key, after.seen)
+        for holder, use in after.uses.items():
+            if before.uses.get(holder) != use:
+                self._put("uses", (*key, self._holder(holder)), use)
+
+    def _one(self, key: tuple[int, int, int]) -> tuple[Seen, dict[Holder, Use]]:
+        where = "WHERE step = ? AND time = ? AND device = ?"
+        seen = self._database.execute(f"SELECT {', '.join(Seen._fields)} FROM spans {where}", key).fetchone()
+        uses = self._database.execute(f"SELECT holder, {', '.join(Use._fields)} FROM uses {where}", key).fetchall()
+        return Seen(*seen or ()), {self._holders[holder]: Use(*use) for holder, *use in uses}
+
+    def _add_counts(self, step: int, time: int, found: Mapping[Counted, Count]) -> None:
+        before = {(holder, devices): count for _, holder, devices, count in self.read_counts(step, time, time + 1)}
+        for (holder, devices), count in counted(before, found).items():
+            if before.get((holder, devices)) != count:
+                self._put("counts", (step, time, self._holder(holder), ",".join(devices)), count)
+
+    def _put(self, table: str, key: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        row = (*key, *values)
+        self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+    def forget(self, now: float) -> None:
+        """What is older than it is kept."""
+        with self._transaction():
+            for step, age in KEPT.items():
+                for table in TABLES:
+                    self._database.execute(f"DELETE FROM {table} WHERE step = ? AND time < ?", (step, now - age - step))
+
+    def forget_holders(self) -> None:
+        """Those of whom nothing is kept any more: an hour is kept for longest."""
+        named = " UNION ".join(f"SELECT holder FROM {table} WHERE step = {HOUR}" for table in ("uses", "counts"))
+        with self._transaction():
+            self._database.execute(f"DELETE FROM holders WHERE id NOT IN ({named})")
+        self._read_names()
+
+    # ---------------------------------------------------------------- reading
+
+    def last(self) -> int:
+        """When the last minute that is known ended; 0 when none is."""
+        found = self._database.execute("SELECT max(time) FROM spans WHERE step = 60").fetchone()[0]
+        return 0 if found is None else int(found) + 60
+
+    def read(self, step: int, since: int, until: int, most: int = -1) -> tuple[list[Row], int | None]:
+        """In order of time. If there are more than so many: without the last moment, which may not be whole, and when
+        that is."""
+        where = "WHERE step = ? AND time >= ? AND time < ?"
+        columns = f"time, device, {', '.join(Seen._fields)}"
+        query = f"SELECT {columns} FROM spans {where} ORDER BY time LIMIT ?"
+        seen = self._database.execute(query, (step, since, until, most)).fetchall()
+        rest = seen[-1][0] if len(seen) == most else None
+        uses: dict[tuple[int, int], dict[Holder, Use]] = {}
+        query = f"SELECT time, device, holder, {', '.join(Use._fields)} FROM uses {where}"
+        for time, device, holder, *use in self._database.execute(query, (step, since, rest or until)):
+            uses.setdefault((time, device), {})[self._holders[holder]] = Use(*use)
+        names = {id: uuid for uuid, id in self._devices.items()}
+        rows = [
+            (time, names[device], Span(Seen(*one), uses.get((time, device), {})))
+            for time, device, *one in seen
+            if time != rest
+        ]
+        return rows, rest
+
+    def read_counts(self, step: int, since: int, until: int) -> list[tuple[int, Holder, tuple[str, ...], Count]]:
+        rows = self._database.execute(
+            f"SELECT time, holder, devices, {', '.join(Count._fields)} FROM counts "
+            "WHERE step = ? AND time >= ? AND time < ?",
+            (step, since, until),
+        )
+        return [
+            (time, self._holders[holder], tuple(devices.split(",")) if devices else (), Count(*rest))
+            for time, holder, devices, *rest in rows
+        ]
