@@ -42,11 +42,24 @@ class Page:
     def whole(self) -> bytes:
         return packed({name: difference({}, part) or {"rows": {}, "order": []} for name, part in self.sections.items()})
 
-    async def next(self, version: int) -> tuple[int, bytes]:
-        """What a viewer that has `version` needs, as soon as there is something."""
-        while self.version == version:
-            await self.changed.wait()
-        return self.version, self.change if self.version == version + 1 else self.whole()
+    def told(self) -> Told:
+        return Told(self)
+
+
+class Told:
+    """One viewer of a page, and which version it was told last."""
+
+    def __init__(self, page: Page) -> None:
+        self._page, self._version = page, -1
+
+    async def next(self) -> bytes:
+        """What it needs, as soon as there is something."""
+        page = self._page
+        while page.version == self._version:
+            await page.changed.wait()
+        one_behind = self._version >= 0 and page.version == self._version + 1
+        self._version = page.version
+        return page.change if one_behind else page.whole()
 
 
 def difference(before: Section, after: Section) -> dict[str, object]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator
+import asyncio
 
+from gpulease.web.hub import packed
 from gpulease.web.job_details import about_log, details
 from gpulease.web.job_watch import JobWatch
 from gpulease.web.picture import Row, Viewer, job_seen_by
@@ -17,34 +17,40 @@ def may_read(job: Row, viewer: Viewer) -> bool:
     return not viewer.public or (viewer.user != "" and job["user"] == viewer.user)
 
 
-async def job_events(watch: JobWatch, viewer: Viewer, hides: bool) -> AsyncGenerator[bytes, None]:
-    """What is new of a job: its details when they changed, and what was added to its output."""
-    sent: int | None = None
-    before = ""
-    while True:
-        changed = watch.changed
-        news: dict[str, object] = {}
-        if watch.job is not None:
-            job = job_seen_by(watch.job, viewer, hides)
-            shown = details(job, viewer)
-            if shown != before:
-                news["job"], before = {"rows": {"details": shown}, "order": ["details"]}, shown
-            if may_read(job, viewer):
-                news["about_log"] = about_log(watch.log, watch.log_trouble)
-                sent = log_news(watch, sent, news)
-        if watch.trouble:
-            news["trouble"] = watch.trouble
-        yield b"data: " + json.dumps(news).encode() + b"\n\n"
-        await changed.wait()
+class JobEvents:
+    """For one viewer, who has been told so much."""
 
+    def __init__(self, watch: JobWatch, viewer: Viewer, hides: bool) -> None:
+        self._watch, self._viewer, self._hides = watch, viewer, hides
+        self._sent: int | None = None  # characters of the output
+        self._details = ""
+        self._changed: asyncio.Event | None = None  # None: it was told nothing yet
 
-def log_news(watch: JobWatch, sent: int | None, news: dict[str, object]) -> int | None:
-    """What a viewer that has `sent` characters lacks; all that is kept, where that no longer reaches back so far."""
-    log = watch.log
-    if log is None:
-        return sent
-    if sent is None or sent < log.past:
-        news["log"] = log.text
-    elif sent < log.past + len(log.text):
-        news["log_more"] = log.text[sent - log.past :]
-    return log.past + len(log.text)
+    async def next(self) -> bytes:
+        if self._changed is not None:
+            await self._changed.wait()
+        self._changed = self._watch.changed
+        return packed(self._news())
+
+    def _news(self) -> dict[str, object]:
+        watch, news = self._watch, dict[str, object](trouble=self._watch.trouble)
+        if watch.job is None:
+            return news
+        job = job_seen_by(watch.job, self._viewer, self._hides)
+        shown = details(job, self._viewer)
+        if shown != self._details:
+            self._details = shown
+            news["job"] = {"rows": {"details": shown}, "order": ["details"]}
+        if may_read(job, self._viewer):
+            news |= {"about_log": about_log(watch.log, watch.log_trouble), **self._log_news()}
+        return news
+
+    def _log_news(self) -> dict[str, str]:
+        """What it lacks; all that is kept, where that no longer reaches back so far."""
+        log, sent = self._watch.log, self._sent
+        if log is None:
+            return {}
+        self._sent = log.past + len(log.text)
+        if sent is None or sent < log.past:
+            return {"log": log.text}
+        return {"log_more": log.text[sent - log.past :]} if sent < self._sent else {}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpulease.client import Client
-from gpulease.web.picture import NOTHING, Picture, Row
+from gpulease.usage_sums import add_up
+from gpulease.web.picture import NOTHING, Picture
 
 DAY = 86400.0
 HOUR = 3600.0
@@ -69,30 +70,39 @@ def _parameter(client: Client, name: str) -> str:
 
 
 def _minutes(client: Client, picture: Picture) -> Picture:
-    return picture._replace(minutes=_history(client, RECENT, MINUTE))
-
-
-def _day(client: Client, picture: Picture) -> Picture:
-    usage = client.ask("usage", since=time.time() - USAGE, by="user")
     return picture._replace(
-        hours=_history(client, DAY, HOUR),
-        usage=tuple(usage["rows"]),
-        usage_shown=_parameter(client, "usage-shown"),
+        minutes=tuple(row for piece in _pieces(client, "history", RECENT, MINUTE) for row in piece["rows"])
     )
 
 
-def _history(client: Client, span: float, step: float) -> tuple[Row, ...]:
-    rows: list[Row] = []
-    since: float | None = time.time() - span
+def _day(client: Client, picture: Picture) -> Picture:
+    return picture._replace(
+        hours=tuple(row for piece in _pieces(client, "history", DAY, HOUR) for row in piece["rows"])
+    )
+
+
+def _usage(client: Client, picture: Picture) -> Picture:
+    pieces = list(_pieces(client, "usage", USAGE, HOUR))
+    uses, counts = ([row for piece in pieces for row in piece[name]] for name in ("rows", "counts"))
+    rows, _ = add_up(uses, counts, "user")
+    return picture._replace(usage=tuple(map(dict, rows)), usage_shown=_parameter(client, "usage-shown"))
+
+
+def _pieces(client: Client, verb: str, span: float, step: float) -> Iterator[Any]:
+    """The last so many seconds; an answer is bounded, and says from where to ask on."""
+    until = time.time()
+    since: float | None = until - span
     while since is not None:
-        told: dict[str, Any] = client.ask("history", since=since, step=step)
-        rows += told["rows"]
-        since = told["next"]
-    return tuple(rows)
+        piece = client.ask(verb, since=since, until=until, step=step)
+        yield piece
+        since = piece["next"]
 
 
 QUIET = 10.0  # seconds, where nothing has changed
 QUESTIONS: dict[str, tuple[Callable[[Client, Picture], Picture], float]] = {  # and seconds between two
     "status": (_status, 10.0),
     "queue": (_queue, 0.5),
+    "minutes": (_minutes, 30.0),
+    "day": (_day, 60.0),
+    "usage": (_usage, 300.0),
 }

@@ -20,13 +20,13 @@ from gpulease.web.feed import Feed
 from gpulease.web.fragments import sections
 from gpulease.web.hub import Hub
 from gpulease.web.job_details import about_log, as_text, details
-from gpulease.web.job_stream import NOT_SHOWN, job_events, may_read
+from gpulease.web.job_stream import NOT_SHOWN, JobEvents, may_read
 from gpulease.web.job_watch import JobWatch
 from gpulease.web.pages import first_page, job_page
 from gpulease.web.picture import Picture, Row, Viewer, job_seen_by, seen_by
 from gpulease.web.plain import status_text
 from gpulease.web.slowdown import Slowdown
-from gpulease.web.streams import MOST_VIEWERS, page_events, stream
+from gpulease.web.streams import MOST_VIEWERS, stream
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 VIEWER = web.RequestKey("viewer", Viewer)
@@ -103,18 +103,17 @@ class Server:
         page = self._hub.page(request[VIEWER])
         page.viewers += 1
         try:
-            return await self._entered(request, stream(request, page_events(page), self._feed.want))
+            return await self._entered(request, page.told().next)
         finally:
             page.viewers -= 1
             self._hub.forget(page)
 
-    async def _entered(self, request: web.Request, streaming: Awaitable[web.StreamResponse]) -> web.StreamResponse:
+    async def _entered(self, request: web.Request, next_event: Callable[[], Awaitable[bytes]]) -> web.StreamResponse:
         if self._viewers >= MOST_VIEWERS:
-            asyncio.ensure_future(streaming).cancel()
             return answer_with(request, 503, f"{MOST_VIEWERS} viewers look already. Try again later.")
         self._viewers += 1
         try:
-            return await streaming
+            return await stream(request, next_event, self._feed.want)
         finally:
             self._viewers -= 1
 
@@ -155,7 +154,7 @@ class Server:
         watch = self._watch(request)
         watch.enter()
         try:
-            return await self._entered(request, stream(request, job_events(watch, viewer, hides), self._feed.want))
+            return await self._entered(request, JobEvents(watch, viewer, hides).next)
         finally:
             watch.leave()
             self._leave(watch)

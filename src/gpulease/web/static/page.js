@@ -67,7 +67,7 @@ function listen() {
     document.body.classList.remove("stale");
     for (const [section, news] of Object.entries(sections)) show(section, news);
     showLog({ log, log_more, about_log });
-    if (document.getElementById("job")) say(trouble || "");
+    if (trouble !== undefined) say(trouble || "");
   };
 }
 
