@@ -42,6 +42,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "events": {"since": "seconds?", "most": "int?"},
     "history": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
     "usage": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
+    "totals": {},
     "exclude": {"what": "texts", "note": "text?"},
     "include": {"what": "texts"},
     "add": {
@@ -267,6 +268,11 @@ UsagePiece = TypedDict("UsagePiece", {
     "since": float, "until": float, "step": int, "now": float, "rows": list[UseRow], "counts": list[CountRow],
     "everybody": bool, "next": float | None,
 })
+# Sums that only grow, in seconds by user; `waits`: how many grants waited at most so many seconds.
+Totals = TypedDict("Totals", {
+    "held": dict[str, float], "busy": dict[str, float], "waits": list[list[int]], "granted": int, "waited": float,
+    "everybody": bool,
+})
 # What `usage` adds up from pieces, for the command line and for Python.
 UsageRow = TypedDict("UsageRow", {
     "name": str, "held": float, "known": float, "busy": float, "idle": float, "outside": float,
@@ -347,6 +353,6 @@ REPLIES: dict[str, tuple[str | None, Any]] = {
     "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),
     "release": ("released", ShortLease), "renew": ("renewed", ShortLease), "ping": (None, About),
     "stop": (None, Stopped), "status": (None, StatusDocument), "history": (None, HistoryPiece),
-    "usage": (None, UsagePiece),
+    "usage": (None, UsagePiece), "totals": (None, Totals),
 }
 # fmt: on

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
 
+from gpulease import totals
 from gpulease.broker import instructions as told
 from gpulease.broker.history_rows import Counts, about, count_rows, history_rows, use_rows
 from gpulease.broker.minutes import MINUTE, Minutes, Reading
@@ -37,6 +38,7 @@ class History:
         self._file: HistoryFile | None = None
         self._minutes = Minutes()
         self._places: dict[str, Place] = {}
+        self._waits: totals.Amounts = {}  # of grants that are not written yet
         self._written = self._tidied = 0  # up to which minute, and on which day
         self._trouble = ""
 
@@ -53,6 +55,7 @@ class History:
         else:
             labels = tuple(place.label for place in one.places)
             self._minutes.count(holder, labels, Count(1, _milliseconds(one.waited)), at)
+            totals.add(self._waits, totals.of_wait(_milliseconds(one.waited)))
         self._minutes.began(lease.id, lease.devices, holder, at)
 
     def over(self, one: told.Over) -> None:
@@ -97,7 +100,10 @@ class History:
     def _write(
         self, file: HistoryFile, rows: dict[int, dict[str, Span]], counts: dict[int, dict[Counted, Count]], now: float
     ) -> bool:
-        file.write(rows, counts, self._places.values())
+        sums = totals.of_spans(span for minute in rows.values() for span in minute.values())
+        totals.add(sums, self._waits)
+        file.write(rows, counts, self._places.values(), sums)
+        self._waits = {}
         file.forget(now)
         if int(now) // DAY != self._tidied:
             self._tidied = int(now) // DAY
@@ -124,6 +130,10 @@ class History:
             "rows": use_rows(rows, self._known_places(), user),
             "counts": count_rows(self._counts(question, question.until if next is None else next), user),
         }
+
+    def totals(self, user: str | None) -> Message:
+        """Of one user; None: of all. Only what is written: it is never taken back."""
+        return dict(totals.shown(self._read(HistoryFile.totals), user))
 
     def _known_places(self) -> dict[str, Place]:
         return {**({} if self._file is None else self._file.places), **self._places}

@@ -233,6 +233,7 @@ VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "events": events,
     "history": remembering.history,
     "usage": remembering.usage,
+    "totals": remembering.totals,
     "exclude": exclude,
     "include": include,
     "ping": ping,

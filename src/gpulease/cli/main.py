@@ -42,6 +42,7 @@ VERBS = {
     "explain": ("explain", "why a request waits, device by device"),
     "events": ("events", "who took and gave back what, when, and why"),
     "web": ("web", "a page in the browser: who holds, who waits, live"),
+    "metrics": ("metrics", "the same for Prometheus, as text"),
     "doctor": ("doctor", "what is here, what is wrong, what to do"),
     "help": ("help", "pages of the documentation, or the options of a verb"),
     "set": ("set", "show or change parameters"),

@@ -9,7 +9,10 @@ from gpulease.errors import NotPermitted, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpulease.web.access import Access
+    from gpulease.web.picture import Picture
 
 EXAMPLES = """\
 It prints the address, with a token: whoever has that sees what you see. It
@@ -61,8 +64,18 @@ def run(arguments: Namespace) -> int:
     access = _access(arguments)
     with listen(arguments.bind, arguments.port) as listening:
         port = listening.getsockname()[1]
-        serve(listening, access, lambda: _begun(arguments, access, port), None)
+        serve(listening, access, lambda: _begun(arguments, access, port), _mapping(arguments.dcgm_mapping))
     return 0
+
+
+def _mapping(folder: str | None) -> Callable[[Picture], None] | None:
+    if folder is None:
+        return None
+    from gpulease.metrics.files import write_mapping
+
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UsageError(f"--dcgm-mapping is {folder!r}, in which nothing can be written.", "Make the folder.")
+    return lambda picture: write_mapping(folder, picture.document())
 
 
 def _check(arguments: Namespace) -> None:

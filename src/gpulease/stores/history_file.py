@@ -24,6 +24,7 @@ CREATE TABLE uses (step INTEGER, time INTEGER, device INTEGER, holder INTEGER, {
   PRIMARY KEY (step, time, device, holder)) WITHOUT ROWID;
 CREATE TABLE counts (step INTEGER, time INTEGER, holder INTEGER, devices TEXT, {", ".join(Count._fields)},
   PRIMARY KEY (step, time, holder, devices)) WITHOUT ROWID;
+CREATE TABLE totals (name TEXT PRIMARY KEY, amount INTEGER NOT NULL) WITHOUT ROWID;
 PRAGMA user_version={VERSION};
 """
 HOUR = max(KEPT)
@@ -77,9 +78,13 @@ class HistoryFile:
     # ---------------------------------------------------------------- writing
 
     def write(
-        self, minutes: Mapping[int, Minute], counts: Mapping[int, Mapping[Counted, Count]], places: Iterable[Place]
+        self,
+        minutes: Mapping[int, Minute],
+        counts: Mapping[int, Mapping[Counted, Count]],
+        places: Iterable[Place],
+        totals: Mapping[str, int] | None = None,
     ) -> None:
-        """What was measured in minutes that begin at these seconds, all of it or nothing."""
+        """What was measured in minutes that begin at these seconds, and what that adds to sums; all or nothing."""
         try:
             with self._transaction():
                 self._name(places)
@@ -90,6 +95,8 @@ class HistoryFile:
                 for time, found in counts.items():
                     for step in KEPT:
                         self._add_counts(step, time // step * step, found)
+                add = "INSERT INTO totals VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount"
+                self._database.executemany(add, (totals or {}).items())
         except BaseException:
             self._read_names()
             raise
@@ -171,6 +178,9 @@ class HistoryFile:
         """When the last minute that is known ended; 0 when none is."""
         found = self._database.execute("SELECT max(time) FROM spans WHERE step = 60").fetchone()[0]
         return 0 if found is None else int(found) + 60
+
+    def totals(self) -> dict[str, int]:
+        return dict(self._database.execute("SELECT name, amount FROM totals").fetchall())
 
     def read(self, step: int, since: int, until: int, most: int = -1) -> tuple[list[Row], int | None]:
         """In order of time. If there are more than so many: without the last moment, which may not be whole, and when

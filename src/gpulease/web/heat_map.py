@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from zlib import crc32
 
-from gpulease.web.markup import Markup, join, tag
+from gpulease.web.markup import Markup, tag
 from gpulease.web.picture import Picture, Row
 
 HOURS = 24

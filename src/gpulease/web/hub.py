@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 
+from gpulease.errors import GpuleaseError
 from gpulease.web.fragments import Section, Sections, sections
 from gpulease.web.picture import NOTHING, Picture, Viewer, seen_by
 
@@ -103,9 +105,15 @@ class Hub:
             self._known.clear()  # nobody looks
             return
         self._known.set()
-        self.on_picture(picture)
+        self._tell_watcher(picture)
         if self._due is None:
             self._due = self._loop.call_later(max(0.0, self._rendered + RENDER - time.monotonic()), self._render)
+
+    def _tell_watcher(self, picture: Picture) -> None:
+        try:
+            self.on_picture(picture)
+        except GpuleaseError as error:  # a disk that is full now; the next picture is tried again
+            print(f"gpulease: {error.what}", file=sys.stderr, flush=True)
 
     def _render(self) -> None:
         self._due, self._rendered = None, time.monotonic()

@@ -27,6 +27,21 @@ def ask_for_job(id: int) -> Row:
     return found[0]
 
 
+def ask_totals() -> Row | None:
+    """None where the broker does not answer."""
+    try:
+        client = Client(start=False)
+    except (GpuleaseError, OSError):
+        return None
+    try:
+        told: Row = client.ask("totals")
+        return told
+    except (GpuleaseError, OSError):
+        return None
+    finally:
+        client.close()
+
+
 class JobWatch:
     """While anybody looks. What is read comes from threads: a disk of a user's may hang."""
 

@@ -69,5 +69,14 @@ def seen_by(picture: Picture, viewer: Viewer) -> Picture:
     )
 
 
+def totals_seen_by(totals: Row, viewer: Viewer, picture: Picture) -> Row:
+    if not viewer.public or picture.usage_shown == "all":
+        return totals
+    own = {
+        name: {user: value for user, value in totals[name].items() if user == viewer.user} for name in ("held", "busy")
+    }
+    return {**totals, **own}
+
+
 def job_seen_by(job: Row, viewer: Viewer, hides: bool) -> Row:
     return of_job(job, viewer.user) if viewer.public and hides else job

@@ -13,6 +13,7 @@ from importlib.resources import files
 from aiohttp import web
 
 from gpulease.errors import GpuleaseError, NotFound
+from gpulease.metrics.exposition import CONTENT_TYPE, text
 from gpulease.web.access import Access, Asked, Refusal
 from gpulease.web.acting import act
 from gpulease.web.answers import answer_with, headed, html, wants_page
@@ -21,9 +22,9 @@ from gpulease.web.fragments import sections
 from gpulease.web.hub import Hub
 from gpulease.web.job_details import about_log, as_text, details
 from gpulease.web.job_stream import NOT_SHOWN, JobEvents, may_read
-from gpulease.web.job_watch import JobWatch
+from gpulease.web.job_watch import JobWatch, ask_totals
 from gpulease.web.pages import first_page, job_page
-from gpulease.web.picture import Picture, Row, Viewer, job_seen_by, seen_by
+from gpulease.web.picture import Picture, Row, Viewer, job_seen_by, seen_by, totals_seen_by
 from gpulease.web.plain import status_text
 from gpulease.web.slowdown import Slowdown
 from gpulease.web.streams import MOST_VIEWERS, stream
@@ -51,6 +52,7 @@ class Server:
                 web.get(r"/jobs/{id:\d{1,18}}", self._job),
                 web.get(r"/jobs/{id:\d{1,18}}/stream", self._job_stream),
                 web.post(r"/jobs/{id:\d{1,18}}/{action}", self._act),
+                web.get("/metrics", self._metrics),
                 web.get("/static/{name}", self._static),
             ]
         )
@@ -93,6 +95,14 @@ class Server:
         if wants_page(request):
             return html(first_page(shown, sections(shown, viewer)))
         return web.Response(text=status_text(shown))
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        viewer, picture = request[VIEWER], await self._picture()
+        totals = None
+        if picture.trouble is None:
+            totals = await asyncio.get_running_loop().run_in_executor(self._threads, ask_totals)
+        shown = text(picture.document(), totals and totals_seen_by(totals, viewer, picture))
+        return web.Response(body=shown.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _picture(self) -> Picture:
         self._feed.want()
