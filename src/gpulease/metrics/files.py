@@ -1,4 +1,4 @@
-"""Files for other programs: one for Prometheus' textfile collector, one a GPU for dcgm-exporter. Each is whole at any time."""
+"""Files for other programs: one for Prometheus' textfile collector, one a GPU for dcgm-exporter. Always whole."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_whole(path: str, text: str) -> None:
 
 
 def mapping(document: Mapping[str, Any]) -> dict[str, str]:
-    """For each GPU, by index, the leases on it, one a line. MIG instances have numbers of dcgm's own and are left out."""
+    """For each GPU, by index, the leases on it, one a line. Without MIG instances, which have other numbers there."""
     whole = [row for row in document.get("devices", ()) if row["instance"] is None]
     return {str(row["index"]): "".join(f"{id}\n" for id in row["leases"]) for row in whole}
 

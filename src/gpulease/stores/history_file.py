@@ -95,8 +95,8 @@ class HistoryFile:
                 for time, found in counts.items():
                     for step in KEPT:
                         self._add_counts(step, time // step * step, found)
-                add = "INSERT INTO totals VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount"
-                self._database.executemany(add, (totals or {}).items())
+                more = "ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount"
+                self._database.executemany(f"INSERT INTO totals VALUES (?, ?) {more}", (totals or {}).items())
         except BaseException:
             self._read_names()
             raise

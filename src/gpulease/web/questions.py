@@ -60,8 +60,11 @@ def _queue(client: Client, picture: Picture) -> Picture:
         counts=listing["counts"],
         paused=listing["paused"],
         events=tuple(client.ask("events", most=MOST_EVENTS)["events"]),
-        hides=_parameter(client, "hide-commands") != "off",
     )
+
+
+def _hides(client: Client, picture: Picture) -> Picture:
+    return picture._replace(hides=_parameter(client, "hide-commands") != "off")
 
 
 def _parameter(client: Client, name: str) -> str:
@@ -101,6 +104,7 @@ def _pieces(client: Client, verb: str, span: float, step: float) -> Iterator[Any
 QUIET = 10.0  # seconds, where nothing has changed
 QUESTIONS: dict[str, tuple[Callable[[Client, Picture], Picture], float]] = {  # and seconds between two
     "status": (_status, 10.0),
+    "hides": (_hides, 2.0),
     "queue": (_queue, 0.5),
     "minutes": (_minutes, 30.0),
     "day": (_day, 60.0),
