@@ -40,6 +40,14 @@ if ! has_compiler && ! system_packages "a C compiler that works, for simulated G
     case $wanted in *test*) exit 1 ;; esac # everything else runs without
 fi
 
+has_all() { for name in "$@"; do command -v "$name" >/dev/null 2>&1 || return 1; done; }
+
+case $wanted in *test*) # without these, some tests are skipped
+    has_all chromium chromedriver || system_packages "a browser, for the tests of the page" chromium chromium-driver || [ -z "${CI:-}" ]
+    has_all promtool || system_packages "promtool, for the tests of metrics" prometheus || [ -z "${CI:-}" ]
+    ;;
+esac
+
 packages() { # GROUP: their names in pyproject.toml, without versions
     "$python" - "$1" <<'END'
 import re, sys, tomllib

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulease.cli.status_table import short_name
 from gpulease.cli.times import clock
 from gpulease.quantities import format_bytes
 from gpulease.web.markup import Markup, join, tag
@@ -33,7 +34,7 @@ def card(device: Row, picture: Picture, id: str) -> Markup:
     return tag(
         "li",
         tag("h3", f"GPU {device['label']} ", tag("span", word, class_="badge")),
-        tag("p", device["name"], class_="model"),
+        tag("p", short_name(device["name"]), class_="model"),
         _bars(device),
         tag("p", _sensors(device), class_="sensors"),
         *(tag("p", _holder(lease, picture.time), class_="holder") for lease in leases),

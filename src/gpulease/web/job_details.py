@@ -12,7 +12,8 @@ from gpulease.web.picture import Row, Viewer
 
 
 def details(job: Row, viewer: Viewer) -> Markup:
-    rows = [(tag("dt", name.capitalize()), tag("dd", value)) for name, value in facts(job) if value]
+    known = [(name, value) for name, value in facts(job) if value and name != "job"]
+    rows = [(tag("dt", f"{name[:1].upper()}{name[1:]}"), tag("dd", value)) for name, value in known]
     acts = tag("div", buttons(job, viewer, "job-", base="../"), class_="actions")
     return tag("div", acts, tag("dl", *(part for row in rows for part in row)), id="job-details")
 

@@ -16,10 +16,10 @@ ASK = 1.0  # seconds between questions about the job
 
 
 def ask_for_job(id: int) -> Row:
-    """NotFound where there is none."""
+    """NotFound where there is none. As `ls` shows it: `show` is about one's own."""
     client = Client(start=False)
     try:
-        found: list[Row] = client.ask("show", select=one_job(id))["jobs"]
+        found: list[Row] = client.ask("ls", select=one_job(id), all=True)["jobs"]
     finally:
         client.close()
     if not found:
