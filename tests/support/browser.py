@@ -128,14 +128,18 @@ class Browser:
         found: list[str] = self.run(CHECKS)
         return found
 
+    def _log(self, kind: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.driver.get_log(kind)  # type: ignore[no-untyped-call]
+        return found
+
     def complaints(self) -> list[str]:
         """What the console says since it was last asked."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
+        return [entry["message"] for entry in self._log("browser")]
 
     def hosts(self) -> set[str]:
         """Who was asked for something since that was last asked; without what is of the browser itself."""
         found = set()
-        for entry in self.driver.get_log("performance"):
+        for entry in self._log("performance"):
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 address = urlsplit(message["params"]["request"]["url"])

@@ -43,7 +43,7 @@ def test_promtool_accepts_it_and_the_names_are_those_promised(queue: QueueSite) 
     queue.until(waiting, "waiting")
     wait_until(lambda: queue.run("stop").returncode == 0)  # so that the first minute is written
     queue.ensure_broker()
-    told = wait_until(lambda: text if "held_seconds_total{" in (text := queue.run("metrics").stdout) else None)
+    told = wait_until(lambda: one if "held_seconds_total{" in (one := queue.run("metrics").stdout) else None)
     assert set(re.findall(r"^# TYPE (\S+)", told, re.MULTILINE)) == NAMES
     assert values(told, "gpulease_gpus")['{state="leased"}'] == 2
     assert total(told, "gpulease_waiting") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpulease.web.access import Access, Asked, Refusal
@@ -30,7 +32,7 @@ def refused(judged: Viewer | Refusal | None) -> Refusal:
 @pytest.mark.parametrize(
     "given", [{"token": TOKEN}, {"cookie": OWN.cookie}, {"headers": bearer()}], ids=["address", "cookie", "header"]
 )
-def test_the_token_lets_one_see_what_the_user_sees(given: dict[str, object]) -> None:
+def test_the_token_lets_one_see_what_the_user_sees(given: dict[str, Any]) -> None:
     assert OWN.viewer(asked(**given)) == Viewer("ada")
 
 
