@@ -1,5 +1,7 @@
 """What a broker costs while nobody asks: memory, and time on the processor, with 8 simulated GPUs and one lease held.
 
+Its looks at the devices for the history are in it; bench/history.py tells what these alone cost.
+
 python bench/idle.py [SECONDS]
 """
 
@@ -44,9 +46,7 @@ def main(span: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": "8"}
         gpulease = own_command()
-        subprocess.run(
-            [gpulease, "get", "--owner", str(os.getpid())], env=environ, stdout=subprocess.DEVNULL, check=True
-        )
+        subprocess.run([gpulease, "get", "--for", "1h"], env=environ, stdout=subprocess.DEVNULL, check=True)
         told = subprocess.run([gpulease, "status", "--json"], env=environ, capture_output=True, text=True, check=True)
         import json
 

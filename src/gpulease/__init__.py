@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # Without `set`, for `import *` must not hide Python's own.
 # fmt: off
 __all__ = [
-    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "history", "include", "jobs", "kill", "ls",
-    "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select", "show", "start",
+    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "history", "include", "jobs", "kill",
+    "ls", "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select", "show", "start",
     "status", "submit", "sweep", "usage", "wait", "worker",
 ]
 # fmt: on

@@ -11,6 +11,7 @@
     │   └── NotNow            not-now         75   enough would match, and they are in use
     ├── SimulationError       simulation       1   the simulated machine cannot be made or changed
     ├── StateError            state            1   the broker's state cannot be read or written
+    ├── HistoryError          history          1   the history cannot be read
     ├── NotGranted            not-granted     75   no device within the time that was given
     │   └── Cancelled         cancelled       75   the request left the line before it was granted
     ├── NotPermitted          not-permitted   77   it belongs to another user
@@ -109,6 +110,13 @@ class SimulationError(GpuleaseError):
 class StateError(GpuleaseError):
     code = "state"
     next_step = "Check that the disk is not full and that the folder is writable; nothing was changed."
+
+
+class HistoryError(GpuleaseError):
+    """No StateError: leases and jobs need no history."""
+
+    code = "history"
+    next_step = "Check that the disk is not full and that the broker's state folder is writable."
 
 
 class NotGranted(GpuleaseError, RuntimeError):

@@ -39,13 +39,17 @@ def usage(*, since: float | str = "30d", until: float | str | None = None, by: s
     step = 60.0 if span <= MINUTES else 600.0 if span <= TENS else 3600.0
     pieces = list(_pieces("usage", (begin, end), step))
     uses = (row for piece in pieces for row in piece["rows"])
-    rows, total = add_up(uses, (row for piece in pieces for row in piece["counts"]), by)
+    rows, total = add_up(uses, (row for piece in pieces for row in piece["counts"]), by, _day)
     about = pieces[0]
     everybody = all(piece["everybody"] for piece in pieces)
     return {
         "since": about["since"], "until": about["until"], "step": about["step"], "by": by, "everybody": everybody,
         "rows": rows, "total": total,
     }  # fmt: skip
+
+
+def _day(moment: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(moment))
 
 
 def _moments(since: float | str, until: float | str | None) -> tuple[float, float | None]:

@@ -17,7 +17,7 @@ MOST_COUNTS = 256  # the same of counts in one span
 IDLE = 1  # percent: at this utilization or less a device is idle
 
 
-class Place(NamedTuple):
+class DeviceName(NamedTuple):
     """A device as people know it now."""
 
     uuid: str
@@ -25,7 +25,7 @@ class Place(NamedTuple):
     name: str
 
 
-class Holder(NamedTuple):
+class SpanHolder(NamedTuple):
     """Who had a device."""
 
     user: str
@@ -34,7 +34,7 @@ class Holder(NamedTuple):
     outside: bool = False  # without a lease
 
 
-class Use(NamedTuple):
+class SpanUse(NamedTuple):
     """What a holder had of a device, in milliseconds."""
 
     held: int = 0
@@ -42,11 +42,11 @@ class Use(NamedTuple):
     busy: int = 0  # of these, the device computed
     idle: int = 0  # of these, it did as good as nothing
 
-    def plus(self, other: Use) -> Use:
-        return Use(*(mine + more for mine, more in zip(self, other, strict=True)))
+    def plus(self, other: SpanUse) -> SpanUse:
+        return SpanUse(*(mine + more for mine, more in zip(self, other, strict=True)))
 
 
-class Seen(NamedTuple):
+class Activity(NamedTuple):
     """What samples told about a device: times in milliseconds, and means. None is unknown."""
 
     watched: int = 0
@@ -57,8 +57,8 @@ class Seen(NamedTuple):
     memory_most: int | None = None
     power: int | None = None  # milliwatts
 
-    def plus(self, other: Seen) -> Seen:
-        return Seen(
+    def plus(self, other: Activity) -> Activity:
+        return Activity(
             self.watched + other.watched,
             self.known + other.known,
             self.busy + other.busy,
@@ -70,8 +70,8 @@ class Seen(NamedTuple):
 
 
 class Span(NamedTuple):
-    seen: Seen = Seen()
-    uses: Mapping[Holder, Use] = {}
+    seen: Activity = Activity()
+    uses: Mapping[SpanHolder, SpanUse] = {}
 
     def plus(self, other: Span) -> Span:
         return Span(self.seen.plus(other.seen), added(self.uses, other.uses))
@@ -93,7 +93,7 @@ class Count(NamedTuple):
         return Count(*(mine + more for mine, more in zip(self, other, strict=True)))
 
 
-Counted = tuple[Holder, tuple[str, ...]]  # whose, and on which devices
+Counted = tuple[SpanHolder, tuple[str, ...]]  # whose, and on which devices
 
 
 def _mean(one: int | None, weight: int, other: int | None, other_weight: int) -> int | None:
@@ -107,23 +107,28 @@ def _most(one: int | None, other: int | None) -> int | None:
     return max(one, other) if one is not None and other is not None else one if other is None else other
 
 
-def added(uses: Mapping[Holder, Use], more: Mapping[Holder, Use]) -> dict[Holder, Use]:
+def added(uses: Mapping[SpanHolder, SpanUse], more: Mapping[SpanHolder, SpanUse]) -> dict[SpanHolder, SpanUse]:
     """Both together. Beyond so many holders the labels of new ones are left out: their number has a bound."""
     found = dict(uses)
     for holder, use in more.items():
         if holder not in found and holder.label is not None and len(found) >= MOST_LABELS:
             holder = holder._replace(label=None)
-        found[holder] = found.get(holder, Use()).plus(use)
+        found[holder] = found.get(holder, SpanUse()).plus(use)
     return found
 
 
 def counted(counts: Mapping[Counted, Count], more: Mapping[Counted, Count]) -> dict[Counted, Count]:
+    """The same of counts, where the devices are left out too."""
     found = dict(counts)
-    for (holder, devices), count in more.items():
-        if (holder, devices) not in found and len(found) >= MOST_COUNTS:
-            holder, devices = holder._replace(label=None), ()
-        found[holder, devices] = found.get((holder, devices), Count()).plus(count)
+    for whose, count in more.items():
+        count_in(found, whose, count)
     return found
+
+
+def count_in(counts: dict[Counted, Count], whose: Counted, count: Count) -> None:
+    if whose not in counts and len(counts) >= MOST_COUNTS:
+        whose = (whose[0]._replace(label=None), ())
+    counts[whose] = counts.get(whose, Count()).plus(count)
 
 
 def shares(whole: int, number: int) -> list[int]:

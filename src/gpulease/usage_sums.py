@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
-
 from gpulease.errors import UsageError
 from gpulease.spans import in_order
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from gpulease.messages import CountRow, UsageRow, UseRow
+
+    Day = Callable[[float], str]
 
 BY = ("user", "group", "label", "gpu", "day")
 NONE = "-"  # no label, no group, nobody visible
@@ -57,27 +57,30 @@ class Sum:
         }
 
 
-def add_up(uses: Iterable[UseRow], counts: Iterable[CountRow], by: str) -> tuple[list[UsageRow], UsageRow]:
-    """A row for each, and one for all together: who is in two groups, and a job on two GPUs, counts there once only."""
+def add_up(uses: Iterable[UseRow], counts: Iterable[CountRow], by: str, day: Day) -> tuple[list[UsageRow], UsageRow]:
+    """A row for each, and one for all together: who is in two groups, and a job on two GPUs, counts there once only.
+
+    `day` names the day of a moment, which is another one in another time zone.
+    """
     if by not in BY:
         raise UsageError(f"Usage cannot be shown by {by[:40]!r}.", f"Give one of {', '.join(BY)}.")
     sums: dict[str, Sum] = {}
     total = Sum()
     for use in uses:
-        for one in (total, *(sums.setdefault(name, Sum()) for name in _names(use, by))):
+        for one in (total, *(sums.setdefault(name, Sum()) for name in _names(use, by, day))):
             one.use(use)
     for count in counts:
-        for one in (total, *(sums.setdefault(name, Sum()) for name in _names(count, by))):
+        for one in (total, *(sums.setdefault(name, Sum()) for name in _names(count, by, day))):
             one.count(count)
     rows = [one.row(name) for name, one in sums.items()]
     return sorted(rows, key=lambda row: _place(row, by)), total.row("total")
 
 
-def _names(row: Mapping[str, Any], by: str) -> Iterable[str]:
+def _names(row: Mapping[str, Any], by: str, day: Day) -> Iterable[str]:
     if by == "gpu":
         return row["devices"] if "devices" in row else (row["device"],)
     if by == "day":
-        return (time.strftime("%Y-%m-%d", time.localtime(row["time"])),)
+        return (day(row["time"]),)
     if by == "group":
         return row["groups"] or (NONE,)
     return (row[by] or NONE,)

@@ -16,7 +16,7 @@ from support.web_site import start_web
 
 from gpulease import totals
 from gpulease.metrics.exposition import text
-from gpulease.spans import Holder, Seen, Span, Use
+from gpulease.spans import Activity, Span, SpanHolder, SpanUse
 
 FIXTURES = (fresh_queue,)
 NAMES = {
@@ -121,7 +121,9 @@ def test_without_a_broker_it_says_so_and_what_is_seen(tmp_path: Path) -> None:
 
 
 def test_what_is_added_up_is_what_was_held_and_each_wait_is_in_one_bucket() -> None:
-    span = Span(Seen(), {Holder("ada"): Use(3000, 3000, 1500), Holder("bob", outside=True): Use(9000)})
+    span = Span(
+        Activity(), {SpanHolder("ada"): SpanUse(3000, 3000, 1500), SpanHolder("bob", outside=True): SpanUse(9000)}
+    )
     amounts = totals.of_spans([span, span])
     for wait in (0, 1000, 1001, 59_999, 10**9):
         totals.add(amounts, totals.of_wait(wait))

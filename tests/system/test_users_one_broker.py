@@ -96,6 +96,33 @@ def test_hidden_commands_and_notes_are_hidden_wherever_they_could_be_seen(town: 
     assert own.stdout.count("SECRET") == open_to_all.count("SECRET")
 
 
+USAGE_BY_HAND = """
+import json
+from gpulease.client import Client
+print(json.dumps(Client().ask("usage", user="*", everybody=True)))
+"""
+
+
+def test_one_sees_ones_own_usage_and_who_keeps_the_broker_sees_all(town: Town) -> None:
+    keeper = town.site if town.kind == "system" else town.carol
+    both = {str(FIRST), str(SECOND)}
+    for user, gpu in ((town.first, "0"), (town.second, "1")):
+        town.holder(user, "--devices", gpu)
+
+    def seen(user: Site | User) -> tuple[set[str], bool]:
+        told = json.loads(user.run("usage", "--json").stdout)
+        return {row["name"] for row in told["rows"]}, told["everybody"]
+
+    assert seen(town.first) == ({str(FIRST)}, False)
+    assert seen(town.second) == ({str(SECOND)}, False)
+    assert seen(keeper) == seen(town.site) == (both, True)
+    by_hand = json.loads(town.first.python(USAGE_BY_HAND).stdout)
+    assert {row["user"] for row in (*by_hand["rows"], *by_hand["counts"])} == {str(FIRST)}
+    assert town.first.run("set", "usage-shown", "all").returncode == 77
+    assert keeper.run("set", "usage-shown", "all").returncode == 0
+    assert seen(town.first) == (both, True)
+
+
 def test_both_are_served_in_one_line_and_shown_by_name(town: Town) -> None:
     first = town.holder(town.first, "-n", "4")
     waiting = town.second.start("run", "--", "echo", "mine")

@@ -13,23 +13,25 @@ from typing import TypeVar
 
 from gpulease import totals
 from gpulease.broker import instructions as told
-from gpulease.broker.history_rows import Counts, about, count_rows, history_rows, use_rows
-from gpulease.broker.minutes import MINUTE, Minutes, Reading
-from gpulease.errors import StateError, in_words
+from gpulease.broker.history_rows import about, count_rows, history_rows, use_rows
+from gpulease.broker.minutes import MINUTE, Measured, Minutes
+from gpulease.errors import HistoryError, in_words
 from gpulease.messages import Message
-from gpulease.spans import Asked, Count, Counted, Holder, Place, Row, Span, counted, joined
-from gpulease.stores.history_file import HistoryFile
+from gpulease.spans import Asked, Count, Counted, DeviceName, Row, Span, SpanHolder, counted, joined
+from gpulease.stores.history_file import CountedRow, HistoryFile
 
-ROWS = 2000  # that are read from the file for one answer
+ROWS = 1000  # of one kind that are read from the file for one answer
+ALL = -1
 UNWRITTEN = 120  # minutes that are kept in memory while nothing can be written
 FOUND = 86400_000  # milliseconds before now for which a lease that was found again is taken to have been held
-DAY = 86400
+DAY = 86400_000
 PASSING = {
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM,
 }  # fmt: skip  # what may be better in a minute; all else is damage
 
 Answer = TypeVar("Answer")
+Found = TypeVar("Found", Row, CountedRow)
 
 
 class History:
@@ -37,7 +39,7 @@ class History:
         self._path, self._network, self._log = path, network, log
         self._file: HistoryFile | None = None
         self._minutes = Minutes()
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, DeviceName] = {}
         self._waits: totals.Amounts = {}  # of grants that are not written yet
         self._written = self._tidied = 0  # up to which minute, and on which day
         self._trouble = ""
@@ -46,12 +48,13 @@ class History:
 
     def began(self, one: told.Began) -> None:
         lease, at = one.lease, _milliseconds(one.time)
-        holder = Holder(lease.owner.user, lease.owner.groups, one.label)
+        holder = SpanHolder(lease.owner.user, lease.owner.groups, one.label)
         for place in one.places:
             if place.name or place.uuid not in self._places:
                 self._places[place.uuid] = place
         if one.waited is None:
-            at = max(_milliseconds(one.since), at - FOUND, self._known_until())
+            known = self._with_file(HistoryFile.known_until)
+            at = at if known is None else max(_milliseconds(one.since), at - FOUND, known)
         else:
             labels = tuple(place.label for place in one.places)
             self._minutes.count(holder, labels, Count(1, _milliseconds(one.waited)), at)
@@ -62,22 +65,18 @@ class History:
         self._minutes.over(one.id, _milliseconds(one.time))
 
     def job_over(self, one: told.JobOver) -> None:
-        holder = Holder(one.user, one.groups, one.label)
+        holder = SpanHolder(one.user, one.groups, one.label)
         self._minutes.count(holder, one.devices, Count()._replace(**{one.how: 1}), _milliseconds(one.time))
 
     def observed(self, one: told.Observed) -> None:
-        self._places |= {device.uuid: Place(device.uuid, device.label, device.name) for device in one.devices}
+        self._places |= {device.uuid: DeviceName(device.uuid, device.label, device.name) for device in one.devices}
         readings = {
-            device.uuid: Reading(device.utilization, device.memory_used, device.power)
+            device.uuid: Measured(device.utilization, device.memory_used, device.power)
             for device in one.devices
             if device.lost is None
         }
-        outside = {uuid: [Holder(user, outside=True) for user in users] for uuid, users in one.outside.items()}
+        outside = {uuid: [SpanHolder(user, outside=True) for user in users] for uuid, users in one.outside.items()}
         self._minutes.observed(readings, outside, _milliseconds(one.time))
-
-    def _known_until(self) -> int:
-        """Milliseconds up to which the file tells who held what."""
-        return 1000 * (self._with_file(HistoryFile.last) or 0)
 
     # ---------------------------------------------------------------- writing
 
@@ -89,24 +88,25 @@ class History:
             return
         self._written = minute
         self._minutes.add_up(at)
-        spans, counts = self._minutes.take(at + 1 if whole else minute * MINUTE)
+        until = at + 1 if whole else minute * MINUTE
+        spans, counts = self._minutes.take(until)
         rows: dict[int, dict[str, Span]] = {}
         for (begin, uuid), span in spans.items():
             rows.setdefault(begin // 1000, {})[uuid] = span
         found = {begin // 1000: one for begin, one in counts.items()}
-        if (rows or found) and self._with_file(lambda file: self._write(file, rows, found, now)) is None:
+        if (rows or found) and self._with_file(lambda file: self._write(file, rows, found, until)) is None:
             self._minutes.put_back(spans, counts, at - UNWRITTEN * MINUTE)
 
     def _write(
-        self, file: HistoryFile, rows: dict[int, dict[str, Span]], counts: dict[int, dict[Counted, Count]], now: float
+        self, file: HistoryFile, rows: dict[int, dict[str, Span]], counts: dict[int, dict[Counted, Count]], until: int
     ) -> bool:
         sums = totals.of_spans(span for minute in rows.values() for span in minute.values())
         totals.add(sums, self._waits)
-        file.write(rows, counts, self._places.values(), sums)
+        file.write(rows, counts, self._places.values(), until, sums)
         self._waits = {}
-        file.forget(now)
-        if int(now) // DAY != self._tidied:
-            self._tidied = int(now) // DAY
+        file.forget(until // 1000)
+        if until // DAY != self._tidied:
+            self._tidied = until // DAY
             file.forget_holders()
         self._trouble = ""
         return True
@@ -123,39 +123,41 @@ class History:
 
     def usage(self, question: Asked, now: float, user: str | None) -> Message:
         """Of one user; None: of all."""
-        rows, next = self._rows(question, now)
+        counts, end = self._read(lambda file: _whole_steps(file.read_counts, question))
+        rows, next = self._rows(question if end is None else question._replace(until=end), now)
+        next = end if next is None else next
+        counts = self._counts(counts, question._replace(until=question.until if next is None else next))
         return {
             **about(question, now, next),
             "everybody": user is None,
             "rows": use_rows(rows, self._known_places(), user),
-            "counts": count_rows(self._counts(question, question.until if next is None else next), user),
+            "counts": count_rows(counts, user),
         }
 
     def totals(self, user: str | None) -> Message:
         """Of one user; None: of all. Only what is written: it is never taken back."""
         return dict(totals.shown(self._read(HistoryFile.totals), user))
 
-    def _known_places(self) -> dict[str, Place]:
+    def _known_places(self) -> dict[str, DeviceName]:
         return {**({} if self._file is None else self._file.places), **self._places}
 
     def _rows(self, question: Asked, now: float) -> tuple[list[Row], int | None]:
         """From the file, and of what has not been written yet; and where the next answer begins."""
         self._minutes.add_up(_milliseconds(now))
-        rows, next = self._read(lambda file: _from_file(file, question))
+        rows, next = self._read(lambda file: _whole_steps(file.read, question))
         end = question.until if next is None else next
         fresh = [(begin // 1000, uuid, span) for (begin, uuid), span in self._minutes.spans.items()]
         return joined(rows + [row for row in fresh if question.since <= row[0] < end], question.step), next
 
-    def _counts(self, question: Asked, end: int) -> list[Counts]:
-        since, step = question.since, question.step
-        rows = self._read(lambda file: file.read_counts(question.kept, since, end))
+    def _counts(self, rows: list[CountedRow], question: Asked) -> list[CountedRow]:
+        """With what has not been written yet, in whole steps."""
         for begin, counts in self._minutes.counts.items():
-            if since <= begin // 1000 < end:
-                rows += [(begin // 1000, *whose, count) for whose, count in counts.items()]
+            rows = rows + [(begin // 1000, *whose, count) for whose, count in counts.items()]
         found: dict[int, dict[Counted, Count]] = {}
         for time, holder, devices, count in rows:
-            begin = time // step * step
-            found[begin] = counted(found.get(begin, {}), {(holder, devices): count})
+            if question.since <= time < question.until:
+                begin = time // question.step * question.step
+                found[begin] = counted(found.get(begin, {}), {(holder, devices): count})
         return [(time, *whose, count) for time, counts in sorted(found.items()) for whose, count in counts.items()]
 
     # ---------------------------------------------------------------- the file
@@ -163,7 +165,7 @@ class History:
     def _read(self, action: Callable[[HistoryFile], Answer]) -> Answer:
         answer = self._with_file(action)
         if answer is None:
-            raise StateError(f"The history cannot be read: {self._trouble}.")
+            raise HistoryError(f"The history cannot be read: {self._trouble}.")
         return answer
 
     def _with_file(self, action: Callable[[HistoryFile], Answer]) -> Answer | None:
@@ -175,7 +177,7 @@ class History:
             except (OSError, sqlite3.Error, LookupError, TypeError, ValueError) as trouble:
                 self._let_go()
                 if again or _passes(trouble) or not self._put_aside(trouble):
-                    self._complain(in_words(trouble) if isinstance(trouble, OSError) else str(trouble))
+                    self._complain(in_words(trouble))
                     break
         return None
 
@@ -202,15 +204,17 @@ class History:
         self._trouble = trouble
 
 
-def _from_file(file: HistoryFile, question: Asked) -> tuple[list[Row], int | None]:
-    """Whole steps, as many as are read in a moment; and where the next begins."""
+def _whole_steps(
+    read: Callable[[int, int, int, int], tuple[list[Found], int | None]], question: Asked
+) -> tuple[list[Found], int | None]:
+    """As many as are read in a moment; and where the next begins."""
     since, until, step, kept = question
-    rows, rest = file.read(kept, since, until, ROWS)
+    rows, rest = read(kept, since, until, ROWS)
     if rest is None:
         return rows, None
     end = max(since + step, rest // step * step)
     if end > rest:
-        rows, _ = file.read(kept, since, end)
+        rows, _ = read(kept, since, end, ALL)
     return [row for row in rows if row[0] < end], end if end < until else None
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpulease.messages import CountRow, HistoryRow, HolderRow, UseRow
-from gpulease.spans import Asked, Count, Holder, Place, Row, Span, Use, in_order
+from gpulease.spans import Asked, Count, DeviceName, Row, Span, SpanHolder, SpanUse, in_order
 from gpulease.stores.base import Document
+from gpulease.stores.history_file import CountedRow
 
 MIB = 1 << 20
 ENDS = ("complete", "failed", "out_of_memory", "killed", "lost", "invalid")
-
-Counts = tuple[int, Holder, tuple[str, ...], Count]
 
 
 def about(question: Asked, now: float, next: int | None) -> Document:
@@ -19,11 +18,11 @@ def about(question: Asked, now: float, next: int | None) -> Document:
     return {"since": float(since), "until": float(until), "step": step, "now": now, "next": next and float(next)}
 
 
-def history_rows(rows: Iterable[Row], places: Mapping[str, Place]) -> list[HistoryRow]:
+def history_rows(rows: Iterable[Row], places: Mapping[str, DeviceName]) -> list[HistoryRow]:
     return [_history_row(time, _place(uuid, places), span) for time, uuid, span in _in_order(rows, places)]
 
 
-def use_rows(rows: Iterable[Row], places: Mapping[str, Place], user: str | None) -> list[UseRow]:
+def use_rows(rows: Iterable[Row], places: Mapping[str, DeviceName], user: str | None) -> list[UseRow]:
     """Of one user; None: of all."""
     return [
         _use_row(time, _place(uuid, places), holder, use)
@@ -33,19 +32,19 @@ def use_rows(rows: Iterable[Row], places: Mapping[str, Place], user: str | None)
     ]
 
 
-def count_rows(counts: Iterable[Counts], user: str | None) -> list[CountRow]:
+def count_rows(counts: Iterable[CountedRow], user: str | None) -> list[CountRow]:
     return [_count_row(*one) for one in counts if user in (None, one[1].user)]
 
 
-def _place(uuid: str, places: Mapping[str, Place]) -> Place:
-    return places.get(uuid) or Place(uuid, uuid, "")
+def _place(uuid: str, places: Mapping[str, DeviceName]) -> DeviceName:
+    return places.get(uuid) or DeviceName(uuid, uuid, "")
 
 
-def _in_order(rows: Iterable[Row], places: Mapping[str, Place]) -> list[Row]:
+def _in_order(rows: Iterable[Row], places: Mapping[str, DeviceName]) -> list[Row]:
     return sorted(rows, key=lambda row: (row[0], in_order(_place(row[1], places).label), row[1]))
 
 
-def _history_row(time: int, place: Place, span: Span) -> HistoryRow:
+def _history_row(time: int, place: DeviceName, span: Span) -> HistoryRow:
     seen = span.seen
     holders = sorted(span.uses.items(), key=lambda one: (one[0].outside, -one[1].held, one[0].user))
     return {
@@ -66,16 +65,16 @@ def _history_row(time: int, place: Place, span: Span) -> HistoryRow:
     }
 
 
-def _without_groups(holders: Iterable[tuple[Holder, Use]]) -> list[tuple[Holder, Use]]:
+def _without_groups(holders: Iterable[tuple[SpanHolder, SpanUse]]) -> list[tuple[SpanHolder, SpanUse]]:
     """A user whose groups changed meanwhile is one user."""
-    found: dict[Holder, Use] = {}
+    found: dict[SpanHolder, SpanUse] = {}
     for holder, use in holders:
         one = holder._replace(groups=())
         found[one] = found[one].plus(use) if one in found else use
     return list(found.items())
 
 
-def _holder_row(holder: Holder, use: Use) -> HolderRow:
+def _holder_row(holder: SpanHolder, use: SpanUse) -> HolderRow:
     return {
         "user": holder.user,
         "label": holder.label,
@@ -87,11 +86,11 @@ def _holder_row(holder: Holder, use: Use) -> HolderRow:
     }
 
 
-def _use_row(time: int, place: Place, holder: Holder, use: Use) -> UseRow:
+def _use_row(time: int, place: DeviceName, holder: SpanHolder, use: SpanUse) -> UseRow:
     return {"time": float(time), "device": place.label, "groups": list(holder.groups), **_holder_row(holder, use)}
 
 
-def _count_row(time: int, holder: Holder, devices: tuple[str, ...], count: Count) -> CountRow:
+def _count_row(time: int, holder: SpanHolder, devices: tuple[str, ...], count: Count) -> CountRow:
     return {
         "time": float(time),
         "devices": list(devices),

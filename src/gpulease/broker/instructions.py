@@ -16,7 +16,7 @@ from gpulease.job import Job
 from gpulease.messages import Message
 from gpulease.model import Device, Lease
 from gpulease.planner.ranking import LineEntry
-from gpulease.spans import Place
+from gpulease.spans import DeviceName
 
 
 class Send(NamedTuple):
@@ -175,7 +175,7 @@ class Began(NamedTuple):
 
     time: float
     lease: Lease
-    places: tuple[Place, ...]
+    places: tuple[DeviceName, ...]
     label: str | None  # of a job
     waited: float | None = None
     since: float = 0.0

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpulease.spans import IDLE, Count, Counted, Holder, Seen, Span, Use, added, counted, shares
+from gpulease.spans import IDLE, Activity, Count, Counted, Span, SpanHolder, SpanUse, added, count_in, counted, shares
 
 MINUTE = 60_000  # milliseconds
 REACH = 30_000  # that a sample tells of at most
 MIB = 1 << 20
 
 
-class Reading(NamedTuple):
+class Measured(NamedTuple):
     """What a sample told of one device; None is unknown."""
 
     utilization: int | None = None
@@ -31,9 +31,9 @@ class Now:
 
     def __init__(self, at: int) -> None:
         self.until = at  # added up so far
-        self.leases: dict[str, Holder] = {}
-        self.outside: tuple[Holder, ...] = ()
-        self.reading, self.reading_until = Reading(), 0
+        self.leases: dict[str, SpanHolder] = {}
+        self.outside: tuple[SpanHolder, ...] = ()
+        self.reading, self.reading_until = Measured(), 0
 
 
 Spans = dict[tuple[int, str], Span]  # by the minute's beginning and the device's UUID
@@ -48,7 +48,7 @@ class Minutes:
 
     # ---------------------------------------------------------------- what happens
 
-    def began(self, id: str, uuids: Iterable[str], holder: Holder, at: int) -> None:
+    def began(self, id: str, uuids: Iterable[str], holder: SpanHolder, at: int) -> None:
         for uuid in uuids:
             device = self._devices.setdefault(uuid, Now(at))
             self._add_up(uuid, device, at)
@@ -61,16 +61,15 @@ class Minutes:
                 self._add_up(uuid, device, at)
                 del device.leases[id]
 
-    def observed(self, readings: Mapping[str, Reading], outside: Mapping[str, Iterable[Holder]], at: int) -> None:
+    def observed(self, readings: Mapping[str, Measured], outside: Mapping[str, Iterable[SpanHolder]], at: int) -> None:
         for uuid, reading in readings.items():
             device = self._devices.setdefault(uuid, Now(at))
             self._add_up(uuid, device, at)
             device.reading, device.reading_until = reading, at + REACH
             device.outside = tuple(outside.get(uuid, ()))
 
-    def count(self, holder: Holder, devices: tuple[str, ...], count: Count, at: int) -> None:
-        minute = at // MINUTE * MINUTE
-        self.counts[minute] = counted(self.counts.get(minute, {}), {(holder, devices): count})
+    def count(self, holder: SpanHolder, devices: tuple[str, ...], count: Count, at: int) -> None:
+        count_in(self.counts.setdefault(at // MINUTE * MINUTE, {}), (holder, devices), count)
 
     # ---------------------------------------------------------------- what came of it
 
@@ -110,17 +109,17 @@ class Minutes:
 
 def span_of(device: Now, long: int, watched: bool) -> Span:
     """So many milliseconds of a device as it is."""
-    reading = device.reading if watched else Reading()
-    seen = _seen(reading, long) if watched else Seen()
+    reading = device.reading if watched else Measured()
+    seen = _seen(reading, long) if watched else Activity()
     parts = _parts(list(device.leases.values()), long, reading)
     outside = device.outside if watched else ()
-    return Span(seen, added(parts, _parts(outside, long, Reading() if device.leases else reading)))
+    return Span(seen, added(parts, _parts(outside, long, Measured() if device.leases else reading)))
 
 
-def _seen(reading: Reading, long: int) -> Seen:
+def _seen(reading: Measured, long: int) -> Activity:
     known, busy, idle = _worked(reading.utilization, long)
     memory = None if reading.memory is None else reading.memory // MIB
-    return Seen(long, known, busy, idle, memory, memory, reading.power)
+    return Activity(long, known, busy, idle, memory, memory, reading.power)
 
 
 def _worked(utilization: int | None, long: int) -> tuple[int, int, int]:
@@ -129,11 +128,11 @@ def _worked(utilization: int | None, long: int) -> tuple[int, int, int]:
     return long, long * utilization // 100, long if utilization <= IDLE else 0
 
 
-def _parts(holders: Iterable[Holder], long: int, reading: Reading) -> dict[Holder, Use]:
+def _parts(holders: Iterable[SpanHolder], long: int, reading: Measured) -> dict[SpanHolder, SpanUse]:
     """What several have at the same time is divided evenly among them."""
-    found: dict[Holder, Use] = {}
+    found: dict[SpanHolder, SpanUse] = {}
     many = list(holders)
     for holder, part in zip(many, shares(long, max(1, len(many))), strict=False):
-        use = Use(part, *_worked(reading.utilization, part))
+        use = SpanUse(part, *_worked(reading.utilization, part))
         found[holder] = found[holder].plus(use) if holder in found else use
     return found

@@ -14,7 +14,7 @@ from gpulease.errors import UsageError
 from gpulease.job import Job
 from gpulease.messages import Message
 from gpulease.model import Lease
-from gpulease.spans import DAY, Asked, Place, asked
+from gpulease.spans import DAY, Asked, DeviceName, asked
 
 EVERY = 10.0  # seconds between looks at the devices while one is held and nobody else wants to know
 
@@ -40,10 +40,10 @@ def job_over(turn: Turn, job: Job) -> None:
     turn.emit(JobOver(turn.now, job.user, turn.world.groups_of(job.uid), job.label, job.devices, how))
 
 
-def _places(turn: Turn, lease: Lease) -> tuple[Place, ...]:
+def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:
     state = turn.state
     names = (state.devices[uuid].name if uuid in state.devices else "" for uuid in lease.devices)
-    return tuple(map(Place, lease.devices, state.labels(lease.devices), names))
+    return tuple(map(DeviceName, lease.devices, state.labels(lease.devices), names))
 
 
 # -------------------------------------------------------------------- samples

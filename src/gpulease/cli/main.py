@@ -41,6 +41,7 @@ VERBS = {
     "status": ("status", "devices with state, use and holder; leases; the line"),
     "explain": ("explain", "why a request waits, device by device"),
     "events": ("events", "who took and gave back what, when, and why"),
+    "usage": ("usage", "who used how many GPU-hours, how much of them was idle"),
     "web": ("web", "a page in the browser: who holds, who waits, live"),
     "metrics": ("metrics", "the same for Prometheus, as text"),
     "doctor": ("doctor", "what is here, what is wrong, what to do"),

@@ -12,18 +12,26 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gpulease.spans import KEPT, Count, Counted, Holder, Place, Row, Seen, Span, Use, counted
+from gpulease.spans import KEPT, Activity, Count, Counted, DeviceName, Row, Span, SpanHolder, SpanUse, counted
 
 VERSION = 1
+# A table for each step: what is appended to the end of a table fills its pages.
+TIERS = "".join(
+    f"""
+CREATE TABLE spans_{step} (time INTEGER, device INTEGER, {", ".join(Activity._fields)},
+  PRIMARY KEY (time, device)) WITHOUT ROWID;
+CREATE TABLE uses_{step} (time INTEGER, device INTEGER, holder INTEGER, {", ".join(SpanUse._fields)},
+  PRIMARY KEY (time, device, holder)) WITHOUT ROWID;
+CREATE TABLE counts_{step} (time INTEGER, holder INTEGER, devices TEXT, {", ".join(Count._fields)},
+  PRIMARY KEY (time, holder, devices)) WITHOUT ROWID;
+"""
+    for step in KEPT
+)
 SCHEMA = f"""
 CREATE TABLE devices (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, label TEXT NOT NULL, name TEXT NOT NULL);
 CREATE TABLE holders (id INTEGER PRIMARY KEY, user TEXT NOT NULL, groups TEXT NOT NULL, label TEXT, outside INTEGER);
-CREATE TABLE spans (step INTEGER, time INTEGER, device INTEGER, {", ".join(Seen._fields)},
-  PRIMARY KEY (step, time, device)) WITHOUT ROWID;
-CREATE TABLE uses (step INTEGER, time INTEGER, device INTEGER, holder INTEGER, {", ".join(Use._fields)},
-  PRIMARY KEY (step, time, device, holder)) WITHOUT ROWID;
-CREATE TABLE counts (step INTEGER, time INTEGER, holder INTEGER, devices TEXT, {", ".join(Count._fields)},
-  PRIMARY KEY (step, time, holder, devices)) WITHOUT ROWID;
+{TIERS}CREATE TABLE known (until INTEGER NOT NULL);
+INSERT INTO known VALUES (0);
 CREATE TABLE totals (name TEXT PRIMARY KEY, amount INTEGER NOT NULL) WITHOUT ROWID;
 PRAGMA user_version={VERSION};
 """
@@ -31,6 +39,7 @@ HOUR = max(KEPT)
 TABLES = ("spans", "uses", "counts")
 
 Minute = Mapping[str, Span]  # by UUID
+CountedRow = tuple[int, SpanHolder, tuple[str, ...], Count]
 
 
 class HistoryFile:
@@ -40,7 +49,7 @@ class HistoryFile:
         if os.path.islink(path):
             raise OSError(f"{path} is a symbolic link")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._database = sqlite3.connect(path, isolation_level=None)
+        self._database = sqlite3.connect(path, timeout=0, isolation_level=None)  # nobody waits for it
         try:
             self._set_up(network)
         except BaseException:
@@ -64,13 +73,13 @@ class HistoryFile:
         """The two small tables are at hand in memory."""
         devices = self._database.execute("SELECT id, uuid, label, name FROM devices").fetchall()
         self._devices: dict[str, int] = {uuid: id for id, uuid, _, _ in devices}
-        self.places = {uuid: Place(uuid, label, name) for _, uuid, label, name in devices}
+        self.places = {uuid: DeviceName(uuid, label, name) for _, uuid, label, name in devices}
         rows = self._database.execute("SELECT id, user, groups, label, outside FROM holders")
         self._holders = {
-            id: Holder(user, tuple(groups.split(",")) if groups else (), label, bool(outside))
+            id: SpanHolder(user, tuple(groups.split(",")) if groups else (), label, bool(outside))
             for id, user, groups, label, outside in rows
         }
-        self._numbers: dict[Holder, int] = {holder: id for id, holder in self._holders.items()}
+        self._numbers: dict[SpanHolder, int] = {holder: id for id, holder in self._holders.items()}
 
     def close(self) -> None:
         self._database.close()
@@ -81,10 +90,11 @@ class HistoryFile:
         self,
         minutes: Mapping[int, Minute],
         counts: Mapping[int, Mapping[Counted, Count]],
-        places: Iterable[Place],
+        places: Iterable[DeviceName],
+        until: int,
         totals: Mapping[str, int] | None = None,
     ) -> None:
-        """What was measured in minutes that begin at these seconds, and what that adds to sums; all or nothing."""
+        """What was measured in minutes that begin at these seconds, up to a millisecond; and what that adds to sums."""
         try:
             with self._transaction():
                 self._name(places)
@@ -95,6 +105,7 @@ class HistoryFile:
                 for time, found in counts.items():
                     for step in KEPT:
                         self._add_counts(step, time // step * step, found)
+                self._database.execute("UPDATE known SET until = ?", (until,))
                 more = "ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount"
                 self._database.executemany(f"INSERT INTO totals VALUES (?, ?) {more}", (totals or {}).items())
         except BaseException:
@@ -112,7 +123,7 @@ class HistoryFile:
                 self._database.execute("ROLLBACK")
             raise
 
-    def _name(self, places: Iterable[Place]) -> None:
+    def _name(self, places: Iterable[DeviceName]) -> None:
         upsert = "INSERT INTO devices (uuid, label, name) VALUES (?, ?, ?) ON CONFLICT (uuid) DO UPDATE"
         for place in places:
             if self.places.get(place.uuid) != place:
@@ -122,10 +133,10 @@ class HistoryFile:
 
     def _device(self, uuid: str) -> int:
         if uuid not in self._devices:
-            self._name([Place(uuid, uuid, "")])
+            self._name([DeviceName(uuid, uuid, "")])
         return self._devices[uuid]
 
-    def _holder(self, holder: Holder) -> int:
+    def _holder(self, holder: SpanHolder) -> int:
         if holder not in self._numbers:
             values = (holder.user, ",".join(holder.groups), holder.label, holder.outside)
             query = "INSERT INTO holders (user, groups, label, outside) VALUES (?, ?, ?, ?)"
@@ -134,25 +145,28 @@ class HistoryFile:
         return self._numbers[holder]
 
     def _add_span(self, step: int, time: int, uuid: str, span: Span) -> None:
-        key = (step, time, self._device(uuid))
-        before = Span(*self._one(key))
+        device = self._device(uuid)
+        before = self._one(step, time, device)
         after = before.plus(span)
-        self._put("spans", key, after.seen)
+        self._put(f"spans_{step}", (time, device), after.seen)
         for holder, use in after.uses.items():
             if before.uses.get(holder) != use:
-                self._put("uses", (*key, self._holder(holder)), use)
+                self._put(f"uses_{step}", (time, device, self._holder(holder)), use)
 
-    def _one(self, key: tuple[int, int, int]) -> tuple[Seen, dict[Holder, Use]]:
-        where = "WHERE step = ? AND time = ? AND device = ?"
-        seen = self._database.execute(f"SELECT {', '.join(Seen._fields)} FROM spans {where}", key).fetchone()
-        uses = self._database.execute(f"SELECT holder, {', '.join(Use._fields)} FROM uses {where}", key).fetchall()
-        return Seen(*seen or ()), {self._holders[holder]: Use(*use) for holder, *use in uses}
+    def _one(self, step: int, time: int, device: int) -> Span:
+        where = "WHERE time = ? AND device = ?"
+        seen = f"SELECT {', '.join(Activity._fields)} FROM spans_{step} {where}"
+        uses = f"SELECT holder, {', '.join(SpanUse._fields)} FROM uses_{step} {where}"
+        found = self._database.execute(seen, (time, device)).fetchone()
+        held = self._database.execute(uses, (time, device)).fetchall()
+        return Span(Activity(*found or ()), {self._holders[holder]: SpanUse(*use) for holder, *use in held})
 
     def _add_counts(self, step: int, time: int, found: Mapping[Counted, Count]) -> None:
-        before = {(holder, devices): count for _, holder, devices, count in self.read_counts(step, time, time + 1)}
+        rows, _ = self.read_counts(step, time, time + 1)
+        before = {(holder, devices): count for _, holder, devices, count in rows}
         for (holder, devices), count in counted(before, found).items():
             if before.get((holder, devices)) != count:
-                self._put("counts", (step, time, self._holder(holder), ",".join(devices)), count)
+                self._put(f"counts_{step}", (time, self._holder(holder), ",".join(devices)), count)
 
     def _put(self, table: str, key: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         row = (*key, *values)
@@ -163,52 +177,55 @@ class HistoryFile:
         with self._transaction():
             for step, age in KEPT.items():
                 for table in TABLES:
-                    self._database.execute(f"DELETE FROM {table} WHERE step = ? AND time < ?", (step, now - age - step))
+                    self._database.execute(f"DELETE FROM {table}_{step} WHERE time < ?", (now - age - step,))
 
     def forget_holders(self) -> None:
         """Those of whom nothing is kept any more: an hour is kept for longest."""
-        named = " UNION ".join(f"SELECT holder FROM {table} WHERE step = {HOUR}" for table in ("uses", "counts"))
+        named = " UNION ".join(f"SELECT holder FROM {table}_{HOUR}" for table in ("uses", "counts"))
         with self._transaction():
             self._database.execute(f"DELETE FROM holders WHERE id NOT IN ({named})")
         self._read_names()
 
     # ---------------------------------------------------------------- reading
 
-    def last(self) -> int:
-        """When the last minute that is known ended; 0 when none is."""
-        found = self._database.execute("SELECT max(time) FROM spans WHERE step = 60").fetchone()[0]
-        return 0 if found is None else int(found) + 60
+    def known_until(self) -> int:
+        """Up to which millisecond it was written who held what; 0: never."""
+        return int(self._database.execute("SELECT until FROM known").fetchone()[0])
 
     def totals(self) -> dict[str, int]:
         return dict(self._database.execute("SELECT name, amount FROM totals").fetchall())
 
     def read(self, step: int, since: int, until: int, most: int = -1) -> tuple[list[Row], int | None]:
-        """In order of time. If there are more than so many: without the last moment, which may not be whole, and when
-        that is."""
-        where = "WHERE step = ? AND time >= ? AND time < ?"
-        columns = f"time, device, {', '.join(Seen._fields)}"
-        query = f"SELECT {columns} FROM spans {where} ORDER BY time LIMIT ?"
-        seen = self._database.execute(query, (step, since, until, most)).fetchall()
-        rest = seen[-1][0] if len(seen) == most else None
-        uses: dict[tuple[int, int], dict[Holder, Use]] = {}
-        query = f"SELECT time, device, holder, {', '.join(Use._fields)} FROM uses {where}"
-        for time, device, holder, *use in self._database.execute(query, (step, since, rest or until)):
-            uses.setdefault((time, device), {})[self._holders[holder]] = Use(*use)
+        """In order of time. If there are more than so many: up to a moment before that, and which that is."""
+        seen, rest = self._some(f"spans_{step}", ("device", *Activity._fields), (since, until), most)
+        held, sooner = self._some(f"uses_{step}", ("device", "holder", *SpanUse._fields), (since, until), most)
+        rest = min((end for end in (rest, sooner) if end is not None), default=None)
+        uses: dict[tuple[int, int], dict[SpanHolder, SpanUse]] = {}
+        for time, device, holder, *use in held:
+            uses.setdefault((time, device), {})[self._holders[holder]] = SpanUse(*use)
         names = {id: uuid for uuid, id in self._devices.items()}
         rows = [
-            (time, names[device], Span(Seen(*one), uses.get((time, device), {})))
+            (time, names[device], Span(Activity(*one), uses.get((time, device), {})))
             for time, device, *one in seen
-            if time != rest
+            if rest is None or time < rest
         ]
         return rows, rest
 
-    def read_counts(self, step: int, since: int, until: int) -> list[tuple[int, Holder, tuple[str, ...], Count]]:
-        rows = self._database.execute(
-            f"SELECT time, holder, devices, {', '.join(Count._fields)} FROM counts "
-            "WHERE step = ? AND time >= ? AND time < ?",
-            (step, since, until),
-        )
-        return [
-            (time, self._holders[holder], tuple(devices.split(",")) if devices else (), Count(*rest))
-            for time, holder, devices, *rest in rows
+    def read_counts(self, step: int, since: int, until: int, most: int = -1) -> tuple[list[CountedRow], int | None]:
+        """The same, of what was counted."""
+        rows, rest = self._some(f"counts_{step}", ("holder", "devices", *Count._fields), (since, until), most)
+        found = [
+            (time, self._holders[holder], tuple(devices.split(",")) if devices else (), Count(*count))
+            for time, holder, devices, *count in rows
+            if rest is None or time < rest
         ]
+        return found, rest
+
+    def _some(
+        self, table: str, columns: Iterable[str], between: tuple[int, int], most: int
+    ) -> tuple[list[Any], int | None]:
+        """So many at most, and then the last moment of them: there may be more of it."""
+        where = "WHERE time >= ? AND time < ? ORDER BY time LIMIT ?"
+        query = f"SELECT time, {', '.join(columns)} FROM {table} {where}"
+        rows = self._database.execute(query, (*between, most)).fetchall()
+        return rows, rows[-1][0] if len(rows) == most else None

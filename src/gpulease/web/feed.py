@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -61,9 +62,12 @@ class Feed:
             try:
                 self._follow(start)
                 start = True
-            except (GpuleaseError, OSError) as error:
+            except Exception as error:  # whatever it is, the page says so and it is tried again
                 start = False  # who stopped the broker meant it
-                self._tell(self._picture._replace(trouble=_trouble(error)))
+                trouble = _trouble(error)
+                if not isinstance(error, (GpuleaseError, OSError)) and trouble != self._picture.trouble:
+                    traceback.print_exception(error)  # a mistake of ours, told once
+                self._tell(self._picture._replace(trouble=trouble))
                 self._stopped.wait(RETRY)
 
     def _follow(self, start: bool) -> None:
@@ -94,7 +98,9 @@ class Feed:
 def _trouble(error: Exception) -> str:
     if isinstance(error, ConnectionError):
         return "The broker ended. This page goes on when it is back."
-    return f"{error.what} {error.next_step}" if isinstance(error, GpuleaseError) else f"The broker: {error}."
+    if isinstance(error, GpuleaseError):
+        return f"{error.what} {error.next_step}"
+    return f"The broker could not be asked: {error}."
 
 
 def _with_rows(picture: Picture, rows: dict[str, dict[str, Any]]) -> Picture:

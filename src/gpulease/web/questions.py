@@ -87,7 +87,7 @@ def _day(client: Client, picture: Picture) -> Picture:
 def _usage(client: Client, picture: Picture) -> Picture:
     pieces = list(_pieces(client, "usage", USAGE, HOUR))
     uses, counts = ([row for piece in pieces for row in piece[name]] for name in ("rows", "counts"))
-    rows, _ = add_up(uses, counts, "user")
+    rows, _ = add_up(uses, counts, "user", str)
     return picture._replace(usage=tuple(map(dict, rows)), usage_shown=_parameter(client, "usage-shown"))
 
 
