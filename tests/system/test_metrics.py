@@ -38,7 +38,7 @@ def total(told: str, name: str) -> float:
 
 
 def test_promtool_accepts_it_and_the_names_are_those_promised(queue: QueueSite) -> None:
-    queue.shell("sleep 60", name='a "name"\\\n', request={"gpus": 2})
+    queue.until(queue.shell("sleep 60", name='a "name"\\\n', request={"gpus": 2}), "running")
     waiting = queue.shell("true", request={"gpus": 4})
     queue.until(waiting, "waiting")
     wait_until(lambda: queue.run("stop").returncode == 0)  # so that the first minute is written

@@ -15,6 +15,7 @@ from gpulease.planner import DeviceState, DeviceView, Verdict, device_state
 from gpulease.stores.base import Document
 
 WORDS, LETTERS = 40, 200  # of a command that one status shows
+PLACEHOLDER = "placeholder of gpulease"  # the command of one, as it is shown
 MOST_LINES = 1000  # of the line that one status shows
 
 
@@ -71,7 +72,7 @@ def _device_row(state: State, device: Device, view: DeviceView) -> Document:
 
 def _process_row(state: State, process: Process, on: list[Lease], view: DeviceView) -> Document:
     if process.pid in view.placeholders:
-        process = process._replace(command="placeholder of gpulease")
+        process = process._replace(command=PLACEHOLDER)
     return process.shown(_lease_of(state, process.user, process.pid, on, view))
 
 

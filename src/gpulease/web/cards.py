@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulease.broker.reports import PLACEHOLDER
 from gpulease.cli.status_table import short_name
 from gpulease.cli.times import clock
 from gpulease.quantities import format_bytes
@@ -97,7 +98,7 @@ def _details(device: Row) -> list[Markup]:
     if device["lost"]:
         return [tag("p", device["lost"], class_="detail")]
     processes = device["processes"] or []
-    strangers = [one for one in processes if one["lease"] is None]
+    strangers = [one for one in processes if one["lease"] is None and one["command"] != PLACEHOLDER]
     shown = [
         tag(
             "p",
