@@ -43,7 +43,7 @@ BUSY = {0: 97, 1: 95, 2: 88, 4: 99, 6: 71}
 class Machine(SystemSite):
     """Eight GPUs and a system broker, whose users are those of the tests."""
 
-    def submit(self, user: str, name: str, command: str, **request: object) -> None:
+    def queue(self, user: str, name: str, command: str, **request: object) -> None:
         environ = {**self.environ, **PATHS, "XDG_CACHE_HOME": shared_cache(self), MARK: str(self.folder)}
         options = {"cwd": "/tmp", "environment": environ, "name": name}
         commands = [["sh", "-c", command]]
@@ -87,13 +87,13 @@ def span(user: str, share: float) -> Span:
 def fill(machine: Machine) -> None:
     for user, jobs in RUNNING.items():
         for name, gpu, memory in jobs:
-            machine.submit(user, name, machine.use(memory), devices=[str(gpu)], duration=7200.0)
+            machine.queue(user, name, machine.use(memory), devices=[str(gpu)], duration=7200.0)
     wait_until(lambda: len(machine.status()["leases"]) == sum(map(len, RUNNING.values())))
     machine.set(*(f"gpu.{gpu}.utilization={busy}" for gpu, busy in BUSY.items()))
     machine.set(*(f"gpu.{gpu}.power={1000 * (150 + 2 * busy)}" for gpu, busy in BUSY.items()))
     for user, waiting in WAITING.items():
         for name, gpus in waiting:
-            machine.submit(user, name, "true", gpus=gpus, duration=3600.0)
+            machine.queue(user, name, "true", gpus=gpus, duration=3600.0)
 
 
 def main(path: Path) -> None:
