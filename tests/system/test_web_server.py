@@ -224,6 +224,7 @@ def test_a_log_of_a_gigabyte_is_shown_by_its_end(site: QueueSite, web: Web) -> N
 def test_without_actions_the_page_only_shows(site: QueueSite) -> None:
     web = start_web(site)
     id = site.shell("sleep 60")
+    site.until(id, "running")
     web.shows(f"J{id}")
     assert "<form" not in web.page()
     assert web.act(id, "kill", "").status == 403
@@ -266,6 +267,7 @@ def test_a_public_page_hides_commands_where_they_are_hidden_and_never_shows_outp
     assert "token" not in web.address
     shown = wait_until(lambda: text if "secret-name" in (text := web.ask("/", Host="localhost").text) else None)
     assert f"J{id}" in shown
+    assert "Set-Cookie" not in web.ask("/?token=whatever", Host="localhost").headers  # it would open another server
     assert "output 42" not in web.ask(f"/jobs/{id}", Host="localhost").text
     site.ask("set", name="hide-commands", value="on")
     wait_until(lambda: "secret" not in web.ask("/", Host="localhost", Accept=BROWSER).text)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.web.access import Access, Asked, Refusal
+from gpulease.web.access import Access, Refusal, Visit
 from gpulease.web.picture import Viewer
 from gpulease.web.slowdown import FORGET, MOST, WAITING, Slowdown
 
@@ -16,8 +16,8 @@ ACTING = OWN._replace(actions=True)
 PROXIED = OWN._replace(user_header="X-Remote-User", actions=True)
 
 
-def asked(host: str = "127.0.0.1:8420", peer: str = "127.0.0.1", **more: object) -> Asked:
-    return Asked(peer, host, **{"headers": {}, **more})  # type: ignore[arg-type]
+def asked(host: str = "127.0.0.1:8420", peer: str = "127.0.0.1", **more: object) -> Visit:
+    return Visit(peer, host, **{"headers": {}, **more})  # type: ignore[arg-type]
 
 
 def bearer(token: str = TOKEN, **more: str) -> dict[str, str]:
@@ -54,7 +54,7 @@ def test_a_name_that_somebody_else_s_dns_leads_here_is_refused(host: str) -> Non
     assert refused(OWN._replace(public=True).viewer(asked(host))).status == 421
 
 
-@pytest.mark.parametrize("host", ["localhost:1234", "127.0.0.1", "[::1]:8420", "LOCALHOST:8420"])
+@pytest.mark.parametrize("host", ["localhost:1234", "127.0.0.1", "[::1]:8420", "LOCALHOST:8420", "10.0.0.7:8420"])
 def test_a_tunnel_may_have_another_port(host: str) -> None:
     assert isinstance(OWN.viewer(asked(host, token=TOKEN)), Viewer)
 
@@ -88,7 +88,15 @@ def test_an_action_needs_our_origin_and_the_token_of_the_form() -> None:
     assert isinstance(viewer, Viewer)
     host, origin, token = "127.0.0.1:8420", "http://127.0.0.1:8420", viewer.action_token
     assert ACTING.may_act(viewer, origin, host, token) is None
-    for other in (None, "null", "http://evil.example", "http://127.0.0.1:9999", "http://127.0.0.1:8420.evil.example"):
+    for other in (
+        None,
+        "null",
+        "http://evil.example",
+        "http://127.0.0.1:9999",
+        "http://127.0.0.1:8420.evil.example",
+        "http://[",
+        "",
+    ):
         assert refused(ACTING.may_act(viewer, other, host, token))
     for wrong in ("", TOKEN, ACTING.cookie):
         assert refused(ACTING.may_act(viewer, origin, host, wrong))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpulease.web.access import Access
-    from gpulease.web.picture import Picture
+    from gpulease.web.picture import PagePicture
 
 EXAMPLES = """\
 It prints the address, with a token: whoever has that sees what you see. It
@@ -68,7 +68,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _mapping(folder: str | None) -> Callable[[Picture], None] | None:
+def _mapping(folder: str | None) -> Callable[[PagePicture], None] | None:
     if folder is None:
         return None
     from gpulease.metrics.files import write_mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
     guessed: bool = False  # a token was given, and it was wrong
 
 
-class Asked(NamedTuple):
+class Visit(NamedTuple):
     """What of a request says who asks."""
 
     peer: str  # its address, by the kernel's word
@@ -43,7 +43,7 @@ class Access(NamedTuple):
     user_header: str | None = None
     proxies: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
 
-    def viewer(self, asked: Asked) -> Viewer | Refusal:
+    def viewer(self, asked: Visit) -> Viewer | Refusal:
         if not self._is_our_host(asked.host):
             return Refusal(421, "This address is not known here. Name it with --allow-host.")
         if self.user_header is not None:
@@ -59,7 +59,7 @@ class Access(NamedTuple):
             return Refusal(403, "A token is needed: open the address that `gpulease web` printed.")
         return self._known(self.user) if right else Refusal(403, "The token is wrong.", guessed=given is not None)
 
-    def _named_by_proxy(self, asked: Asked) -> Viewer | Refusal:
+    def _named_by_proxy(self, asked: Visit) -> Viewer | Refusal:
         """On a machine of many users any of them can speak from loopback, so the proxy shows the token too."""
         assert self.user_header is not None
         if not _is_among(asked.peer, self.proxies):
@@ -71,6 +71,11 @@ class Access(NamedTuple):
         if not name or len(name) > LONGEST or not name.isprintable():
             return Refusal(403, "The proxy did not say who you are.")
         return self._known(name)._replace(public=True)
+
+    @property
+    def by_token(self) -> bool:
+        """Whether a cookie may be given: only who has shown the token is seen as a viewer."""
+        return not self.public and self.user_header is None
 
     def _known(self, user: str) -> Viewer:
         return Viewer(user, action_token=self._derived(f"action {user}") if self.actions else "")
@@ -87,16 +92,17 @@ class Access(NamedTuple):
         """None where it may: a page of ours asked, and whoever sees it meant it."""
         if not viewer.action_token:
             return Refusal(403, "This page only shows. Start it with --actions, and ask for your own jobs.")
-        if origin is None or origin == "null" or urlsplit(origin).netloc != host:
+        if origin is None or origin.partition("://")[2] != host:
             return Refusal(403, "Another page asked for this.")
         return None if _same(token, viewer.action_token) else Refusal(403, "The form is of an earlier page: reload it.")
 
     def _is_our_host(self, host: str) -> bool:
-        """Any port, since a tunnel has another; a name that a stranger's DNS leads here is not ours."""
+        """Any port, since a tunnel has another. A name that a stranger's DNS leads here is not ours; a number is none."""
         try:
-            return urlsplit(f"//{host}").hostname in self.hosts
+            name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
+        return name in self.hosts or _address(name) is not None
 
 
 def _bearer(headers: Mapping[str, str]) -> str | None:
@@ -109,8 +115,12 @@ def _same(given: str, secret: str) -> bool:
 
 
 def _is_among(address: str, networks: tuple[str, ...]) -> bool:
+    known = _address(address.partition("%")[0])
+    return known is not None and any(known in ip_network(network, strict=False) for network in networks)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
     try:
-        known = ip_address(address.partition("%")[0])
+        return ip_address(text)
     except ValueError:
-        return False
-    return any(known in ip_network(network, strict=False) for network in networks)
+        return None

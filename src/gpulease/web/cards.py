@@ -7,7 +7,7 @@ from gpulease.cli.status_table import short_name
 from gpulease.cli.times import clock
 from gpulease.quantities import format_bytes
 from gpulease.web.markup import Markup, join, tag
-from gpulease.web.picture import Picture, Row
+from gpulease.web.picture import PagePicture, Row
 
 MOST_PROCESSES = 4
 IDLE_AFTER = 300.0  # seconds of which something is known
@@ -15,13 +15,13 @@ IDLE_SHARE = 0.95
 WORDS = {"leased": "held", "shared": "held"}
 
 
-def state_word(device: Row, picture: Picture) -> str:
+def state_word(device: Row, picture: PagePicture) -> str:
     """As `status` has it, but for a device that is held and has done nothing for some minutes."""
     word = WORDS.get(device["state"], str(device["state"]))
     return "idle" if word == "held" and _is_idle(device["uuid"], picture) else word
 
 
-def _is_idle(uuid: str, picture: Picture) -> bool:
+def _is_idle(uuid: str, picture: PagePicture) -> bool:
     """What is not known is not idle."""
     held = [one for row in picture.minutes if row["uuid"] == uuid for one in row["holders"] if not one["outside"]]
     known: float = sum(one["known"] for one in held)
@@ -29,7 +29,7 @@ def _is_idle(uuid: str, picture: Picture) -> bool:
     return known >= IDLE_AFTER and idle >= IDLE_SHARE * known
 
 
-def card(device: Row, picture: Picture, id: str) -> Markup:
+def card(device: Row, picture: PagePicture, id: str) -> Markup:
     word = state_word(device, picture)
     leases = [lease for lease in picture.leases if lease["id"] in device["leases"]]
     return tag(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from urllib.parse import quote
+from zlib import crc32
 
 from gpulease.cli.events import table_rows
 from gpulease.cli.times import clock, start_in
@@ -16,7 +17,7 @@ from gpulease.web.buttons import buttons
 from gpulease.web.cards import card, state_word
 from gpulease.web.heat_map import day_rows
 from gpulease.web.markup import Markup, join, tag
-from gpulease.web.picture import Picture, Row, Viewer
+from gpulease.web.picture import PagePicture, Row, Viewer
 from gpulease.web.usage_bars import usage_row
 
 MOST_WAITING = 100
@@ -24,7 +25,7 @@ Section = dict[str, Markup]  # in the order in which they stand
 Sections = dict[str, Section]
 
 
-def sections(picture: Picture, viewer: Viewer) -> Sections:
+def sections(picture: PagePicture, viewer: Viewer) -> Sections:
     return {
         "summary": {"now": _summary(picture), "trouble": _trouble(picture)},
         "gpus": {_key(row["uuid"]): card(row, picture, f"gpus-{_key(row['uuid'])}") for row in picture.devices},
@@ -45,7 +46,7 @@ def _key(name: str) -> str:
 # ---------------------------------------------------------------------- at the top
 
 
-def _summary(picture: Picture) -> Markup:
+def _summary(picture: PagePicture) -> Markup:
     status = picture.status
     words = [state_word(row, picture) for row in picture.devices]
     simulated = tag("strong", " SIMULATED", class_="simulated") if status.get("simulated") else ""
@@ -55,7 +56,7 @@ def _summary(picture: Picture) -> Markup:
     return tag("p", str(len(words)), simulated, gpus, waiting, id="summary-now")
 
 
-def _trouble(picture: Picture) -> Markup:
+def _trouble(picture: PagePicture) -> Markup:
     broker = picture.status.get("broker") or {}
     told = [picture.trouble, picture.status.get("trouble"), broker.get("state_trouble"), broker.get("config_trouble")]
     found = [tag("p", text) for text in told if text]
@@ -65,7 +66,7 @@ def _trouble(picture: Picture) -> Markup:
 # ---------------------------------------------------------------------- the line
 
 
-def _line(picture: Picture) -> Section:
+def _line(picture: PagePicture) -> Section:
     rows = {
         _key(row["id"]): _waiting(place, row, picture.time) for place, row in enumerate(picture.line[:MOST_WAITING], 1)
     }
@@ -103,7 +104,7 @@ def _link(id: str) -> Markup:
 # ---------------------------------------------------------------------- jobs and events
 
 
-def _job(job: Row, picture: Picture, viewer: Viewer) -> Markup:
+def _job(job: Row, picture: PagePicture, viewer: Viewer) -> Markup:
     state = state_text(job)
     how = end_text(job["exit_code"], job["signal"]) if job["state"] == "failed" else job.get("why_short") or ""
     shown = tag("a", str(job["id"]), href=f"jobs/{job['id']}")
@@ -119,9 +120,11 @@ def _title(job: Row) -> str:
     return job["name"] or " ".join(job["command"])[:200]
 
 
-def _events(picture: Picture) -> Section:
-    shown = table_rows(picture.events, ended=False)  # type: ignore[arg-type]  # rows of the broker's, as they came
-    return {str(at): _event(f"events-{at}", cells) for at, cells in enumerate(reversed(shown))}
+def _events(picture: PagePicture) -> Section:
+    """The newest first. How long something lasts that goes on is not shown: it would change each second."""
+    shown = table_rows(picture.events, ended=True)  # type: ignore[arg-type]  # rows of the broker's, as they came
+    keys = [f"{crc32(repr(cells).encode()):08x}" for cells in shown]
+    return {key: _event(f"events-{key}", cells) for key, cells in reversed(list(zip(keys, shown, strict=True)))}
 
 
 def _event(id: str, cells: Iterable[str]) -> Markup:

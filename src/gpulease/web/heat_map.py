@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from zlib import crc32
 
 from gpulease.web.markup import Markup, tag
-from gpulease.web.picture import Picture, Row
+from gpulease.web.picture import PagePicture, Row
 
 HOURS = 24
 HOUR = 3600.0
@@ -32,7 +32,7 @@ def hours_until(now: float) -> list[float]:
     return [last - HOUR * ago for ago in reversed(range(HOURS))]
 
 
-def day_rows(picture: Picture) -> dict[str, Markup]:
+def day_rows(picture: PagePicture) -> dict[str, Markup]:
     hours = hours_until(picture.time)
     by_place = {(row["uuid"], row["time"]): row for row in picture.hours}
     painted = colours({one["user"] for row in picture.hours for one in row["holders"] if not one["outside"]})

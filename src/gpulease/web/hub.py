@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from gpulease.errors import GpuleaseError
 from gpulease.web.fragments import Section, Sections, sections
-from gpulease.web.picture import NOTHING, Picture, Viewer, seen_by
+from gpulease.web.picture import NOTHING, PagePicture, Viewer, seen_by
 
 RENDER = 0.1  # seconds between two versions
 FIRST = 10.0  # seconds for the broker's first answer
@@ -90,16 +90,16 @@ class Hub:
         self._known = asyncio.Event()
         self._rendered = 0.0
         self._due: asyncio.TimerHandle | None = None
-        self.on_picture: Callable[[Picture], None] = lambda picture: None
+        self.on_picture: Callable[[PagePicture], None] = lambda picture: None
 
-    def hear(self, picture: Picture) -> None:
+    def hear(self, picture: PagePicture) -> None:
         """From another thread."""
         try:
             self._loop.call_soon_threadsafe(self._take, picture)
         except RuntimeError:
             pass  # the loop has ended, and so does the server
 
-    def _take(self, picture: Picture) -> None:
+    def _take(self, picture: PagePicture) -> None:
         self.picture = picture
         if not picture.status and picture.trouble is None:
             self._known.clear()  # nobody looks
@@ -109,7 +109,7 @@ class Hub:
         if self._due is None:
             self._due = self._loop.call_later(max(0.0, self._rendered + RENDER - time.monotonic()), self._render)
 
-    def _tell_watcher(self, picture: Picture) -> None:
+    def _tell_watcher(self, picture: PagePicture) -> None:
         try:
             self.on_picture(picture)
         except GpuleaseError as error:  # a disk that is full now; the next picture is tried again
@@ -123,7 +123,7 @@ class Hub:
     def _show(self, page: Page) -> None:
         page.show(sections(seen_by(self.picture, page.viewer), page.viewer))
 
-    async def ready(self) -> Picture:
+    async def ready(self) -> PagePicture:
         """The picture, once the broker has answered; else what it is, with the trouble."""
         try:
             await asyncio.wait_for(self._known.wait(), FIRST)

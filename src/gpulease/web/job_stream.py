@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from gpulease.web.hub import packed
 from gpulease.web.job_details import about_log, details
@@ -20,7 +21,7 @@ def may_read(job: Row, viewer: Viewer) -> bool:
 class JobEvents:
     """For one viewer, who has been told so much."""
 
-    def __init__(self, watch: JobWatch, viewer: Viewer, hides: bool) -> None:
+    def __init__(self, watch: JobWatch, viewer: Viewer, hides: Callable[[], bool]) -> None:
         self._watch, self._viewer, self._hides = watch, viewer, hides
         self._sent: int | None = None  # characters of the output
         self._details = ""
@@ -36,7 +37,7 @@ class JobEvents:
         watch, news = self._watch, dict[str, object](trouble=self._watch.trouble)
         if watch.job is None:
             return news
-        job = job_seen_by(watch.job, self._viewer, self._hides)
+        job = job_seen_by(watch.job, self._viewer, self._hides())
         shown = details(job, self._viewer)
         if shown != self._details:
             self._details = shown

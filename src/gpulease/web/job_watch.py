@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from gpulease.client import Client
-from gpulease.errors import GpuleaseError, NotFound
+from gpulease.errors import GpuleaseError, NotFound, in_words
 from gpulease.job_selection import one_job
 from gpulease.web.log_text import LogText
 from gpulease.web.picture import Row
@@ -53,6 +53,7 @@ class JobWatch:
         self.log: LogText | None = None
         self.log_trouble: str | None = "There is no output yet."
         self._asked = float("-inf")
+        self._looking = asyncio.Lock()
         self.changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -70,7 +71,9 @@ class JobWatch:
     async def look(self) -> None:
         """Once: the job if it is due, and its log."""
         loop = asyncio.get_running_loop()
-        if await loop.run_in_executor(self._threads, self._look, loop.time()):
+        async with self._looking:
+            new = await loop.run_in_executor(self._threads, self._look, loop.time())
+        if new:
             self.changed.set()
             self.changed = asyncio.Event()
 
@@ -93,7 +96,7 @@ class JobWatch:
         except GpuleaseError as error:
             self.trouble = f"{error.what} {error.next_step}"
         except OSError as error:
-            self.trouble = f"The broker does not answer: {error}."
+            self.trouble = f"The broker does not answer: {in_words(error)}."
 
     def _read(self) -> bool:
         job = self.job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulease.web.fragments import Sections
 from gpulease.web.markup import Markup, join, tag
-from gpulease.web.picture import Picture
+from gpulease.web.picture import PagePicture
 
 REFRESH = 10  # seconds, without JavaScript
 DAYS = 7
@@ -34,7 +34,7 @@ def document(title: str, body: Markup, stream: str, base: str = "", refresh: str
     return "<!doctype html>\n" + tag("html", head, tag("body", body, data_stream=stream), lang="en")
 
 
-def first_page(picture: Picture, parts: Sections) -> str:
+def first_page(picture: PagePicture, parts: Sections) -> str:
     host = picture.status.get("host", "gpulease")
     body = join(
         tag("a", "Skip to the GPUs", href="#gpus", class_="skip"),

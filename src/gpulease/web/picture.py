@@ -9,7 +9,7 @@ from gpulease.broker.visibility import of_device, of_event, of_job, of_lease
 Row = dict[str, Any]
 
 
-class Picture(NamedTuple):
+class PagePicture(NamedTuple):
     """Rows are those of `status`, `ls` and `events`; see docs/reference/json.md."""
 
     status: Row  # without its rows, which are below
@@ -40,7 +40,7 @@ class Picture(NamedTuple):
         }
 
 
-NOTHING = Picture({})
+NOTHING = PagePicture({})
 
 
 class Viewer(NamedTuple):
@@ -51,7 +51,7 @@ class Viewer(NamedTuple):
     action_token: str = ""  # without it, nothing but looking
 
 
-def seen_by(picture: Picture, viewer: Viewer) -> Picture:
+def seen_by(picture: PagePicture, viewer: Viewer) -> PagePicture:
     """What this process was told it may see, so of a page for others only what these may see is left."""
     if not viewer.public:
         return picture
@@ -69,7 +69,7 @@ def seen_by(picture: Picture, viewer: Viewer) -> Picture:
     )
 
 
-def totals_seen_by(totals: Row, viewer: Viewer, picture: Picture) -> Row:
+def totals_seen_by(totals: Row, viewer: Viewer, picture: PagePicture) -> Row:
     if not viewer.public or picture.usage_shown == "all":
         return totals
     own = {

@@ -6,10 +6,10 @@ from io import StringIO
 
 from gpulease.cli.render import Terminal
 from gpulease.cli.status_table import lines
-from gpulease.web.picture import Picture
+from gpulease.web.picture import PagePicture
 
 
-def status_text(picture: Picture) -> str:
+def status_text(picture: PagePicture) -> str:
     terminal = Terminal(StringIO())
     terminal.unicode, terminal.width = True, 80
     shown = lines(picture.document(), terminal) if picture.status else []

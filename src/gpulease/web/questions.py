@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulease.client import Client
 from gpulease.usage_sums import add_up
-from gpulease.web.picture import NOTHING, Picture
+from gpulease.web.picture import NOTHING, PagePicture
 
 DAY = 86400.0
 HOUR = 3600.0
@@ -47,12 +47,12 @@ class Questions:
         self._client.close()
 
 
-def _status(client: Client, picture: Picture) -> Picture:
+def _status(client: Client, picture: PagePicture) -> PagePicture:
     told = client.ask("status")
     return picture._replace(status={name: value for name, value in told.items() if name not in ROWS})
 
 
-def _queue(client: Client, picture: Picture) -> Picture:
+def _queue(client: Client, picture: PagePicture) -> PagePicture:
     """What changes whenever a job or a lease does."""
     listing = client.ask("ls", most=MOST_JOBS)
     return picture._replace(
@@ -63,7 +63,7 @@ def _queue(client: Client, picture: Picture) -> Picture:
     )
 
 
-def _hides(client: Client, picture: Picture) -> Picture:
+def _hides(client: Client, picture: PagePicture) -> PagePicture:
     return picture._replace(hides=_parameter(client, "hide-commands") != "off")
 
 
@@ -72,19 +72,19 @@ def _parameter(client: Client, name: str) -> str:
     return str(row["value"])
 
 
-def _minutes(client: Client, picture: Picture) -> Picture:
+def _minutes(client: Client, picture: PagePicture) -> PagePicture:
     return picture._replace(
         minutes=tuple(row for piece in _pieces(client, "history", RECENT, MINUTE) for row in piece["rows"])
     )
 
 
-def _day(client: Client, picture: Picture) -> Picture:
+def _day(client: Client, picture: PagePicture) -> PagePicture:
     return picture._replace(
         hours=tuple(row for piece in _pieces(client, "history", DAY, HOUR) for row in piece["rows"])
     )
 
 
-def _usage(client: Client, picture: Picture) -> Picture:
+def _usage(client: Client, picture: PagePicture) -> PagePicture:
     pieces = list(_pieces(client, "usage", USAGE, HOUR))
     uses, counts = ([row for piece in pieces for row in piece[name]] for name in ("rows", "counts"))
     rows, _ = add_up(uses, counts, "user", str)
@@ -102,7 +102,7 @@ def _pieces(client: Client, verb: str, span: float, step: float) -> Iterator[Any
 
 
 QUIET = 10.0  # seconds, where nothing has changed
-QUESTIONS: dict[str, tuple[Callable[[Client, Picture], Picture], float]] = {  # and seconds between two
+QUESTIONS: dict[str, tuple[Callable[[Client, PagePicture], PagePicture], float]] = {  # and seconds between two
     "status": (_status, 10.0),
     "hides": (_hides, 2.0),
     "queue": (_queue, 0.5),

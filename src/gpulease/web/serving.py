@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from gpulease.errors import NotPermitted, UsageError
+from gpulease.errors import NotPermitted, UsageError, in_words
 from gpulease.web.access import Access
-from gpulease.web.feed import Feed
+from gpulease.web.broker_feed import BrokerFeed
 from gpulease.web.hub import Hub
-from gpulease.web.picture import Picture
-from gpulease.web.server import Server
+from gpulease.web.page_server import PageServer
+from gpulease.web.picture import PagePicture
 
 PORT = 8420
 TRIED = 50  # ports from the first on, where none was asked for
@@ -76,7 +76,7 @@ def _kept_token(path: str) -> str:
         with open(path) as file:
             about, text = os.fstat(file.fileno()), file.read(1000).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The token in {path!r} cannot be read: {error}.") from None
+        raise UsageError(f"The token in {path!r} cannot be read: {in_words(error)}.") from None
     if not stat.S_ISREG(about.st_mode) or about.st_mode & 0o077 or about.st_uid != os.geteuid():
         raise NotPermitted(f"Others can read the token in {path!r}, or it is not yours.", f"chmod 600 {path}")
     if len(text) < SHORTEST or not text.isalnum():
@@ -87,7 +87,7 @@ def _kept_token(path: str) -> str:
 
 
 def serve(
-    listening: socket.socket, access: Access, begun: Callable[[], None], watch: Callable[[Picture], None] | None
+    listening: socket.socket, access: Access, begun: Callable[[], None], watch: Callable[[PagePicture], None] | None
 ) -> None:
     """Until it is told to end. `watch` hears of each change, though nobody looks."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -96,12 +96,12 @@ def serve(
 
 
 async def _serve(
-    listening: socket.socket, access: Access, begun: Callable[[], None], watch: Callable[[Picture], None] | None
+    listening: socket.socket, access: Access, begun: Callable[[], None], watch: Callable[[PagePicture], None] | None
 ) -> None:
     hub = Hub()
-    feed = Feed(hub.hear, always=watch is not None)
+    feed = BrokerFeed(hub.hear, always=watch is not None)
     hub.on_picture = watch or hub.on_picture
-    server = Server(access, f"gpulease-{listening.getsockname()[1]}", hub, feed)
+    server = PageServer(access, f"gpulease-{listening.getsockname()[1]}", hub, feed)
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
     await runner.setup()
     ended = asyncio.Event()

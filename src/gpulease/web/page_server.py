@@ -14,17 +14,17 @@ from aiohttp import web
 
 from gpulease.errors import GpuleaseError, NotFound
 from gpulease.metrics.exposition import CONTENT_TYPE, text
-from gpulease.web.access import Access, Asked, Refusal
+from gpulease.web.access import Access, Refusal, Visit
 from gpulease.web.acting import act
-from gpulease.web.answers import answer_with, headed, html, wants_page
-from gpulease.web.feed import Feed
+from gpulease.web.broker_feed import BrokerFeed
 from gpulease.web.fragments import sections
+from gpulease.web.http_answers import answer_with, headed, html, wants_page
 from gpulease.web.hub import Hub
 from gpulease.web.job_details import about_log, as_text, details
 from gpulease.web.job_stream import NOT_SHOWN, JobEvents, may_read
 from gpulease.web.job_watch import JobWatch, ask_totals
 from gpulease.web.pages import first_page, job_page
-from gpulease.web.picture import Picture, Row, Viewer, job_seen_by, seen_by, totals_seen_by
+from gpulease.web.picture import PagePicture, Row, Viewer, job_seen_by, seen_by, totals_seen_by
 from gpulease.web.plain import status_text
 from gpulease.web.slowdown import Slowdown
 from gpulease.web.streams import MOST_VIEWERS, stream
@@ -35,11 +35,12 @@ STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "ima
 LARGEST = 64 << 10  # bytes of a form
 
 
-class Server:
-    def __init__(self, access: Access, cookie: str, hub: Hub, feed: Feed) -> None:
+class PageServer:
+    def __init__(self, access: Access, cookie: str, hub: Hub, feed: BrokerFeed) -> None:
         self._access, self._cookie, self._hub, self._feed = access, cookie, hub, feed
         self._slowdown = Slowdown()
-        self._threads = ThreadPoolExecutor(8, "web")
+        self._threads = ThreadPoolExecutor(4, "asking")
+        self._readers = ThreadPoolExecutor(4, "reading")  # apart: a disk that hangs must not keep others from acting
         self._watches: dict[int, JobWatch] = {}
         self._viewers = 0
 
@@ -48,9 +49,9 @@ class Server:
         application.add_routes(
             [
                 web.get("/", self._first),
-                web.get("/stream", self._stream),
+                web.get("/stream", self._stream, allow_head=False),
                 web.get(r"/jobs/{id:\d{1,18}}", self._job),
-                web.get(r"/jobs/{id:\d{1,18}}/stream", self._job_stream),
+                web.get(r"/jobs/{id:\d{1,18}}/stream", self._job_stream, allow_head=False),
                 web.post(r"/jobs/{id:\d{1,18}}/{action}", self._act),
                 web.get("/metrics", self._metrics),
                 web.get("/static/{name}", self._static),
@@ -71,14 +72,14 @@ class Server:
             response = await handler(request)
         except web.HTTPException as answer:  # no such address, or not by this method
             response = answer_with(request, answer.status, answer.reason)
-        if isinstance(judged, Viewer) and "token" in request.query and not response.prepared:
+        if isinstance(judged, Viewer) and self._access.by_token and "token" in request.query and not response.prepared:
             response.set_cookie(self._cookie, self._access.cookie, httponly=True, samesite="Strict", path="/")
         return headed(response)
 
-    def _asked(self, request: web.Request) -> Asked:
+    def _asked(self, request: web.Request) -> Visit:
         peer = request.transport and request.transport.get_extra_info("peername")
         cookie = request.cookies.get(self._cookie)
-        return Asked(peer[0] if peer else "", request.host, request.headers, request.query.get("token"), cookie)
+        return Visit(peer[0] if peer else "", request.host, request.headers, request.query.get("token"), cookie)
 
     async def _refused(self, request: web.Request, refusal: Refusal) -> web.StreamResponse:
         if refusal.guessed and not await self._slowdown.wait():
@@ -104,7 +105,7 @@ class Server:
         shown = text(picture.document(), totals and totals_seen_by(totals, viewer, picture))
         return web.Response(body=shown.encode(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def _picture(self) -> Picture:
+    async def _picture(self) -> PagePicture:
         self._feed.want()
         return await self._hub.ready()
 
@@ -131,7 +132,7 @@ class Server:
 
     def _watch(self, request: web.Request) -> JobWatch:
         id = int(request.match_info["id"])
-        return self._watches.setdefault(id, JobWatch(id, self._threads))
+        return self._watches.setdefault(id, JobWatch(id, self._readers))
 
     def _leave(self, watch: JobWatch) -> None:
         if not watch.viewers:
@@ -160,11 +161,12 @@ class Server:
         return web.Response(text=as_text(job, log or about))
 
     async def _job_stream(self, request: web.Request) -> web.StreamResponse:
-        viewer, hides = request[VIEWER], (await self._picture()).hides
+        await self._picture()
         watch = self._watch(request)
         watch.enter()
+        told = JobEvents(watch, request[VIEWER], lambda: self._hub.picture.hides)
         try:
-            return await self._entered(request, JobEvents(watch, viewer, hides).next)
+            return await self._entered(request, told.next)
         finally:
             watch.leave()
             self._leave(watch)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gpulease.client import Client
-from gpulease.errors import GpuleaseError
+from gpulease.errors import GpuleaseError, in_words
 from gpulease.subscription import Subscription
-from gpulease.web.picture import NOTHING, Picture
+from gpulease.web.picture import NOTHING, PagePicture
 from gpulease.web.questions import Questions
 
 TOPICS = ("devices", "leases", "line", "order", "jobs")
@@ -24,8 +24,8 @@ RETRY = 0.5  # seconds until a broker that is gone is looked for again
 LINGER = 60.0  # seconds that the subscription outlives the last who looked
 
 
-class Feed:
-    def __init__(self, publish: Callable[[Picture], None], always: bool = False) -> None:
+class BrokerFeed:
+    def __init__(self, publish: Callable[[PagePicture], None], always: bool = False) -> None:
         """`publish` is called in the feed's thread; `always`: also while nobody looks."""
         self._publish, self._always = publish, always
         self._picture = NOTHING
@@ -90,7 +90,7 @@ class Feed:
             if questions.ask_if_due(news=bool(changed and changed.keys() - {"devices"})):
                 self._tell(_with_rows(questions.answers, told.rows))
 
-    def _tell(self, picture: Picture) -> None:
+    def _tell(self, picture: PagePicture) -> None:
         self._picture = picture
         self._publish(picture._replace(time=time.time()))
 
@@ -100,10 +100,10 @@ def _trouble(error: Exception) -> str:
         return "The broker ended. This page goes on when it is back."
     if isinstance(error, GpuleaseError):
         return f"{error.what} {error.next_step}"
-    return f"The broker could not be asked: {error}."
+    return f"The broker could not be asked: {in_words(error)}."
 
 
-def _with_rows(picture: Picture, rows: dict[str, dict[str, Any]]) -> Picture:
+def _with_rows(picture: PagePicture, rows: dict[str, dict[str, Any]]) -> PagePicture:
     order, line = rows["order"]["line"], rows["line"]
     return picture._replace(
         devices=tuple(sorted(rows["devices"].values(), key=lambda row: (row["index"], row["instance"] or 0))),
