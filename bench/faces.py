@@ -171,6 +171,8 @@ class Measured:
         self.server.terminate()
         self.server.wait()
         self.client.ask("kill", select={"all": True})
+        while self.client.ask("status")["leases"]:
+            time.sleep(0.1)
         self.client.ask("stop")
 
 
@@ -188,7 +190,7 @@ def latencies(measured: Measured, crowd: Crowd) -> list[float]:
 
 def main(seconds: float, count: int) -> None:
     compile_everything()
-    with tempfile.TemporaryDirectory(prefix="gl-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gl-", ignore_cleanup_errors=True) as folder:
         measured = Measured(f"{folder}/b")
         try:
             report(measured, seconds, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import socket
 import time
@@ -49,7 +50,7 @@ def test_all_text_of_users_is_escaped_and_no_script_stands_in_the_page(site: Que
     id = site.shell(f"printf '%s\\n' {NASTY!r}; sleep 60", name=NASTY, note=NASTY, label="<i>")
     wide = site.shell("true", request={"gpus": 4}, name=NASTY, note=NASTY)
     site.said(id, "</script>")
-    web.shows(f"J{wide}")
+    wait_until(lambda: "&lt;script&gt;" in web.page())
     for path in ("/", f"/jobs/{id}", f"/jobs/{wide}"):
         answer = web.ask(path, Accept=BROWSER, Authorization=f"Bearer {web.token}")
         assert "&lt;script&gt;alert(1)" in answer.text
@@ -184,16 +185,9 @@ def test_five_hundred_viewers_are_all_told(site: QueueSite, web: Web) -> None:
 
 
 def test_a_viewer_that_never_reads_costs_little_memory_and_delays_nobody(site: QueueSite, web: Web) -> None:
-    """The kernel's buffers are made small, so that they are full soon."""
     web.shows("GPU")
     before = _resident(web.process.pid)
-    silent = []
-    for _ in range(10):
-        one = socket.socket()
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        one.connect(("127.0.0.1", web.port))
-        one.sendall(f"GET /stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {web.token}\r\n\r\n".encode())
-        silent.append(one)
+    silent = [_silent(web) for _ in range(10)]
     viewer = web.events()
     viewer.next()
     site.submit_all([["sleep", "60", NASTY * 20]] * 200)
@@ -204,6 +198,39 @@ def test_a_viewer_that_never_reads_costs_little_memory_and_delays_nobody(site: Q
     assert _resident(web.process.pid) - before < 40 << 20
     for one in silent:
         one.close()
+
+
+@pytest.mark.long
+def test_a_viewer_that_never_reads_is_dropped(site: QueueSite, web: Web) -> None:
+    silent = _silent(web)
+    port = silent.getsockname()[1]
+    wait_until(lambda: _connected(web, port))
+    site.submit_all([["sleep", "60", NASTY * 20]] * 200)
+    number = itertools.count()
+
+    def closed() -> bool:
+        """Whether the server has ended it; what it had sent before is still there to read."""
+        site.submit("true", name=f"another {next(number)}")  # so that there is always something to tell
+        return not _connected(web, port)
+
+    wait_until(closed, deadline=100, pause=0.2)
+    silent.close()
+
+
+def _connected(web: Web, port: int) -> bool:
+    """Whether the server's side of a connection from that port is open, by the kernel's word."""
+    rows = [line.split()[1:4] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    pairs = [(here.partition(":")[2], there.partition(":")[2]) for here, there, state in rows if state == "01"]
+    return (f"{web.port:04X}", f"{port:04X}") in pairs
+
+
+def _silent(web: Web) -> socket.socket:
+    """The kernel's buffers are made small, so that they are full soon."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.connect(("127.0.0.1", web.port))
+    one.sendall(f"GET /stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {web.token}\r\n\r\n".encode())
+    return one
 
 
 def _resident(pid: int) -> int:

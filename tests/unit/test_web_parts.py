@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from gpulease.web.cards import state_word
 from gpulease.web.fragments import expected
-from gpulease.web.heat_map import colours
+from gpulease.web.heat_map import colours, day_rows
 from gpulease.web.hub import difference
 from gpulease.web.log_text import MOST, LogText, plain
 from gpulease.web.markup import join, tag
+from gpulease.web.picture import PagePicture
 
 
 @given(some.text())
@@ -53,6 +55,39 @@ def test_an_expected_start_is_told_and_none_where_nobody_can_say() -> None:
     assert expected({"expected_start": 700.0}, 100.0) == "in 10min"
     assert expected({"expected_start": None}, 100.0) == ""
     assert expected({}, 100.0) == ""
+
+
+def idle_minutes(known: float, idle: float) -> PagePicture:
+    holder = {"user": "ada", "outside": False, "known": known, "idle": idle}
+    return PagePicture({}, minutes=({"uuid": "GPU-1", "holders": [holder]},))
+
+
+def test_a_held_gpu_is_idle_only_where_it_is_known_to_have_done_nothing_for_minutes() -> None:
+    device = {"uuid": "GPU-1", "state": "leased"}
+    assert state_word(device, idle_minutes(400, 400)) == "idle"
+    assert state_word(device, idle_minutes(400, 300)) == "held"
+    assert state_word(device, idle_minutes(100, 100)) == "held"
+    assert state_word(device, PagePicture({})) == "held"
+    assert state_word({**device, "state": "free"}, idle_minutes(400, 400)) == "free"
+
+
+def test_a_cell_of_the_day_is_coloured_by_its_holder_and_hatched_where_it_did_nothing() -> None:
+    hours = [{"uuid": "GPU-1", "time": 7200.0, "holders": [holder("ada", idle=3600)]}]
+    hours += [{"uuid": "GPU-1", "time": 3600.0, "holders": [holder("ada"), holder("bob")]}]
+    hours += [{"uuid": "GPU-1", "time": 0.0, "holders": [holder("eve", outside=True)]}]
+    device = {"uuid": "GPU-1", "label": "0"}
+    row = day_rows(PagePicture({}, devices=(device,), hours=tuple(hours), time=10_800.0))["gpu-0"]
+    ada = colours(["ada", "bob"])["ada"]
+    assert f'class="{ada} idle part-4"' in row
+    assert f'class="{ada} part-4"' in row
+    assert 'class="outside part-4"' in row
+    assert "held by ada 100%, busy 50%" in row
+    assert row.count('class="nobody"') == 21
+
+
+def holder(user: str, idle: float = 0.0, outside: bool = False) -> dict[str, object]:
+    busy = 0.0 if idle else 1800.0
+    return {"user": user, "outside": outside, "held": 3600.0, "known": 3600.0, "busy": busy, "idle": idle}
 
 
 # ---------------------------------------------------------------------- a job's output

@@ -97,7 +97,7 @@ class Access(NamedTuple):
         return None if _same(token, viewer.action_token) else Refusal(403, "The form is of an earlier page: reload it.")
 
     def _is_our_host(self, host: str) -> bool:
-        """Any port, since a tunnel has another. A name that a stranger's DNS leads here is not ours; a number is none."""
+        """Any port, since a tunnel has another. A name that a stranger's DNS leads here is not ours; numbers are."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:

@@ -7,6 +7,7 @@ while is dropped; a browser comes back by itself and gets everything anew.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -14,7 +15,8 @@ from aiohttp import web
 MOST_VIEWERS = 1000
 PULSE = 15.0  # seconds after which a line is sent that says nothing, so that a dead connection is noticed
 PATIENCE = 20.0  # seconds for a viewer to take what was sent
-BUFFER = 32 << 10  # bytes that wait for one viewer beside those of the kernel
+BUFFER = 32 << 10  # bytes that wait for one viewer here
+KERNEL = 128 << 10  # bytes that wait for one viewer in the kernel, which would let it be some MiB
 RETRY = b"retry: 1000\n\n"
 NOTHING = b": \n\n"
 
@@ -28,6 +30,7 @@ async def stream(
     await response.prepare(request)
     if request.transport is not None:
         request.transport.set_write_buffer_limits(high=BUFFER)
+        request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL)
     event = RETRY
     try:
         while True:
