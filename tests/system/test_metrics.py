@@ -57,7 +57,7 @@ def test_promtool_accepts_it_and_the_names_are_those_promised(queue: QueueSite) 
 
 
 def test_sums_never_fall_though_the_broker_is_killed(queue: QueueSite) -> None:
-    queue.shell("sleep 60")
+    queue.until(queue.shell("sleep 60"), "running")
     queue.run("stop")
     queue.ensure_broker()
     before = queue.ask("totals")
