@@ -13,8 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "common"))
 
+import contextlib
 import json
 import os
+import sqlite3
 import statistics
 import subprocess
 import tempfile
@@ -58,7 +60,7 @@ def measure_broker(span: float) -> tuple[float, float]:
             done = subprocess.run([own_command(), *words], env=environ, capture_output=True, text=True, check=True)
             return done.stdout
 
-        gpulease("events")  # starts it
+        gpulease("set", "neighbours.safe-gpu", "off")  # for whose users held devices are looked at each second
         pid = json.loads(gpulease("status", "--json"))["broker"]["pid"]
         found: dict[str, list[float]] = {"held": [], "free": []}
         for _ in range(ROUNDS):
@@ -90,12 +92,11 @@ def measure_own(folder: str) -> float:
 # -------------------------------------------------------------------- the disk, and answers
 
 
-def fill(path: str) -> int:
-    """A file as it is when each GPU was held through 90 days, by two users in each hour; its bytes."""
+def fill(path: str, moments: list[int]) -> int:
+    """A file as it is when each GPU was held through all of them, by two users in each hour; its bytes."""
     file = HistoryFile(path)
     seen = Activity(60_000, 60_000, 31_234, 4_321, 40_000, 61_000, 312_345)
     users = [SpanHolder(f"user{at}", ("users", f"lab{at % 4}"), f"sweep-{at}") for at in range(24)]
-    moments = [at for step, younger in ((3600, 14), (600, 2), (60, 0)) for at in _moments(step, younger)]
     for first in range(0, len(moments), 100):
         some = moments[first : first + 100]
         minutes = {at: {p.uuid: Span(seen, _uses(users, at, p)) for p in PLACES} for at in some}
@@ -103,7 +104,13 @@ def fill(path: str) -> int:
         file.forget(some[-1])
     file.forget(NOW)
     file.close()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("VACUUM")  # what was forgotten meanwhile is room for what comes
     return os.path.getsize(path)
+
+
+def days_90() -> list[int]:
+    return [at for step, younger in ((3600, 14), (600, 2), (60, 0)) for at in _moments(step, younger)]
 
 
 def _moments(step: int, younger: int) -> range:
@@ -143,7 +150,10 @@ def main(span: float) -> None:
         own = measure_own(folder)
         print(f"the history alone, with a sample each second: {own:.3f} % of a core")
         to_reach("of a core for the history alone, %", own, 0.2)
-        size = fill(f"{folder}/full.db")
+        hours = list(_moments(3600, 15))
+        year = fill(f"{folder}/hours.db", hours) / len(hours) * 24 * 365 / GPUS
+        print(f"a GPU-year in hours: {year / 1000:.0f} kB")
+        size = fill(f"{folder}/full.db", days_90())
         print(f"90 days of {GPUS} GPUs: {size / 1e6:.1f} MB, {size / GPUS / 1000:.0f} kB a GPU")
         to_reach("90 days of a GPU, kB", size / GPUS / 1000, 1000)
         longest, day = slowest(f"{folder}/full.db")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +121,23 @@ def fresh_queue() -> Iterator[QueueSite]:
         yield site
         assert "Traceback" not in site.log(), site.log()
     finally:
+        site.close()
+
+
+@pytest.fixture(name="small")
+def on_a_small_disk() -> Iterator[QueueSite]:
+    """A queue whose state and logs are on a disk of 3 MB."""
+    site = QueueSite()
+    os.makedirs(site.directory, 0o700)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "none", site.directory])
+    try:
+        if mounted.returncode:
+            pytest.skip("mounting is not permitted here")
+        site.ensure_broker()
+        yield site
+        assert "Traceback" not in site.log(), site.log()
+    finally:
+        subprocess.run(["umount", "-l", site.directory], capture_output=True)
         site.close()
 
 

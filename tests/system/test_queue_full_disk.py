@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Iterator
-
-import pytest
-from support.queue_site import QueueSite, alive
+from support.queue_site import QueueSite, alive, on_a_small_disk  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
 from gpulease.errors import StateError
-
-
-@pytest.fixture
-def small() -> Iterator[QueueSite]:
-    """A queue whose state and logs are on a disk of 3 MB."""
-    site = QueueSite()
-    os.makedirs(site.directory, 0o700)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "none", site.directory])
-    try:
-        if mounted.returncode:
-            pytest.skip("mounting is not permitted here")
-        site.ensure_broker()
-        yield site
-        assert "Traceback" not in site.log(), site.log()
-    finally:
-        subprocess.run(["umount", "-l", site.directory], capture_output=True)
-        site.close()
 
 
 def refused(queue: QueueSite) -> bool:

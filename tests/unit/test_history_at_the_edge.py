@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from gpulease.broker.instructions import Began, JobOver, Observed, Over
 from gpulease.errors import HistoryError
 from gpulease.model import Device, Lease, Owner
 from gpulease.spans import KEPT, DeviceName, asked
+from gpulease.stores.history_file import HistoryFile
 
 NOW = 1_800_000_000.0  # the beginning of a minute, and of an hour
 UUID = "GPU-1"
@@ -136,6 +139,52 @@ def test_what_cannot_be_written_is_written_later_and_has_a_bound(kept: Kept) -> 
     end = NOW + 60 * 2 * UNWRITTEN
     kept.history.keep(end)
     assert UNWRITTEN - 1 <= kept.held(end) / 60 <= UNWRITTEN + 1
+
+
+WRITER = """
+import sys
+from gpulease.spans import Activity, DeviceName, Span, SpanHolder, SpanUse
+from gpulease.stores.history_file import HistoryFile
+file = HistoryFile(sys.argv[1])
+for at in range(100_000):
+    span = Span(Activity(60_000, 60_000, 30_000), {SpanHolder("ada", (), f"sweep-{at % 40}"): SpanUse(60_000)})
+    file.write({1_800_000_000 + 60 * (at % 90): {"GPU-1": span}}, {}, [DeviceName("GPU-1", "0", "A100")], at)
+    print(at, flush=True)
+"""
+
+
+def test_a_broker_that_is_killed_while_it_writes_leaves_all_of_a_minute_or_nothing(kept: Kept) -> None:
+    for lines in (1, 40, 90):
+        words = [sys.executable, "-c", WRITER, str(kept.path)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            for _ in range(lines):
+                assert writer.stdout.readline()
+            writer.kill()
+        with closing(HistoryFile(str(kept.path))) as file:
+            held = [
+                sum(use.held for _, _, span in file.read(step, 0, 2_000_000_000)[0] for use in span.uses.values())
+                for step in KEPT
+            ]
+        assert len(set(held)) == 1
+        assert held[0] >= lines * 60_000
+
+
+def test_on_a_network_it_has_no_log_beside_it(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "history.db"), True, lambda text: None)
+    history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    history.keep(NOW + 60)
+    assert not (tmp_path / "history.db-wal").exists()
+    assert history.history(asked(NOW, NOW + 60, 60, NOW + 60), NOW + 60)["rows"][0]["held"] == 60
+
+
+def test_a_file_that_is_removed_is_begun_anew(kept: Kept) -> None:
+    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.keep(NOW + 60)
+    kept.path.unlink()
+    kept.history.keep(NOW + 120)
+    kept.kill()
+    assert kept.held(NOW + 120) == 60
 
 
 def test_a_link_in_its_place_is_not_followed(kept: Kept, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gpulease.broker.history_rows import about, count_rows, history_rows, use_ro
 from gpulease.broker.minutes import MINUTE, Measured, Minutes
 from gpulease.errors import HistoryError, in_words
 from gpulease.messages import Message
-from gpulease.spans import Asked, Count, Counted, DeviceName, Row, Span, SpanHolder, counted, joined
+from gpulease.spans import Asked, Count, Counted, DeviceName, Row, Span, SpanHolder, count_in, joined
 from gpulease.stores.history_file import CountedRow, HistoryFile
 
 ROWS = 1000  # of one kind that are read from the file for one answer
@@ -87,6 +87,8 @@ class History:
         if minute == self._written and not whole:
             return
         self._written = minute
+        if not os.path.exists(self._path):
+            self._let_go()  # somebody removed it: begin anew, and do not write what nobody can find
         self._minutes.add_up(at)
         until = at + 1 if whole else minute * MINUTE
         spans, counts = self._minutes.take(until)
@@ -100,14 +102,15 @@ class History:
     def _write(
         self, file: HistoryFile, rows: dict[int, dict[str, Span]], counts: dict[int, dict[Counted, Count]], until: int
     ) -> bool:
+        """What could fail comes before: what was written must not be put back and be written again."""
+        file.forget(until // 1000)
+        if until // DAY != self._tidied:
+            file.forget_holders()
+            self._tidied = until // DAY
         sums = totals.of_spans(span for minute in rows.values() for span in minute.values())
         totals.add(sums, self._waits)
         file.write(rows, counts, self._places.values(), until, sums)
         self._waits = {}
-        file.forget(until // 1000)
-        if until // DAY != self._tidied:
-            self._tidied = until // DAY
-            file.forget_holders()
         self._trouble = ""
         return True
 
@@ -157,7 +160,7 @@ class History:
         for time, holder, devices, count in rows:
             if question.since <= time < question.until:
                 begin = time // question.step * question.step
-                found[begin] = counted(found.get(begin, {}), {(holder, devices): count})
+                count_in(found.setdefault(begin, {}), (holder, devices), count)
         return [(time, *whose, count) for time, counts in sorted(found.items()) for whose, count in counts.items()]
 
     # ---------------------------------------------------------------- the file

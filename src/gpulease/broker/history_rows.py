@@ -15,7 +15,13 @@ ENDS = ("complete", "failed", "out_of_memory", "killed", "lost", "invalid")
 
 def about(question: Asked, now: float, next: int | None) -> Document:
     since, until, step, _ = question
-    return {"since": float(since), "until": float(until), "step": step, "now": now, "next": next and float(next)}
+    return {
+        "since": float(since),
+        "until": min(float(until), now),
+        "step": step,
+        "now": now,
+        "next": next and float(next),
+    }
 
 
 def history_rows(rows: Iterable[Row], places: Mapping[str, DeviceName]) -> list[HistoryRow]:

@@ -71,6 +71,7 @@ HABITS = {
     **dict.fromkeys(("rerun", "requeue", "restart"), "`gpulease retry ID` queues a job again."),
     **dict.fromkeys(("suspend", "hold", "scontrol"), "`gpulease pause ID` stops a job, `gpulease edit ID` changes it."),
     **dict.fromkeys(("sacct", "history"), "`gpulease events` tells who had what, `gpulease ls --all` what ended."),
+    **dict.fromkeys(("sreport", "report", "stats"), "`gpulease usage` tells who used how many GPU-hours."),
     **dict.fromkeys(("why", "reason"), "`gpulease explain ID` tells why something waits."),
     **dict.fromkeys(("config", "settings", "quota", "limits"), "`gpulease set` shows and changes parameters."),
     **dict.fromkeys(("daemon", "server", "serve"), "`gpulease broker` is the broker; it also starts by itself."),

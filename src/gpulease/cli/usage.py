@@ -24,7 +24,7 @@ examples:
   gpulease usage --by gpu --csv > usage.csv
 """
 BAR = 10  # columns
-JOBS = 12  # columns that the last one has at least
+JOBS = 24  # columns that the last one has at least
 CSV = ("held", "known", "busy", "idle", "outside")
 
 
