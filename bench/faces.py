@@ -27,6 +27,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from interleaved import compile_everything, own_command, to_reach
+from processes import children, resident, seconds
 
 from gpulease.client import Client
 
@@ -35,22 +36,6 @@ VIEWERS = 200
 ROUNDS = 60
 PACE = 0.25  # seconds between changes
 READ = 1 << 16
-
-
-def processor_time(pids: list[int]) -> float:
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def with_children(pid: int) -> list[int]:
-    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-
-
-def resident(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 # ---------------------------------------------------------------------- viewers
@@ -135,7 +120,8 @@ class Measured:
             commands = [["sleep", "100000"]] * count
             first = self.client.ask("add", request={}, commands=commands, options=given)["first"]
         self.jobs = range(first, first + WAITING)
-        self.broker = with_children(self.client.ask("ping")["pid"])
+        pid = self.client.ask("ping")["pid"]
+        self.broker = [pid, *children(pid)]
         words = [own_command(), "web", "--json", "--port", "0"]
         self.server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self.server.stdout is not None
@@ -150,15 +136,15 @@ class Measured:
         self.client.ask("move", id=id, index=0)
         return f"line-J{id}"
 
-    def cost(self, seconds: float, changes: bool) -> tuple[float, float]:
+    def cost(self, span: float, changes: bool) -> tuple[float, float]:
         """Percent of a core: of the broker with its children, and of the server."""
-        before = processor_time(self.broker), processor_time([self.server.pid])
+        before = seconds(self.broker), seconds([self.server.pid])
         begin = time.monotonic()
-        while (spent := time.monotonic() - begin) < seconds:
+        while (spent := time.monotonic() - begin) < span:
             if changes:
                 self.change(self._next())
             time.sleep(PACE)
-        after = processor_time(self.broker), processor_time([self.server.pid])
+        after = seconds(self.broker), seconds([self.server.pid])
         return (after[0] - before[0]) / spent * 100, (after[1] - before[1]) / spent * 100
 
     _moved = ROUNDS
@@ -188,23 +174,23 @@ def latencies(measured: Measured, crowd: Crowd) -> list[float]:
     return found
 
 
-def main(seconds: float, count: int) -> None:
+def main(span: float, count: int) -> None:
     compile_everything()
     with tempfile.TemporaryDirectory(prefix="gl-", ignore_cleanup_errors=True) as folder:
         measured = Measured(f"{folder}/b")
         try:
-            report(measured, seconds, count)
+            report(measured, span, count)
         finally:
             measured.end()
 
 
-def report(measured: Measured, seconds: float, count: int) -> None:
+def report(measured: Measured, span: float, count: int) -> None:
     costs: dict[tuple[int, bool], tuple[float, float]] = {}
     for viewers in (1, count):
         crowd = measured.crowd(viewers)
         for changes in (False, True):
             measured.cost(2.0, changes)
-            costs[viewers, changes] = measured.cost(seconds, changes)
+            costs[viewers, changes] = measured.cost(span, changes)
             how = f"{1 / PACE:.0f} changes a second" if changes else "nothing changes"
             broker, server = costs[viewers, changes]
             print(f"{viewers:>4} viewers, {how:<20} broker {broker:6.2f} %, server {server:6.2f} % of a core")

@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 class PagePicture(NamedTuple):
-    """Rows are those of `status`, `ls` and `events`; see docs/reference/json.md."""
+    """Rows are those of `status`, `ls` and `events`; `gpulease help json` has their fields."""
 
     status: Row  # without its rows, which are below
     devices: tuple[Row, ...] = ()
