@@ -47,7 +47,7 @@ def test_a_browser_without_javascript_gets_a_page_that_is_right_and_refreshes(si
 
 
 def test_all_text_of_users_is_escaped_and_no_script_stands_in_the_page(site: QueueSite, web: Web) -> None:
-    id = site.shell(f"printf '%s\\n' {NASTY!r}; sleep 60", name=NASTY, note=NASTY, label="<i>")
+    id = site.shell(f"printf '%s\\n' {NASTY!r}; sleep 60", name=f"{NASTY}\udcff", note=NASTY, label="<i>")
     wide = site.shell("true", request={"gpus": 4}, name=NASTY, note=NASTY)
     site.said(id, "</script>")
     wait_until(lambda: "&lt;script&gt;" in web.page())
@@ -60,6 +60,7 @@ def test_all_text_of_users_is_escaped_and_no_script_stands_in_the_page(site: Que
         policy = answer.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
+        assert web.ask(path).status == web.ask(f"{path}?json").status == 200
     assert "alert(1)" in web.events(f"/jobs/{id}/stream").until("alert(1)")
 
 

@@ -35,7 +35,9 @@ def configure(parser: ArgumentParser) -> None:
         "--actions", action="store_true", help="with buttons: kill, pause, resume and move your own jobs"
     )
     parser.add_argument(
-        "--public", action="store_true", help="show everybody what everybody may see, without a token (managers only)"
+        "--public",
+        action="store_true",
+        help="for root and who runs the broker: show everybody what everybody may see, without a token",
     )
     parser.add_argument("--token-file", metavar="PATH", help="keep the token there, so that it stays the same")
     parser.add_argument(

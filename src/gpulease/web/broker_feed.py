@@ -54,9 +54,9 @@ class BrokerFeed:
     def _run(self) -> None:
         start = True
         while not self._stopped.is_set():
+            self._wanted.clear()  # before it is looked at, so that nobody who comes now is missed
             if not self._looked_at:
                 self._tell(NOTHING)
-                self._wanted.clear()
                 self._wanted.wait()
                 continue
             try:

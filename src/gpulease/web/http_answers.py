@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from gpulease.web.markup import printable
 from gpulease.web.pages import refusal_page
 
 POLICY = (
@@ -31,7 +32,12 @@ def html(text: str, status: int = 200) -> web.Response:
 
 
 def answer_with(request: web.Request, status: int, what: str) -> web.Response:
-    return html(refusal_page(what), status) if wants_page(request) else web.Response(text=f"{what}\n", status=status)
+    return html(refusal_page(what), status) if wants_page(request) else plain(f"{what}\n", status)
+
+
+def plain(text: str, status: int = 200) -> web.Response:
+    """Of other people's texts only what can be printed: a half letter would be no answer at all."""
+    return web.Response(text=printable(text), status=status)
 
 
 def headed(response: web.StreamResponse) -> web.StreamResponse:

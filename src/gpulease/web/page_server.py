@@ -18,7 +18,7 @@ from gpulease.web.access import Access, Refusal, Visit
 from gpulease.web.acting import act
 from gpulease.web.broker_feed import BrokerFeed
 from gpulease.web.fragments import sections
-from gpulease.web.http_answers import answer_with, headed, html, wants_page
+from gpulease.web.http_answers import answer_with, headed, html, plain, wants_page
 from gpulease.web.hub import Hub
 from gpulease.web.job_details import about_log, as_text, details
 from gpulease.web.job_stream import NOT_SHOWN, JobEvents, may_read
@@ -30,7 +30,6 @@ from gpulease.web.slowdown import Slowdown
 from gpulease.web.streams import MOST_VIEWERS, stream
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-VIEWER = web.RequestKey("viewer", Viewer)
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 LARGEST = 64 << 10  # bytes of a form
 
@@ -66,8 +65,6 @@ class PageServer:
         judged = self._access.viewer(self._asked(request))
         if isinstance(judged, Refusal) and not request.path.startswith("/static/"):
             return await self._refused(request, judged)
-        if isinstance(judged, Viewer):
-            request[VIEWER] = judged
         try:
             response = await handler(request)
         except web.HTTPException as answer:  # no such address, or not by this method
@@ -75,6 +72,12 @@ class PageServer:
         if isinstance(judged, Viewer) and self._access.by_token and "token" in request.query and not response.prepared:
             response.set_cookie(self._cookie, self._access.cookie, httponly=True, samesite="Strict", path="/")
         return headed(response)
+
+    def _viewer(self, request: web.Request) -> Viewer:
+        """Of a request that `guard` let pass."""
+        judged = self._access.viewer(self._asked(request))
+        assert isinstance(judged, Viewer)
+        return judged
 
     def _asked(self, request: web.Request) -> Visit:
         peer = request.transport and request.transport.get_extra_info("peername")
@@ -89,16 +92,16 @@ class PageServer:
     # ---------------------------------------------------------------- looking
 
     async def _first(self, request: web.Request) -> web.StreamResponse:
-        viewer, picture = request[VIEWER], await self._picture()
+        viewer, picture = self._viewer(request), await self._picture()
         shown = seen_by(picture, viewer)
         if "json" in request.query:
             return web.json_response({**shown.document(), "trouble": shown.trouble or shown.status.get("trouble")})
         if wants_page(request):
             return html(first_page(shown, sections(shown, viewer)))
-        return web.Response(text=status_text(shown))
+        return plain(status_text(shown))
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        viewer, picture = request[VIEWER], await self._picture()
+        viewer, picture = self._viewer(request), await self._picture()
         totals = None
         if picture.trouble is None:
             totals = await asyncio.get_running_loop().run_in_executor(self._threads, ask_totals)
@@ -111,7 +114,7 @@ class PageServer:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         await self._picture()
-        page = self._hub.page(request[VIEWER])
+        page = self._hub.page(self._viewer(request))
         page.viewers += 1
         try:
             return await self._entered(request, page.told().next)
@@ -139,7 +142,7 @@ class PageServer:
             self._watches.pop(watch.id, None)
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
-        watch, viewer = self._watch(request), request[VIEWER]
+        watch, viewer = self._watch(request), self._viewer(request)
         try:
             hides = (await self._picture()).hides
             await watch.look()
@@ -158,13 +161,13 @@ class PageServer:
         if wants_page(request):
             host = self._hub.picture.status.get("host", "")
             return html(job_page(watch.id, host, details(job, viewer), log, about))
-        return web.Response(text=as_text(job, log or about))
+        return plain(as_text(job, log or about))
 
     async def _job_stream(self, request: web.Request) -> web.StreamResponse:
         await self._picture()
         watch = self._watch(request)
         watch.enter()
-        told = JobEvents(watch, request[VIEWER], lambda: self._hub.picture.hides)
+        told = JobEvents(watch, self._viewer(request), lambda: self._hub.picture.hides)
         try:
             return await self._entered(request, told.next)
         finally:
@@ -174,7 +177,7 @@ class PageServer:
     # ---------------------------------------------------------------- acting
 
     async def _act(self, request: web.Request) -> web.StreamResponse:
-        viewer, form = request[VIEWER], await request.post()
+        viewer, form = self._viewer(request), await request.post()
         token = form.get("token")
         origin = request.headers.get("Origin")
         refusal = self._access.may_act(viewer, origin, request.host, token if isinstance(token, str) else "")
