@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "architecture" / "overview.md"
 BEGIN, END = "<!-- python tools/import_graph.py --write -->\n", "<!-- end of what it writes -->\n"
 # From the top; a part imports from its own layer and from those below.
 LAYERS = {
-    "faces": ("__main__", "cli", "compat", "installation", "web"),
+    "faces": ("__main__", "cli", "compat", "installation", "top", "web"),
     "verbs": (
         "api",
         "event_choice",
@@ -29,6 +29,7 @@ LAYERS = {
         "looking_back",
         "leases",
         "metrics",
+        "notifying",
         "placeholders",
         "pool",
         "queueing",
@@ -42,6 +43,7 @@ LAYERS = {
         "identity",
         "short_lived",
         "neighbours",
+        "notices",
         "probes",
         "simulation",
         "stores",

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 DENSE_FROM = 10_298_377.0  # seconds; where the dense part of openb_pod_list_default.csv begins
 MILLI = 1000  # of one GPU
+ALIKE = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos")  # of the trace; equal ones are alike
 
 
 class Job(NamedTuple):
@@ -20,6 +21,7 @@ class Job(NamedTuple):
     gpus: int
     milli: int  # share of one GPU; 1000 is whole
     declared: float | None = None
+    kind: str | None = None  # what stands for "the same command"
 
 
 def read(path: Path, start: float = DENSE_FROM) -> list[Job]:
@@ -32,7 +34,8 @@ def read(path: Path, start: float = DENSE_FROM) -> list[Job]:
 def _job(row: dict[str, str]) -> Job:
     gpus = int(row["num_gpu"])
     run = float(row["deletion_time"]) - float(row["scheduled_time"])
-    return Job(float(row["creation_time"]), run, gpus, int(row["gpu_milli"]) if gpus == 1 else MILLI)
+    kind = " ".join(row[name] for name in ALIKE)
+    return Job(float(row["creation_time"]), run, gpus, int(row["gpu_milli"]) if gpus == 1 else MILLI, kind=kind)
 
 
 def synthesize(seed: int, count: int = 5000, load: float = 18.0) -> list[Job]:
@@ -61,6 +64,12 @@ def declare(jobs: list[Job], how: str, seed: int) -> list[Job]:
     chance = random.Random(seed)
     factors = [1.0 if how == "exact" else chance.uniform(1, 3) for _ in jobs]
     return [job._replace(declared=job.run * factor) for job, factor in zip(jobs, factors, strict=True)]
+
+
+def jitter(jobs: list[Job], seed: int, most: float = 3600.0) -> list[Job]:
+    """The same jobs, each up to `most` seconds earlier or later."""
+    chance = random.Random(seed)
+    return sorted(job._replace(arrival=job.arrival + chance.uniform(-most, most)) for job in jobs)
 
 
 def scale(jobs: list[Job], load: float) -> list[Job]:

@@ -15,6 +15,7 @@ _HOMES = {
     **dict.fromkeys(("select", "status"), "gpulease.api"),
     **dict.fromkeys(("edit", "jobs", "submit", "sweep"), "gpulease.submission"),
     **dict.fromkeys(("events", "exclude", "explain", "include", "release", "renew"), "gpulease.lease_verbs"),
+    **dict.fromkeys(("forget_learned", "learned"), "gpulease.lease_verbs"),
     **dict.fromkeys(("history", "usage"), "gpulease.looking_back"),
     **dict.fromkeys(("clean", "kill", "ls", "move", "pause", "resume", "retry"), "gpulease.queueing"),
     **dict.fromkeys(("rm", "set", "show", "start", "wait"), "gpulease.queueing"),
@@ -25,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpulease import errors, placeholders
     from gpulease.api import select, status
-    from gpulease.lease_verbs import events, exclude, explain, include, release, renew
+    from gpulease.lease_verbs import events, exclude, explain, forget_learned, include, learned, release, renew
     from gpulease.leases import acquire
     from gpulease.looking_back import history, usage
     from gpulease.pool.context import worker
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 # Without `set`, for `import *` must not hide Python's own.
 # fmt: off
 __all__ = [
-    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "history", "include", "jobs", "kill",
-    "ls", "move", "pause", "placeholders", "release", "renew", "resume", "retry", "rm", "select", "show", "start",
-    "status", "submit", "sweep", "usage", "wait", "worker",
+    "Pool", "acquire", "clean", "edit", "errors", "events", "exclude", "explain", "forget_learned", "history",
+    "include", "jobs", "kill", "learned", "ls", "move", "pause", "placeholders", "release", "renew", "resume", "retry",
+    "rm", "select", "show", "start", "status", "submit", "sweep", "usage", "wait", "worker",
 ]
 # fmt: on
 

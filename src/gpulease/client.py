@@ -114,6 +114,10 @@ class Client:
             "See `gpulease doctor`; if it hangs, end its process. The next one finds its leases.",
         )
 
+    def fileno(self) -> int:
+        """For whoever waits for several things at once."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         self._socket.close()
 

@@ -14,6 +14,7 @@
     ├── HistoryError          history          1   the history cannot be read
     ├── NotGranted            not-granted     75   no device within the time that was given
     │   └── Cancelled         cancelled       75   the request left the line before it was granted
+    ├── NotDelivered          not-delivered    1   a notice could not be sent to its address
     ├── NotPermitted          not-permitted   77   it belongs to another user
     ├── TooMuch               too-much        75   one user asks more of the broker than its limits allow
     ├── ProtocolError         protocol         1   a message that the broker or the client cannot understand
@@ -128,6 +129,11 @@ class NotGranted(GpuleaseError, RuntimeError):
 class Cancelled(NotGranted):
     code = "cancelled"
     next_step = "Ask again."
+
+
+class NotDelivered(GpuleaseError):
+    code = "not-delivered"
+    next_step = "Check the address, and set it again with `gpulease notify set`."
 
 
 class NotPermitted(GpuleaseError):

@@ -52,6 +52,7 @@ class Job(NamedTuple):
     log_begin: int = 0  # where the output of this run begins in the log
     cap: int | None = None  # its sweep, by the id of the first, if that has a number
     at_most: int | None = None  # of its sweep that run at a time; what holds is in the broker's state
+    notify: tuple[str, ...] | None = None  # of which its user is told; None: as they chose for all
     met: tuple[int, ...] = ()  # of those that it comes after: who has ended as it must, whatever becomes of it later
 
     @property
@@ -109,6 +110,8 @@ def read(stored: dict[str, Any]) -> Job:
     fields["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))
     for name in ("command", "after", "devices", "met"):
         fields[name] = tuple(stored.get(name, ()))
+    if stored.get("notify") is not None:
+        fields["notify"] = tuple(stored["notify"])
     if stored.get("bound"):  # an older version's `start` by somebody who may not pass others
         fields["forced"] = False
     return Job(**fields)

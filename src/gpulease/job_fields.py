@@ -36,6 +36,7 @@ def job_fields(given: Mapping[str, Any], said: Said = as_argument) -> dict[str, 
         "time_limit": _time_limit(given.get("time_limit"), said("time_limit")),
         "hold": given.get("hold"),
         "at_most": _at_most(given.get("at_most"), said("at_most")),
+        "notify": _notify(given.get("notify"), said("notify")),
         **_after(given, said),
         **{name: given.get(name) for name in TEXTS},
     }
@@ -104,6 +105,14 @@ def _at_most(value: Any, said: str) -> int | None:
     if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
         raise UsageError(f"{said} is {value!r}.", "Give how many jobs of the sweep may run at a time, as 8.")
     return number
+
+
+def _notify(value: Any, said: str) -> list[str] | None:
+    if value is None or value is False:
+        return None
+    from gpulease.notices.kinds import NONE, of_job
+
+    return of_job(value, said) or [NONE]
 
 
 def _time_limit(value: Any, said: str) -> float | None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpulease.job_selection import HasId
-    from gpulease.messages import EventRow, Explained, ShortLease
+    from gpulease.messages import EventRow, Explained, Learned, ShortLease
 
 MOST_EVENTS = 10_000
 
@@ -82,6 +82,17 @@ def events(
     shown = most or (100 if span is None else MOST_EVENTS)
     told: list[EventRow] = ask("events", since=span, most=MOST_EVENTS if choice.narrows else shown)["events"]
     return [event for event in told if choice.has(event)][-shown:]
+
+
+def learned() -> Learned:
+    """How long one's own earlier runs took, by shape, and how the last starts compared with what was said of them."""
+    told: Learned = ask("learned")
+    return told
+
+
+def forget_learned() -> int:
+    """Forget what was learnt of one's own runs; how many sketches these were."""
+    return int(ask("learned", clear=True).get("forgotten") or 0)
 
 
 def explain(what: int | str | HasId) -> Explained:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -198,6 +199,7 @@ def acquire(
         "kind": "reservation" if until_released else kind,
         "wait": None if wait is None else seconds(wait, "wait"),
         "note": note,
+        "command": [word[:200] for word in sys.orig_argv[:50]],
     }
     if until_released and duration is not None:
         raise UsageError("`until_released` and `duration` were both given.", "Leave one of the two out.")

@@ -30,6 +30,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "wait": "seconds?",
         "note": "text?",
         "id": "text?",
+        "command": "texts?",
     },
     "why": {"id": "text"},
     "taken": {"id": "text"},
@@ -40,6 +41,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "status": {},
     "subscribe": {"topics": "texts", "select": "select?"},
     "events": {"since": "seconds?", "most": "int?"},
+    "learned": {"clear": "bool?"},
     "history": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
     "usage": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
     "totals": {},
@@ -65,6 +67,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "edit": {"select": "select", "changes": "options"},
     "clean": {"select": "select?"},
     "set": {"name": "text?", "value": "text?"},
+    "notify": {"file": "text?", "events": "texts?", "clear": "bool?"},
     "ping": {},
     "stop": {},
 }
@@ -234,7 +237,7 @@ DeviceVerdict = TypedDict("DeviceVerdict", {"label": str, "uuid": str, "code": s
 Explained = TypedDict("Explained", {
     "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
     "place": NotRequired[int], "code": NotRequired[str], "why_short": NotRequired[str],  # of what waits
-    "expected_start": NotRequired[float | None],
+    "expected_start": NotRequired[float | None], "expected_latest": NotRequired[float | None],
 })
 EventRow = TypedDict("EventRow", {
     "time": float, "what": str, "user": str,  # the others depend on `what`
@@ -299,12 +302,13 @@ JobRow = TypedDict("JobRow", {
     "id": int, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
     "state": str, "name": str | None, "label": str | None, "note": str | None, "log": str, "retry": int,
     "time_limit": float | None, "after": list[int], "after_any": bool, "at_most": int | None, "tries": int, "runs": int,
-    "started": float | None,
+    "started": float | None, "notify": list[str] | None,
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,
-    "why_short": str | None, "expected_start": float | None,
+    "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
     "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
+    "usual": NotRequired[dict[str, Any] | None],  # what is known of its like, where that is something
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
                                 "state_trouble": str | None})
@@ -313,6 +317,7 @@ ParameterRow = TypedDict("ParameterRow", {
     "gpulimit": str | None,
     "warnings": list[str],
 })
+ToldOf = TypedDict("ToldOf", {"file": str | None, "events": list[str] | None})  # of notices; None: none is sent
 About = TypedDict("About", {
     "pid": int, "kind": str, "user": str, "directory": str, "version": str, "uptime": float,
     "config_trouble": str | None, "state_trouble": str | None, "visible": str,
@@ -346,12 +351,21 @@ StatusDocument = TypedDict("StatusDocument", {
 })
 RequestRow = TypedDict("RequestRow", {"gpus": int, "memory": int | None, "priority": int})
 
+ShapeRow = TypedDict("ShapeRow", {
+    "command": str, "request": str, "runs": float, "seconds_mean": float, "seconds_50": float, "seconds_90": float,
+    "memory": int | None, "last": float,
+})
+Starts = TypedDict("Starts", {"compared": float, "by_likely": float, "by_latest": float})
+Learned = TypedDict("Learned", {"shapes": list[ShapeRow], "starts": Starts, "forgotten": NotRequired[int]})
+
 # verb -> what its `ok` is, or the name of its one list and what each entry of that is
 REPLIES: dict[str, tuple[str | None, Any]] = {
     **dict.fromkeys(("kill", "rm", "pause", "resume", "move", "start", "retry", "edit", "clean"), (None, Done)),
     "add": (None, Added), "ls": (None, Listing), "show": ("jobs", JobRow),
+    "notify": (None, ToldOf),
     "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),
-    "release": ("released", ShortLease), "renew": ("renewed", ShortLease), "ping": (None, About),
+    "learned": (None, Learned), "release": ("released", ShortLease),
+    "renew": ("renewed", ShortLease), "ping": (None, About),
     "stop": (None, Stopped), "status": (None, StatusDocument), "history": (None, HistoryPiece),
     "usage": (None, UsagePiece), "totals": (None, Totals),
 }

@@ -119,8 +119,10 @@ class Waiting(NamedTuple):
     place: float | None = None  # the order of arrival when it is not `since`, after a `move`
     blocked: Cause | None = None  # why it may not be granted yet, whatever is free
     forced: bool = False  # start now, past the policy's thresholds, never past a lease
-    shape: str | None = None  # under which it is packed (broker/packing.py)
+    shape: str | None = None  # under which its like are known (broker/shapes.py)
     cap: int | None = None  # the sweep that it belongs to, of which only so many may run at a time
+    packed: bool = False  # it has a share as large as its like were seen to use
+    expected: float | None = None  # seconds that it should run, by what it declared and what that is worth
 
 
 class Lease(NamedTuple):
@@ -137,6 +139,7 @@ class Lease(NamedTuple):
     note: str | None = None
     duration: float | None = None  # seconds, as the request declared; `until` is what ends by the clock
     max_leases: int | None = None  # at most so many leases beside it, as the request asked
-    shape: str | None = None  # under which it is packed; without `memory` it is alone on its device for now
+    shape: str | None = None  # under which its like are known
     outsiders: tuple[tuple[int, int | None], ...] = ()  # processes that were there before it: pid and start time
     cap: int | None = None  # the sweep that it belongs to, if that has a cap
+    packed: bool = False  # by the memory of its like; without `memory` it is alone on its device for now

@@ -105,6 +105,7 @@ def submit(
     name: str | None = None,
     label: str | None = None,
     note: str | None = None,
+    notify: bool | str | Iterable[str] | None = None,
     shell: bool = False,
     force: bool = False,
 ) -> SubmittedJob:
@@ -118,6 +119,8 @@ def submit(
 
     It comes after `after`, if those are complete, or after `after_any`, however they end: jobs, ids, "5-9", "last", or
     "all" of this user's that are not over. `after_label` are those of them with a label; `after_any=True`: however.
+
+    `notify` says of what the user is told about it, as "ended,failed"; True is of all, None as `gpulease notify` says.
     """
     given = dict(locals())  # the arguments, by their names
     words = _words(given.pop("command"), shell)

@@ -50,6 +50,9 @@ class Subscription:
             self.rows[topic] = {key: row for key, row in kept.items() if row is not None}
         return changed
 
+    def fileno(self) -> int:
+        return self._client.fileno()
+
     def close(self) -> None:
         self._client.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulease.broker.packing import shape_of
+from gpulease.broker.shapes import shape_of
 from gpulease.model import Device, Lease, Owner, Process, Request, Waiting
 from gpulease.planner import DeviceView, Line, Peak, Policy, lease_of, plan
 from gpulease.planner.peaks import FORGOTTEN, MOST_PEAKS, may_pack, raised, superfluous
@@ -47,7 +47,7 @@ def test_what_is_shared_holds_it_all(
     policy, line = Policy(pack_most=most, memory_reserve=reserve), Line()
     leases: dict[str, Lease] = {}
     for at, (request, shape) in enumerate(wanted):
-        line.add(Waiting(f"r{at:02}", request, "ada", 1, NOW + at, kind="job", shape=shape))
+        line.add(Waiting(f"r{at:02}", request, "ada", 1, NOW + at, kind="job", shape=shape, packed=shape is not None))
     devices = _devices(outside)
     for end in [None, *ends]:
         if end is not None:
@@ -80,7 +80,7 @@ def test_nobody_is_beside_outside_use_unless_asked(
 ) -> None:
     line = Line()
     for at, (request, shape) in enumerate(wanted):
-        line.add(Waiting(f"r{at:02}", request, "ada", 1, NOW + at, kind="job", shape=shape))
+        line.add(Waiting(f"r{at:02}", request, "ada", 1, NOW + at, kind="job", shape=shape, packed=shape is not None))
     devices = _devices(outside)
     views = {"0": DeviceView(excluded="fan")}
     for grant in plan(devices, (), line, Policy(), NOW, peaks=PEAKS, views=views).grants:
@@ -93,7 +93,7 @@ def test_nobody_is_beside_outside_use_unless_asked(
 def test_a_packed_job_takes_an_idle_device_first_and_shares_when_there_is_none() -> None:
     line, devices = Line(), _devices([0, 0])
     for at in range(6):
-        line.add(Waiting(f"r{at}", Request(pack=True), "ada", 1, NOW + at, kind="job", shape="b"))
+        line.add(Waiting(f"r{at}", Request(pack=True), "ada", 1, NOW + at, kind="job", shape="b", packed=True))
     grants = plan(devices, (), line, Policy(), NOW, peaks=PEAKS).grants
     assert [grant.devices[0] for grant in grants] == ["0", "1", "0", "1"]  # two of 7 G on each of 16 G
 
@@ -101,19 +101,20 @@ def test_a_packed_job_takes_an_idle_device_first_and_shares_when_there_is_none()
 def test_what_is_not_known_yet_has_a_device_alone() -> None:
     line = Line()
     for at in range(2):
-        line.add(Waiting(f"r{at}", Request(pack=True), "ada", 1, NOW + at, kind="job", shape="unknown"))
+        line.add(Waiting(f"r{at}", Request(pack=True), "ada", 1, NOW + at, kind="job", shape="unknown", packed=True))
     done = plan(_devices([0]), (), line, Policy(), NOW, peaks=PEAKS)
     assert [(grant.id, grant.memory) for grant in done.grants] == [("r0", None)]
     assert "alone" in done.reason("r1").sentence
 
 
-def test_a_shape_is_the_user_and_the_script_and_not_its_options() -> None:
+def test_a_shape_is_the_user_the_script_and_its_options_without_their_values() -> None:
     def shape(command: str, user: str = "ada", cwd: str = "/home", request: Request = Request()) -> str:  # noqa: B008
         return shape_of(user, command.split(), cwd, request)
 
     same = shape("python train.py --lr 0.1")
-    assert same == shape("python -u train.py --lr 0.2") == shape("python -W ignore /home/train.py")
+    assert same == shape("python -u train.py --lr=0.2") == shape("python -W ignore /home/train.py --lr -3")
     others = (
+        shape("python train.py"), shape("python train.py --lr 0.1 --large"),
         shape("python eval.py"), shape("python3 train.py"), shape("python train.py", "ben"),
         shape("python train.py", cwd="/tmp"), shape("python train.py", request=Request(models=("A100",))), shape("sh"),
     )  # fmt: skip

@@ -22,7 +22,8 @@ LIMIT: dict[str, st.SearchStrategy[Value]] = {
     "most": COUNTS,
     "used": st.floats(0, 1e18),
 }
-EXPECTED = {"expected": st.none(), "seconds": st.none() | SECONDS}
+EXPECTED = {"expected": st.none(), "seconds": st.none() | SECONDS, "latest": SECONDS}
+OVERTAKEN = {"shorter": st.integers(0, 9), "turn": SECONDS}
 FIELDS: dict[str, Mapping[str, st.SearchStrategy[Value]]] = {
     "blocked": {"text": WORDS, "short": WORDS},
     "closed": {"text": WORDS, "short": WORDS},
@@ -41,6 +42,7 @@ FIELDS: dict[str, Mapping[str, st.SearchStrategy[Value]]] = {
         "crowded": st.lists(WORDS, max_size=9).map(tuple),
         "matching": COUNTS,
         **EXPECTED,
+        **OVERTAKEN,
     },
 }
 REASONS = st.one_of(*(st.builds(Reason, st.just(code), st.fixed_dictionaries(dict(FIELDS[code]))) for code in FIELDS))
@@ -64,9 +66,17 @@ def test_a_short_form_fits_and_says_something(reason: Reason) -> None:
     ("reason", "short", "sentence"),
     [
         (
-            Reason("busy", {**WHOLE, "free": 2, "crowded": (), "matching": 8, "seconds": 300.0}),
+            Reason("busy", {**WHOLE, "free": 2, "crowded": (), "matching": 8, "seconds": 300.0, "latest": 7200.0}),
             "needs 4, 2 free",
-            "It wants 4 devices of one host; 2 of 8 are free, perhaps in 5 min.",
+            "It wants 4 devices of one host; 2 of 8 are free, likely in 5 min, at the latest in 2 h.",
+        ),
+        (
+            Reason(
+                "busy", {**SIZED, "free": 0, "crowded": (), "matching": 8, "seconds": None, "shorter": 4, "turn": 60.0}
+            ),
+            "needs 6G, 0B free",
+            "It wants 6G of one device; at most 0B is free on one. 4 shorter ones go first; in 60 s at the latest it "
+            "goes before them.",
         ),
         (
             Reason("busy", {**SIZED, "free": 2 << 30, "crowded": (), "matching": 8, "seconds": None}),

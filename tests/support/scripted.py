@@ -110,6 +110,9 @@ class ScriptedWorld:
         self.shells: dict[tuple[int, int], Key] = {}  # by job and run
         self.tended: set[tuple[int, int]] = set()  # runs that an agent watches
         self.codes: dict[tuple[int, int], int] = {}  # noted in the journal
+        self.notices: list[told.Notify] = []
+        self.hooked: list[told.Hook] = []
+        self.lost: dict[str, str] = {}  # devices that the driver lost, and why
         self.logs: list[str] = []
         self.questions: list[told.AskOrder] = []  # to a function that orders the line
         self.removed: list[str] = []  # logs of jobs
@@ -293,10 +296,16 @@ class ScriptedWorld:
     def _WriteLog(self, one: told.WriteLog) -> None:
         self.logs.append(one.text)
 
+    def _Notify(self, one: told.Notify) -> None:
+        self.notices.append(one)
+
+    def _Hook(self, one: told.Hook) -> None:
+        self.hooked.append(one)
+
     def _nothing(self, one: object) -> None:
         pass
 
-    _Force = _Tidy = _Hook = _Stop = _JobOver = _Observed = _nothing
+    _Force = _Tidy = _Stop = _JobOver = _Observed = _nothing
 
     def _Began(self, one: told.Began) -> None:
         assert one.lease.id not in self.remembered, "a lease began twice"
@@ -350,7 +359,8 @@ class ScriptedWorld:
         if uuid in self.placeholders:
             processes.append(Process(self.placeholders[uuid], 5, "root", "placeholder", 1 << 28))
         used = sum(process.memory or 0 for process in processes)
-        return Device(index, uuid, "A100", memory_total=MEMORY, memory_used=used, processes=tuple(processes))
+        lost = self.lost.get(uuid)
+        return Device(index, uuid, "A100", memory_total=MEMORY, memory_used=used, processes=tuple(processes), lost=lost)
 
     def answer_sample(self) -> None:
         self.samples -= 1

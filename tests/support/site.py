@@ -133,6 +133,17 @@ def marked(folder: Path) -> list[int]:
     return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _environ(pid)]
 
 
+def words_of_all() -> str:
+    """Of all processes of this machine, as everybody sees them."""
+    texts = []
+    for folder in Path("/proc").iterdir():
+        try:
+            texts.append((folder / "cmdline").read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return "\n".join(texts)
+
+
 def _environ(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from support.accounts import SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
 from support.other_users import needs_root
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
+from support.site import words_of_all
 from support.waiting import wait_until
 
 SECRET = "s3cret-w0rd"
-
-
-def words_of_all() -> str:
-    texts = []
-    for folder in Path("/proc").iterdir():
-        try:
-            texts.append((folder / "cmdline").read_bytes().decode(errors="replace"))
-        except OSError:
-            continue
-    return "\n".join(texts)
 
 
 def test_the_hook_is_not_among_the_words_of_any_process(queue: QueueSite) -> None:

@@ -86,3 +86,12 @@ def test_from_a_sandbox_no_job_is_run_again(system: SystemSite, verb: str) -> No
         system.end(id)
     told = system.as_user(system.alice, lambda: in_a_sandbox(system, verb, select=pick(id)))
     assert told["error"]["code"] == "not-permitted"
+
+
+def test_from_a_sandbox_no_address_for_notices_is_chosen(system: SystemSite) -> None:
+    """A process outside of it would send what the sandbox wrote."""
+    file = f"{system.alice.pw_dir}/notify.json"
+    told = system.as_user(system.alice, lambda: in_a_sandbox(system, "notify", file=file))
+    assert told["error"]["code"] == "not-permitted"
+    assert system.as_user(system.alice, lambda: in_a_sandbox(system, "notify"))["ok"]["file"] is None
+    assert system.told(system.alice, "notify", file=file)["ok"]["file"] == file

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
+from support.web_hook import web_hook
 
 from gpulease.broker.settings import PARAMETERS
 
@@ -111,38 +108,22 @@ def test_a_hook_hears_of_each_end_in_order(queue: QueueSite) -> None:
     assert not {"environment", "history"} & set(found[0])
 
 
-@contextmanager
-def listener(code: int) -> Iterator[tuple[str, list[Any]]]:
-    heard: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(code)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/", heard
-        server.shutdown()
-
-
 @pytest.mark.parametrize("code", [200, 500])
 def test_a_url_hears_of_it_too_and_its_trouble_is_not_the_jobs(queue: QueueSite, code: int) -> None:
-    with listener(code) as (url, heard):
-        queue.ask("set", name="on-finish", value=url)
+    with web_hook() as hook:
+        hook.code = code
+        queue.ask("set", name="on-finish", value=hook.url(""))
         id = queue.submit("true")
         assert queue.end(id)[0]["state"] == "complete"
-        wait_until(lambda: heard)
-        assert (heard[0]["id"], heard[0]["state"]) == (id, "complete")
+        wait_until(lambda: hook.heard)
+        assert (hook.heard[0]["id"], hook.heard[0]["state"]) == (id, "complete")
         if code == 500:
             wait_until(lambda: "hook on-finish failed" in queue.log())
 
 
-@pytest.mark.parametrize("hook", ["exit 9", "/no/such/program", "kill -9 $$", "http://127.0.0.1:9/", "http://["])
+@pytest.mark.parametrize(
+    "hook", ["exit 9", "/no/such/program", "kill -9 $$", "http://127.0.0.1:9/", "http://[", "http://127.0.0.1/a b"]
+)
 def test_a_failing_hook_harms_nobody(queue: QueueSite, hook: str) -> None:
     queue.ask("set", name="on-finish", value=hook)
     ids = queue.submit_all([["true"]] * 3)

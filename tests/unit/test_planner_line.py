@@ -9,7 +9,7 @@ import pytest
 
 from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import Line, Policy
-from gpulease.planner.queue import Entry, Queue
+from gpulease.planner.queue import Entry, Key, Queue
 
 BLOCKED = Cause("It comes after job 1.", "after 1")
 
@@ -19,7 +19,7 @@ def test_a_queue_finds_what_a_plain_search_finds() -> None:
     queue, plain = Queue(), []
     for at in range(2000):
         entry = Entry(str(at), chance.randrange(50), chance.choice((-1.0, 5.0)), chance.uniform(0, 9))
-        key = (chance.random(), entry.id)
+        key = (chance.random(), 0.0, entry.id)
         queue.add(key, entry)
         plain.append((key, entry))
         if at % 3 == 0:
@@ -29,7 +29,7 @@ def test_a_queue_finds_what_a_plain_search_finds() -> None:
     assert list(queue) == sorted(plain)
 
 
-def _same(queue: Queue, plain: list[tuple[tuple[float, str], Entry]], chance: random.Random) -> None:
+def _same(queue: Queue, plain: list[tuple[Key, Entry]], chance: random.Random) -> None:
     until, size, ready, duration = chance.random(), chance.randrange(20), 0.0, chance.uniform(0, 3)
     fitting = [
         (key, entry)
@@ -39,13 +39,13 @@ def _same(queue: Queue, plain: list[tuple[tuple[float, str], Entry]], chance: ra
     assert queue.first(until, size, ready, duration, ()) == (fitting[0] if fitting else None)
     later = [key[0] for key, _ in sorted(plain) if key[0] > until]
     assert queue.after(until) == (later[0] if later else None)
-    assert queue.before((until, "")) == sum(key[0] < until for key, _ in plain)
+    assert queue.before((until, 0.0, "")) == sum(key[0] < until for key, _ in plain)
     assert all(queue.before(key) == at for at, (key, _) in enumerate(sorted(plain)))
 
 
 def test_removing_what_is_not_there_is_an_error() -> None:
     with pytest.raises(KeyError):
-        Queue().remove((1.0, "a"))
+        Queue().remove((1.0, 0.0, "a"))
     line = Line()
     with pytest.raises(KeyError):
         line.remove("nobody")

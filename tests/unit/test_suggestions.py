@@ -85,7 +85,7 @@ def test_what_is_suggested_is_there() -> None:
     ("typed", "meant"),
     [
         ("queue", "ls"), ("ps", "ls"), ("squeue", "ls"), ("cancel", "kill"), ("scancel", "kill"), ("kill-job", "kill"),
-        ("top", "status --watch"), ("nvidia-smi", "status"), ("sinfo", "status"), ("sbatch", "add"), ("srun", "run"),
+        ("htop", "top"), ("nvidia-smi", "status"), ("sinfo", "status"), ("sbatch", "add"), ("srun", "run"),
         ("logs", "log"), ("relese", "release"), ("explian", "explain"), ("submt", "submit"), ("sh", "run -- sh"),
     ],
 )  # fmt: skip
@@ -97,9 +97,9 @@ def test_a_verb_of_another_tool_is_answered_with_ours(
 
 
 def test_help_for_a_verb_of_another_tool_does_not_mislead(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help", "top"]) == 1
+    assert main(["help", "htop"]) == 1
     told = capsys.readouterr().err
-    assert "`gpulease status --watch`" in told
+    assert "`gpulease top`" in told
     assert "stop" not in told
 
 

@@ -53,6 +53,7 @@ def test_users_have_colours_of_their_own_as_far_as_there_are_enough() -> None:
 
 def test_an_expected_start_is_told_and_none_where_nobody_can_say() -> None:
     assert expected({"expected_start": 700.0}, 100.0) == "in 10min"
+    assert expected({"expected_start": 700.0, "expected_latest": 7300.0}, 100.0) == "in 10min-2h"
     assert expected({"expected_start": None}, 100.0) == ""
     assert expected({}, 100.0) == ""
 

@@ -23,6 +23,7 @@ from gpulease import identity
 from gpulease.broker import log_limit, runner, trees
 from gpulease.broker.events import Event, Found, Launched, LaunchFailed, RunEnded
 from gpulease.broker.orders import LARGEST, packed
+from gpulease.broker.outbox import PacedOutbox
 from gpulease.broker.runner import Order
 from gpulease.broker.runs import SHORTAGES, UNSEEN, Fate
 from gpulease.wire import Unpacker, pack
@@ -31,6 +32,7 @@ READ = 1 << 18
 LOOK_AT_LOGS = 1.0  # seconds
 AT_ONCE = 0.002  # seconds
 ALONE = 10.0  # seconds for the agent before this one to end
+MOST_NOTICES = 5000  # that wait to be told; then the oldest are dropped
 LOOKS = ("find", "signal", "read-end")
 Run = tuple[int, int]  # id of a job, and which run of it
 
@@ -49,6 +51,7 @@ class Agent:
         self._found: dict[int, Run] = {}  # shells of a former agent, by a descriptor of each
         self._logs: dict[Run, tuple[str, int]] = {}  # that are limited
         self._logs_due = 0.0
+        self._notices = PacedOutbox("gpulease.notices.sending", MOST_NOTICES, lambda text: None)
         self._later: list[Order] = []  # looks that could not be taken, for want of something
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
@@ -66,16 +69,24 @@ class Agent:
     def serve(self) -> None:
         """Until the broker is gone, or has no more use for it."""
         self._link.sendall(pack({"agent": [os.getpid(), identity.start_time(os.getpid())]}))
-        orders: list[Order] | None = []
-        while orders is not None:
-            self._carry_out(orders)
-            for descriptor, _ in self._poll.poll(self._timeout()):
-                if descriptor in self._found:
-                    self._tell([self._gone(descriptor)])
-            self._reap()
-            self._flush()
-            self._cut_logs()
-            orders = None if self._useless else self._orders()
+        try:
+            orders: list[Order] | None = []
+            while orders is not None:
+                self._carry_out(orders)
+                self._attend()
+                orders = None if self._useless else self._orders()
+        finally:
+            self._notices.flush()
+
+    def _attend(self) -> None:
+        """To what happened until now, or until something is due."""
+        for descriptor, _ in self._poll.poll(self._timeout()):
+            if descriptor in self._found:
+                self._tell([self._gone(descriptor)])
+        self._reap()
+        self._flush()
+        self._cut_logs()
+        self._notices.start_if_due(time.monotonic())
 
     @property
     def _useless(self) -> bool:
@@ -84,7 +95,12 @@ class Agent:
 
     def _timeout(self) -> float | None:
         """A job that ends at once is told of together with its beginning."""
-        return AT_ONCE * 1000 if self._untold else LOOK_AT_LOGS * 1000 if self._logs or self._later else None
+        if self._untold:
+            return AT_ONCE * 1000
+        looks = LOOK_AT_LOGS if self._logs or self._later else None
+        told = self._notices.due(time.monotonic())
+        seconds = min((one for one in (looks, told) if one is not None), default=None)
+        return None if seconds is None else seconds * 1000 + 1
 
     def _orders(self) -> list[Order] | None:
         try:
@@ -104,6 +120,8 @@ class Agent:
                 self._tell([self._launch(order)])
             elif order["do"] in LOOKS:
                 looks.append({**order, "environment": self._environment})
+            elif order["do"] == "notify" and self._refusal is None:
+                self._notices.add_paced(order, time.monotonic(), order["every"])
             elif order["do"] == "remove":
                 runner.remove(order)
             elif order["do"] == "tidy":
@@ -189,10 +207,12 @@ class Agent:
         except BlockingIOError:
             return
         ended: list[Event] = []
-        while self._children:
+        while self._children or self._notices.running:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
+            if self._notices.ended(pid):
+                continue
             if pid in self._children:
                 ended.append(self._ended(self._children.pop(pid), os.waitstatus_to_exitcode(status)))
         self._tell(ended)

@@ -5,6 +5,7 @@ Orders are sent as they come. What an agent says is believed about runs that it 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from gpulease import identity
 from gpulease.broker import trees
 from gpulease.broker.events import AgentLost, Event, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.broker.instructions import Find, Force, Launch, ReadEnd, Remove, SignalTree, Tidy
+from gpulease.broker.instructions import Find, Force, Launch, Notify, ReadEnd, Remove, SignalTree, Tidy
 from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event, read_process
 from gpulease.errors import GpuleaseError
 from gpulease.wire import Message, Unpacker, pack
@@ -90,6 +91,11 @@ class Agents:
             self._send(self._link(one.uid), {"do": "remove", "logs": one.logs})
         except OSError as trouble:
             self._log(f"{len(one.logs)} logs of user {one.uid} are not removed: {trouble.strerror}")
+
+    def notify(self, one: Notify) -> None:
+        """As well as it can be: a user without an agent is told of nothing."""
+        with contextlib.suppress(OSError):
+            self._send(self._link(one.uid), {"do": "notify", **one._asdict()})
 
     def tidy(self, one: Tidy) -> None:
         """Only where an agent is: the next one is told again."""

@@ -42,6 +42,7 @@ class Costs:
 
 
 RUNS = ("add", "edit")  # what may have a new command run
+INSTEAD = {"notify": "See `gpulease help notices`: those who run the broker have `on-broken`."}
 RUNS_AGAIN = ("retry", "resume", "start")  # of others' too, where root orders it
 
 
@@ -223,7 +224,7 @@ class Clients:
                 self._cut(connection)
                 return None
             if self.prove is not None and not connection.proven and _may_run(message, connection):
-                self._hold_for_proof(connection)
+                self._hold_for_proof(connection, INSTEAD.get(message["do"], "Use `gpulease run` there."))
                 return None
             event = Received(connection.peer, message, self._skip(connection))
         self._taken.append(connection)
@@ -236,8 +237,10 @@ class Clients:
         self._resume(connection.peer.uid)
         return size
 
-    def _hold_for_proof(self, connection: Connection) -> None:
+    def _hold_for_proof(self, connection: Connection, instead: str) -> None:
         """The launcher is asked who it is; until it has answered nothing of this client is handled.
+
+        `instead`: what it may do where that is refused.
 
         What it said stays bytes meanwhile, and is read again: as objects it is twenty times as large.
         """
@@ -251,7 +254,7 @@ class Clients:
             connection.proven = refused is None
             if refused is not None:
                 self._skip(connection)
-                self.send(connection.peer, error(NotPermitted(refused, "Use `gpulease run` there.")))
+                self.send(connection.peer, error(NotPermitted(refused, instead)))
             self._await_turn(connection)
 
         self.prove(connection.socket, answer)
@@ -381,4 +384,5 @@ class Clients:
 
 def _may_run(message: Message, connection: Connection) -> bool:
     verb = message.get("do")
-    return verb in RUNS or (verb in RUNS_AGAIN and connection.peer.uid != 0)
+    sends = verb == "notify" and message.get("file") is not None  # by an agent of that user
+    return sends or verb in RUNS or (verb in RUNS_AGAIN and connection.peer.uid != 0)

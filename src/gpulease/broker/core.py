@@ -20,6 +20,7 @@ from gpulease.broker import (
     job_life,
     limit_names,
     neighbouring,
+    noticing,
     outside_use,
     own_order,
     pruning,
@@ -253,6 +254,7 @@ def _sampled(turn: Turn, event: happened.Sampled) -> None:
     turn.state.see(event.sample, turn.now)
     requesting.resume(turn)
     job_ends.remember_memory(turn)
+    noticing.look(turn)
     turn.emit(Observed(turn.now, event.sample.devices, outside_use.look(turn)))
 
 
@@ -317,6 +319,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
 }
 ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "until": requesting.time_over,
+    "lease-ending": noticing.lease_ending,
     "deadline": requesting.deadline,
     "unclaimed": requesting.unclaimed,
     "sample": _sample,

@@ -30,6 +30,7 @@ from gpulease.broker.state_values import (
     Dying,
     Idle,
     Moved,
+    NoticeChoice,
     OwnOrder,
     Parts,
     Refused,
@@ -43,9 +44,11 @@ from gpulease.job import Job
 from gpulease.model import Cause, Device, Lease, Owner, Sample, Waiting
 from gpulease.planner import DeviceView, Line, Peak, Policy, Spent
 from gpulease.planner.placement import busyness
+from gpulease.planner.sketch import Sketch
 from gpulease.stores.base import Document, HistoryEvent, Store, Which
 
 AT_ONCE = 200  # jobs that the store is asked for
+LEARNT = "learnt "  # begins the keys of sketches among the facts
 NUMBERS = 100  # ids of leases that are put on disk at a time
 
 
@@ -64,7 +67,9 @@ class State:
         self.excluded: Table[str, str] = Table(changes, True)
         self.usage: Table[str, Spent] = Table(changes, True)
         self.records: Table[str, Spent] = Table(changes, True)  # of who outlasted what they declared
-        self.peaks: Table[str, Peak] = Table(changes, True)  # by shape, what packed jobs were seen to use
+        self.peaks: Table[str, Peak] = Table(changes, True)  # by shape, the memory that jobs were seen to use
+        self.sketches: Table[str, Sketch] = Table(changes, True)  # of how long everything ran
+        self.unsaved: Table[str, None] = Table(changes)  # sketches that are to be written
         self.usage_due = False  # an alarm to write these is set
         self.policy = Policy()
         self.line = Line(self.policy)
@@ -127,6 +132,8 @@ class State:
         self.environments: Table[int, int] = Table(changes)  # by user: characters of those that are kept
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
+        self.chosen: Table[int, NoticeChoice] = Table(changes)  # by user: of what they are told
+        self.broken: Table[str, None] = Table(changes)  # devices that are lost, and were told of
         self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written; above the config
 
     # ---------------------------------------------------------------- the whole
@@ -234,6 +241,15 @@ class State:
         self.set("line", self.line.under(policy))
         return complaints
 
+    def choose(self, uid: int, chosen: NoticeChoice | None) -> None:
+        """None: the user is told of nothing."""
+        self.durable = True
+        if chosen is None:
+            self.chosen.drop(uid)
+        else:
+            self.chosen.put(uid, chosen)
+        self.store.write("facts", "notices", {str(one): list(choice) for one, choice in self.chosen.items()})
+
     def charge(self, usage: Mapping[str, Spent], records: Mapping[str, Spent]) -> None:
         for table, rows in ((self.usage, usage), (self.records, records)):
             for user in set(table) - set(rows):
@@ -246,6 +262,18 @@ class State:
         """Fair share may lose a few seconds to a crash; what was granted never does."""
         for name, table in (("usage", self.usage), ("records", self.records), ("peaks", self.peaks)):
             self.store.write("facts", name, {key: list(value) for key, value in table.items()})
+        for name in list(self.unsaved):
+            sketch = self.sketches.get(name)
+            self.store.write("facts", f"{LEARNT}{name}", None if sketch is None else {"sketch": list(sketch)})
+            self.unsaved.drop(name)
+
+    def learn(self, name: str, sketch: Sketch | None) -> None:
+        """None forgets it."""
+        if sketch is None:
+            self.sketches.drop(name)
+        else:
+            self.sketches.put(name, sketch)
+        self.unsaved.put(name, None)
 
     # ---------------------------------------------------------------- the line
 
@@ -531,7 +559,8 @@ class State:
         """Whether the devices are to be followed as they change: for who waits, runs, is shown them or sees them."""
         watched = any("devices" in subscriber.topics for subscriber in self.subscribers.values())
         beside = self.leases and self.safe_gpu == "on"
-        return bool(self.line or self.running or self.resuming or watched or beside)
+        told = self.leases and self.chosen  # who holds a GPU that breaks
+        return bool(self.line or self.running or self.resuming or watched or beside or told)
 
     @property
     def slots(self) -> int:

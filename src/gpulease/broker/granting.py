@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from gpulease.broker import job_life, lease_life
+from gpulease.broker import job_life, lease_life, noticing
 from gpulease.broker.allowances import allowance, longest
 from gpulease.broker.events import Checked, CheckRefused, Occupancy
 from gpulease.broker.instructions import Unlock
@@ -63,6 +63,7 @@ def _plan(turn: Turn, closed: Mapping[str, Cause], holds: Mapping[str, str]) -> 
         views=state.views(holds),
         usage=state.usage,
         records=state.records,
+        sketches=state.sketches,
         peaks=state.peaks,
         closed=closed,
         order=state.own_order.ranking,
@@ -171,6 +172,7 @@ def checked(turn: Turn, event: Checked) -> None:
     for uuid in state.check.devices - event.held.keys():
         state.verified.put(uuid, None)
         state.see_device(uuid, event.seen.get(uuid, GONE))
+    noticing.look(turn)
     state.set("check", Idle())
     return let_go(turn)
 

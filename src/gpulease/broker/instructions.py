@@ -150,10 +150,21 @@ class Tidy(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """Tell a command or a URL of an ended job."""
+    """Tell a command or a URL of whoever runs the broker."""
 
+    name: str  # the parameter that has it
     command: str
-    job: Message
+    subject: str  # what it is told of, in a few words
+    about: Message
+
+
+class Notify(NamedTuple):
+    """Have a user's agent tell that user."""
+
+    uid: int
+    file: str  # of the user's own, with the address
+    notice: Message
+    every: float  # seconds from a message to the next, at least
 
 
 class GoOn(NamedTuple):
@@ -218,7 +229,7 @@ class Stop(NamedTuple):
 # fmt: off
 Instruction = (
     Send | Check | Unlock | Keep | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
-    | Force | Remove | Tidy | Hook | GoOn | AskOrder | Began | Over | JobOver | Observed | WriteLog | Stop
+    | Force | Remove | Tidy | Hook | Notify | GoOn | AskOrder | Began | Over | JobOver | Observed | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

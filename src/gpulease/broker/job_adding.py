@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease import job as jobs
-from gpulease.broker import capping, job_life
+from gpulease.broker import capping, job_life, noticing
 from gpulease.broker import job_input as given
 from gpulease.broker.allowances import allowance, check_jobs, time_limit
 from gpulease.broker.batch import Batch
@@ -49,7 +49,7 @@ def add(turn: Turn, event: Received) -> None:
     parts = _gathered(turn, event)
     if parts is None:
         return turn.reply(peer, more=True)
-    _check_user(turn, peer)
+    check_user(turn, peer)
     begun = state.batches.get(token or "")
     if begun is not None and begun.next > begun.last:
         return turn.reply(peer, first=begun.first, last=begun.last, left_out=[])
@@ -114,7 +114,7 @@ def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
     check_jobs(allowance(state, user.user, turn.world.groups_of(user.uid)), there, number)
 
 
-def _check_user(turn: Turn, peer: Peer) -> None:
+def check_user(turn: Turn, peer: Peer) -> None:
     """Only a system broker runs jobs of other users; its launcher proves who they are."""
     about = turn.state.about
     if peer.uid == about.uid:
@@ -185,6 +185,7 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
         after=predecessors(turn, peer.uid, options, first, sum(map(len, parts.commands))),
         after_any=bool(options.get("after_any")),
         at_most=capping.read(options),
+        notify=noticing.read_choice(turn, peer.uid, options.get("notify")),
     )
     if alike.at_most is not None and sum(map(len, parts.commands)) > 1:
         alike = alike._replace(cap=first)

@@ -314,7 +314,7 @@ def remember_memory(turn: Turn) -> None:
         used = 0 if lease is None else sum(_used(turn, job, uuid, lease.memory is None) for uuid in lease.devices)
         if used > (job.peak_memory or 0):
             state.change_job(job._replace(peak_memory=used), job)
-        if lease is not None and lease.shape is not None:
+        if lease is not None and lease.packed:
             packing.see(turn, job, lease, used)
 
 
@@ -322,5 +322,7 @@ def _used(turn: Turn, job: Job, uuid: str, whole: bool) -> int:
     """On a whole device all of its user's processes are the job's; on a share those of its session."""
     device = turn.state.devices.get(uuid)
     processes = (device.processes if device is not None else None) or ()
-    mine = [one for one in processes if one.user == job.user and (whole or one.session == job.pid)]
+    ours = turn.state.placeholders  # of the same user, where the broker is the user's own
+    others = [one for one in processes if (one.pid, one.start_time) not in ours]
+    mine = [one for one in others if one.user == job.user and (whole or one.session == job.pid)]
     return sum(process.memory or 0 for process in mine)

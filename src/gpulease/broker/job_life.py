@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease import visible
-from gpulease.broker import capping, coming_after, lease_life, packing, remembering
+from gpulease.broker import capping, coming_after, learning, lease_life, noticing, packing, remembering
 from gpulease.broker.allowances import log_limit_of
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
@@ -85,10 +85,10 @@ def join(turn: Turn, job: Job) -> None:
 
 
 def _waiting(turn: Turn, job: Job, blocked: Cause | None = None) -> Waiting:
-    groups, shape = turn.world.groups_of(job.uid), packing.shape(turn, job.user, job.command, job.cwd, job.request)
+    groups, shape = turn.world.groups_of(job.uid), learning.shape(turn, job.user, job.command, job.cwd, job.request)
     return Waiting(
         job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced, shape,
-        job.cap,
+        job.cap, packing.may_share(turn, job.request, shape), learning.expected(turn, job.user, job.request),
     )  # fmt: skip
 
 
@@ -98,6 +98,8 @@ def because(id: int, ended: str) -> str:
 
 def _leave_line(turn: Turn, before: Job, after: Job) -> None:
     turn.state.leave_line(before.planner_id)
+    if after.state not in jobs.RUNNING:
+        learning.left(turn, before.planner_id)
     turn.state.come_after_none(before.id, before.after)
 
 
@@ -106,10 +108,12 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     owner = Owner(after.uid, after.user, about.host, about.boot_id, groups=turn.world.groups_of(after.uid))
     lease = Lease(
         grant.id, "job", grant.devices, owner, turn.now, None, grant.memory, request.priority, after.note,
-        request.duration, grant.max_leases, grant.shape, grant.outsiders, after.cap,
+        request.duration, grant.max_leases, grant.shape, grant.outsiders, after.cap, grant.packed,
     )  # fmt: skip
     turn.state.hold(lease)
     turn.state.write_lease(lease)
+    learning.started(turn, lease.id)
+    noticing.job_granted(turn, after)
     waited = max(0.0, turn.now - before.added)
     remembering.began(turn, lease, waited, after.label)
     lease_life.record(turn, "granted", lease, waited=waited)
@@ -142,12 +146,15 @@ def _end_lease(turn: Turn, before: Job, after: Job) -> None:
     """What was started for the run is forgotten with its lease."""
     state = turn.state
     state.forget_run(after.id)
+    if not after.over:
+        noticing.job_ended(turn, after)
     lease = state.leases.get(after.planner_id)
     why = after.why or (end_text(after.exit_code, after.signal) if after.exit_code else "it ended")
     if lease is not None:
         ending, _, by = why.partition(" by ")
         releaser = Releaser(by) if ending in ENDED_BY else None
-        return lease_life.end(turn, lease, f"job {after.id} is {after.state}: {why}", releaser)
+        what = f"job {after.id} is {after.state}: {why}"
+        return lease_life.end(turn, lease, what, releaser, cut=before.ending is not None or after.exit_code is None)
     fields = {"id": after.planner_id, "kind": "job", "user": after.user, "pid": before.pid, "why": why}
     return state.record(turn.now, "ended", **fields, devices=list(after.devices))
 
@@ -158,7 +165,8 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
     hook = turn.state.settings.on_finish
     if hook:
         told = {name: value for name, value in jobs.document(after).items() if name not in HIDDEN}
-        turn.emit(Hook(hook, told))
+        turn.emit(Hook("on-finish", hook, f"job {after.id}", told))
+    noticing.job_ended(turn, after)
     if after.id in turn.state.dependents:
         turn.defer(partial(_free_dependents, id=after.id, ended=after.state))
     if after.removing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from gpulease import job as jobs
-from gpulease.broker import bulk, capping, job_ends, job_life, packing, reports, requesting, settings
+from gpulease.broker import bulk, capping, job_ends, job_life, learning, packing, reports, requesting, settings
 from gpulease.broker.allowances import refused
 from gpulease.broker.events import Progress, Received
 from gpulease.broker.instructions import GoOn
@@ -113,7 +113,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     fields["packed"] = packing.told(turn, job)
     fields["why_waiting"] = None if reason is None else reason.sentence
     fields["why_short"] = None if reason is None else reason.short
-    fields["expected_start"] = None if reason is None else reason.expected_start
+    fields |= {"expected_start": None, "expected_latest": None} if reason is None else reason.moments
     return of_job(fields, viewer(turn.state.settings, peer))
 
 
@@ -152,6 +152,8 @@ def _rows(
 
 def _row_for(turn: Turn, job: Job, event: Received) -> Message:
     shown = row(turn, job, event.peer)
+    if event.message["do"] == "show":
+        shown["usual"] = learning.usual(turn, job) if tuple(shown["command"]) == job.command else None
     if event.message.get("environment"):
         shown["environment"] = turn.state.environment(job) if job.uid == event.peer.uid else None
     return shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpulease.broker import remembering
+from gpulease.broker import learning, noticing, remembering
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Check, Over, Silence, Unwatch, Watch
 from gpulease.broker.passing_by import passed_by
@@ -23,7 +23,6 @@ from gpulease.model import Lease, Owner
 from gpulease.planner import charged, forget, recorded, weight_of
 
 UNCLAIMED = 10.0  # seconds for a client to come back after the broker was started anew
-SAVE_USAGE = 10.0  # seconds between saves of who has used how much
 
 
 class Releaser(NamedTuple):
@@ -42,6 +41,7 @@ class LeaseStep(NamedTuple):
     trouble: GpuleaseError | None = None
     why: str = ""
     releaser: Releaser | None = None
+    cut: bool = False  # it did not end by itself
 
 
 def state_of(state: State, id: str) -> str:
@@ -82,9 +82,9 @@ def grant(turn: Turn, lease: Lease) -> None:
     advance(turn, "grant-to-claim" if to_claim else "grant", LeaseStep(lease.id, pending, lease))
 
 
-def end(turn: Turn, lease: Lease, why: str, releaser: Releaser | None = None) -> None:
+def end(turn: Turn, lease: Lease, why: str, releaser: Releaser | None = None, cut: bool = False) -> None:
     """Give back. The devices are free once a check of them, taken later, finds nobody there."""
-    advance(turn, "end", LeaseStep(lease.id, lease=lease, why=why, releaser=releaser))
+    advance(turn, "end", LeaseStep(lease.id, lease=lease, why=why, releaser=releaser, cut=cut))
 
 
 def renew(turn: Turn, lease: Lease) -> None:
@@ -150,6 +150,8 @@ def _unwatch(turn: Turn, owner: Owner) -> None:
 
 def _leave_line(turn: Turn, step: LeaseStep) -> None:
     pending = turn.state.withdraw(step.id)
+    if step.lease is None:
+        learning.left(turn, step.id)
     if pending.deadline is not None:
         turn.emit(Silence("deadline", step.id))
     if step.lease is None:
@@ -182,6 +184,7 @@ def _set_alarm(turn: Turn, step: LeaseStep) -> None:
     until = _lease(step).until
     if until is not None:
         turn.alarm(until - turn.now, "until", step.id)
+        noticing.set_alarm(turn, _lease(step))
 
 
 def _write_lease(turn: Turn, step: LeaseStep) -> None:
@@ -204,14 +207,8 @@ def _charge_usage(turn: Turn, step: LeaseStep) -> None:
     state, lease, now = turn.state, _lease(step), turn.now
     spent = charged(state.usage, lease, weight_of(lease, state.devices), now, state.policy)
     state.charge(forget(spent, now, state.policy), recorded(state.records, lease, now, state.policy))
-    save_soon(turn)
-
-
-def save_soon(turn: Turn) -> None:
-    """What was learnt of users and jobs; a crash may cost the last seconds of it."""
-    if not turn.state.usage_due:
-        turn.state.set("usage_due", True)
-        turn.alarm(SAVE_USAGE, "usage")
+    learning.learn(turn, lease, step.cut)
+    turn.save_soon()
 
 
 def _drop_lease(turn: Turn, step: LeaseStep) -> None:
@@ -222,6 +219,7 @@ def _drop_lease(turn: Turn, step: LeaseStep) -> None:
     _unwatch(turn, lease.owner)
     if lease.until is not None:
         turn.emit(Silence("until", lease.id))
+        turn.emit(Silence("lease-ending", lease.id))
 
 
 def _check_devices(turn: Turn, step: LeaseStep) -> None:
@@ -252,6 +250,8 @@ def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
 
 def _record_granted(turn: Turn, step: LeaseStep) -> None:
     lease = _lease(step)
+    learning.started(turn, lease.id)
+    noticing.lease_granted(turn, lease, _waited(step))
     record(turn, "granted", lease, waited=_waited(step), **({} if lease.until is None else {"until": lease.until}))
 
 

@@ -6,12 +6,6 @@ lease becomes a share of that size, and others may come. How shares are placed i
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from hashlib import blake2b
-
-from gpulease.broker import lease_life
-from gpulease.broker.command_kind import kind_of
 from gpulease.broker.state_values import Seen
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
@@ -22,20 +16,13 @@ from gpulease.quantities import format_bytes
 MOST_SHAPES = 64  # in the line at once, since each costs every plan a little; the jobs of others have a device alone
 
 
-def shape_of(user: str, command: Sequence[str], cwd: str, request: Request) -> str:
-    """What is expected to use as much memory: options and values of the command do not count."""
-    filters = (request.models, request.devices, request.exclude, request.min_memory)
-    text = json.dumps([user, kind_of(command, cwd), filters])
-    return blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
-
-
-def shape(turn: Turn, user: str, command: Sequence[str], cwd: str, request: Request) -> str | None:
-    """Under which a job that enters the line is packed; None for one that is not."""
+def may_share(turn: Turn, request: Request, shape: str | None) -> bool:
+    """Whether a job that enters the line is packed."""
     state = turn.state
-    if not may_pack(request, state.settings.pack == "measured"):
-        return None
-    found, there = shape_of(user, command, cwd, request), state.line.shapes
-    return found if found in there or len(there) < MOST_SHAPES else None
+    if shape is None or not may_pack(request, state.settings.pack == "measured"):
+        return False
+    there = state.line.packed_shapes
+    return shape in there or len(there) < MOST_SHAPES
 
 
 def see(turn: Turn, job: Job, lease: Lease, used: int) -> None:
@@ -60,21 +47,23 @@ def ended(turn: Turn, job: Job, complete: bool, out_of_memory: bool) -> None:
         return
     if out_of_memory:
         state.peaks.drop(lease.shape)  # it was too little for one of them: the next is alone again
-        lease_life.save_soon(turn)
+        turn.save_soon()
     elif complete and seen is not None:
         _learn(turn, lease.shape, seen.memory)
+    elif complete and job.peak_memory and len(lease.devices) == 1:
+        _learn(turn, lease.shape, job.peak_memory)
 
 
 def recall(turn: Turn, lease: Lease) -> None:
     """What the last broker learnt of a job that runs, and may not have written down by itself."""
-    if lease.memory is not None:
+    if lease.memory is not None and lease.packed:
         _learn(turn, lease.shape, lease.memory)
 
 
 def shares(turn: Turn, job: Job) -> bool:
     """Whether a job runs packed, beside others or so that others may come."""
     lease = turn.state.leases.get(job.planner_id)
-    return lease is not None and lease.shape is not None and lease.memory is not None
+    return lease is not None and lease.packed and lease.memory is not None
 
 
 def _learn(turn: Turn, shape: str | None, memory: int) -> None:
@@ -84,7 +73,7 @@ def _learn(turn: Turn, shape: str | None, memory: int) -> None:
     state.peaks.put(shape, raised(state.peaks, shape, memory, turn.now))
     for old in superfluous(state.peaks, turn.now):
         state.peaks.drop(old)
-    lease_life.save_soon(turn)
+    turn.save_soon()
 
 
 def told(turn: Turn, job: Job) -> str | None:
@@ -93,7 +82,7 @@ def told(turn: Turn, job: Job) -> str | None:
     holder: Lease | Waiting | None = state.leases.get(id)
     if holder is None and id in state.line:
         holder = state.line[id]
-    if holder is None or holder.shape is None:
+    if holder is None or holder.shape is None or not holder.packed:
         return None
     peak = state.peaks.get(holder.shape)
     memory = holder.memory if isinstance(holder, Lease) else None if peak is None else peak.memory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease import job as jobs
-from gpulease.broker import job_life
+from gpulease.broker import job_life, learning
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 from gpulease.stores.base import Document, Which
@@ -21,6 +21,7 @@ def prune(turn: Turn) -> None:
     gone: list[Job] = list(map(jobs.read, rows))
     job_life.forget(turn, gone)
     events = turn.state.store.forget_events(turn.now - KEEP_EVENTS, MOST_EVENTS, EVENTS)
+    learning.prune(turn)
     turn.alarm(SOON if len(gone) == PIECE or events == EVENTS else EVERY, "prune")
 
 

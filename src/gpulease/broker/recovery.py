@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulease import job as jobs
-from gpulease.broker import job_ends, job_life, lease_life, limit_names, neighbouring, packing, remembering, settings
+from gpulease.broker import (
+    job_ends,
+    job_life,
+    learning,
+    lease_life,
+    limit_names,
+    neighbouring,
+    noticing,
+    packing,
+    remembering,
+    settings,
+)
+from gpulease.broker.core_state import LEARNT
 from gpulease.broker.instructions import WriteLog
 from gpulease.broker.lease_life import UNCLAIMED, watch
 from gpulease.broker.records import read_lease, read_pending
-from gpulease.broker.state_values import Added, Cap, Moved
+from gpulease.broker.state_values import Added, Cap, Moved, NoticeChoice
 from gpulease.broker.turn import Turn
 from gpulease.model import Request, Waiting
 from gpulease.planner import Peak, Spent
+from gpulease.planner.sketch import Sketch
 from gpulease.stores.base import Document, Which
 
 FIRST_PRUNING = 10.0  # seconds, in which what waits for the broker is served
@@ -42,8 +55,12 @@ def _load_facts(turn: Turn) -> None:
     usage, records = (facts.get(name, {}) for name in ("usage", "records"))
     state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
     state.restore(state.peaks, {shape: Peak(*peak) for shape, peak in facts.get("peaks", {}).items()})
+    learnt = {name.removeprefix(LEARNT): row["sketch"] for name, row in facts.items() if name.startswith(LEARNT)}
+    state.restore(state.sketches, {name: Sketch.read(row) for name, row in learnt.items()})
     state.restore(state.environments, {int(uid): size for uid, size in facts.get("environments", {}).items()})
     state.restore(state.caps, {int(sweep): Cap(*cap) for sweep, cap in facts.get("caps", {}).items()})
+    chosen = facts.get("notices", {}).items()
+    state.restore(state.chosen, {int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
     neighbouring.load(turn, facts.get("neighbours", {}))
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():
@@ -65,11 +82,12 @@ def _load_leases(turn: Turn) -> None:
         packing.recall(turn, lease)
         if lease.until is not None:
             turn.alarm(lease.until - turn.now, "until", lease.id)
+            noticing.set_alarm(turn, lease)
         if not claimed:
             turn.alarm(UNCLAIMED, "unclaimed", lease.id)
     for lease in list(state.leases.values()):
         if lease.kind != "job" and lease.owner.pid is not None and lease.owner.boot_id != state.about.boot_id:
-            lease_life.end(turn, lease, "the machine was started anew")
+            lease_life.end(turn, lease, "the machine was started anew", cut=True)
 
 
 def _load_line(turn: Turn) -> None:
@@ -126,10 +144,11 @@ def _plain(turn: Turn, stored: Document, requests: dict[str, Request]) -> Waitin
     if request is None:
         request = requests[asked] = jobs.read_request(stored["request"])
     groups, place, forced = turn.world.groups_of(stored["uid"]), stored.get("place"), stored.get("forced", False)
-    shape = packing.shape(turn, stored["user"], stored["command"], stored["cwd"], request)
+    shape = learning.shape(turn, stored["user"], stored["command"], stored["cwd"], request)
     return Waiting(
         f"J{stored['id']}", request, stored["user"], stored["uid"], stored["added"], groups, "job", place, None,
-        forced, shape, stored.get("cap"),
+        forced, shape, stored.get("cap"), packing.may_share(turn, request, shape),
+        learning.expected(turn, stored["user"], request),
     )  # fmt: skip
 
 

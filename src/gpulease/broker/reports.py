@@ -144,7 +144,7 @@ def _line_row(turn: Turn, entry: Waiting) -> Document:
         "code": reason.code,
         "why": reason.sentence,
         "why_short": reason.short,
-        "expected_start": reason.expected_start,
+        **reason.moments,
         "note": None if pending is None else pending.note,
     }
 
@@ -165,7 +165,7 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
         id = f"J{id}"
     if id not in state.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
-    code, sentence, short, start = requesting.reason(turn, id)
+    reason = requesting.reason(turn, id)
     decided = current_plan(turn)
     fits = any(grant.id == id for grant in decided.grants)  # and is being checked, or the driver does not answer
     verdicts = () if fits else decided.explain(id)
@@ -174,5 +174,5 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
         for v in verdicts
     ]
     place = requesting.place(turn, id)
-    why = {"code": code, "why": sentence, "why_short": short, "expected_start": start}
+    why = {"code": reason.code, "why": reason.sentence, "why_short": reason.short, **reason.moments}
     return {"id": id, "lease": None, "place": place, **why, "devices": rows}

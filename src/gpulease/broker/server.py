@@ -35,11 +35,11 @@ from gpulease.broker.events import Event, Key
 from gpulease.broker.gpuget_beside import gpuget_beside
 from gpulease.broker.history import History
 from gpulease.broker.home import Home
-from gpulease.broker.hooks import Hooks
 from gpulease.broker.hostmemory import KeptMemory
 from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.neighbours import Neighbours
 from gpulease.broker.ordering import Ordering
+from gpulease.broker.outbox import Outbox
 from gpulease.broker.reaper import Reaper
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
@@ -49,6 +49,7 @@ from gpulease.probes.host_memory import HostMemory
 from gpulease.stores.base import Store
 
 HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file
+MOST_TOLD = 100_000  # ends of jobs that a hook is to be told of
 STEP = 0.5  # seconds: smaller differences between the wall clock and the broker's are let be
 
 
@@ -157,7 +158,7 @@ class Server:
         if launching is not None:
             self._clients.prove = launching.prove
             self._poll.register(launching.descriptor, select.EPOLLIN)
-        self._hooks = Hooks(self._watch, self.log)
+        self._hooks = Outbox("gpulease.broker.hooks", MOST_TOLD, self.log)
         self._house_kept = time.monotonic()
         self._house_trouble = ""
         self._core = Core(store, host, self._about(place), config.texts)
@@ -299,7 +300,9 @@ class Server:
     # ---------------------------------------------------------------- what happens
 
     def _ended(self, key: Key, already: bool = False) -> None:
-        if not self._hooks.ended(key):
+        if key[1] is None and self._hooks.ended(key[0]):
+            self._run_hooks()
+        else:
             self._events.append(happened.ProcessEnded(key, already))
 
     def _signalled(self, numbers: bytes) -> None:
@@ -340,7 +343,7 @@ class Server:
                 DOES[type(instruction)](self, instruction)
             except Exception:
                 self._complain()
-        self._hooks.run()
+        self._run_hooks()
 
     def _send(self, one: told.Send) -> None:
         self._clients.send(one.peer, one.message, one.droppable, one.more)
@@ -355,6 +358,11 @@ class Server:
     def _watch(self, key: Key) -> None:
         if not self._reaper.watch(*key):
             self._ended(key, already=True)
+
+    def _run_hooks(self) -> None:
+        pid = self._hooks.start()
+        if pid is not None:
+            self._watch((pid, None))  # a child of ours, so the number is nobody else's until it is reaped
 
     def stop(self, one: told.Stop | None = None) -> None:
         self._running = False
@@ -380,8 +388,8 @@ class Server:
         self._neighbours.close()
         self._agents.close()
         self._core.end(self._clock.now())
+        self._hooks.flush()
         self._guarded(lambda: self._history.close(self._clock.now()))
-        self._hooks.run()
         busy = self._core.busy
         self._store.close()
         if not busy:
@@ -405,7 +413,10 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Force: lambda server, one: server._agents.force(one),
     told.Remove: lambda server, one: server._agents.remove(one),
     told.Tidy: lambda server, one: server._agents.tidy(one),
-    told.Hook: lambda server, one: server._hooks.add(one.command, one.job),
+    told.Hook: lambda server, one: server._hooks.add(
+        {"name": one.name, "hook": one.command, "subject": one.subject, "about": one.about}
+    ),
+    told.Notify: lambda server, one: server._agents.notify(one),
     told.AskOrder: lambda server, one: server._ordering.ask(one, time.monotonic()),
     told.GoOn: lambda server, one: server._clients.go_on(one.event),
     told.Began: lambda server, one: server._history.began(one),

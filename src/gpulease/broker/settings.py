@@ -12,6 +12,7 @@ from gpulease.broker.limit_texts import read_limits
 from gpulease.errors import NotFound, UsageError
 from gpulease.neighbours.gpuget_address import read_address
 from gpulease.planner import Policy
+from gpulease.planner.policy import ARRIVAL, SHORT
 from gpulease.quantities import exact_size, exact_time, parse_bytes, parse_seconds
 from gpulease.visible import BY
 
@@ -49,6 +50,10 @@ class Settings(NamedTuple):
     pack: str = "off"
     pack_after: float = 60.0
     cpu_jobs: int | str = CORES
+    on_broken: str = ""
+    notify_waited: float = 60.0
+    notify_before: float = 600.0
+    notify_every: float = 30.0
 
 
 class Parameter(NamedTuple):
@@ -147,6 +152,10 @@ def _pack(text: str) -> str:
     return {name: name for name in ("off", "measured")}[text.lower()]
 
 
+def _order(text: str) -> str:
+    return {name: name for name in (SHORT, ARRIVAL)}[text.lower()]
+
+
 def _own_or_all(text: str) -> str:
     return {name: name for name in ("own", "all")}[text.lower()]
 
@@ -212,11 +221,20 @@ PARAMETERS: dict[str, Parameter] = {
                              False),
     "on-finish": Parameter("on_finish", _hook, "command or URL that gets each ended job as JSON", "text, or none",
                            False, secret=True),
-    "patience": Parameter("patience", _factor, "a request is overdue after so many times the time it declared",
+    "order": Parameter("order", _order, "of equal users, and of one's own: who should run shortest first, or who came",
+                       "short or arrival"),
+    "on-broken": Parameter("on_broken", _hook, "command or URL that gets each GPU that the driver lost, as JSON",
+                           "text, or none", False, secret=True),
+    "notify-waited": Parameter("notify_waited", parse_seconds, "users are told of a turn that took at least so long",
+                               "a time", False),
+    "notify-before": Parameter("notify_before", _positive, "users are told so long before a timed lease ends",
+                               "a time above 0", False),
+    "notify-every": Parameter("notify_every", _grace, "least time between two messages to a user", "0 to 1h", False),
+    "patience": Parameter("patience", _factor, "a request is overdue after so many times the time it should run",
                           "0 to 1000000"),
     "patience-floor": Parameter("patience_floor", parse_seconds, "nobody is overdue sooner", "a time"),
-    "patience-undeclared": Parameter("patience_undeclared", parse_seconds, "who declared no time is overdue after this",
-                                     "a time"),
+    "patience-undeclared": Parameter("patience_undeclared", parse_seconds,
+                                     "who declared no time, and has no like, is overdue after this", "a time"),
     "longest-wait": Parameter("longest_wait", _positive, "from here on GPUs are held for a request, oldest first",
                               "a time above 0"),
     "half-life": Parameter("half_life", _positive, "after this, GPU time used counts half", "a time above 0"),

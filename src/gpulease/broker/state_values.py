@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gpulease.broker.ids import Ids
 from gpulease.broker.peer import Peer
+from gpulease.planner.expected import Start
 from gpulease.planner.ranking import Ranking
 from gpulease.stores.base import Document
 
@@ -52,6 +53,13 @@ class Refused(NamedTuple):
 
     why: str
     told_from: float  # when those who ask are told so
+
+
+class Said(NamedTuple):
+    """What somebody was told of the start of a request: when, and which moment."""
+
+    at: float
+    start: Start
 
 
 class Seen(NamedTuple):
@@ -107,6 +115,13 @@ class Moved(NamedTuple):
 
     at: float
     folder: str  # of jobs
+
+
+class NoticeChoice(NamedTuple):
+    """What a user is told of (noticing.py)."""
+
+    file: str  # of the user's own, with the address
+    events: tuple[str, ...]
 
 
 class Subscriber(NamedTuple):

@@ -13,6 +13,7 @@ from gpulease.broker.core_state import State
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import EARLY, Alarm, Check, Instruction, Keep, Send, TakeSample
 from gpulease.broker.peer import Peer
+from gpulease.broker.state_values import Said
 from gpulease.errors import TooMuch
 from gpulease.job import Job
 from gpulease.messages import Message
@@ -25,6 +26,7 @@ from gpulease.stores.base import Document
 
 MOST_AWAITING = 2000  # messages of one user that wait for a sample
 AWAITING_BYTES = 16 << 20  # of them
+SAVE_LEARNT = 10.0  # seconds between saves of who has used how much, and of what was learnt
 FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
 
 
@@ -75,7 +77,7 @@ class World(Protocol):
 class Planned:
     """The last plan, and for which revision it was made; kept from turn to turn."""
 
-    __slots__ = ("decided", "kept", "kept_revision", "plan", "revision", "wake")
+    __slots__ = ("decided", "kept", "kept_revision", "plan", "revision", "said", "wake")
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
@@ -84,6 +86,7 @@ class Planned:
         self.wake = float("inf")  # when the plan could change by the clock alone
         self.kept: Keep | None = None  # what the neighbours were told last, and at which revision
         self.kept_revision = -1
+        self.said: dict[str, Said] = {}  # by request: what somebody was told of its start
 
 
 class Turn:
@@ -128,6 +131,12 @@ class Turn:
 
     def reply(self, peer: Peer, **fields: object) -> None:
         self.instructions.append(Send(peer, {"ok": fields}))
+
+    def save_soon(self) -> None:
+        """What was learnt of users and requests; a crash may cost the last seconds of it."""
+        if not self.state.usage_due:
+            self.state.set("usage_due", True)
+            self.alarm(SAVE_LEARNT, "usage")
 
     def alarm(self, seconds: float, what: str, id: str = "") -> None:
         self.instructions.append(Alarm(self.now + seconds, what, id))

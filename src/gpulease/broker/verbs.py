@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpulease.broker import job_verbs, lease_life, remembering, reports, requesting, subscribing
+from gpulease.broker import job_verbs, learning, lease_life, noticing, remembering, reports, requesting, subscribing
 from gpulease.broker.allowances import allowance, check_renewal
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import Stop
+from gpulease.broker.job_adding import check_user
 from gpulease.broker.lease_life import Releaser
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import FRESH, Turn
@@ -215,9 +216,23 @@ def stop(turn: Turn, event: Received) -> None:
     turn.emit(Stop())
 
 
+def notify(turn: Turn, event: Received) -> None:
+    """Who is to be told of something needs an agent, as jobs do."""
+    if event.message.get("file") is not None:
+        check_user(turn, event.peer)
+    noticing.notify(turn, event)
+
+
 def _only_managers(turn: Turn, peer: Peer) -> None:
     if not turn.state.manages(peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may do that.", "Ask one of them.")
+
+
+def learned(turn: Turn, event: Received) -> None:
+    """Of who asks, and of nobody else."""
+    user, clear = event.peer.user, bool(event.message.get("clear"))
+    forgotten = {"forgotten": learning.forget(turn, user)} if clear else {}
+    turn.reply(event.peer, shapes=learning.rows(turn, user), starts=learning.accuracy(turn), **forgotten)
 
 
 VERBS: dict[str, Callable[[Turn, Received], None]] = {
@@ -231,11 +246,13 @@ VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "status": status,
     "subscribe": subscribing.subscribe,
     "events": events,
+    "learned": learned,
     "history": remembering.history,
     "usage": remembering.usage,
     "totals": remembering.totals,
     "exclude": exclude,
     "include": include,
+    "notify": notify,
     "ping": ping,
     "stop": stop,
     **job_verbs.JOB_VERBS,

@@ -32,6 +32,7 @@ examples:
   gpulease add --after-label sweep1 -- python evaluate.py
   gpulease add -n 0 --after 12 -- python plot.py   a job without a GPU
   gpulease add --shell 'python t.py > out && ./tell'
+  gpulease add --notify -- python train.py         tell me when it ends
   gpulease add --file jobs.txt                     a command a line
   gpulease add --sweep lr=0.1,0.01 --sweep seed=1:5 -- \\
       python train.py --lr {lr} --seed {seed}      ten jobs
@@ -49,6 +50,7 @@ OF_ALL = (
     "after_any_label",
     "hold",
     "at_most",
+    "notify",
 )  # what no job of a sweep has of its own
 
 
@@ -83,6 +85,13 @@ def configure(parser: ArgumentParser) -> None:
         default=[],
         metavar="K=VALUES",
         help="a job for each of 1,2,3, of 1:5 or 0.1:0.5:0.1, or of 1:64:x2",
+    )
+    parser.add_argument(
+        "--notify",
+        nargs="?",
+        const=True,
+        metavar="EVENTS",
+        help="tell me of it: of ended,failed and so on, or of all (see `notify`)",
     )
     parser.add_argument("--at-most", metavar="N", help="run at most N of the sweep, or of the file, at a time")
     add_command(parser)

@@ -121,6 +121,12 @@ def _parameters(verb: str) -> list[str]:
     return list(PARAMETERS)
 
 
+def _notices(verb: str) -> list[str]:
+    from gpulease.notices.kinds import ALL, EVENTS, NONE
+
+    return [*EVENTS, ALL, NONE]
+
+
 OF_OPTIONS: dict[str, Callable[[str], list[str]]] = {
     "--label": _labels,
     "--after-label": _labels,
@@ -133,6 +139,8 @@ OF_OPTIONS: dict[str, Callable[[str], list[str]]] = {
     "--devices": _devices,
     "--exclude": _devices,
     "--gpu": _devices,
+    "--notify": _notices,
+    "--on": _notices,
     "--state": lambda verb: list(STATES),
 }
 # By verb and name; for any verb, by name.
@@ -146,6 +154,7 @@ OF_POSITIONAL: dict[tuple[str, str], Callable[[str], list[str]]] = {
     ("include", "what"): _devices,
     ("set", "name"): _parameters,
     ("set", "value"): lambda verb: ["default"],
+    ("notify", "address"): lambda verb: ["tty", "mailto:", "https://"],
     ("pool", "name"): _pools,
     ("pool", "names"): _pools,
     ("help", "topic"): _topics,

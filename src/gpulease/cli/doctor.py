@@ -61,6 +61,7 @@ def _findings() -> Iterator[Finding]:
     yield from _told_of_neighbours()
     yield from _permissions()
     yield from _visible()
+    yield from _estimates()
 
 
 def _software() -> Iterator[Finding]:
@@ -325,6 +326,17 @@ def _visible() -> Iterator[Finding]:
         yield Finding("ok", "visible", text)
     else:
         yield Finding("warning", "visible", text, "Unset it, or give indices or UUIDs from `gpulease status`.")
+
+
+def _estimates() -> Iterator[Finding]:
+    """Whether the starts that people were told came true."""
+    from gpulease.cli.learned import accuracy
+    from gpulease.lease_verbs import learned
+
+    try:
+        yield Finding("ok", "estimates", accuracy(learned()["starts"]))
+    except GpuleaseError:
+        return  # told already
 
 
 def _lines(findings: list[Finding], terminal: Terminal) -> Iterator[str]:

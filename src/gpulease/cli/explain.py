@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
         return 0
     from gpulease.cli.times import start_in
 
-    start = start_in(told.get("expected_start"))
+    start = start_in(told.get("expected_start"), told.get("expected_latest"))
     expected = f" It should start {start}." if start and told["code"] not in TIMED else ""
     say(f"{told['id']} is number {told['place']} in the line. {told['why']}{expected}")
     print()

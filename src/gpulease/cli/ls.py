@@ -140,14 +140,14 @@ def _row(job: JobRow) -> tuple[str, ...]:
         str(job["id"]),
         state_text(job),
         str(job["request"]["priority"]),
-        ",".join(job["devices"]) or _wants(job),
+        ",".join(job["devices"]) or wants(job),
         _time(job),
         job["user"],
-        _text(job),
+        job_text(job),
     )
 
 
-def _wants(job: JobRow) -> str:
+def wants(job: JobRow) -> str:
     from gpulease.quantities import format_bytes
 
     memory = job["request"]["memory"]
@@ -160,7 +160,7 @@ def _time(job: JobRow) -> str:
     if job["state"] == "waiting":
         from gpulease.cli.times import start_in
 
-        return start_in(job.get("expected_start"))
+        return start_in(job.get("expected_start"), job.get("expected_latest"))
     if job["started"] is None or job["state"] == "held":
         return ""
     return span((job["ended"] or time.time()) - job["started"])
@@ -184,7 +184,7 @@ def command_text(words: list[str]) -> str:
     return join(words)
 
 
-def _text(job: JobRow) -> str:
+def job_text(job: JobRow) -> str:
     """The reason of what waits stands first: on a terminal the end is cut."""
     text = job["name"] or command_text(job["command"])
     waits = job.get("why_short") or job["why_waiting"]

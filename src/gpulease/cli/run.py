@@ -34,5 +34,6 @@ def run(arguments: Namespace) -> int:
     from gpulease.execution import become, check_command
 
     check_command(arguments.command[0])
-    granted, _ = wait_for(acquire_fields(arguments, "run"), arguments.quiet)
+    fields = {**acquire_fields(arguments, "run"), "command": [word[:200] for word in arguments.command[:50]]}
+    granted, _ = wait_for(fields, arguments.quiet)
     become(arguments.command, environment_of(granted, arguments.visible_by))

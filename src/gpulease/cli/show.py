@@ -66,7 +66,11 @@ def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
     if job["after"]:
         rows.append(("after", f"{','.join(map(str, job['after']))}{', however they end' * job['after_any']}"))
     if job.get("expected_start"):
-        rows.append(("expected", f"{stamp(job['expected_start'])} ({start_in(job['expected_start'])})"))
+        latest = job.get("expected_latest")
+        until = "" if latest is None else f" to {stamp(latest)}"
+        rows.append(("expected", f"{stamp(job['expected_start'])}{until} ({start_in(job['expected_start'], latest)})"))
+    if job.get("usual"):
+        rows.append(("usually", _usually(job)))
     if job["at_most"]:
         rows.append(("at most", f"{job['at_most']} of its sweep at a time"))
     if job["time_limit"]:
@@ -80,6 +84,20 @@ def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
     if job.get("packed"):
         rows.append(("packed", job["packed"]))
     return rows
+
+
+def _usually(job: dict[str, Any]) -> str:
+    """How long its like ran, and what they used."""
+    from gpulease.cli.ls import span
+    from gpulease.quantities import format_bytes
+
+    usual, memory = job["usual"], job["usual"]["memory"]
+    parts = [] if usual["seconds_50"] is None else [f"{span(usual['seconds_50'])} to {span(usual['seconds_90'])}"]
+    if memory:
+        parts.append(f"{format_bytes(memory)} of GPU memory")
+        if usual["shares"] > 1 and job["request"]["gpus"] == 1 and not job["request"]["memory"]:
+            parts.append(f"--mem {usual['mem']} would let {usual['shares']} share a GPU")
+    return "; ".join(parts)
 
 
 def _state(job: dict[str, Any]) -> str:

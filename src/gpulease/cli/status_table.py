@@ -52,7 +52,8 @@ def _without_gpu(document: dict[str, Any], terminal: Terminal) -> list[str]:
     if not leases:
         return []
     jobs = "1 job" if len(leases) == 1 else f"{len(leases)} jobs"
-    rows = [fit(_holder(lease, document["time"]), terminal.width, terminal).rstrip() for lease in leases[:MOST_WAITING]]
+    now, shown = document["time"], leases[:MOST_WAITING]
+    rows = [fit(holder_text(lease, now), terminal.width, terminal).rstrip() for lease in shown]
     more = len(leases) - MOST_WAITING
     return [
         f"{jobs} without a GPU:",
@@ -64,10 +65,10 @@ def _without_gpu(document: dict[str, Any], terminal: Terminal) -> list[str]:
 def _holders(device: dict[str, Any], document: dict[str, Any], terminal: Terminal) -> list[str]:
     leases = [lease for lease in document["leases"] if lease["id"] in device["leases"]]
     now = document["time"]
-    return [terminal.paint(fit(_holder(lease, now), terminal.width, terminal).rstrip(), "cyan") for lease in leases]
+    return [terminal.paint(fit(holder_text(lease, now), terminal.width, terminal).rstrip(), "cyan") for lease in leases]
 
 
-def _holder(lease: dict[str, Any], now: float) -> str:
+def holder_text(lease: dict[str, Any], now: float) -> str:
     who = f"{lease['user']}" + (f" (pid {lease['pid']})" if lease["pid"] else "")
     share = f", {format_bytes(lease['memory'])}" if lease["memory"] else ""
     end = f", until {clock(lease['until'])}" if lease["until"] else ""
@@ -91,7 +92,7 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
         )
         short = entry.get("why_short") or entry["why"]
         why = f"{short} ({entry['note']})" if entry["note"] else short
-        start = [] if narrow else [start_in(entry.get("expected_start"))]
+        start = [] if narrow else [start_in(entry.get("expected_start"), entry.get("expected_latest"))]
         rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), *start, why))
     more = document["line_length"] - MOST_WAITING
     return ["", *plain_table(rows, terminal, least=WHY), *([f"and {more} more"] if more > 0 else [])]
@@ -129,15 +130,15 @@ def _widths(available: int) -> dict[str, int]:
 def _title(document: dict[str, Any], terminal: Terminal) -> list[str]:
     driver = f", driver {document['driver']}" if document["driver"] else ""
     host = fit(document["host"], min(24, len(document["host"])), terminal)
-    rest = f": {_totals(document['devices'], 'SIMULATED ' if document['simulated'] else '')}{driver}"
-    memory = _host_memory(document)
+    rest = f": {totals(document['devices'], 'SIMULATED ' if document['simulated'] else '')}{driver}"
+    memory = host_memory(document)
     whole = f"{rest}, {memory}" if memory else rest
     below = [] if len(host) + len(whole) <= terminal.width else [memory]
     rest = fit(rest if below else whole, max(0, terminal.width - len(host)), terminal).rstrip()
     return [terminal.paint(host, "bold") + rest.replace("SIMULATED", terminal.paint("SIMULATED", "yellow")), *below]
 
 
-def _totals(devices: list[dict[str, Any]], mark: str) -> str:
+def totals(devices: list[dict[str, Any]], mark: str) -> str:
     """MIG instances are parts of a GPU, and counted apart."""
     count = len({device["index"] for device in devices})
     whole = [device["state"] == "free" for device in devices if device["instance"] is None]
@@ -149,7 +150,7 @@ def _totals(devices: list[dict[str, Any]], mark: str) -> str:
     return f"{gpus}{free}; {len(parts)} MIG instance{'' if len(parts) == 1 else 's'}, {sum(parts)} free"
 
 
-def _host_memory(document: dict[str, Any]) -> str:
+def host_memory(document: dict[str, Any]) -> str:
     total, available = document.get("host_memory_total"), document.get("host_memory_available")
     if total is None or available is None:
         return ""
@@ -170,11 +171,11 @@ def _cells(device: dict[str, Any], terminal: Terminal) -> dict[str, tuple[str, s
         "GPU": (device["label"], ""),
         "NAME": (short_name(device["name"]), ""),
         "STATE": (device["state"], STATE_COLOURS.get(device["state"], "")),
-        "MEMORY": (terminal.bar(fraction, 8), _bar_colour(fraction)),
+        "MEMORY": (terminal.bar(fraction, 8), bar_colour(fraction)),
         "": (f"{format_bytes(used)}/{format_bytes(total)}", ""),
-        "UTIL": (_unit(device["utilization"], "%"), ""),
-        "TEMP": (_unit(device["temperature"], "°C" if terminal.unicode else "C"), ""),
-        "POWER": (_watts(device["power"]), ""),
+        "UTIL": (unit(device["utilization"], "%"), ""),
+        "TEMP": (unit(device["temperature"], "°C" if terminal.unicode else "C"), ""),
+        "POWER": (watts(device["power"]), ""),
     }
 
 
@@ -207,18 +208,18 @@ def _slowed(device: dict[str, Any], terminal: Terminal) -> list[str]:
 
 def _process(process: dict[str, Any], terminal: Terminal) -> str:
     start = f"      {process['user'] or '?':<10} {process['pid']:>7} {format_bytes(process['memory']):>6}  "
-    command = _short_command(process["command"] or "(not visible from here)")
+    command = short_command(process["command"] or "(not visible from here)")
     kind = "(graphics) " if process["graphics"] else ""
     return fit(f"{start}{kind}{command}", terminal.width, terminal).rstrip()
 
 
-def _short_command(command: str) -> str:
+def short_command(command: str) -> str:
     """Without the folder of the program: what is run matters more than where it lies."""
     program, space, rest = command.partition(" ")
     return f"{program.rpartition('/')[2] or program}{space}{rest}"
 
 
-def _bar_colour(fraction: float | None) -> str:
+def bar_colour(fraction: float | None) -> str:
     return "" if not fraction else "green" if fraction < 0.5 else "yellow" if fraction < 0.9 else "red"
 
 
@@ -228,9 +229,9 @@ def short_name(name: str) -> str:
     return name
 
 
-def _unit(value: int | None, unit: str) -> str:
+def unit(value: int | None, unit: str) -> str:
     return "?" if value is None else f"{value}{unit}"
 
 
-def _watts(milliwatts: int | None) -> str:
+def watts(milliwatts: int | None) -> str:
     return "?" if milliwatts is None else f"{milliwatts / 1000:.0f} W"

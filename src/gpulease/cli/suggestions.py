@@ -48,7 +48,7 @@ OPTIONS = {
 
 QUEUE = "The queue is `gpulease ls`."
 GPUS = "`gpulease status` shows the GPUs, their users and processes."
-WATCH = "`gpulease status --watch` shows the GPUs as they change."
+WATCH = "`gpulease top` shows the machine as it changes."
 QUEUED = "`gpulease add -- CMD` queues a command."
 RUN = "`gpulease run -- CMD` waits for a GPU and runs a command on it."
 END = "`gpulease kill ID` ends a job; `gpulease ls` has the ids."
@@ -59,7 +59,7 @@ CONTAINER = "Write `gpulease run -- sh -c 'docker run $(gpulease docker-args) IM
 HABITS = {
     **dict.fromkeys(("queue", "squeue", "qstat", "q", "ps", "jobs", "list"), QUEUE),
     **dict.fromkeys(("nvidia-smi", "smi", "sinfo", "info", "gpus", "devices", "who", "gpustat"), GPUS),
-    **dict.fromkeys(("top", "htop", "nvtop", "watch", "monitor"), WATCH),
+    **dict.fromkeys(("htop", "nvtop", "nvitop", "watch", "monitor"), WATCH),
     **dict.fromkeys(("sbatch", "qsub", "enqueue", "batch", "schedule"), QUEUED),
     **dict.fromkeys(("srun", "exec", "launch"), RUN),
     **dict.fromkeys(("cancel", "scancel", "qdel", "kill-job", "killjob", "end", "abort", "terminate"), END),

@@ -22,9 +22,12 @@ def clock(moment: float, now: float | None = None, seconds: bool = False) -> str
     return time.strftime(("" if then[:3] == today[:3] else date) + ("%H:%M:%S" if seconds else "%H:%M"), then)
 
 
-def start_in(moment: float | None, now: float | None = None) -> str:
-    """When something should start: `in 10min`; nothing where nobody can say."""
+def start_in(moment: float | None, latest: float | None = None, now: float | None = None) -> str:
+    """When something should start: `in 10min`, or `in 10min-2h` with the latest; nothing where nobody can say."""
     if moment is None:
         return ""
-    left = moment - (time.time() if now is None else now)
-    return f"in {span_text(left).replace(' ', '')}" if left >= 1 else "soon"
+    now = time.time() if now is None else now
+    likely, last = (span_text(max(0.0, one - now)).replace(" ", "") for one in (moment, latest or moment))
+    if moment - now < 1:
+        return "soon" if latest is None or latest - now < 1 else f"within {last}"
+    return f"in {likely}" if likely == last else f"in {likely}-{last}"

@@ -13,7 +13,7 @@ from gpulease.planner.decide import plan
 from gpulease.planner.declarations import recorded
 from gpulease.planner.device_states import DeviceState, DeviceView, device_state
 from gpulease.planner.fairness import Spent, Usage, charged, decayed, forget, weight_of
-from gpulease.planner.holds import Hold, remaining
+from gpulease.planner.holds import Hold
 from gpulease.planner.limits import limits_of
 from gpulease.planner.line import Line
 from gpulease.planner.peaks import Peak
@@ -46,6 +46,5 @@ __all__ = [
     "plan",
     "recorded",
     "refusal",
-    "remaining",
     "weight_of",
 ]

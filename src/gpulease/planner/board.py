@@ -11,6 +11,7 @@ from math import inf
 
 from gpulease.model import Device, Lease, Request, Waiting
 from gpulease.planner.device_states import FREE, OUTSIDE, SHARED, DeviceState, DeviceView, device_state
+from gpulease.planner.lengths import Lengths
 from gpulease.planner.line import Family, family_of
 from gpulease.planner.peaks import Peak, known
 from gpulease.planner.policy import Policy
@@ -131,6 +132,7 @@ class Board:
         now: float,
         unbelieved: frozenset[str] = frozenset(),
         peaks: Mapping[str, Peak] = NO_PEAKS,
+        lengths: Lengths | None = None,
     ) -> None:
         on: dict[str, list[Lease]] = {}
         for lease in leases:
@@ -144,6 +146,7 @@ class Board:
         for slot in self.slots:
             self.hosts.setdefault(slot.host, []).append(slot)
         self.now = now
+        self.lengths = lengths or Lengths({}, (), now)
         self.spared: str | None = None
         self._matching: dict[Family, list[list[Slot]]] = {}
         self._steps: dict[int, list[tuple[float, int]]] = {}
@@ -191,7 +194,7 @@ class Board:
 
     def as_seen(self, waiting: Waiting) -> Waiting:
         """A packed request wants a share as large as its like were seen to use; unknown, it wants a device alone."""
-        if waiting.shape is None:
+        if not waiting.packed:
             return waiting
         share = self.share_of(family_of(waiting.kind, waiting.request, waiting.shape))
         if share is None:

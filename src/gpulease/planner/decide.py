@@ -9,9 +9,10 @@ Pure: no clock, no I/O, no randomness, and neither the line nor any other argume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from heapq import heapify, heappop, heappush, merge
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from math import inf
 from operator import itemgetter
 from sys import maxsize
@@ -20,25 +21,38 @@ from gpulease.model import Cause, Device, Lease, Waiting
 from gpulease.planner.board import NO_PEAKS, Board, Slot
 from gpulease.planner.declarations import Records, doubted
 from gpulease.planner.device_states import DeviceView
-from gpulease.planner.expected import AHEAD, expected_starts, running_from, running_lease
+from gpulease.planner.expected import AHEAD, Course, expected_starts, running_from, running_lease
 from gpulease.planner.fairness import Standing, Usage
 from gpulease.planner.holds import Hold, hold, worthwhile
+from gpulease.planner.lengths import NO_SKETCHES, Alike, Lengths, Sketches, alike
 from gpulease.planner.limits import Ledger, parts_of
-from gpulease.planner.line import Family, Line, Party, Queues, Tier, party_of, size_of
+from gpulease.planner.line import (
+    Family,
+    Line,
+    Party,
+    Queues,
+    Tier,
+    expected_of,
+    party_of,
+    place_of,
+    ready_of,
+    size_of,
+)
 from gpulease.planner.next_in_line import next_in_line
 from gpulease.planner.peaks import Peak
 from gpulease.planner.placement import place
-from gpulease.planner.policy import UNLIMITED, Policy
-from gpulease.planner.queue import Key, Queue
+from gpulease.planner.policy import SHORT, UNLIMITED, Policy
+from gpulease.planner.queue import Key
 from gpulease.planner.ranking import Passed, RankedClass, Ranking
 from gpulease.planner.reasons import of_user
-from gpulease.planner.result import Grant, Plan
+from gpulease.planner.result import ROUNDING, Grant, Plan
 from gpulease.planner.running import NO_CAPS, RunningCounts
+from gpulease.planner.search import Order, Search, by_arrival
+from gpulease.planner.why import Overtaken
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, Cause] = {}
 
-Pick = Callable[[Queues], Queue]
 Room = dict[int, Sequence[tuple[float, int]]]  # by the identity of a family
 
 
@@ -52,6 +66,7 @@ def plan(
     views: Mapping[str, DeviceView] | None = None,
     usage: Usage | None = None,
     records: Records | None = None,
+    sketches: Sketches = NO_SKETCHES,
     peaks: Mapping[str, Peak] = NO_PEAKS,
     closed: Mapping[str, Cause] = NOTHING,
     order: Ranking | None = None,
@@ -66,8 +81,9 @@ def plan(
     unbelieved = doubted(records or {}, held, now, policy)
     running = RunningCounts(held, caps, slots)
     decision = _Decision(
-        tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed, peaks, running
-    )
+        tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed, peaks, running,
+        Lengths(sketches, held, now),
+    )  # fmt: skip
     decision.force()
     if order is not None:
         decision.serve_in(order)
@@ -95,13 +111,15 @@ class _Decision:
         closed: Mapping[str, Cause],
         peaks: Mapping[str, Peak],
         running: RunningCounts,
+        lengths: Lengths,
     ) -> None:
         self.line = line
+        self.lengths = lengths
         self.running = running
         self.policy = policy
         self.now = now
         self.closed = closed
-        self.board = Board(devices, leases, views or {}, policy, now, unbelieved, peaks)
+        self.board = Board(devices, leases, views or {}, policy, now, unbelieved, peaks, lengths)
         if line.wide:
             self.board.spare()
         by_uuid = {device.uuid: device for device in devices}
@@ -122,21 +140,43 @@ class _Decision:
             self.ledger,
             self.line,
             self.closed,
-            self.look_ahead,
+            self.play,
             self.running,
+            self.patience,
+            self.lengths,
+            self.overtaken,
         )
 
-    def look_ahead(self) -> dict[str, float]:
-        """When the first of those who were not granted anything should start."""
+    def play(self, course: Course) -> dict[str, float]:
+        """When the first of those who were not granted anything start in one course of events."""
         leases = {lease.id: lease for slot in self.board.slots for lease in slot.leases}
-        running = [running_lease(lease, self.board) for lease in leases.values()]
+        running = [running_lease(lease, course.end_of(lease)) for lease in leases.values()]
         for waiting in self.granted:
-            running.append(running_from(self.now, waiting, self.grants[waiting.id].devices, self.board))
+            length = course.length_of(waiting)
+            running.append(running_from(self.now, waiting, self.grants[waiting.id].devices, length))
         if all(one.end is None for one in running):
             return {}
+        return expected_starts(self.first, running, self.now, self.board, self.ledger, course.length_of)
+
+    @cached_property
+    def first(self) -> list[Waiting]:
+        """Who is served next of those who were not granted anything."""
         first = (*self.holds, *(() if self.order is None else self.order.waiting))
-        line = next_in_line(self.line, self.standing, first, self.may_start_later, AHEAD)
-        return expected_starts(line, running, self.now, self.board, self.ledger)
+        order = self._by_length if self.policy.order == SHORT else by_arrival
+        return next_in_line(self.line, self.standing, first, self.may_start_later, AHEAD, order)
+
+    def overtaken(self, waiting: Waiting) -> Overtaken | None:
+        """Of those who are served next: shorter ones that came later; as long as its patience has not ended."""
+        if self.policy.order != SHORT:
+            return None
+        expected, ready = expected_of(waiting), place_of(waiting)[0]
+        if expected is not None:
+            turn = ready_of(waiting) + self.line.patience.span(expected)
+        else:
+            turn = ready + self.patience(waiting.user, alike(waiting))
+        ahead = takewhile(lambda one: one.id != waiting.id, self.first)
+        shorter = sum(place_of(one)[0] > ready and one.request.priority == waiting.request.priority for one in ahead)
+        return Overtaken(shorter, turn - self.now) if shorter and turn > self.now else None
 
     def may_start_later(self, waiting: Waiting) -> bool:
         """Whether nothing but devices and limits is in its way."""
@@ -152,7 +192,7 @@ class _Decision:
             if of_user(waiting.kind, waiting.user) in self.closed:
                 continue
             request = self.board.as_seen(waiting).request
-            spread = waiting.shape is not None
+            spread = waiting.packed
             slots = place(self.board, waiting.kind, request, forced=True, spread=spread) if request.gpus else []
             if slots is not None:
                 self.grant(waiting, slots)
@@ -170,7 +210,7 @@ class _Decision:
             head = self._head_of(order.classes[at], passed)
             if head is not None:
                 if not heads or head < heads[0][0]:
-                    self.grant_where_best(self.line[head[1]])
+                    self.grant_where_best(self.line[head[-1]])
                 heappush(heads, (head, at))
 
     @staticmethod
@@ -179,15 +219,15 @@ class _Decision:
 
     def _head_of(self, one: RankedClass, passed: Container[str]) -> Key | None:
         room: Room = {id(family): self.board.steps(family) if self._may(family) else () for family in one.families}
-        return self._head(one.priority, one.party, one.families, room, lambda queues: queues.arrival, inf, passed)
+        return self._head(one.priority, one.party, one.families, room, by_arrival, passed)
 
     def serve(self, priority: int) -> None:
         tier = self.line.tiers[priority]
         self.serve_first(self._longest(tier))
         if self.holding:
             self.serve_first(self._overdue(tier))
-        self.fill(priority, tier, lambda queues: queues.deadline, self.now)
-        self.fill(priority, tier, lambda queues: queues.arrival, inf)
+        self.fill(priority, tier, self._by_patience)
+        self.fill(priority, tier, self._by_length if self.policy.order == SHORT else by_arrival)
 
     def serve_without_device(self, priority: int) -> None:
         """Whoever needs no device, while there are slots: first of the user who has fewest of them."""
@@ -197,7 +237,7 @@ class _Decision:
             heads = [(had[party.user], key) for party, found in parties.items() for key in self._heads(party, found)]
             if not heads:
                 return
-            self.grant(self.line[min(heads)[1][1]], [])
+            self.grant(self.line[min(heads)[1][-1]], [])
 
     def _heads(self, party: Party, families: dict[Family, Queues]) -> Iterator[Key]:
         """The first of each class that may start, if it needs no device."""
@@ -226,14 +266,13 @@ class _Decision:
 
     def _overdue(self, tier: Tier) -> Iterator[str]:
         for _, equals in groupby(self._ranked(tier.parties), key=itemgetter(0)):
-            found = [one for _, party in equals for one in tier.parties[party].items()]
+            found = [(party, *one) for _, party in equals for one in tier.parties[party].items()]
             due = [
-                (family.cap, queues.deadline) for family, queues in found if queues.deadline.firsts[0][0] <= self.now
+                islice(search.keys(), min(maxsize, self.running.left(family.cap)))
+                for party, family, queues in found
+                for search in self._by_patience(party, queues)
             ]
-            for key, entry in merge(*(islice(queue, min(maxsize, self.running.left(cap))) for cap, queue in due)):
-                if key[0] > self.now:
-                    break
-                yield entry.id
+            yield from (key[-1] for key in merge(*due))
 
     def _ranked(self, parties: Iterable[Party]) -> list[tuple[float, Party]]:
         return sorted((self.standing.of(party.user), party) for party in parties)
@@ -270,14 +309,36 @@ class _Decision:
     def is_closed(self, waiting: Waiting) -> bool:
         return waiting.kind in self.closed or of_user(waiting.kind, waiting.user) in self.closed
 
-    def fill(self, priority: int, tier: Tier, pick: Pick, until: float) -> None:
+    def _by_patience(self, party: Party, queues: Queues) -> Iterator[Search]:
+        """Who is overdue, by the moment when that began."""
+        if queues.deadline and queues.deadline.firsts[0][0] <= self.now:
+            yield Search(queues.deadline, self.now)
+        for like, queue in queues.undeclared.items():
+            span = self.patience(party.user, like)
+            since = self.now - span + ROUNDING
+            if queue.firsts[0][0] <= since:
+                yield Search(queue, since, span)
+
+    def patience(self, user: str, like: Alike) -> float:
+        if not self.lengths.known:
+            return self.policy.patience_undeclared
+        return self.line.patience.span(self.lengths.mean(user, like))
+
+    def _by_length(self, party: Party, queues: Queues) -> Iterator[Search]:
+        """The shortest expected first; of equal ones, who came first."""
+        if queues.short:
+            yield Search(queues.short)
+        for like, queue in queues.undeclared.items():
+            yield Search(queue, length=self.lengths.mean(party.user, like))
+
+    def fill(self, priority: int, tier: Tier, order: Order) -> None:
         """Grant whoever fits, in order, until nobody does."""
         parties = list(tier.parties)
-        while (waiting := self._next(priority, tier, parties, pick, until)) is not None:
+        while (waiting := self._next(priority, tier, parties, order)) is not None:
             self.grant_where_best(waiting)
 
-    def _next(self, priority: int, tier: Tier, parties: list[Party], pick: Pick, until: float) -> Waiting | None:
-        """The first that fits of the user who had the least; of equal users, who came first.
+    def _next(self, priority: int, tier: Tier, parties: list[Party], order: Order) -> Waiting | None:
+        """The first that fits of the user who had the least; of equal users, by the order.
 
         A party that has nothing that fits is taken out: what is free only shrinks during a plan.
         """
@@ -287,13 +348,13 @@ class _Decision:
         for _, equals in groupby(self._ranked(parties), key=itemgetter(0)):
             heads: list[Key] = []
             for _, party in equals:
-                head = self._head(priority, party, tier.parties[party], room, pick, until)
+                head = self._head(priority, party, tier.parties[party], room, order)
                 if head is None:
                     parties.remove(party)
                 else:
                     heads.append(head)
             if heads:
-                return self.line[min(heads)[1]]
+                return self.line[min(heads)[-1]]
         return None
 
     def _room(self, tier: Tier) -> Room:
@@ -311,8 +372,7 @@ class _Decision:
         party: Party,
         families: dict[Family, Queues],
         room: Room,
-        pick: Pick,
-        until: float,
+        order: Order,
         passed: Container[str] | None = None,
     ) -> Key | None:
         best: Key | None = None
@@ -324,10 +384,11 @@ class _Decision:
             left = self._left(priority, party, family)
             if party.user in self.board.unbelieved:
                 steps = [step for step in steps if step[0] == inf]  # not on devices that are held for another
-            for window, amount in steps if left > 0 else ():
-                found = pick(queues).first(until, min(amount, left), self.now, window, skip)
-                if found is not None and (best is None or found[0] < best):
-                    best = found[0]
+            for search in order(party, queues) if left > 0 else ():
+                for window, amount in steps:
+                    found = search.first(min(amount, left), self.now, window, skip)
+                    if found is not None and (best is None or found < best):
+                        best = found
         return best
 
     def _left(self, priority: int, party: Party, family: Family) -> int:
@@ -343,7 +404,7 @@ class _Decision:
 
     def grant_where_best(self, waiting: Waiting) -> None:
         request = self.board.believed(waiting)
-        slots = place(self.board, waiting.kind, request, spread=waiting.shape is not None)
+        slots = place(self.board, waiting.kind, request, spread=waiting.packed)
         if slots is None:
             raise AssertionError(f"request {waiting.id} was found to fit and then did not")
         self.grant(waiting, slots)
@@ -363,8 +424,9 @@ class _Decision:
         self.standing.charge(waiting.user, weight)
         devices = tuple(slot.device.uuid for slot in slots)
         self.grants[waiting.id] = Grant(
-            waiting.id, devices, slots[0].host, request.memory, request.max_leases, waiting.shape, outsiders
-        )
+            waiting.id, devices, slots[0].host, request.memory, request.max_leases, waiting.shape, outsiders,
+            waiting.packed,
+        )  # fmt: skip
         self.granted.append(self.board.as_seen(waiting))
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gpulease.model import Lease, Request, Waiting
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import DRAINING, FREE, LEASED, SHARED
+from gpulease.planner.lengths import LATEST, Lengths
 from gpulease.planner.line import family_of
 from gpulease.planner.policy import Policy
 
@@ -32,13 +33,17 @@ class Choice(NamedTuple):
     slots: list[Slot]
 
 
-def remaining(lease: Lease, now: float, policy: Policy) -> float:
-    """How long a lease should go on."""
+def remaining(lease: Lease, lengths: Lengths, policy: Policy) -> float:
+    """How long a lease should go on: by what it declared, else at the latest by what is known of its like."""
+    now = lengths.now
     if lease.until is not None:
         return max(0.0, lease.until - now)
     age = max(0.0, now - lease.since)
     if lease.duration is not None and lease.duration > age:
         return lease.duration - age
+    length = lengths.of_lease(lease)
+    if length is not None:
+        return max(policy.estimate_floor, length.after(age, LATEST))
     return max(policy.estimate_floor, policy.estimate_factor * age)
 
 
@@ -124,16 +129,16 @@ def _delay(board: Board, slot: Slot, request: Request, now: float) -> float:
         return policy.estimate_floor
     if slot.state.state not in (FREE, LEASED, SHARED):
         return inf
-    ends = _ends(slot, now, policy)
+    ends = _ends(slot, board)
     if request.memory is None:
         return ends[-1][0] if ends else 0.0
     return _share_delay(board, slot, request, ends)
 
 
-def _ends(slot: Slot, now: float, policy: Policy) -> list[tuple[float, int]]:
+def _ends(slot: Slot, board: Board) -> list[tuple[float, int]]:
     """How long each lease here should go on, with its memory, soonest first; worked out once in a plan."""
     if slot.ends is None:
-        slot.ends = sorted((remaining(lease, now, policy), lease.memory or 0) for lease in slot.leases)
+        slot.ends = sorted((remaining(lease, board.lengths, board.policy), lease.memory or 0) for lease in slot.leases)
     return slot.ends
 
 

@@ -14,6 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from gpulease.model import Request, Waiting
+from gpulease.planner.lengths import Alike, alike
 from gpulease.planner.policy import Policy
 from gpulease.planner.queue import Entry, Key, Queue
 
@@ -43,7 +44,7 @@ class Family(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """When a request that waits becomes overdue."""
+    """When a request that waits becomes overdue: after a multiple of the time that it should run."""
 
     factor: float
     floor: float
@@ -53,17 +54,24 @@ class Patience(NamedTuple):
     def of(cls, policy: Policy) -> Patience:
         return cls(policy.patience, policy.patience_floor, policy.patience_undeclared)
 
-    def deadline(self, waiting: Waiting) -> float:
-        declared = waiting.request.duration
-        span = self.undeclared if declared is None else max(self.floor, self.factor * declared)
-        return max(waiting.since, waiting.request.not_before or waiting.since) + span
+    def span(self, expected: float) -> float:
+        return max(self.floor, self.factor * expected)
 
 
 class Queues(NamedTuple):
-    """One class, in order of arrival and in order of running out of patience."""
+    """One class in order of arrival; who declared a time also by that, and by when patience ends.
+
+    The others are by what is alike, each of these in order of arrival: how long they should run a plan works out.
+    """
 
     arrival: Queue
     deadline: Queue
+    short: Queue
+    undeclared: dict[Alike, Queue]
+
+    @classmethod
+    def empty(cls) -> Queues:
+        return cls(Queue(), Queue(), Queue(), {})
 
 
 class Tier:
@@ -107,7 +115,25 @@ def size_of(request: Request) -> int:
 
 
 def place_of(waiting: Waiting) -> Key:
-    return (waiting.since if waiting.place is None else waiting.place, waiting.id)
+    return (waiting.since if waiting.place is None else waiting.place, 0.0, waiting.id)
+
+
+def ready_of(waiting: Waiting) -> float:
+    """Since when it could have started."""
+    return max(waiting.since, waiting.request.not_before or waiting.since)
+
+
+def expected_of(waiting: Waiting) -> float | None:
+    """Seconds that it should run by what it declared; None where it declared nothing."""
+    return waiting.request.duration if waiting.expected is None else waiting.expected
+
+
+def packed_shape(waiting: Waiting) -> str | None:
+    return waiting.shape if waiting.packed else None
+
+
+def family_for(waiting: Waiting) -> Family:
+    return family_of(waiting.kind, waiting.request, packed_shape(waiting), waiting.cap)
 
 
 def party_of(waiting: Waiting) -> Party:
@@ -133,7 +159,8 @@ class Line:
         self.blocked: dict[str, Waiting] = {}
         self.starts = Queue()  # by the moment before which a request must not start
         self.wide = 0  # how many of the indexed want more than one device
-        self.shapes: Counter[str] = Counter()  # of the indexed that are packed
+        self.shapes: Counter[str] = Counter()  # of the indexed
+        self.packed_shapes: Counter[str] = Counter()  # of those that are packed
         self._waiting: dict[str, Waiting] = {}
         self._families: dict[Family, Family] = {}  # equal families are one object: memory, and fast lookup
 
@@ -162,7 +189,7 @@ class Line:
             self.blocked[waiting.id] = waiting
             return
         if waiting.request.not_before is not None:
-            self.starts.add((waiting.request.not_before, waiting.id), entry_of(waiting))
+            self.starts.add((waiting.request.not_before, 0.0, waiting.id), entry_of(waiting))
         if waiting.forced:
             self.forced[waiting.id] = waiting
         else:
@@ -170,43 +197,34 @@ class Line:
 
     def fill(self, many: Sequence[Waiting]) -> None:
         """Add many at once, as when a broker starts: the same as one by one, and quicker where there are many alike."""
-        alike: dict[tuple[int, Party, str | None, int | None], list[Waiting]] = {}
+        groups: dict[tuple[object, ...], list[Waiting]] = {}
         for waiting in many:
             request = waiting.request
             if waiting.blocked is not None or waiting.forced or request.not_before is not None:
                 self.add(waiting)
             else:
-                key = (id(request), Party(waiting.user, waiting.groups), waiting.shape, waiting.cap)
-                alike.setdefault(key, []).append(waiting)
+                key = (id(request), party_of(waiting), waiting.shape, waiting.packed, waiting.cap)
+                groups.setdefault(key, []).append(waiting)
         queues: dict[int, tuple[Queue, list[tuple[Key, Entry]]]] = {}
-        for (_, party, _, _), group in alike.items():
-            self._index_alike(party, group, queues)
+        for group in groups.values():
+            self._index_group(group, queues)
         for queue, entries in queues.values():
             queue.extend(sorted(entries))
 
-    def _index_alike(
-        self, party: Party, group: list[Waiting], queues: dict[int, tuple[Queue, list[tuple[Key, Entry]]]]
-    ) -> None:
+    def _index_group(self, group: list[Waiting], queues: dict[int, tuple[Queue, list[tuple[Key, Entry]]]]) -> None:
         """Those of one party with one and the same request: what they get in each queue, to be put there in order."""
         request = group[0].request
         check(request)
-        tier, family, both = self._queues(party, group[0])
+        tier, family, both = self._queues(group[0])
+        _, size, ready, duration = entry_of(group[0])
         for waiting in group:
             if waiting.id in self._waiting:
                 raise ValueError(f"request {waiting.id} is already in the line")
             self._waiting[waiting.id] = waiting
-        _, size, ready, duration = entry_of(group[0])
-        entries = [Entry(waiting.id, size, ready, duration) for waiting in group]
-        keys = {
-            both.arrival: [place_of(waiting) for waiting in group],
-            both.deadline: [(self.patience.deadline(waiting), waiting.id) for waiting in group],
-        }
-        if family.cap is None:
-            keys[tier.oldest] = [(waiting.since, waiting.id) for waiting in group]
-        for queue, found in keys.items():
-            queues.setdefault(id(queue), (queue, []))[1].extend(zip(found, entries, strict=True))
-        self.wide += len(group) * (request.gpus > 1)
-        self._count_shape(group[0], len(group))
+            entry = Entry(waiting.id, size, ready, duration)
+            for queue, key in self._places(waiting, tier, family, both):
+                queues.setdefault(id(queue), (queue, []))[1].append((key, entry))
+        self._count(group[0], len(group))
         tier.count(family, size, len(group))
 
     def remove(self, id: str) -> Waiting:
@@ -215,7 +233,7 @@ class Line:
             del self.blocked[id]
             return waiting
         if waiting.request.not_before is not None:
-            self.starts.remove((waiting.request.not_before, id))
+            self.starts.remove((waiting.request.not_before, 0.0, id))
         if waiting.forced:
             del self.forced[id]
         else:
@@ -299,55 +317,68 @@ class Line:
 
     def family(self, waiting: Waiting) -> Family:
         """The one object that stands for the family of an entry of this line."""
-        return self._families[family_of(waiting.kind, waiting.request, waiting.shape, waiting.cap)]
+        return self._families[family_for(waiting)]
 
     def _index(self, waiting: Waiting) -> None:
-        tier, family, both = self._queues(party_of(waiting), waiting)
-        self.wide += waiting.request.gpus > 1
-        self._count_shape(waiting, 1)
+        tier, family, both = self._queues(waiting)
         entry = entry_of(waiting)
-        arrival = place_of(waiting)
-        both.arrival.add(arrival, entry)
-        both.deadline.add((self.patience.deadline(waiting), waiting.id), entry)
-        if family.cap is None:
-            tier.oldest.add(arrival if waiting.place is None else (waiting.since, waiting.id), entry)
+        for queue, key in self._places(waiting, tier, family, both):
+            queue.add(key, entry)
+        self._count(waiting, 1)
         tier.count(family, entry.size)
 
-    def _count_shape(self, waiting: Waiting, number: int) -> None:
-        if waiting.shape is not None:
-            self.shapes[waiting.shape] += number
-            if not self.shapes[waiting.shape]:
-                del self.shapes[waiting.shape]
+    def _places(self, waiting: Waiting, tier: Tier, family: Family, both: Queues) -> list[tuple[Queue, Key]]:
+        """Each queue that it stands in, with its key there."""
+        place, expected = place_of(waiting), expected_of(waiting)
+        found = [(both.arrival, place)]
+        if expected is None:
+            like, ready = alike(waiting), ready_of(waiting) if waiting.place is None else place[0]
+            queue = both.undeclared.get(like)
+            if queue is None:
+                queue = both.undeclared[like] = Queue()
+            found.append((queue, (ready, 0.0, waiting.id)))
+        else:
+            found.append((both.short, (expected, place[0], waiting.id)))
+            found.append((both.deadline, (ready_of(waiting) + self.patience.span(expected), 0.0, waiting.id)))
+        if family.cap is None:
+            found.append((tier.oldest, (waiting.since, 0.0, waiting.id)))
+        return found
 
-    def _queues(self, party: Party, waiting: Waiting) -> tuple[Tier, Family, Queues]:
+    def _count(self, waiting: Waiting, number: int) -> None:
+        self.wide += number * (waiting.request.gpus > 1)
+        for counter, shape in ((self.shapes, waiting.shape), (self.packed_shapes, packed_shape(waiting))):
+            if shape is not None:
+                counter[shape] += number
+                if not counter[shape]:
+                    del counter[shape]
+
+    def _queues(self, waiting: Waiting) -> tuple[Tier, Family, Queues]:
         """Where a request is indexed, made if need be."""
-        family = family_of(waiting.kind, waiting.request, waiting.shape, waiting.cap)
+        family = family_for(waiting)
         family = self._families.setdefault(family, family)
         tiers = self._tiers(waiting.request)
         tier = tiers.get(waiting.request.priority)
         if tier is None:
             tier = tiers[waiting.request.priority] = Tier()
-        families = tier.parties.setdefault(party, {})
+        families = tier.parties.setdefault(party_of(waiting), {})
         if family not in families:
-            families[family] = Queues(Queue(), Queue())
+            families[family] = Queues.empty()
         return tier, family, families[family]
 
     def _tiers(self, request: Request) -> dict[int, Tier]:
         return self.tiers if request.gpus else self.light
 
     def _unindex(self, waiting: Waiting) -> None:
-        family = family_of(waiting.kind, waiting.request, waiting.shape, waiting.cap)
         tiers = self._tiers(waiting.request)
-        tier = tiers[waiting.request.priority]
-        party = party_of(waiting)
-        self.wide -= waiting.request.gpus > 1
-        self._count_shape(waiting, -1)
+        tier, party = tiers[waiting.request.priority], party_of(waiting)
+        family = self.family(waiting)
         queues = tier.parties[party][family]
-        queues.arrival.remove(place_of(waiting))
-        queues.deadline.remove((self.patience.deadline(waiting), waiting.id))
-        if family.cap is None:
-            tier.oldest.remove((waiting.since, waiting.id))
+        for queue, key in self._places(waiting, tier, family, queues):
+            queue.remove(key)
+        self._count(waiting, -1)
         tier.uncount(family)
+        if not queues.undeclared.get(alike(waiting), True):
+            del queues.undeclared[alike(waiting)]
         if not queues.arrival:
             del tier.parties[party][family]
         if not tier.parties[party]:

@@ -1,7 +1,7 @@
 """Who is served next, whatever fits: the order that a look ahead assumes. PURE.
 
 Forced requests, those that devices are held for, an order of the administrator's own; then by priority, fair share and
-arrival, as a plan does it. Not here: that overdue requests of several users go first among each other.
+the order of the policy, as a plan does it. Not here: that overdue requests go first.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from itertools import chain, islice
 from gpulease.model import Waiting
 from gpulease.planner.fairness import Standing
 from gpulease.planner.line import Line, Tier
+from gpulease.planner.search import Order
 
 PASSED_OVER = 4  # times as many are looked at as are wanted
 
 
 def next_in_line(
-    line: Line, standing: Standing, first: Iterable[str], able: Callable[[Waiting], bool], most: int
+    line: Line, standing: Standing, first: Iterable[str], able: Callable[[Waiting], bool], most: int, order: Order
 ) -> list[Waiting]:
     """The first `most` of those who are able to start; `first` are ids that go before the others."""
     forced = sorted(line.forced, key=lambda id: (line.forced[id].since, id))
     special = (line[id] for id in chain(forced, first) if id in line)
-    tiers = (_by_share(line, line.tiers[priority], standing) for priority in sorted(line.tiers))
+    tiers = (_by_share(line, line.tiers[priority], standing, order) for priority in sorted(line.tiers))
     everybody = islice(chain(special, chain.from_iterable(tiers)), PASSED_OVER * most)
     found: dict[str, Waiting] = {}
     for waiting in everybody:
@@ -34,15 +35,18 @@ def next_in_line(
     return list(found.values())
 
 
-def _by_share(line: Line, tier: Tier, standing: Standing) -> Iterator[Waiting]:
-    """Of the user who had the least each time, a grant being charged; of equal users, who came first."""
+def _by_share(line: Line, tier: Tier, standing: Standing, order: Order) -> Iterator[Waiting]:
+    """Of the user who had the least each time, a grant being charged; of equal users, by the order."""
     charged: dict[str, float] = {}
-    entries = [merge(*(queues.arrival for queues in families.values())) for families in tier.parties.values()]
+    entries = [
+        merge(*(search.keys() for queues in families.values() for search in order(party, queues)))
+        for party, families in tier.parties.items()
+    ]
     heads = [(standing.of(party.user), next(entries[at]), at) for at, party in enumerate(tier.parties)]
     heapify(heads)
     while heads:
-        _, (_, entry), at = heappop(heads)
-        waiting = line[entry.id]
+        _, key, at = heappop(heads)
+        waiting = line[key[-1]]
         yield waiting
         user = waiting.user
         charged[user] = charged.get(user, 0.0) + waiting.request.gpus * standing.policy.minimum_charge

@@ -11,6 +11,7 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 
 
+SHORT, ARRIVAL = "short", "arrival"
 UNLIMITED = 1 << 62  # an amount that is said to have no limit
 MOST_SHARES = 2000  # that one user holds at once, whatever the limits say
 
@@ -36,9 +37,10 @@ class Limit(NamedTuple):
 class Policy(NamedTuple):
     """The defaults of patience were chosen by bench/replay.py: `gpulease help decisions/0003`."""
 
-    patience: float = 6.0  # times its declared duration that a request is overtaken without complaint
+    order: str = SHORT  # of one user's requests, and of those of equal users: shortest expected first, or by arrival
+    patience: float = 20.0  # times the time that it should run that a request is overtaken without complaint
     patience_floor: float = 600.0  # seconds; nobody is overdue sooner
-    patience_undeclared: float = 12 * HOUR  # when it declared nothing
+    patience_undeclared: float = 12 * HOUR  # when it declared nothing, and of its like nothing is known
     hold_ratio: float = 1.0  # hold devices that should be free within this part of the wait so far
     hold_ratio_guessed: float = 0.0  # the same, where a lease in the way declared nothing or exceeded it
     longest_wait: float = 14 * DAY  # from here on devices are held unconditionally, oldest request first

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Container, Iterator
+from math import inf
 from typing import NamedTuple
 
 BLOCK = 128  # entries; a block is split at twice as many
 
-Key = tuple[float, str]
+Key = tuple[float, float, str]  # what decides, what decides between equal ones, and the id
 
 
 class Entry(NamedTuple):
@@ -155,7 +156,7 @@ class Queue:
 
     def after(self, moment: float) -> float | None:
         """The smallest key beyond `moment`."""
-        at = max(0, bisect_left(self.firsts, (moment, "\U0010ffff")) - 1)
+        at = max(0, bisect_left(self.firsts, (moment, inf, "")) - 1)
         for block in self.blocks[at : at + 2]:
             for key in block.keys:
                 if key[0] > moment:

@@ -83,7 +83,7 @@ def ranked(line: Line, ids: Sequence[str]) -> Ranking:
     queues: dict[tuple[int, Party, int], list[tuple[Key, Waiting]]] = {}
     for rank, waiting in enumerate(present):
         key = (waiting.request.priority, party_of(waiting), _identity(line.family(waiting)))
-        queues.setdefault(key, []).append(((float(rank), waiting.id), waiting))
+        queues.setdefault(key, []).append(((float(rank), 0.0, waiting.id), waiting))
     classes = tuple(_class(line, [one for _, one in found], [key for key, _ in found]) for found in queues.values())
     return Ranking(classes, {waiting.id: waiting for waiting in present})
 
@@ -96,7 +96,9 @@ def _identity(family: Family) -> int:
 def _class(line: Line, many: list[Waiting], keys: list[Key]) -> RankedClass:
     queue = Queue()
     queue.extend(list(zip(keys, map(entry_of, many), strict=True)))
-    return RankedClass(many[0].request.priority, party_of(many[0]), {line.family(many[0]): Queues(queue, queue)})
+    return RankedClass(
+        many[0].request.priority, party_of(many[0]), {line.family(many[0]): Queues(queue, Queue(), Queue(), {})}
+    )
 
 
 class Passed:

@@ -40,7 +40,7 @@ class Reason(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return SENTENCES[self.code](self.fields)
+        return SENTENCES[self.code](self.fields) + _passed(self.fields)
 
     @property
     def short(self) -> str:
@@ -125,9 +125,24 @@ def _unavailable(fields: Mapping[str, Value]) -> str:
     return f"It wants {wanted_text(fields)}; out of reach are {_join(fields['out_of_reach'])}."
 
 
+def _passed(fields: Mapping[str, Value]) -> str:
+    """By whom it is passed, and until when."""
+    if not fields.get("shorter"):
+        return ""
+    who = "A shorter one that came later goes" if fields["shorter"] == 1 else f"{fields['shorter']} shorter ones go"
+    return f" {who} first; in {span_text(float(str(fields['turn'])))} at the latest it goes before them."
+
+
+def _range(fields: Mapping[str, Value]) -> str:
+    """When, in half of all cases and in nine of ten."""
+    if fields["seconds"] is None:
+        return ""
+    likely, latest = (span_text(float(str(fields[name]))) for name in ("seconds", "latest"))
+    return f", likely in {likely}" + (f", at the latest in {latest}" if latest != likely else "")
+
+
 def _busy(fields: Mapping[str, Value]) -> str:
-    expected = fields["seconds"]
-    when = "" if expected is None else f", perhaps in {span_text(float(str(expected)))}"
+    when = _range(fields)
     if fields["crowded"]:
         return f"It wants {wanted_text(fields)}; on device {_join(fields['crowded'])} no more leases may come{when}."
     if fields.get("memory") is not None:

@@ -11,14 +11,17 @@ from typing import NamedTuple
 
 from gpulease.model import Cause, Lease, Owner, Waiting
 from gpulease.planner.board import Board
+from gpulease.planner.expected import Course, Start, look_ahead
 from gpulease.planner.holds import Hold
+from gpulease.planner.lengths import Alike, Lengths
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import Line
 from gpulease.planner.reasons import Reason
 from gpulease.planner.running import RunningCounts
 from gpulease.planner.verdicts import Verdict, verdicts
-from gpulease.planner.why import why
+from gpulease.planner.why import Overtaken, why
 
+ROUNDING = 1e-3  # seconds that a moment may be off which was added up in another order
 REVIEW = 60.0  # seconds after which holds are judged again when nothing else happens
 
 
@@ -30,8 +33,9 @@ class Grant(NamedTuple):
     host: str
     memory: int | None  # bytes, for a share
     max_leases: int | None = None
-    shape: str | None = None  # of a packed one
+    shape: str | None = None  # under which its like are known
     outsiders: tuple[tuple[int, int | None], ...] = ()  # who is on the device beside it
+    packed: bool = False
 
 
 class Plan:
@@ -46,8 +50,11 @@ class Plan:
         ledger: Ledger,
         line: Line,
         closed: Mapping[str, Cause],
-        look_ahead: Callable[[], dict[str, float]],
+        play: Callable[[Course], dict[str, float]],
         running: RunningCounts,
+        patience: Callable[[str, Alike], float],
+        lengths: Lengths,
+        overtaken: Callable[[Waiting], Overtaken | None],
     ) -> None:
         self.grants = grants
         self.holds = holds
@@ -56,8 +63,11 @@ class Plan:
         self._ledger = ledger
         self._line = line
         self._closed = closed
-        self._look_ahead = look_ahead
+        self.play = play
+        self.lengths = lengths
+        self._overtaken = overtaken
         self._running = running
+        self._patience = patience
         self._granted = {grant.id for grant in grants}
         self._held = {hold.id: hold for hold in holds}
 
@@ -74,18 +84,17 @@ class Plan:
         waiting = self._waiting(id)
         return why(
             waiting, self._board, self._ledger, self._held.get(id), self._closed, self._running, self.now,
-            self.expected_start,
+            self.expected_start, self._overtaken,
         )  # fmt: skip
 
-    def expected_start(self, id: str) -> float | None:
-        """When `id` should start, as declared times tell; None when nobody can say, or when it is far from its turn."""
-        held = self._held.get(id)
-        return self._expected.get(id) if held is None or held.expected is None else held.expected
+    def expected_start(self, id: str) -> Start | None:
+        """When `id` should start; None when nobody can say, or when it is far from its turn."""
+        return self._expected.get(id)
 
     @cached_property
-    def _expected(self) -> dict[str, float]:
+    def _expected(self) -> dict[str, Start]:
         """Worked out when somebody asks for the first time."""
-        return self._look_ahead()
+        return look_ahead(self.play, self.lengths)
 
     def explain(self, id: str) -> tuple[Verdict, ...]:
         """Why each device does not serve `id`, device by device."""
@@ -107,13 +116,16 @@ class Plan:
         return self._line[id]
 
     def _next_deadline(self) -> float | None:
-        moments = [
-            queues.deadline.after(self.now)
-            for tier in self._line.tiers.values()
-            for families in tier.parties.values()
-            for queues in families.values()
-        ]
-        return min((moment for moment in moments if moment is not None), default=None)
+        """When patience ends next."""
+        moments: list[float] = []
+        for tier in self._line.tiers.values():
+            for party, families in tier.parties.items():
+                for queues in families.values():
+                    spans = ((self._patience(party.user, like), queue) for like, queue in queues.undeclared.items())
+                    for span, queue in ((0.0, queues.deadline), *spans):
+                        found = queue.after(self.now - span + ROUNDING)
+                        moments += [] if found is None else [found + span]
+        return min(moments, default=None)
 
 
 def lease_of(grant: Grant, waiting: Waiting, owner: Owner, now: float, until: float | None = None) -> Lease:
@@ -133,4 +145,5 @@ def lease_of(grant: Grant, waiting: Waiting, owner: Owner, now: float, until: fl
         shape=grant.shape,
         outsiders=grant.outsiders,
         cap=waiting.cap,
+        packed=grant.packed,
     )

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf
+from typing import NamedTuple
 
 from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
+from gpulease.planner.expected import Start
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import Family, family_of, size_of
 from gpulease.planner.placement import fits_if_unheld
 from gpulease.planner.reasons import Reason, Value, of_user
 from gpulease.planner.running import RunningCounts
+
+
+class Overtaken(NamedTuple):
+    """How many shorter ones that came later go before a request, and in how many seconds it goes before them."""
+
+    shorter: int
+    turn: float
+
 
 OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
 
@@ -30,7 +40,8 @@ def why(
     closed: Mapping[str, Cause],
     running: RunningCounts,
     now: float,
-    expected: Callable[[str], float | None],
+    expected: Callable[[str], Start | None],
+    overtaken: Callable[[Waiting], Overtaken | None],
 ) -> Reason:
     """The one reason that keeps a request waiting, the most lasting first."""
     waiting = board.as_seen(waiting)
@@ -57,7 +68,9 @@ def why(
         return Reason(reasons.NO_SLOT, {"most": running.slots, "running": running.without_device.total()})
     if held is not None:
         return _holding(board, held, now)
-    return _devices(board, waiting, board.matching(family), now, expected)
+    found = _devices(board, waiting, board.matching(family), now, expected)
+    passed = overtaken(waiting) if found.code in (reasons.BUSY, reasons.HELD) else None
+    return found if passed is None else Reason(found.code, {**found.fields, **passed._asdict()})
 
 
 def _given(code: str, cause: Cause) -> Reason:
@@ -97,7 +110,7 @@ def _holding(board: Board, held: Hold, now: float) -> Reason:
 
 
 def _devices(
-    board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Callable[[str], float | None]
+    board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Callable[[str], Start | None]
 ) -> Reason:
     request = waiting.request
     slots = [slot for host in hosts for slot in host]
@@ -121,7 +134,7 @@ def _unavailable(slots: list[Slot], request: Request) -> Reason:
     return Reason(reasons.UNAVAILABLE, {**_amount(request), "out_of_reach": out})
 
 
-def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: float | None) -> Reason:
+def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Start | None) -> Reason:
     request = waiting.request
     crowded: tuple[str, ...] = ()  # with room enough, and more leases than somebody wants
     if request.memory is None:
@@ -133,11 +146,12 @@ def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, e
         crowded = tuple(slot.device.label for slot in slots if slot.room(beside=beside) >= request.memory)
     fields: dict[str, Value] = {
         **_amount(request),
-        **({"packed": True} if waiting.shape else {}),
+        **({"packed": True} if waiting.packed else {}),
         "free": free,
         "crowded": crowded,
         "matching": max(len(slots) for slots in hosts),
-        "expected": expected,
-        "seconds": None if expected is None else expected - now,
+        "expected": None if expected is None else expected.likely,
+        "seconds": None if expected is None else expected.likely - now,
+        "latest": None if expected is None else expected.latest - now,
     }
     return Reason(reasons.BUSY, fields)

@@ -93,7 +93,7 @@ def wants(row: Row) -> str:
 
 def expected(row: Row, now: float) -> str:
     """When it should start, of a request in the line or of a job."""
-    return start_in(row.get("expected_start"), now=now)
+    return start_in(row.get("expected_start"), row.get("expected_latest"), now)
 
 
 def _link(id: str) -> Markup:

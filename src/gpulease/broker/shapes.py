@@ -1,0 +1,53 @@
+"""PURE: the shape of a request: requests of one shape are expected to run equally long and to use as much memory.
+
+The user, what the command runs, its options without their values, and what is asked for. A shape is a text, so that
+people can read what is known of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from gpulease.broker.command_kind import WORDS, kind_of
+from gpulease.model import Request
+from gpulease.quantities import format_bytes
+
+LONGEST = 300  # characters; a longer one is cut, with a digest of the whole
+OPTIONS = 30  # names of options that count
+
+
+def shape_of(user: str, command: Sequence[str], cwd: str, request: Request, kind: str = "job") -> str:
+    """`user`, what is asked for, and what runs, divided by tabs."""
+    runs = " ".join(_runs(command, cwd)) if command else f"({kind})"
+    text = "\t".join((user, _asked(request), " ".join(runs.split())))
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}…{blake2b(text.encode(errors='surrogatepass'), digest_size=8).hexdigest()}"
+
+
+def parts_of(shape: str) -> tuple[str, str, str]:
+    user, _, rest = shape.partition("\t")
+    asked, _, runs = rest.partition("\t")
+    return user, asked, runs
+
+
+def _runs(command: Sequence[str], cwd: str) -> list[str]:
+    """What runs, and the names of its options in order: `--lr=0.1` and `--lr 0.1` are one, `-3` is a value.
+
+    The options of an interpreter or a launcher, which stand before, do not count.
+    """
+    kind, words = kind_of(command, cwd), command[:WORDS]
+    script = kind[-1].rpartition("/")[2]
+    begin = next((at for at, word in enumerate(words) if word.rpartition("/")[2] == script), len(words))
+    options = {
+        word.partition("=")[0] for word in words[begin + 1 :] if word.strip("-")[:1].isalpha() and word[0] == "-"
+    }
+    return [*kind, *sorted(options)[:OPTIONS]]
+
+
+def _asked(request: Request) -> str:
+    amount = f"{request.gpus} GPU" if request.memory is None else f"{format_bytes(request.memory)} of a GPU"
+    least = [] if request.min_memory is None else [f"of {format_bytes(request.min_memory)}"]
+    without = [f"not {uuid}" for uuid in request.exclude]
+    return " ".join((amount, *request.models, *least, *sorted(request.devices), *without))

@@ -1,0 +1,62 @@
+"""`gpulease learned`: what is known of one's own earlier runs, how true estimates were, and forgetting it."""
+
+from __future__ import annotations
+
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.messages import Starts
+
+EXAMPLES = """\
+Requests that declare no time with --for are expected to run as long as earlier
+ones of the same shape: same user, same command without the values of its
+options, same request. Half of them ran for less than HALF, nine of ten for
+less than 90%. What is old counts for less, and is forgotten in the end.
+
+examples:
+  gpulease learned
+  gpulease learned --json
+  gpulease learned --clear         forget all of it
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("--clear", action="store_true", help="forget what was learnt of your runs")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.lease_verbs import forget_learned, learned
+
+    if arguments.clear:
+        forgotten = forget_learned()
+        if arguments.json:
+            return print_json({"forgotten": forgotten})
+        print("nothing was known of your runs" if not forgotten else "what was learnt of your runs is forgotten")
+        return 0
+    told = learned()
+    if arguments.json:
+        return print_json(told, 2)
+    from gpulease.cli.ls import span
+    from gpulease.cli.render import Terminal, plain_table
+    from gpulease.quantities import format_bytes
+
+    rows = [("RUNS", "HALF", "90%", "MEMORY", "REQUEST", "COMMAND")]
+    for row in told["shapes"]:
+        memory = "" if row["memory"] is None else format_bytes(row["memory"])
+        times = (span(row["seconds_50"]), span(row["seconds_90"]))
+        rows.append((f"{row['runs']:.0f}", *times, memory, row["request"], row["command"]))
+    print("\n".join(plain_table(rows, Terminal(), least=24)) if len(rows) > 1 else "nothing is known of your runs yet")
+    print(f"\n{accuracy(told['starts'])}")
+    return 0
+
+
+def accuracy(starts: Starts) -> str:
+    """How the last starts compared with what was said of them."""
+    if not starts["compared"]:
+        return "No start could be compared yet with what was said of it."
+    likely, latest = round(100 * starts["by_likely"]), round(100 * starts["by_latest"])
+    number = round(starts["compared"])
+    return f"Of the last {number} starts {likely}% came by the likely and {latest}% by the latest time that was told."

@@ -1,0 +1,189 @@
+"""PURE: how long everything should run: from what was declared, else from how long its like ran.
+
+What is declared is believed in proportion to how this user's declarations turned out. Without a declaration the
+earlier runs of the same shape count: same user, same command without values, same request. Where these are few, the
+estimate is drawn towards all runs of the user, these towards all requests of that size, and these towards all. What
+still runs counts with what it has run, if that is longer than what was expected of it.
+
+The caller keeps the sketches, and gives them to each plan; `learned` says what to keep when a lease has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from gpulease.model import Lease, Waiting
+from gpulease.planner.sketch import EMPTY, Sketch, bucket_of, faded, middle_of, quantile, seen
+
+HOUR = 3600.0
+PRIOR = 2 * HOUR  # mean of what nothing is known of
+DRAWN = 3.0  # runs that the next wider group counts for
+ENOUGH = 5.0  # runs of anybody; with fewer, nothing is said of what nobody declared
+ALL = "all"
+# Of what people declare about half comes true: of actual run time by declared time, until more is known of a user.
+HONEST = {bucket_of(ratio): weight for ratio, weight in ((0.36, 1.0), (0.5, 1.0), (0.71, 1.0))}
+HONEST_MEAN = 0.55
+LIKELY, LATEST = 0.5, 0.9  # parts of all cases that an estimate is told for
+
+Sketches = Mapping[str, Sketch]
+NO_SKETCHES: Sketches = {}
+
+
+class Alike(NamedTuple):
+    """Requests of one user that declared nothing and are expected to run equally long."""
+
+    shape: str | None
+    size: str
+
+
+class Length(NamedTuple):
+    """How long something should run in all, as a distribution."""
+
+    mean: float
+    counts: Mapping[int, float]
+    unit: float = 1.0  # seconds that the counts are in
+
+    def times(self, factor: float) -> Length:
+        return Length(self.mean * factor, self.counts, self.unit * factor)
+
+    def after(self, age: float, part: float) -> float:
+        """Seconds that it goes on after it has run for `age`, with this probability at the most.
+
+        What ran longer than anything that is known of goes on for as long again with a probability of one half.
+        """
+        left = {at: many for at, many in self.counts.items() if middle_of(at) * self.unit > age}
+        if age > 0 and sum(left.values()) < 0.05 * sum(self.counts.values()):
+            return age * part / (1 - part)
+        return max(0.0, quantile(left or self.counts, part) * self.unit - age)
+
+
+def size_name(gpus: int, memory: int | None) -> str:
+    """Shares of about the same size are one."""
+    return f"gpus {gpus}" if memory is None else f"share {bucket_of(memory)}"
+
+
+def alike(waiting: Waiting) -> Alike:
+    return Alike(waiting.shape, size_name(waiting.request.gpus, waiting.request.memory))
+
+
+def of_user(user: str) -> str:
+    return f"user {user}"
+
+
+def of_declared(user: str) -> str:
+    return f"declared {user}"
+
+
+def of_shape(shape: str) -> str:
+    return f"shape {shape}"
+
+
+def groups_of(user: str, like: Alike) -> list[str]:
+    """The sketches that tell of it, the narrowest first."""
+    shape = [of_shape(like.shape)] if like.shape else []
+    return [*shape, f"{of_user(user)} {like.size}", of_user(user), like.size, ALL]
+
+
+def like_of(lease: Lease) -> Alike:
+    return Alike(lease.shape, size_name(len(lease.devices), None if lease.packed else lease.memory))
+
+
+def is_work(lease: Lease) -> bool:
+    """Whether its length tells of others: a reservation lasts as long as somebody said."""
+    return lease.kind != "reservation"
+
+
+def learned(sketches: Sketches, lease: Lease, now: float) -> dict[str, Sketch]:
+    """The sketches that change because a lease ended at `now`."""
+    if not is_work(lease):
+        return {}
+    user, run = lease.owner.user, max(0.0, now - lease.since)
+    found = {name: seen(sketches.get(name, EMPTY), run, now) for name in groups_of(user, like_of(lease))}
+    if lease.duration:
+        ratio, name = run / lease.duration, of_declared(user)
+        found[name] = seen(sketches.get(name, EMPTY), ratio, now)
+    return found
+
+
+class Lengths:
+    """The estimates of one plan. Means are worked out at once, distributions when somebody asks."""
+
+    def __init__(self, sketches: Sketches, leases: Iterable[Lease], now: float) -> None:
+        self.sketches, self.now = sketches, now
+        self.running: dict[str, list[float]] = {}
+        self._means: dict[tuple[str, Alike], float] = {}
+        self._lengths: dict[tuple[str, Alike], Length] = {}
+        for lease in leases:
+            if is_work(lease):
+                for name in groups_of(lease.owner.user, like_of(lease)):
+                    self.running.setdefault(name, []).append(now - lease.since)
+        self.known = ALL in sketches and faded(sketches[ALL], now).weight >= ENOUGH
+
+    def mean(self, user: str, like: Alike) -> float:
+        """Seconds that one which declared nothing should run."""
+        found = self._means.get((user, like))
+        if found is None:
+            found = PRIOR
+            for name in reversed(groups_of(user, like)):
+                weight, total = self._sum(name, found)
+                found = (total + DRAWN * found) / (weight + DRAWN)
+            self._means[user, like] = found
+        return found
+
+    def _sum(self, name: str, mean: float) -> tuple[float, float]:
+        """Runs and their seconds; those that still run count if they are longer than was expected."""
+        weight, total, _, _ = faded(self.sketches.get(name, EMPTY), self.now)
+        long = [age for age in self.running.get(name, ()) if age > mean]
+        return weight + len(long), total + sum(long)
+
+    def declared(self, user: str, declared: float) -> float:
+        """Seconds that one which declared so many should run."""
+        return declared * self.credit(user).mean
+
+    def credit(self, user: str) -> Length:
+        """Of the time that a user declares, the part that comes true."""
+        weight, total, _, counts = faded(self.sketches.get(of_declared(user), EMPTY), self.now)
+        mean = (total + DRAWN * HONEST_MEAN) / (weight + DRAWN)
+        return Length(mean, _added(dict(counts), HONEST, 1.0))
+
+    def of_alike(self, user: str, like: Alike) -> Length | None:
+        """None where too little is known of anybody."""
+        if not self.known:
+            return None
+        found = self._lengths.get((user, like))
+        if found is None:
+            counts: dict[int, float] = {}
+            for name in reversed(groups_of(user, like)):
+                own = dict(faded(self.sketches.get(name, EMPTY), self.now).counts)
+                counts = _added(own, counts, DRAWN / (sum(counts.values()) or 1.0))
+            found = self._lengths[user, like] = Length(self.mean(user, like), counts)
+        return found
+
+    def of_waiting(self, waiting: Waiting) -> Length | None:
+        declared = waiting.request.duration
+        if declared is not None:
+            return self.credit(waiting.user).times(declared)
+        return self.of_alike(waiting.user, alike(waiting))
+
+    def of_run(self, lease: Lease) -> float:
+        """Seconds that a lease should have run in all, as it began."""
+        user = lease.owner.user
+        return self.mean(user, like_of(lease)) if lease.duration is None else self.declared(user, lease.duration)
+
+    def alone(self, name: str) -> Length:
+        """What one sketch tells, without any other."""
+        weight, total, _, counts = faded(self.sketches[name], self.now)
+        return Length(total / weight, dict(counts))
+
+    def of_lease(self, lease: Lease) -> Length | None:
+        """What it declared counts until it has exceeded that."""
+        if lease.duration is not None and lease.duration > self.now - lease.since:
+            return self.credit(lease.owner.user).times(lease.duration)
+        return self.of_alike(lease.owner.user, like_of(lease))
+
+
+def _added(counts: dict[int, float], more: Mapping[int, float], times: float) -> dict[int, float]:
+    for at, many in more.items():
+        counts[at] = counts.get(at, 0.0) + times * many
+    return counts
