@@ -22,7 +22,7 @@ types: .venv/.ready-test
 
 bench: .venv/.ready-test
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]' 2>&1 | grep -v '^WARNING' || true
-	@for name in cli_start verbs sample replay plan_cost leases crowd idle restart top; do echo "== bench/$$name.py"; $(BIN)/python bench/$$name.py || exit 1; done
+	@for name in cli_start verbs sample replay plan_cost leases crowd idle faces restart top; do echo "== bench/$$name.py"; $(BIN)/python bench/$$name.py || exit 1; done
 
 setup: .venv/.ready-test
 

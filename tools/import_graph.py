@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "architecture" / "overview.md"
 BEGIN, END = "<!-- python tools/import_graph.py --write -->\n", "<!-- end of what it writes -->\n"
 # From the top; a part imports from its own layer and from those below.
 LAYERS = {
-    "faces": ("__main__", "cli", "compat", "installation", "top"),
+    "faces": ("__main__", "cli", "compat", "installation", "top", "web"),
     "verbs": (
         "api",
         "event_choice",
@@ -28,6 +28,7 @@ LAYERS = {
         "lease_verbs",
         "looking_back",
         "leases",
+        "metrics",
         "notifying",
         "placeholders",
         "pool",
@@ -69,6 +70,7 @@ LAYERS = {
         "states",
         "sweep_values",
         "sweeps",
+        "totals",
         "usage_sums",
         "visible",
     ),

@@ -40,8 +40,12 @@ if ! has_compiler && ! system_packages "a C compiler that works, for simulated G
     case $wanted in *test*) exit 1 ;; esac # everything else runs without
 fi
 
-case $wanted in *test*)
-    command -v tmux >/dev/null 2>&1 || system_packages "tmux, for the tests of \`gpulease top\`" tmux || true # else they are skipped
+has_all() { for name in "$@"; do command -v "$name" >/dev/null 2>&1 || return 1; done; }
+
+case $wanted in *test*) # without these, some tests are skipped
+    has_all chromium chromedriver || system_packages "a browser, for the tests of the page" chromium chromium-driver || [ -z "${CI:-}" ]
+    has_all promtool || system_packages "promtool, for the tests of metrics" prometheus || [ -z "${CI:-}" ]
+    has_all tmux || system_packages "tmux, for the tests of \`gpulease top\`" tmux || [ -z "${CI:-}" ]
     ;;
 esac
 

@@ -44,6 +44,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "learned": {"clear": "bool?"},
     "history": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
     "usage": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
+    "totals": {},
     "exclude": {"what": "texts", "note": "text?"},
     "include": {"what": "texts"},
     "add": {
@@ -270,6 +271,11 @@ UsagePiece = TypedDict("UsagePiece", {
     "since": float, "until": float, "step": int, "now": float, "rows": list[UseRow], "counts": list[CountRow],
     "everybody": bool, "next": float | None,
 })
+# Sums that only grow, in seconds by user; `waits`: how many grants waited at most so many seconds.
+Totals = TypedDict("Totals", {
+    "held": dict[str, float], "busy": dict[str, float], "waits": list[list[int]], "granted": int, "waited": float,
+    "everybody": bool,
+})
 # What `usage` adds up from pieces, for the command line and for Python.
 UsageRow = TypedDict("UsageRow", {
     "name": str, "held": float, "known": float, "busy": float, "idle": float, "outside": float,
@@ -289,8 +295,8 @@ JobEnd = TypedDict("JobEnd", {"id": int, "state": str, "exit_code": int | None})
 # To a subscriber, as `snapshot` and then as `changed`: rows by key, None for what is gone; how many jobs are not over.
 Changed = TypedDict("Changed", {
     "devices": NotRequired[dict[str, dict[str, Any] | None]], "leases": NotRequired[dict[str, dict[str, Any] | None]],
-    "line": NotRequired[dict[str, dict[str, Any] | None]], "jobs": NotRequired[dict[str, JobEnd | None]],
-    "open": NotRequired[int],
+    "line": NotRequired[dict[str, dict[str, Any] | None]], "order": NotRequired[dict[str, dict[str, Any] | None]],
+    "jobs": NotRequired[dict[str, JobEnd | None]], "open": NotRequired[int],
 })
 JobRow = TypedDict("JobRow", {
     "id": int, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
@@ -361,6 +367,6 @@ REPLIES: dict[str, tuple[str | None, Any]] = {
     "learned": (None, Learned), "release": ("released", ShortLease),
     "renew": ("renewed", ShortLease), "ping": (None, About),
     "stop": (None, Stopped), "status": (None, StatusDocument), "history": (None, HistoryPiece),
-    "usage": (None, UsagePiece),
+    "usage": (None, UsagePiece), "totals": (None, Totals),
 }
 # fmt: on

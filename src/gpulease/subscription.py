@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class Subscription:
     def __init__(self, *topics: str, select: dict[str, Any] | None = None, client: Client | None = None) -> None:
-        """To `devices`, `leases`, `line` or `jobs`; of jobs those that `select` chooses, or all.
+        """To `devices`, `leases`, `line`, `order` or `jobs`; of jobs those that `select` chooses, or all.
 
         With a `client` of the caller's, that the broker ended is the caller's to deal with: a ConnectionError.
         """

@@ -105,8 +105,8 @@ class Namespace:
 class SystemSite(QueueSite):
     """A machine with these accounts, and a system broker."""
 
-    def __init__(self) -> None:
-        super().__init__(shared=True)
+    def __init__(self, count: int = 4) -> None:
+        super().__init__(count, shared=True)
         self.accounts = Accounts(self.folder)
         self.namespace = Namespace(self, self.accounts.mounts)
         self.python_of_all = interpreter(BROKER)

@@ -175,6 +175,9 @@ class ScriptedWorld:
     def usage(self, question: Asked, now: float, user: str | None) -> Message:
         return {"rows": [], "counts": []}
 
+    def totals(self, user: str | None) -> Message:
+        return {}
+
     def at_once(self, instruction: told.Check | told.TakeSample) -> None:
         if isinstance(instruction, told.Check):
             self.locked = True

@@ -52,8 +52,9 @@ class Core:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to hold, run or wait for."""
-        return bool(self.state.leases or self.state.line or self.state.running)
+        """Whether there is anything to hold, run or wait for, or anybody who watches."""
+        state = self.state
+        return bool(state.leases or state.line or state.running or state.subscribers)
 
     def load(self, now: float) -> Iterator[Instruction]:
         """Find everything again as it was when the last broker ended, however it ended."""

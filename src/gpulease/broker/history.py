@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
 
+from gpulease import totals
 from gpulease.broker import instructions as told
 from gpulease.broker.history_rows import about, count_rows, history_rows, use_rows
 from gpulease.broker.minutes import MINUTE, Measured, Minutes
@@ -39,6 +40,7 @@ class History:
         self._file: HistoryFile | None = None
         self._minutes = Minutes()
         self._places: dict[str, DeviceName] = {}
+        self._waits: totals.Amounts = {}  # of grants that are not written yet
         self._written = self._tidied = 0  # up to which minute, and on which day
         self._trouble = ""
 
@@ -56,6 +58,7 @@ class History:
         else:
             labels = tuple(place.label for place in one.places)
             self._minutes.count(holder, labels, Count(1, _milliseconds(one.waited)), at)
+            totals.add(self._waits, totals.of_wait(_milliseconds(one.waited)))
         self._minutes.began(lease.id, lease.devices, holder, at)
 
     def over(self, one: told.Over) -> None:
@@ -104,7 +107,10 @@ class History:
         if until // DAY != self._tidied:
             file.forget_holders()
             self._tidied = until // DAY
-        file.write(rows, counts, self._places.values(), until)
+        sums = totals.of_spans(span for minute in rows.values() for span in minute.values())
+        totals.add(sums, self._waits)
+        file.write(rows, counts, self._places.values(), until, sums)
+        self._waits = {}
         self._trouble = ""
         return True
 
@@ -130,6 +136,10 @@ class History:
             "rows": use_rows(rows, self._known_places(), user),
             "counts": count_rows(counts, user),
         }
+
+    def totals(self, user: str | None) -> Message:
+        """Of one user; None: of all. Only what is written: it is never taken back."""
+        return dict(totals.shown(self._read(HistoryFile.totals), user))
 
     def _known_places(self) -> dict[str, DeviceName]:
         return {**({} if self._file is None else self._file.places), **self._places}

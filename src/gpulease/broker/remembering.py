@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import Began, JobOver
+from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
 from gpulease.errors import UsageError
 from gpulease.job import Job
@@ -70,11 +71,18 @@ def history(turn: Turn, event: Received) -> None:
 
 
 def usage(turn: Turn, event: Received) -> None:
-    """Of all users for who keeps the broker, and for everybody where `usage-shown` says so."""
-    peer, state = event.peer, turn.state
-    everybody = state.manages(peer.uid) or state.settings.usage_shown == "all"
     question = _question(turn, event.message, 3600.0)
-    turn.send(peer, {"ok": turn.world.usage(question, turn.now, None if everybody else peer.user)})
+    turn.send(event.peer, {"ok": turn.world.usage(question, turn.now, _whose(turn, event.peer))})
+
+
+def totals(turn: Turn, event: Received) -> None:
+    turn.send(event.peer, {"ok": turn.world.totals(_whose(turn, event.peer))})
+
+
+def _whose(turn: Turn, peer: Peer) -> str | None:
+    """Of all users (None) for who keeps the broker, and for everybody where `usage-shown` says so."""
+    everybody = turn.state.manages(peer.uid) or turn.state.settings.usage_shown == "all"
+    return None if everybody else peer.user
 
 
 def _question(turn: Turn, message: Message, usual: float) -> Asked:

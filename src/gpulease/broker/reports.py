@@ -15,6 +15,7 @@ from gpulease.planner import DeviceState, DeviceView, Verdict, device_state
 from gpulease.stores.base import Document
 
 WORDS, LETTERS = 40, 200  # of a command that one status shows
+PLACEHOLDER = "placeholder of gpulease"  # the command of one, as it is shown
 MOST_LINES = 1000  # of the line that one status shows
 
 
@@ -71,7 +72,7 @@ def _device_row(state: State, device: Device, view: DeviceView) -> Document:
 
 def _process_row(state: State, process: Process, on: list[Lease], view: DeviceView) -> Document:
     if process.pid in view.placeholders:
-        process = process._replace(command="placeholder of gpulease")
+        process = process._replace(command=PLACEHOLDER)
     return process.shown(_lease_of(state, process.user, process.pid, on, view))
 
 
@@ -123,6 +124,12 @@ def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
     return {entry.id: of_lease(_line_row(turn, entry), seen_by) for entry in turn.state.line.front(MOST_LINES)}
 
 
+def order_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
+    """In which order the rows of the line stand, and how many wait in all: rows alone do not say."""
+    line = turn.state.line
+    return {"line": {"ids": [entry.id for entry in line.front(MOST_LINES)], "length": len(line)}}
+
+
 def _line_row(turn: Turn, entry: Waiting) -> Document:
     pending, reason = turn.state.pending.get(entry.id), requesting.reason(turn, entry.id)
     return {
@@ -134,6 +141,7 @@ def _line_row(turn: Turn, entry: Waiting) -> Document:
         "memory": entry.request.memory,
         "priority": entry.request.priority,
         "since": entry.since,
+        "code": reason.code,
         "why": reason.sentence,
         "why_short": reason.short,
         **reason.moments,

@@ -73,7 +73,7 @@ class Host:
         history: History,
     ) -> None:
         self._clock, self._place, self.at_once = clock, place, at_once
-        self.history, self.usage = history.history, history.usage
+        self.history, self.usage, self.totals = history.history, history.usage, history.totals
         self._memory = KeptMemory()
         self._groups: dict[int, tuple[str, ...]] = {}
         self._folders: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Clients that are told of changes as they are committed: of devices, leases, the line, and jobs.
+"""Clients that are told of changes as they are committed: of devices, leases, the line, its order, and jobs.
 
 A subscriber gets a snapshot, then what changed. One that does not read what it is sent costs no more memory: what it
 missed is left out, and it gets a fresh snapshot once it has read the rest.
@@ -33,6 +33,7 @@ TABLES: dict[str, Callable[[Turn, str | None], dict[str, Document]]] = {
     "devices": reports.device_rows,
     "leases": reports.lease_rows,
     "line": reports.line_rows,
+    "order": reports.order_rows,
 }
 TOPICS = (*TABLES, "jobs")
 

@@ -67,6 +67,9 @@ class World(Protocol):
     def usage(self, question: Asked, now: float, user: str | None) -> Message:
         """What one user had, or all of them."""
 
+    def totals(self, user: str | None) -> Message:
+        """Sums of it that only grow."""
+
     def at_once(self, instruction: Check | TakeSample) -> None:
         """Carry out what changes nothing that is kept: it need not wait for a commit, and somebody waits for it."""
 

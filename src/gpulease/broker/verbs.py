@@ -249,6 +249,7 @@ VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "learned": learned,
     "history": remembering.history,
     "usage": remembering.usage,
+    "totals": remembering.totals,
     "exclude": exclude,
     "include": include,
     "notify": notify,

@@ -45,6 +45,8 @@ VERBS = {
     "learned": ("learned", "how long your earlier runs took, and how true estimates were"),
     "notify": ("notify", "be told, by mail, web hook or terminal, of turns and failures"),
     "usage": ("usage", "who used how many GPU-hours, how much of them was idle"),
+    "web": ("web", "a page in the browser: who holds, who waits, live"),
+    "metrics": ("metrics", "the same for Prometheus, as text"),
     "doctor": ("doctor", "what is here, what is wrong, what to do"),
     "help": ("help", "pages of the documentation, or the options of a verb"),
     "set": ("set", "show or change parameters"),

@@ -43,6 +43,14 @@ def run(arguments: Namespace) -> int:
 
 
 def _text(job: dict[str, Any]) -> str:
+    variables = [("variable", f"{name}={value}") for name, value in sorted((job.get("environment") or {}).items())]
+    text = "\n".join(f"{name:<12} {clean(value)}" for name, value in [*facts(job), *variables] if value)
+    output = "\n".join(clean(line) for line in job["output"])
+    return f"{text}\n--- last lines of its output ---\n{output}" if output else text
+
+
+def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is known of a job, each with its name; empty where it has none of that."""
     from gpulease.cli.ls import command_text, span
 
     rows = [
@@ -75,10 +83,7 @@ def _text(job: dict[str, Any]) -> str:
         rows.append(("peak memory", format_bytes(job["peak_memory"])))
     if job.get("packed"):
         rows.append(("packed", job["packed"]))
-    rows += [("variable", f"{name}={value}") for name, value in sorted((job.get("environment") or {}).items())]
-    text = "\n".join(f"{name:<12} {clean(value)}" for name, value in rows if value)
-    output = "\n".join(clean(line) for line in job["output"])
-    return f"{text}\n--- last lines of its output ---\n{output}" if output else text
+    return rows
 
 
 def _usually(job: dict[str, Any]) -> str:

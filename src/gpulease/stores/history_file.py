@@ -32,6 +32,7 @@ CREATE TABLE devices (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, label T
 CREATE TABLE holders (id INTEGER PRIMARY KEY, user TEXT NOT NULL, groups TEXT NOT NULL, label TEXT, outside INTEGER);
 {TIERS}CREATE TABLE known (until INTEGER NOT NULL);
 INSERT INTO known VALUES (0);
+CREATE TABLE totals (name TEXT PRIMARY KEY, amount INTEGER NOT NULL) WITHOUT ROWID;
 PRAGMA user_version={VERSION};
 """
 HOUR = max(KEPT)
@@ -91,8 +92,9 @@ class HistoryFile:
         counts: Mapping[int, Mapping[Counted, Count]],
         places: Iterable[DeviceName],
         until: int,
+        totals: Mapping[str, int] | None = None,
     ) -> None:
-        """What was measured in minutes that begin at these seconds, all of it or nothing; up to which millisecond."""
+        """What was measured in minutes that begin at these seconds, up to a millisecond; and what that adds to sums."""
         try:
             with self._transaction():
                 self._name(places)
@@ -104,6 +106,8 @@ class HistoryFile:
                     for step in KEPT:
                         self._add_counts(step, time // step * step, found)
                 self._database.execute("UPDATE known SET until = ?", (until,))
+                more = "ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount"
+                self._database.executemany(f"INSERT INTO totals VALUES (?, ?) {more}", (totals or {}).items())
         except BaseException:
             self._read_names()
             raise
@@ -187,6 +191,9 @@ class HistoryFile:
     def known_until(self) -> int:
         """Up to which millisecond it was written who held what; 0: never."""
         return int(self._database.execute("SELECT until FROM known").fetchone()[0])
+
+    def totals(self) -> dict[str, int]:
+        return dict(self._database.execute("SELECT name, amount FROM totals").fetchall())
 
     def read(self, step: int, since: int, until: int, most: int = -1) -> tuple[list[Row], int | None]:
         """In order of time. If there are more than so many: up to a moment before that, and which that is."""

@@ -1,0 +1,1 @@
+"""The page: who holds, who waits and why, live in a browser. It shows, and decides nothing. Needs `gpulease[web]`."""

@@ -1,0 +1,131 @@
+"""PURE: the parts of the page, each an element with an id, by section and key.
+
+The same parts make the page that is sent first and the changes that follow, so a browser without JavaScript sees the
+same. Each is rendered anew; only those whose text changed are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import quote
+from zlib import crc32
+
+from gpulease.cli.events import table_rows
+from gpulease.cli.times import clock, start_in
+from gpulease.job_words import end_text, state_text
+from gpulease.web.buttons import buttons
+from gpulease.web.cards import card, state_word
+from gpulease.web.heat_map import day_rows
+from gpulease.web.markup import Markup, join, tag
+from gpulease.web.picture import PagePicture, Row, Viewer
+from gpulease.web.usage_bars import usage_row
+
+MOST_WAITING = 100
+Section = dict[str, Markup]  # in the order in which they stand
+Sections = dict[str, Section]
+
+
+def sections(picture: PagePicture, viewer: Viewer) -> Sections:
+    return {
+        "summary": {"now": _summary(picture), "trouble": _trouble(picture)},
+        "gpus": {_key(row["uuid"]): card(row, picture, f"gpus-{_key(row['uuid'])}") for row in picture.devices},
+        "line": _line(picture),
+        "jobs": {str(job["id"]): _job(job, picture, viewer) for job in picture.jobs},
+        "day": day_rows(picture),
+        "usage": {
+            _key(row["name"]): usage_row(row, picture.usage, f"usage-{_key(row['name'])}") for row in picture.usage
+        },
+        "events": _events(picture),
+    }
+
+
+def _key(name: str) -> str:
+    return quote(name, safe=":")
+
+
+# ---------------------------------------------------------------------- at the top
+
+
+def _summary(picture: PagePicture) -> Markup:
+    status = picture.status
+    words = [state_word(row, picture) for row in picture.devices]
+    simulated = tag("strong", " SIMULATED", class_="simulated") if status.get("simulated") else ""
+    counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(("free", *sorted(words))))
+    waiting = f"; {picture.line_length} waiting" + ("; the queue is paused" if picture.paused else "")
+    gpus = f" GPU{'' if len(words) == 1 else 's'}: {counts}" if words else " GPUs"
+    return tag("p", str(len(words)), simulated, gpus, waiting, id="summary-now")
+
+
+def _trouble(picture: PagePicture) -> Markup:
+    broker = picture.status.get("broker") or {}
+    told = [picture.trouble, picture.status.get("trouble"), broker.get("state_trouble"), broker.get("config_trouble")]
+    found = [tag("p", text) for text in told if text]
+    return tag("div", *found, id="summary-trouble", class_="trouble", role="alert", hidden=not found)
+
+
+# ---------------------------------------------------------------------- the line
+
+
+def _line(picture: PagePicture) -> Section:
+    rows = {
+        _key(row["id"]): _waiting(place, row, picture.time) for place, row in enumerate(picture.line[:MOST_WAITING], 1)
+    }
+    more = picture.line_length - len(rows)
+    if more > 0:
+        rows["more"] = tag("tr", tag("td", f"and {more} more", colspan=7), id="line-more")
+    return rows
+
+
+def _waiting(place: int, row: Row, now: float) -> Markup:
+    why = tag("span", row.get("why_short") or row["why"], title=row["why"])
+    note = tag("span", f" {row['note']}", class_="note") if row["note"] else None
+    cells = (str(place), _link(row["id"]), row["user"], wants(row), clock(row["since"], now), expected(row, now))
+    return tag("tr", *(tag("td", cell) for cell in cells), tag("td", why, note), id=f"line-{_key(row['id'])}")
+
+
+def wants(row: Row) -> str:
+    if row["memory"]:
+        from gpulease.quantities import format_bytes
+
+        return format_bytes(row["memory"])
+    return f"{row['gpus']} GPU{'' if row['gpus'] == 1 else 's'}" if row["gpus"] else "no GPU"
+
+
+def expected(row: Row, now: float) -> str:
+    """When it should start, of a request in the line or of a job."""
+    return start_in(row.get("expected_start"), row.get("expected_latest"), now)
+
+
+def _link(id: str) -> Markup:
+    """A job has a page of its own; another lease has not."""
+    return tag("a", id, href=f"jobs/{id[1:]}") if id[:1] == "J" and id[1:].isdecimal() else join(id)
+
+
+# ---------------------------------------------------------------------- jobs and events
+
+
+def _job(job: Row, picture: PagePicture, viewer: Viewer) -> Markup:
+    state = state_text(job)
+    how = end_text(job["exit_code"], job["signal"]) if job["state"] == "failed" else job.get("why_short") or ""
+    shown = tag("a", str(job["id"]), href=f"jobs/{job['id']}")
+    word = tag("span", state, class_=f"state {state}")
+    moment = job["ended"] or job["started"] or job["added"]
+    cells = (shown, join(word, f" {how}" if how else ""), job["user"], ", ".join(job["devices"]), _title(job))
+    time = tag("td", clock(moment, picture.time))
+    acts = tag("td", buttons(job, viewer, "jobs-"), class_="actions")
+    return tag("tr", *(tag("td", cell) for cell in cells), time, acts, id=f"jobs-{job['id']}")
+
+
+def _title(job: Row) -> str:
+    return job["name"] or " ".join(job["command"])[:200]
+
+
+def _events(picture: PagePicture) -> Section:
+    """The newest first. How long something lasts that goes on is not shown: it would change each second."""
+    shown = table_rows(picture.events, ended=True)  # type: ignore[arg-type]  # rows of the broker's, as they came
+    keys = [f"{crc32(repr(cells).encode()):08x}" for cells in shown]
+    return {key: _event(f"events-{key}", cells) for key, cells in reversed(list(zip(keys, shown, strict=True)))}
+
+
+def _event(id: str, cells: Iterable[str]) -> Markup:
+    return tag("tr", *(tag("td", cell) for cell in cells), id=id)

@@ -1,0 +1,115 @@
+"""One job as it goes on: its row and its output, read once for all who look at its page."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from gpulease.client import Client
+from gpulease.errors import GpuleaseError, NotFound, in_words
+from gpulease.job_selection import one_job
+from gpulease.web.log_text import LogText
+from gpulease.web.picture import Row
+
+LOOK = 0.25  # seconds between looks at the log
+ASK = 1.0  # seconds between questions about the job
+
+
+def ask_for_job(id: int) -> Row:
+    """NotFound where there is none. As `ls` shows it: `show` is about one's own."""
+    client = Client(start=False)
+    try:
+        found: list[Row] = client.ask("ls", select=one_job(id), all=True)["jobs"]
+    finally:
+        client.close()
+    if not found:
+        raise NotFound(f"There is no job {id}.", "See the ids with `gpulease ls --all`.")
+    return found[0]
+
+
+def ask_totals() -> Row | None:
+    """None where the broker does not answer."""
+    try:
+        client = Client(start=False)
+    except (GpuleaseError, OSError):
+        return None
+    try:
+        told: Row = client.ask("totals")
+        return told
+    except (GpuleaseError, OSError):
+        return None
+    finally:
+        client.close()
+
+
+class JobWatch:
+    """While anybody looks. What is read comes from threads: a disk of a user's may hang."""
+
+    def __init__(self, id: int, threads: ThreadPoolExecutor) -> None:
+        self.id, self._threads = id, threads
+        self.viewers = 0
+        self.job: Row | None = None
+        self.trouble: str | None = None
+        self.log: LogText | None = None
+        self.log_trouble: str | None = "There is no output yet."
+        self._asked = float("-inf")
+        self._looking = asyncio.Lock()
+        self.changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def enter(self) -> None:
+        self.viewers += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._go_on())
+
+    def leave(self) -> None:
+        self.viewers -= 1
+        if not self.viewers and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def look(self) -> None:
+        """Once: the job if it is due, and its log."""
+        loop = asyncio.get_running_loop()
+        async with self._looking:
+            new = await loop.run_in_executor(self._threads, self._look, loop.time())
+        if new:
+            self.changed.set()
+            self.changed = asyncio.Event()
+
+    async def _go_on(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK)
+
+    def _look(self, now: float) -> bool:
+        before = (self.job, self.trouble, self.log_trouble)
+        if now - self._asked >= ASK:
+            self._asked = now
+            self._ask()
+        grown = self._read()
+        return grown or before != (self.job, self.trouble, self.log_trouble)
+
+    def _ask(self) -> None:
+        try:
+            self.job, self.trouble = ask_for_job(self.id), None
+        except GpuleaseError as error:
+            self.trouble = f"{error.what} {error.next_step}"
+        except OSError as error:
+            self.trouble = f"The broker does not answer: {in_words(error)}."
+
+    def _read(self) -> bool:
+        job = self.job
+        if job is None or not job["runs"] or not job["log"]:
+            return False
+        self.log = self.log or LogText(job["log"], job["uid"])
+        try:
+            grown, self.log_trouble = self.log.read(), None
+            return grown
+        except FileNotFoundError:
+            self.log_trouble = "There is no output yet, or none any more."
+        except GpuleaseError as error:
+            self.log_trouble = error.what
+        except OSError as error:
+            self.log_trouble = f"The output cannot be read: {error.strerror}."
+        return False

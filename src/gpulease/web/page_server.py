@@ -1,0 +1,202 @@
+"""The HTTP server: which address gives what, to whom, and with which headers. What it shows comes from the hub.
+
+Each answer is for one viewer, whom `guard` has found out before anything else is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+
+from aiohttp import web
+
+from gpulease.errors import GpuleaseError, NotFound
+from gpulease.metrics.exposition import CONTENT_TYPE, text
+from gpulease.web.access import Access, Refusal, Visit
+from gpulease.web.acting import act
+from gpulease.web.broker_feed import BrokerFeed
+from gpulease.web.fragments import sections
+from gpulease.web.http_answers import answer_with, headed, html, plain, wants_page
+from gpulease.web.hub import Hub
+from gpulease.web.job_details import about_log, as_text, details
+from gpulease.web.job_stream import NOT_SHOWN, JobEvents, may_read
+from gpulease.web.job_watch import JobWatch, ask_totals
+from gpulease.web.pages import first_page, job_page
+from gpulease.web.picture import PagePicture, Row, Viewer, job_seen_by, seen_by, totals_seen_by
+from gpulease.web.plain import status_text
+from gpulease.web.slowdown import Slowdown
+from gpulease.web.streams import MOST_VIEWERS, stream
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+LARGEST = 64 << 10  # bytes of a form
+
+
+class PageServer:
+    def __init__(self, access: Access, cookie: str, hub: Hub, feed: BrokerFeed) -> None:
+        self._access, self._cookie, self._hub, self._feed = access, cookie, hub, feed
+        self._slowdown = Slowdown()
+        self._threads = ThreadPoolExecutor(4, "asking")
+        self._readers = ThreadPoolExecutor(4, "reading")  # apart: a disk that hangs must not keep others from acting
+        self._watches: dict[int, JobWatch] = {}
+        self._viewers = 0
+
+    def application(self) -> web.Application:
+        application = web.Application(middlewares=[self._guard], client_max_size=LARGEST)
+        application.add_routes(
+            [
+                web.get("/", self._first),
+                web.get("/stream", self._stream, allow_head=False),
+                web.get(r"/jobs/{id:\d{1,18}}", self._job),
+                web.get(r"/jobs/{id:\d{1,18}}/stream", self._job_stream, allow_head=False),
+                web.post(r"/jobs/{id:\d{1,18}}/{action}", self._act),
+                web.get("/metrics", self._metrics),
+                web.get("/static/{name}", self._static),
+            ]
+        )
+        return application
+
+    # ---------------------------------------------------------------- who asks
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        judged = self._access.viewer(self._asked(request))
+        if isinstance(judged, Refusal) and not request.path.startswith("/static/"):
+            return await self._refused(request, judged)
+        try:
+            response = await handler(request)
+        except web.HTTPException as answer:  # no such address, or not by this method
+            response = answer_with(request, answer.status, answer.reason)
+        if isinstance(judged, Viewer) and self._access.by_token and "token" in request.query and not response.prepared:
+            response.set_cookie(self._cookie, self._access.cookie, httponly=True, samesite="Strict", path="/")
+        return headed(response)
+
+    def _viewer(self, request: web.Request) -> Viewer:
+        """Of a request that `guard` let pass."""
+        judged = self._access.viewer(self._asked(request))
+        assert isinstance(judged, Viewer)
+        return judged
+
+    def _asked(self, request: web.Request) -> Visit:
+        peer = request.transport and request.transport.get_extra_info("peername")
+        cookie = request.cookies.get(self._cookie)
+        return Visit(peer[0] if peer else "", request.host, request.headers, request.query.get("token"), cookie)
+
+    async def _refused(self, request: web.Request, refusal: Refusal) -> web.StreamResponse:
+        if refusal.guessed and not await self._slowdown.wait():
+            refusal = Refusal(429, "Too many wrong tokens.")
+        return headed(answer_with(request, refusal.status, refusal.what))
+
+    # ---------------------------------------------------------------- looking
+
+    async def _first(self, request: web.Request) -> web.StreamResponse:
+        viewer, picture = self._viewer(request), await self._picture()
+        shown = seen_by(picture, viewer)
+        if "json" in request.query:
+            return web.json_response({**shown.document(), "trouble": shown.trouble or shown.status.get("trouble")})
+        if wants_page(request):
+            return html(first_page(shown, sections(shown, viewer)))
+        return plain(status_text(shown))
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        viewer, picture = self._viewer(request), await self._picture()
+        totals = None
+        if picture.trouble is None:
+            totals = await asyncio.get_running_loop().run_in_executor(self._threads, ask_totals)
+        shown = text(picture.document(), totals and totals_seen_by(totals, viewer, picture))
+        return web.Response(body=shown.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _picture(self) -> PagePicture:
+        self._feed.want()
+        return await self._hub.ready()
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        await self._picture()
+        page = self._hub.page(self._viewer(request))
+        page.viewers += 1
+        try:
+            return await self._entered(request, page.told().next)
+        finally:
+            page.viewers -= 1
+            self._hub.forget(page)
+
+    async def _entered(self, request: web.Request, next_event: Callable[[], Awaitable[bytes]]) -> web.StreamResponse:
+        if self._viewers >= MOST_VIEWERS:
+            return answer_with(request, 503, f"{MOST_VIEWERS} viewers look already. Try again later.")
+        self._viewers += 1
+        try:
+            return await stream(request, next_event, self._feed.want)
+        finally:
+            self._viewers -= 1
+
+    # ---------------------------------------------------------------- one job
+
+    def _watch(self, request: web.Request) -> JobWatch:
+        id = int(request.match_info["id"])
+        return self._watches.setdefault(id, JobWatch(id, self._readers))
+
+    def _leave(self, watch: JobWatch) -> None:
+        if not watch.viewers:
+            self._watches.pop(watch.id, None)
+
+    async def _job(self, request: web.Request) -> web.StreamResponse:
+        watch, viewer = self._watch(request), self._viewer(request)
+        try:
+            hides = (await self._picture()).hides
+            await watch.look()
+            if watch.job is None:
+                return answer_with(request, 404, watch.trouble or "There is no such job.")
+            return self._shown_job(request, watch, job_seen_by(watch.job, viewer, hides), viewer)
+        finally:
+            self._leave(watch)
+
+    def _shown_job(self, request: web.Request, watch: JobWatch, job: Row, viewer: Viewer) -> web.StreamResponse:
+        readable = may_read(job, viewer)
+        about = about_log(watch.log, watch.log_trouble) if readable else NOT_SHOWN
+        log = watch.log.text if readable and watch.log else ""
+        if "json" in request.query:
+            return web.json_response(job)
+        if wants_page(request):
+            host = self._hub.picture.status.get("host", "")
+            return html(job_page(watch.id, host, details(job, viewer), log, about))
+        return plain(as_text(job, log or about))
+
+    async def _job_stream(self, request: web.Request) -> web.StreamResponse:
+        await self._picture()
+        watch = self._watch(request)
+        watch.enter()
+        told = JobEvents(watch, self._viewer(request), lambda: self._hub.picture.hides)
+        try:
+            return await self._entered(request, told.next)
+        finally:
+            watch.leave()
+            self._leave(watch)
+
+    # ---------------------------------------------------------------- acting
+
+    async def _act(self, request: web.Request) -> web.StreamResponse:
+        viewer, form = self._viewer(request), await request.post()
+        token = form.get("token")
+        origin = request.headers.get("Origin")
+        refusal = self._access.may_act(viewer, origin, request.host, token if isinstance(token, str) else "")
+        if refusal is not None:
+            return answer_with(request, refusal.status, refusal.what)
+        loop, id, action = asyncio.get_running_loop(), int(request.match_info["id"]), request.match_info["action"]
+        try:
+            done = await loop.run_in_executor(self._threads, act, action, id, viewer)
+        except GpuleaseError as error:
+            return answer_with(request, 404 if isinstance(error, NotFound) else 403, f"{error.what} {error.next_step}")
+        except OSError:
+            return answer_with(request, 503, "The broker ended while it was asked. See what came of it.")
+        if wants_page(request):
+            return web.Response(status=303, headers={"Location": "../../"})
+        return web.json_response(done)
+
+    async def _static(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        if name not in STATIC:
+            raise web.HTTPNotFound
+        content = files("gpulease.web").joinpath("static", name).read_bytes()
+        return web.Response(body=content, content_type=STATIC[name], charset="utf-8")

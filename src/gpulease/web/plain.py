@@ -1,0 +1,16 @@
+"""The page as text, for `curl`: what `gpulease status` prints, 80 columns wide."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from gpulease.cli.render import Terminal
+from gpulease.cli.status_table import lines
+from gpulease.web.picture import PagePicture
+
+
+def status_text(picture: PagePicture) -> str:
+    terminal = Terminal(StringIO())
+    terminal.unicode, terminal.width = True, 80
+    shown = lines(picture.document(), terminal) if picture.status else []
+    return "\n".join([*shown, *([picture.trouble] if picture.trouble else [])]) + "\n"

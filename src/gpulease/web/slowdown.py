@@ -1,0 +1,42 @@
+"""Wrong tokens are answered late: each one later than the last, so that guessing gets nowhere.
+
+Who has the right token is never kept waiting. Of those who wait there are only so many: more are refused at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+FIRST, MOST = 0.25, 8.0  # seconds
+FORGET = 60.0  # seconds without a wrong one, after which the next counts as the first
+WAITING = 64
+
+
+class Slowdown:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._wrong, self._last, self._waiting = 0, 0.0, 0
+
+    def next_delay(self) -> float | None:
+        """Of a wrong one that came now; None when too many wait already."""
+        if self._waiting >= WAITING:
+            return None
+        now = self._now()
+        if now - self._last > FORGET:
+            self._wrong = 0
+        self._wrong, self._last = min(self._wrong + 1, 32), now
+        return min(MOST, FIRST * 2.0 ** (self._wrong - 1))
+
+    async def wait(self) -> bool:
+        """Whether it was waited; not, when too many do."""
+        delay = self.next_delay()
+        if delay is None:
+            return False
+        self._waiting += 1
+        try:
+            await asyncio.sleep(delay)
+        finally:
+            self._waiting -= 1
+        return True

@@ -1,0 +1,142 @@
+"""What Prometheus is told: names and units as promised, a bounded number of series, sums that never fall."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.queue_site import QueueSite, fresh_queue
+from support.waiting import wait_until
+from support.web_site import start_web
+
+from gpulease import totals
+from gpulease.metrics.exposition import text
+from gpulease.spans import Activity, Span, SpanHolder, SpanUse
+
+FIXTURES = (fresh_queue,)
+NAMES = {
+    "gpulease_up", "gpulease_gpu_info", "gpulease_lease_info", "gpulease_gpus", "gpulease_waiting",
+    "gpulease_gpu_held_seconds_total", "gpulease_gpu_busy_seconds_total", "gpulease_wait_seconds",
+    "gpulease_gpu_utilization_ratio", "gpulease_gpu_memory_used_bytes", "gpulease_gpu_memory_total_bytes",
+}  # fmt: skip
+PROMTOOL = shutil.which("promtool")
+
+
+def values(told: str, name: str) -> dict[str, float]:
+    """By labels, as they are written."""
+    found = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", told, re.MULTILINE)
+    return {labels: float(value) for labels, value in found}
+
+
+def total(told: str, name: str) -> float:
+    return sum(values(told, name).values())
+
+
+def test_promtool_accepts_it_and_the_names_are_those_promised(queue: QueueSite) -> None:
+    queue.until(queue.shell("sleep 60", name='a "name"\\\n', request={"gpus": 2}), "running")
+    waiting = queue.shell("true", request={"gpus": 4})
+    queue.until(waiting, "waiting")
+    wait_until(lambda: queue.run("stop").returncode == 0)  # so that the first minute is written
+    queue.ensure_broker()
+    told = wait_until(lambda: one if "held_seconds_total{" in (one := queue.run("metrics").stdout) else None)
+    assert set(re.findall(r"^# TYPE (\S+)", told, re.MULTILINE)) == NAMES
+    assert values(told, "gpulease_gpus")['{state="leased"}'] == 2
+    assert total(told, "gpulease_waiting") == 1
+    assert total(told, "gpulease_lease_info") == 2
+    assert total(told, "gpulease_wait_seconds_count") == 1
+    assert "sleep" not in told
+    if PROMTOOL is None and "CI" not in os.environ:
+        pytest.skip("there is no promtool")
+    done = subprocess.run([str(PROMTOOL), "check", "metrics"], input=told, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_sums_never_fall_though_the_broker_is_killed(queue: QueueSite) -> None:
+    queue.until(queue.shell("sleep 60"), "running")
+    queue.run("stop")
+    queue.ensure_broker()
+    before = queue.ask("totals")
+    assert before["granted"] == 1
+    assert before["held"]
+    for _ in range(2):
+        queue.restart()
+        after = queue.ask("totals")
+        assert after["granted"] >= before["granted"]
+        assert all(after["held"][user] >= seconds for user, seconds in before["held"].items())
+        before = after
+
+
+def test_the_page_s_server_tells_the_same_to_who_has_the_token(queue: QueueSite) -> None:
+    web = start_web(queue)
+    assert web.ask("/metrics", Host="localhost").status == 403
+    queue.shell("sleep 60")
+    told = wait_until(lambda: one if 'lease="J1"' in (one := web.ask("/metrics").text) else None)
+    assert values(told, "gpulease_up") == {"": 1}
+    assert web.ask("/metrics").headers["Content-Type"].startswith("text/plain; version=0.0.4")
+
+
+def test_a_file_for_the_collector_is_whole_at_any_time(queue: QueueSite) -> None:
+    path = queue.folder / "gpulease.prom"
+    path.write_text("before\n")
+    with path.open() as reader:  # who reads while it is written has the old one
+        assert queue.run("metrics", "--textfile", str(path)).returncode == 0
+        assert reader.read() == "before\n"
+    assert "gpulease_up 1\n" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [one.name for one in queue.folder.iterdir() if "prom" in one.name] == ["gpulease.prom"]
+    done = queue.run("metrics", "--textfile", "/nonexistent/gpulease.prom")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+def test_dcgm_exporter_finds_the_lease_of_each_gpu(queue: QueueSite) -> None:
+    folder = queue.folder / "map"
+    folder.mkdir()
+    id = queue.shell("sleep 60", request={"devices": ["2"]})
+    queue.until(id, "running")
+    assert queue.run("metrics", "--dcgm-mapping", str(folder)).stdout == ""
+    assert {one.name: one.read_text() for one in folder.iterdir()} == {"2": f"J{id}\n"}
+    start_web(queue, "--dcgm-mapping", str(folder))  # nobody looks at it
+    other = queue.shell("sleep 60", request={"devices": ["0"]})
+    queue.act("kill", id)
+    wait_until(lambda: {one.name: one.read_text() for one in folder.iterdir()} == {"0": f"J{other}\n"})
+
+
+def test_the_dashboard_asks_for_nothing_that_is_not_told(queue: QueueSite) -> None:
+    dashboard = json.loads(queue.run("metrics", "--dashboard").stdout)
+    asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+    used = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"gpulease_\w+", asked)}
+    assert used <= NAMES
+    assert queue.run("metrics", "--dashboard", "--textfile", "x").returncode == 2
+
+
+def test_without_a_broker_it_says_so_and_what_is_seen(tmp_path: Path) -> None:
+    told = text({"broker": None, "devices": [], "leases": []}, None)
+    assert "gpulease_up 0\n" in told
+    assert "held" not in told
+
+
+def test_what_is_added_up_is_what_was_held_and_each_wait_is_in_one_bucket() -> None:
+    span = Span(
+        Activity(), {SpanHolder("ada"): SpanUse(3000, 3000, 1500), SpanHolder("bob", outside=True): SpanUse(9000)}
+    )
+    amounts = totals.of_spans([span, span])
+    for wait in (0, 1000, 1001, 59_999, 10**9):
+        totals.add(amounts, totals.of_wait(wait))
+    shown = totals.shown(amounts, None)
+    assert (shown["held"], shown["busy"]) == ({"ada": 6.0}, {"ada": 3.0})
+    assert shown["waits"][:3] == [[1, 2], [10, 3], [60, 4]]
+    assert (shown["waits"][-1][1], shown["granted"]) == (4, 5)
+    assert totals.shown(amounts, "bob")["held"] == {}
+
+
+def test_labels_are_escaped() -> None:
+    document = {"broker": {}, "devices": [], "line": [], "line_length": 3, "leases": []}
+    sums = {"held": {'a"b\\c\nd': 1.5}, "busy": {}, "waits": [[1, 0]], "granted": 0, "waited": 0.0}
+    told = text(document, sums)
+    assert 'gpulease_gpu_held_seconds_total{user="a\\"b\\\\c\\nd"} 1.5\n' in told
+    assert 'gpulease_waiting{reason="further-back"} 3\n' in told
