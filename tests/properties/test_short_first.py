@@ -79,7 +79,7 @@ def test_the_shortest_goes_first_and_equal_ones_by_arrival() -> None:
 
 def test_by_arrival_where_that_is_set() -> None:
     machine = Machine(1, Policy(order="arrival"))
-    for at, declared in enumerate((5000.0, 300.0, 20.0)):
+    for at, declared in enumerate((500.0, 60.0, 20.0)):
         machine.now += 1
         machine.ask(f"w{at}", declared, declared=declared)
         machine.serve()

@@ -47,7 +47,7 @@ from gpulease.planner.ranking import Passed, RankedClass, Ranking
 from gpulease.planner.reasons import of_user
 from gpulease.planner.result import ROUNDING, Grant, Plan
 from gpulease.planner.running import NO_CAPS, RunningCounts
-from gpulease.planner.search import Order, Search, by_arrival
+from gpulease.planner.search import Order, Search, by_arrival, in_order
 from gpulease.planner.why import Overtaken
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
@@ -267,12 +267,12 @@ class _Decision:
     def _overdue(self, tier: Tier) -> Iterator[str]:
         for _, equals in groupby(self._ranked(tier.parties), key=itemgetter(0)):
             found = [(party, *one) for _, party in equals for one in tier.parties[party].items()]
-            due = [
-                islice(search.keys(), min(maxsize, self.running.left(family.cap)))
+            due = (
+                (search, self.running.left(family.cap))
                 for party, family, queues in found
                 for search in self._by_patience(party, queues)
-            ]
-            yield from (key[-1] for key in merge(*due))
+            )
+            yield from (key[-1] for key in in_order(due))
 
     def _ranked(self, parties: Iterable[Party]) -> list[tuple[float, Party]]:
         return sorted((self.standing.of(party.user), party) for party in parties)
@@ -309,15 +309,17 @@ class _Decision:
     def is_closed(self, waiting: Waiting) -> bool:
         return waiting.kind in self.closed or of_user(waiting.kind, waiting.user) in self.closed
 
-    def _by_patience(self, party: Party, queues: Queues) -> Iterator[Search]:
+    def _by_patience(self, party: Party, queues: Queues) -> list[Search]:
         """Who is overdue, by the moment when that began."""
-        if queues.deadline and queues.deadline.firsts[0][0] <= self.now:
-            yield Search(queues.deadline, self.now)
+        found, now = [], self.now
+        if queues.deadline and queues.deadline.firsts[0][0] <= now:
+            found.append(Search(queues.deadline, now))
         for like, queue in queues.undeclared.items():
             span = self.patience(party.user, like)
-            since = self.now - span + ROUNDING
+            since = now - span + ROUNDING
             if queue.firsts[0][0] <= since:
-                yield Search(queue, since, span)
+                found.append(Search(queue, since, span))
+        return found
 
     def patience(self, user: str, like: Alike) -> float:
         if not self.lengths.known:

@@ -34,7 +34,10 @@ class Alike(NamedTuple):
     """Requests of one user that declared nothing and are expected to run equally long."""
 
     shape: str | None
-    size: str
+    size: str  # "" of those without a shape: one class of them costs a plan less
+
+
+SHAPELESS = Alike(None, "")
 
 
 class Length(NamedTuple):
@@ -59,11 +62,13 @@ class Length(NamedTuple):
 
 
 def size_name(gpus: int, memory: int | None) -> str:
-    """Shares of about the same size are one."""
-    return f"gpus {gpus}" if memory is None else f"share {bucket_of(memory)}"
+    """Shares of about the same size, within a factor of four, are one."""
+    return f"gpus {gpus}" if memory is None else f"share {bucket_of(memory) // 4}"
 
 
 def alike(waiting: Waiting) -> Alike:
+    if waiting.shape is None:
+        return SHAPELESS
     return Alike(waiting.shape, size_name(waiting.request.gpus, waiting.request.memory))
 
 
@@ -81,11 +86,14 @@ def of_shape(shape: str) -> str:
 
 def groups_of(user: str, like: Alike) -> list[str]:
     """The sketches that tell of it, the narrowest first."""
-    shape = [of_shape(like.shape)] if like.shape else []
-    return [*shape, f"{of_user(user)} {like.size}", of_user(user), like.size, ALL]
+    if like.shape is None:
+        return [of_user(user), ALL]
+    return [of_shape(like.shape), f"{of_user(user)} {like.size}", of_user(user), like.size, ALL]
 
 
 def like_of(lease: Lease) -> Alike:
+    if lease.shape is None:
+        return SHAPELESS
     return Alike(lease.shape, size_name(len(lease.devices), None if lease.packed else lease.memory))
 
 
@@ -126,8 +134,9 @@ class Lengths:
         if found is None:
             found = PRIOR
             for name in reversed(groups_of(user, like)):
-                weight, total = self._sum(name, found)
-                found = (total + DRAWN * found) / (weight + DRAWN)
+                if name in self.sketches or name in self.running:
+                    weight, total = self._sum(name, found)
+                    found = (total + DRAWN * found) / (weight + DRAWN)
             self._means[user, like] = found
         return found
 

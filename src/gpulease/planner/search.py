@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
-from itertools import takewhile
+from heapq import heapify, heappop, heapreplace
+from itertools import islice, takewhile
 from math import inf
+from sys import maxsize
 
 from gpulease.planner.line import Party, Queues
 from gpulease.planner.queue import Key, Queue
@@ -28,6 +30,25 @@ class Search:
 
     def keys(self) -> Iterator[Key]:
         return (self._counts(key) for key, _ in takewhile(lambda one: one[0][0] <= self.until, self.queue))
+
+
+def in_order(searches: Iterable[tuple[Search, int]]) -> Iterator[Key]:
+    """The keys of several, each with how many of it count. Of most only the first is looked at."""
+    heads = [
+        (search._counts(search.queue.firsts[0]), at, search, most) for at, (search, most) in enumerate(searches) if most
+    ]
+    heapify(heads)
+    begun: dict[int, Iterator[Key]] = {}
+    while heads:
+        key, at, search, most = heads[0]
+        yield key
+        if at not in begun:
+            begun[at] = islice(search.keys(), 1, min(maxsize, most))
+        following = next(begun[at], None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (following, at, search, most))
 
 
 Order = Callable[[Party, Queues], Iterable[Search]]
