@@ -151,7 +151,7 @@ def _job(key: str, job: Row, group: str, now: float) -> TableEntry:
 
 def start_text(row: Row, now: float) -> str:
     """When what waits should start: the only place here that says it."""
-    return start_in(row.get("expected_start"), now)
+    return start_in(row.get("expected_start"), row.get("expected_latest"), now)
 
 
 def _job_id(row: Row) -> int | None:
