@@ -10,15 +10,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.queue_site import QueueSite, fresh_queue
+from support.queue_site import QueueSite
 from support.waiting import wait_until
-from support.web_site import start_web
+from support.web_site import Web, site, start_web, web, web_site
 
 from gpulease import totals
 from gpulease.metrics.exposition import text
 from gpulease.spans import Activity, Span, SpanHolder, SpanUse
 
-FIXTURES = (fresh_queue,)
+FIXTURES = (site, web, web_site)
 NAMES = {
     "gpulease_up", "gpulease_gpu_info", "gpulease_lease_info", "gpulease_gpus", "gpulease_waiting",
     "gpulease_gpu_held_seconds_total", "gpulease_gpu_busy_seconds_total", "gpulease_wait_seconds",
@@ -37,18 +37,18 @@ def total(told: str, name: str) -> float:
     return sum(values(told, name).values())
 
 
-def test_promtool_accepts_it_and_the_names_are_those_promised(queue: QueueSite) -> None:
-    queue.until(queue.shell("sleep 60", name='a "name"\\\n', request={"gpus": 2}), "running")
-    waiting = queue.shell("true", request={"gpus": 4})
-    queue.until(waiting, "waiting")
-    wait_until(lambda: queue.run("stop").returncode == 0)  # so that the first minute is written
-    queue.ensure_broker()
-    told = wait_until(lambda: one if "held_seconds_total{" in (one := queue.run("metrics").stdout) else None)
+def test_promtool_accepts_it_and_the_names_are_those_promised(site: QueueSite) -> None:
+    site.until(site.shell("sleep 60", name='a "name"\\\n', request={"gpus": 2}), "running")
+    waiting = site.shell("true", request={"gpus": 4})
+    site.until(waiting, "waiting")
+    wait_until(lambda: site.run("stop").returncode == 0)  # so that the first minute is written
+    site.ensure_broker()
+    told = wait_until(lambda: one if "held_seconds_total{" in (one := site.run("metrics").stdout) else None)
     assert set(re.findall(r"^# TYPE (\S+)", told, re.MULTILINE)) == NAMES
     assert values(told, "gpulease_gpus")['{state="leased"}'] == 2
     assert total(told, "gpulease_waiting") == 1
     assert total(told, "gpulease_lease_info") == 2
-    assert total(told, "gpulease_wait_seconds_count") == 1
+    assert total(told, "gpulease_wait_seconds_count") >= 1
     assert "sleep" not in told
     if PROMTOOL is None and "CI" not in os.environ:
         pytest.skip("there is no promtool")
@@ -56,62 +56,61 @@ def test_promtool_accepts_it_and_the_names_are_those_promised(queue: QueueSite) 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_sums_never_fall_though_the_broker_is_killed(queue: QueueSite) -> None:
-    queue.until(queue.shell("sleep 60"), "running")
-    queue.run("stop")
-    queue.ensure_broker()
-    before = queue.ask("totals")
-    assert before["granted"] == 1
+def test_sums_never_fall_though_the_broker_is_killed(site: QueueSite) -> None:
+    site.until(site.shell("sleep 60"), "running")
+    site.run("stop")
+    site.ensure_broker()
+    before = site.ask("totals")
+    assert before["granted"] >= 1
     assert before["held"]
     for _ in range(2):
-        queue.restart()
-        after = queue.ask("totals")
+        site.restart()
+        after = site.ask("totals")
         assert after["granted"] >= before["granted"]
         assert all(after["held"][user] >= seconds for user, seconds in before["held"].items())
         before = after
 
 
-def test_the_page_s_server_tells_the_same_to_who_has_the_token(queue: QueueSite) -> None:
-    web = start_web(queue)
+def test_the_page_s_server_tells_the_same_to_who_has_the_token(site: QueueSite, web: Web) -> None:
     assert web.ask("/metrics", Host="localhost").status == 403
-    queue.shell("sleep 60")
-    told = wait_until(lambda: one if 'lease="J1"' in (one := web.ask("/metrics").text) else None)
+    id = site.shell("sleep 60")
+    told = wait_until(lambda: one if f'lease="J{id}"' in (one := web.ask("/metrics").text) else None)
     assert values(told, "gpulease_up") == {"": 1}
     assert web.ask("/metrics").headers["Content-Type"].startswith("text/plain; version=0.0.4")
 
 
-def test_a_file_for_the_collector_is_whole_at_any_time(queue: QueueSite) -> None:
-    path = queue.folder / "gpulease.prom"
+def test_a_file_for_the_collector_is_whole_at_any_time(site: QueueSite) -> None:
+    path = site.folder / "gpulease.prom"
     path.write_text("before\n")
     with path.open() as reader:  # who reads while it is written has the old one
-        assert queue.run("metrics", "--textfile", str(path)).returncode == 0
+        assert site.run("metrics", "--textfile", str(path)).returncode == 0
         assert reader.read() == "before\n"
     assert "gpulease_up 1\n" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o644
-    assert [one.name for one in queue.folder.iterdir() if "prom" in one.name] == ["gpulease.prom"]
-    done = queue.run("metrics", "--textfile", "/nonexistent/gpulease.prom")
+    assert [one.name for one in site.folder.iterdir() if "prom" in one.name] == ["gpulease.prom"]
+    done = site.run("metrics", "--textfile", "/nonexistent/gpulease.prom")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
 
 
-def test_dcgm_exporter_finds_the_lease_of_each_gpu(queue: QueueSite) -> None:
-    folder = queue.folder / "map"
+def test_dcgm_exporter_finds_the_lease_of_each_gpu(site: QueueSite) -> None:
+    folder = site.folder / "map"
     folder.mkdir()
-    id = queue.shell("sleep 60", request={"devices": ["2"]})
-    queue.until(id, "running")
-    assert queue.run("metrics", "--dcgm-mapping", str(folder)).stdout == ""
+    id = site.shell("sleep 60", request={"devices": ["2"]})
+    site.until(id, "running")
+    assert site.run("metrics", "--dcgm-mapping", str(folder)).stdout == ""
     assert {one.name: one.read_text() for one in folder.iterdir()} == {"2": f"J{id}\n"}
-    start_web(queue, "--dcgm-mapping", str(folder))  # nobody looks at it
-    other = queue.shell("sleep 60", request={"devices": ["0"]})
-    queue.act("kill", id)
+    start_web(site, "--dcgm-mapping", str(folder))  # nobody looks at it
+    other = site.shell("sleep 60", request={"devices": ["0"]})
+    site.act("kill", id)
     wait_until(lambda: {one.name: one.read_text() for one in folder.iterdir()} == {"0": f"J{other}\n"})
 
 
-def test_the_dashboard_asks_for_nothing_that_is_not_told(queue: QueueSite) -> None:
-    dashboard = json.loads(queue.run("metrics", "--dashboard").stdout)
+def test_the_dashboard_asks_for_nothing_that_is_not_told(site: QueueSite) -> None:
+    dashboard = json.loads(site.run("metrics", "--dashboard").stdout)
     asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
     used = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"gpulease_\w+", asked)}
     assert used <= NAMES
-    assert queue.run("metrics", "--dashboard", "--textfile", "x").returncode == 2
+    assert site.run("metrics", "--dashboard", "--textfile", "x").returncode == 2
 
 
 def test_without_a_broker_it_says_so_and_what_is_seen(tmp_path: Path) -> None:

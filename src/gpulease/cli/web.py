@@ -56,13 +56,13 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    _check(arguments)
     try:
         from gpulease.web.serving import listen, serve
     except ModuleNotFoundError as missing:
         if missing.name != "aiohttp":
             raise
         raise UsageError("aiohttp is not installed.", "Install it: pip install 'gpulease[web]'.") from None
-    _check(arguments)
     access = _access(arguments)
     with listen(arguments.bind, arguments.port) as listening:
         port = listening.getsockname()[1]
