@@ -36,7 +36,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "cancel": {"id": "text"},
     "release": {"what": "texts?", "mine": "bool?", "all": "bool?", "if_held": "bool?", "gone": "bool?"},
     "renew": {"what": "texts?", "duration": "seconds"},
-    "explain": {"id": "text"},
+    "explain": {"id": "text?", "request": "request?", "kind": "text?", "count": "int?"},
     "status": {},
     "subscribe": {"topics": "texts", "select": "select?"},
     "events": {"since": "seconds?", "most": "int?"},
@@ -232,6 +232,8 @@ Explained = TypedDict("Explained", {
     "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
     "place": NotRequired[int], "code": NotRequired[str], "why_short": NotRequired[str],  # of what waits
     "expected_start": NotRequired[float | None],
+    "possible": NotRequired[bool], "starts": NotRequired[list[float | None]], "load": NotRequired[float],  # not queued
+    "gpus": NotRequired[int],
 })
 EventRow = TypedDict("EventRow", {
     "time": float, "what": str, "user": str,  # the others depend on `what`
