@@ -22,6 +22,7 @@ LAYERS = {
     "verbs": (
         "api",
         "event_choice",
+        "transfer",
         "job_commands",
         "job_fields",
         "job_log",
@@ -60,6 +61,7 @@ LAYERS = {
     "deciding": (
         "answers",
         "errors",
+        "host_choice",
         "job",
         "job_selection",
         "job_words",

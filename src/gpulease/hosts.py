@@ -142,21 +142,29 @@ def _code(exit_code: int) -> str:
     return {2: "usage", 69: "host", 75: "not-granted", 77: "not-permitted"}.get(exit_code, "error")
 
 
-def ask_all(calls: Mapping[str, Sequence[str]], deadline: float | None = None, **more: Any) -> list[Answer]:
-    """What `gpulease WORDS --json` says on each host, in their order; `more` is for ssh.remote_words."""
+def ask_all(
+    calls: Mapping[str, Sequence[str]],
+    deadline: float | None = None,
+    given: Mapping[str, str] | None = None,
+    **more: Any,
+) -> list[Answer]:
+    """What `gpulease WORDS --json` says on each host, in their order. `given` is what each reads on its input.
+
+    `more` is for ssh.remote_words.
+    """
     asked: list[Call | Answer] = []
     for host, words in calls.items():
         try:
-            asked.append(Call(host, words, **{"given": None, **more}))
+            asked.append(Call(host, words, (given or {}).get(host), **more))
         except GpuleaseError as trouble:
             asked.append(Answer(host, None, trouble))
     _read([call for call in asked if isinstance(call, Call)], time.monotonic() + (deadline or patience()))
     return [call.answer() if isinstance(call, Call) else call for call in asked]
 
 
-def ask(host: str, words: Sequence[str], deadline: float | None = None, **more: Any) -> Any:
+def ask(host: str, words: Sequence[str], deadline: float | None = None, given: str | None = None) -> Any:
     """The same of one host; what went wrong is raised."""
-    answer = ask_all({host: words}, deadline, **more)[0]
+    answer = ask_all({host: words}, deadline, None if given is None else {host: given})[0]
     if answer.trouble is not None:
         raise answer.trouble
     return answer.document

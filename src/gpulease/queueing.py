@@ -288,13 +288,14 @@ def add(
     request: dict[str, Any],
     options: dict[str, Any],
     each: list[dict[str, str]] | None = None,
+    token: str | None = None,
 ) -> Added:
     """Queue commands, in parts that fit a message; the last one queues all of them.
 
     The token lets it be sent again when the broker ended, or was silent, before it answered, and be queued once.
     """
     *parts, last = _parts(commands, each or [])
-    token = os.urandom(8).hex()
+    token = token or os.urandom(8).hex()
     client = thread_client.take() or opened()
     silent = False
     while True:

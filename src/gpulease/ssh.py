@@ -20,10 +20,10 @@ LONGEST_FOLDER = 40  # bytes of the folder of a connection's socket: ssh adds 58
 LOST = 255  # how ssh itself ends when it fails
 PID = "gpulease-pid"  # begins the line on stderr by which the other side tells its process
 MISSING = "gpulease: There is no gpulease on "
-# It is run by sh, whatever shell the user has there. $1 is the host, $2 the folder, $3 how many variables follow.
+# It is run by sh, whatever shell the user has there: host, folder, program, variables, `--`, words of gpulease.
 SCRIPT = f"""\
-host=$1 folder=$2
-shift 2
+host=$1 folder=$2 program=$3
+shift 3
 PATH="$PATH:$HOME/.local/bin:/usr/local/bin"
 export PATH
 while [ "$1" != -- ]; do
@@ -48,6 +48,11 @@ command -v gpulease >/dev/null 2>&1 || {{
     echo "gpulease: The folder '$folder' does not exist on $host." >&2
     echo "Make it there, or go to one that both machines have." >&2
     exit 2
+}}
+[ -z "$program" ] || command -v -- "$program" >/dev/null 2>&1 || {{
+    echo "gpulease: There is no command '$program' on $host." >&2
+    echo "Check the spelling, or give the full path." >&2
+    exit 1
 }}
 """
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # folders that a job needs, and that are checked to be there
@@ -91,15 +96,22 @@ def _folder() -> str:
 
 
 def remote_words(
-    host: str, words: Sequence[str], folder: str | None = None, environ: Mapping[str, str] | None = None
+    host: str,
+    words: Sequence[str],
+    folder: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    program: str = "",
 ) -> str:
-    """The command that runs `gpulease WORDS` there; in `folder`, and with the environment of ours that is active."""
+    """The command that runs `gpulease WORDS` there; in `folder`, and with the environment of ours that is active.
+
+    `program` is one that must be there too.
+    """
     variables = []
     for name in ENVIRONMENTS if environ is not None else ():
         if environ and environ.get(name):
             variables += [f"{name}={environ[name]}", f"PATH={environ[name]}/bin"]
     script = SCRIPT + f'echo "{PID} $$" >&2\nexec gpulease "$@"'
-    return "exec " + shlex.join(["sh", "-c", script, "gpulease", host, folder or "", *variables, "--", *words])
+    return "exec " + shlex.join(["sh", "-c", script, "gpulease", host, folder or "", program, *variables, "--", *words])
 
 
 def failure(host: str, said: str) -> GpuleaseError:

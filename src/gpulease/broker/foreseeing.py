@@ -47,7 +47,13 @@ def foresee(turn: Turn, event: Received) -> Document:
         granted = {grant.id for grant in decided.grants}
         starts = [0.0 if one.id in granted else _from_now(turn, decided.expected_start(one.id)) for one in copies]
         told = _first(turn, decided, copies[0].id, copies[0].id in granted)
-    return {**told, "possible": never is None, "starts": [] if never else starts, "load": _load(turn), "gpus": len(state.devices)}
+    return {
+        **told,
+        "possible": never is None,
+        "starts": [] if never else starts,
+        "load": _load(turn),
+        "gpus": len(state.devices),
+    }
 
 
 @contextmanager
