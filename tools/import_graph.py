@@ -31,6 +31,7 @@ LAYERS = {
         "placeholders",
         "pool",
         "queueing",
+        "rebalancing",
         "submission",
         "waiting",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ class Move(NamedTuple):
 
 def moves(
     waiting: Sequence[tuple[str, int, float | None, str]],
-    candidates: dict[str, Sequence[Candidate]],
+    candidates: Mapping[str, Sequence[Candidate]],
     margin: float,
 ) -> list[Move]:
     """Which waiting jobs would start sooner elsewhere, by `margin` seconds or where nobody knows when they start.

@@ -267,7 +267,7 @@ JobRow = TypedDict("JobRow", {
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
-                                "state_trouble": str | None})
+                                "state_trouble": str | None, "time": NotRequired[float]})
 ParameterRow = TypedDict("ParameterRow", {
     "name": str, "value": str, "number": float | None, "default": bool, "from": str, "meaning": str,
     "gpulimit": str | None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpulease.errors import UsageError
+from gpulease.errors import BrokerUnavailable, GpuleaseError, UsageError
 from gpulease.job_commands import refuse_unstartable
 from gpulease.job_fields import command_words, folder, own_environment, variables, with_log, without
 from gpulease.messages import REQUEST_FIELDS, Added, JobRow
@@ -31,7 +31,9 @@ def received(document: Any) -> list[dict[str, Any]]:
 def _answer(batch: dict[str, Any]) -> dict[str, Any]:
     try:
         return {**_queued(batch), "trouble": None}
-    except UsageError as error:
+    except BrokerUnavailable:
+        raise  # nobody knows whether it was queued: it is asked again, by its token
+    except GpuleaseError as error:
         return {"first": 0, "last": -1, "left_out": [], "trouble": error.what}
 
 

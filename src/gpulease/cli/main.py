@@ -38,6 +38,7 @@ VERBS = {
     "retry": ("acting.retry", "queue ended jobs again"),
     "edit": ("edit", "change jobs that wait or are held"),
     "clean": ("clean", "forget jobs that are complete or invalid; or all that ended"),
+    "rebalance": ("rebalance", "move waiting jobs to hosts where they start sooner"),
     "debug": ("debug", "why a job could not start"),
     "status": ("status", "devices with state, use and holder; leases; the line"),
     "explain": ("explain", "why a request waits, device by device"),

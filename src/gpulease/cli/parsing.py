@@ -186,6 +186,11 @@ def add_watch(parser: ArgumentParser) -> None:
     parser.add_argument("--watch", "-w", nargs="?", const="2s", metavar="TIME", help=again)
 
 
+def add_hosts(parser: ArgumentParser) -> None:
+    text = "of all hosts of the config, or of these (a,b); see `gpulease help several-hosts`"
+    parser.add_argument("--hosts", nargs="?", const="", metavar="HOSTS", help=text)
+
+
 def add_last(parser: ArgumentParser, help: str) -> None:
     """The one job, or lease, that a verb is about."""
     parser.add_argument("id", metavar="ID", help=f"{help}; `last` is the newest job")
