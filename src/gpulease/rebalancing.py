@@ -228,7 +228,7 @@ def _drop(group: Group, ids: list[int]) -> None:
 
 
 def _acted(host: str, verb: str, ids: list[int], *options: str, may_refuse: bool = False) -> list[int]:
-    """The jobs that it was done to. That none is as it has to be is no error; of any other nobody knows what was done."""
+    """The jobs that it was done to. That none is as it has to be is no error; of another nobody knows what was done."""
     try:
         done: list[int] = hosts.ask(host, (verb, "--json", *options, ranges(ids)), LONG)["ids"]
         return done

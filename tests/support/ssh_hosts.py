@@ -46,13 +46,14 @@ class SshHost:
         self.bin, self.directory = self.folder / "bin", str(self.folder / "dir")
         self.bin.mkdir(parents=True)
         create(self.folder / "machine", gpus, profile)
-        _keygen(self.folder / "host_key")
+        keygen(self.folder / "host_key")
         self.space = f"gl{os.getpid()}x{number}"
         self.address, self.port = f"10.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{4 * number + 2}", 22
         if not self._make_network():
             self.space, self.address = "", f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{number + 2}"
             self.port = 2200 + number
         self.process: subprocess.Popen[bytes] | None = None
+        self.path: str | None = None  # another than the usual one
 
     def _make_network(self) -> bool:
         """A pair of interfaces, one end here and one there."""
@@ -72,7 +73,7 @@ class SshHost:
 
     def start(self) -> None:
         variables = {
-            "PATH": f"{self.bin}:{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+            "PATH": self.path or f"{self.bin}:{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
             "GPULEASE_SIMULATION": str(self.folder / "machine"),
             "GPULEASE_DIR": self.directory,
         }
@@ -109,6 +110,18 @@ class SshHost:
     def as_it_was(self) -> None:
         (self.bin / "gpulease").unlink(missing_ok=True)
 
+    def hide_gpulease(self) -> None:
+        """Sessions from now on find none: their PATH is another."""
+        self._restart("/usr/bin:/bin")
+
+    def show_gpulease(self) -> None:
+        self._restart(None)
+
+    def _restart(self, path: str | None) -> None:
+        self.stop()
+        self.path = path
+        self.start()
+
     def close(self) -> None:
         self.stop()
         while (broker := listener_at(self.directory)) is not None:
@@ -123,7 +136,7 @@ class SshHosts:
 
     def __init__(self, gpus: tuple[int, ...] = (2, 4, 1), profile: str = "a100") -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gls-"))
-        _keygen(self.folder / "key")
+        keygen(self.folder / "key")
         self.hosts = {
             f"gpu{number}": SshHost(f"gpu{number}", self.folder, number, count, profile)
             for number, count in enumerate(gpus, 1)
@@ -173,6 +186,9 @@ class SshHosts:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    def json_of_any_code(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json").stdout)
+
     def disconnect(self, *names: str) -> None:
         """End the connections that are kept."""
         for name in names or self.hosts:
@@ -189,7 +205,7 @@ class SshHosts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _keygen(path: Path) -> None:
+def keygen(path: Path) -> None:
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
 

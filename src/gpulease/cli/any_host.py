@@ -15,6 +15,7 @@ from gpulease.cli.request_options import add_wanted
 from gpulease.cli.where_words import Words
 from gpulease.errors import HostUnavailable, NotEnoughDevices, UsageError
 from gpulease.host_choice import Candidate, spread
+from gpulease.job_fields import full_path
 
 if TYPE_CHECKING:
     from typing import Any
@@ -55,7 +56,7 @@ def _candidates(names: list[str], found: Words, count: int) -> list[Candidate]:
     if not any(group[0].partition("=")[0] in ("-n", "--gpus") for group in found.groups):
         words.append("--gpus=1")
     program = _program(found)
-    answers = hosts.ask_all(dict.fromkeys(names, words), folder=os.getcwd(), environ=os.environ, program=program)
+    answers = hosts.ask_all(dict.fromkeys(names, words), folder=full_path("."), environ=os.environ, program=program)
     told = {answer.host: answer.document and Candidate.of(answer.host, answer.document) for answer in answers}
     candidates = [one for one in told.values() if one]
     for answer in answers:
