@@ -40,6 +40,19 @@ if ! has_compiler && ! system_packages "a C compiler that works, for simulated G
     case $wanted in *test*) exit 1 ;; esac # everything else runs without
 fi
 
+has_ssh_hosts() { # what makes hosts that are reached by ssh
+    for name in ssh ssh-keygen ip sshd; do
+        command -v "$name" >/dev/null 2>&1 || [ -x "/usr/sbin/$name" ] || return 1
+    done
+}
+
+case $wanted in
+*test*)
+    has_ssh_hosts || system_packages "ssh and network namespaces, for tests of several hosts" \
+        openssh-client openssh-server iproute2 || exit 1
+    ;;
+esac
+
 packages() { # GROUP: their names in pyproject.toml, without versions
     "$python" - "$1" <<'END'
 import re, sys, tomllib

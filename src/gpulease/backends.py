@@ -1,7 +1,7 @@
 """What answers requests: the broker of this machine, or an engine that takes its place, such as Slurm.
 
-Every verb, of the command line and of Python, asks through a `Connection` in the messages of `messages`; so an engine
-that answers those messages has every verb, its `--json` and its exit codes. Which one answers is `places.engine`.
+Every verb, of the command line and of Python, asks through a `BackendConnection` in the messages of `messages`; so an
+engine that answers those messages has every verb, its `--json` and its exit codes. `places.engine` says which answers.
 A broker on another host is no engine: `--host` runs that host's own gpulease (`cli.elsewhere`).
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from gpulease.places import Place
     from gpulease.wire import Message
 
-# name -> the module with its functions, as `Engine` has them
+# name -> the module with its functions, as `EngineModule` has them
 ENGINES: dict[str, str] = {}
 
 
-class Connection(Protocol):
+class BackendConnection(Protocol):
     """As `client.Client`, which is the one to a broker: not shared between threads, nor across a fork."""
 
     pid: int  # of the process that opened it
@@ -50,7 +50,7 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
-class Engine(Protocol):
+class EngineModule(Protocol):
     """What the module of an engine has."""
 
     # verb of the command line -> what it cannot do, and what to do instead: two whole sentences
@@ -58,16 +58,16 @@ class Engine(Protocol):
     # verb of the command line -> the module whose `run(arguments)` does it, instead of the usual one; same options
     VERBS: Mapping[str, str]
 
-    def connect(self, start: bool) -> Connection: ...
+    def connect(self, start: bool) -> BackendConnection: ...
 
 
-def engine(name: str) -> Engine:
+def engine(name: str) -> EngineModule:
     if name not in ENGINES:
         raise UsageError(f"There is no engine {name[:40]!r}.", f"Give one of {', '.join((LOCAL, *ENGINES))}.")
     return import_module(ENGINES[name])  # a module with these names
 
 
-def connect(name: str, start: bool = True) -> Connection:
+def connect(name: str, start: bool = True) -> BackendConnection:
     return engine(name).connect(start)
 
 

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 
-class Candidate(NamedTuple):
+class HostOffer(NamedTuple):
     """A host that could serve the request, by its own planner's word."""
 
     host: str
@@ -16,14 +16,14 @@ class Candidate(NamedTuple):
     gpus: int
 
     @classmethod
-    def of(cls, host: str, told: dict[str, Any]) -> Candidate | None:
+    def of(cls, host: str, told: dict[str, Any]) -> HostOffer | None:
         """From `gpulease explain --json` there; None if it can never be served there."""
         if not told["possible"]:
             return None
         return cls(host, told["starts"], told["load"], told["gpus"])
 
 
-def spread(candidates: Sequence[Candidate], count: int, gpus: int = 1) -> list[str]:
+def spread(candidates: Sequence[HostOffer], count: int, gpus: int = 1) -> list[str]:
     """A host for each of `count` requests alike, in their order: each goes where the next of them starts soonest."""
     taken = dict.fromkeys((one.host for one in candidates), 0)
     found = []
@@ -34,7 +34,7 @@ def spread(candidates: Sequence[Candidate], count: int, gpus: int = 1) -> list[s
     return found
 
 
-def _rank(one: Candidate, taken: int, gpus: int) -> tuple[float, float]:
+def _rank(one: HostOffer, taken: int, gpus: int) -> tuple[float, float]:
     start = one.starts[taken] if taken < len(one.starts) else None
     return inf if start is None else start, one.load + taken * max(gpus, 1) / max(one.gpus, 1)
 
@@ -47,7 +47,7 @@ class Move(NamedTuple):
 
 def moves(
     waiting: Sequence[tuple[str, int, float | None, str]],
-    candidates: Mapping[str, Sequence[Candidate]],
+    candidates: Mapping[str, Sequence[HostOffer]],
     margin: float,
 ) -> list[Move]:
     """Which waiting jobs would start sooner elsewhere, by `margin` seconds or where nobody knows when they start.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Any
 
-    from gpulease.backends import Connection
+    from gpulease.backends import BackendConnection
     from gpulease.job_selection import Named, Selection
     from gpulease.messages import Added, Done, JobEnd, JobRow, Listing, ParameterRow
 
@@ -315,7 +315,7 @@ def add(
             silent, client = True, _next(client)
 
 
-def _next(client: Connection) -> Connection:
+def _next(client: BackendConnection) -> BackendConnection:
     try:
         return again(client)
     except BrokerUnavailable as trouble:
@@ -328,7 +328,7 @@ def _unsure(trouble: BrokerUnavailable) -> BrokerUnavailable:
     )
 
 
-def _without_secrets(client: Connection, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _without_secrets(client: BackendConnection, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The options without the variables that are not to leave this process, and the names of these."""
     if client.env_exclude is None:
         try:

@@ -23,7 +23,7 @@ from typing import Any
 
 from gpulease import hosts, places
 from gpulease.errors import GpuleaseError, HostUnavailable, NotGranted, StateError
-from gpulease.host_choice import Candidate, Move, moves
+from gpulease.host_choice import HostOffer, Move, moves
 from gpulease.job_selection import MISSING, ranges
 from gpulease.transfer import batch_of, may_move
 
@@ -60,10 +60,10 @@ def planned(names: Sequence[str]) -> tuple[list[Move], list[GpuleaseError]]:
     return moves(waiting, candidates, MARGIN), [answer.trouble for answer in answers if answer.trouble is not None]
 
 
-def _candidates(names: Sequence[str], request: dict[str, Any], count: int) -> list[Candidate]:
+def _candidates(names: Sequence[str], request: dict[str, Any], count: int) -> list[HostOffer]:
     words = ("explain", "--json", "--job", f"--count={count}", *_options(request))
     answers = [answer for answer in hosts.ask_all(dict.fromkeys(names, words)) if answer.trouble is None]
-    found = [Candidate.of(answer.host, answer.document) for answer in answers]
+    found = [HostOffer.of(answer.host, answer.document) for answer in answers]
     return [one for one in found if one is not None]
 
 

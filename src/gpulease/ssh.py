@@ -8,11 +8,15 @@ Not for: which hosts there are, and what is made of the answers (`hosts`).
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Mapping, Sequence
 
 from gpulease import places
-from gpulease.errors import GpuleaseError, HostUnavailable, UsageError
+from gpulease.errors import HostUnavailable, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpulease.errors import GpuleaseError
 
 CONNECT = 8  # seconds to be let in
 KEPT = 600  # seconds that an idle connection stays
@@ -77,8 +81,13 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
 
 
 def _ssh() -> list[str]:
+    named = os.environ.get("GPULEASE_SSH")
+    if not named:
+        return ["ssh"]
+    import shlex
+
     try:
-        return shlex.split(os.environ.get("GPULEASE_SSH") or "ssh") or ["ssh"]
+        return shlex.split(named) or ["ssh"]
     except ValueError:
         raise UsageError("GPULEASE_SSH is no command.", "Write it as a shell would read it: ssh -F FILE.") from None
 
@@ -111,7 +120,13 @@ def remote_words(
         if environ and environ.get(name):
             variables += [f"{name}={environ[name]}", f"PATH={environ[name]}/bin"]
     script = SCRIPT + f'echo "{PID} $$" >&2\nexec gpulease "$@"'
-    return "exec " + shlex.join(["sh", "-c", script, "gpulease", host, folder or "", program, *variables, "--", *words])
+    said = ["sh", "-c", script, "gpulease", host, folder or "", program, *variables, "--", *words]
+    return "exec " + " ".join(map(quoted, said))
+
+
+def quoted(word: str) -> str:
+    """As one word of any shell. shlex would load the module of regular expressions."""
+    return "'" + word.replace("'", "'\\''") + "'"
 
 
 def failure(host: str, said: str) -> GpuleaseError:

@@ -73,7 +73,9 @@ class SshHost:
 
     def start(self) -> None:
         variables = {
+            "HOME": str(self.folder),  # without what this machine's shells do when they start
             "PATH": self.path or f"{self.bin}:{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),  # of the library
             "GPULEASE_SIMULATION": str(self.folder / "machine"),
             "GPULEASE_DIR": self.directory,
         }

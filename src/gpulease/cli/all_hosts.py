@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
-
 from gpulease import __version__, hosts
-from gpulease.cli.doctor import Finding
-from gpulease.cli.parsing import Namespace, clean, print_json
+from gpulease.cli.parsing import Any, Namespace, clean, print_json
 from gpulease.cli.render import Terminal, plain_table
 from gpulease.cli.status_table import short_name
 from gpulease.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpulease.cli.doctor import Finding
 
 STATES = {
     "free": ".", "leased": "L", "shared": "S", "outside": "O", "draining": "D", "excluded": "X", "lost": "!",
@@ -64,8 +65,8 @@ def _status_row(row: dict[str, Any]) -> tuple[str, ...]:
     if told is None:
         return (row["host"], "-", "-", "-", "-", row["trouble"])
     devices = told["devices"]
-    names = Counter(short_name(one["name"]) for one in devices)
-    models = ", ".join(f"{count} {name}" for name, count in names.items())
+    names = [short_name(one["name"]) for one in devices]
+    models = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
     free = sum(one["state"] == "free" for one in devices)
     letters = "".join(STATES.get(one["state"], "?") for one in devices)
     return (row["host"], models or "none", str(free), str(told["line_length"]), letters, _users(told))
@@ -73,10 +74,10 @@ def _status_row(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _users(told: dict[str, Any]) -> str:
     """Who holds how many, and what is wrong there."""
-    held: Counter[str] = Counter()
+    held: dict[str, int] = {}
     for lease in told["leases"]:
-        held[lease["user"]] += len(lease["labels"])
-    parts = [f"{user} {count}" for user, count in held.most_common(TOLD)]
+        held[lease["user"]] = held.get(lease["user"], 0) + len(lease["labels"])
+    parts = [f"{user} {held[user]}" for user in sorted(held, key=lambda user: (-held[user], user))[:TOLD]]
     more = len(held) - TOLD
     parts += [f"{more} more users"] if more > 0 else []
     return ", ".join([*parts, *([told["trouble"]] if told.get("trouble") else [])])
@@ -122,6 +123,8 @@ def findings(arguments: Namespace) -> list[Finding]:
 
 
 def _finding(row: dict[str, Any]) -> Finding:
+    from gpulease.cli.doctor import Finding
+
     host = row["host"]
     if row["answer"] is None:
         return Finding("error", host, row["trouble"], row["next_step"])

@@ -14,7 +14,7 @@ from gpulease.cli.parsing import Options, clean, parse
 from gpulease.cli.request_options import add_wanted
 from gpulease.cli.where_words import Words
 from gpulease.errors import HostUnavailable, NotEnoughDevices, UsageError
-from gpulease.host_choice import Candidate, spread
+from gpulease.host_choice import HostOffer, spread
 from gpulease.job_fields import full_path
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run_anywhere(found: Words) -> int:
     return run_there(host, found.verb, [*found.options, *found.command], f"{host}:" if found.verb == "add" else "")
 
 
-def _candidates(names: list[str], found: Words, count: int) -> list[Candidate]:
+def _candidates(names: list[str], found: Words, count: int) -> list[HostOffer]:
     """The hosts that could serve it. Why one cannot is told; when none can, that is the error."""
     words = ["explain", "--json", f"--count={min(count, MOST)}", *(["--job"] if found.verb == "add" else [])]
     words += [word for group in found.groups if group[0].partition("=")[0] in _request_flags() for word in group]
@@ -57,7 +57,7 @@ def _candidates(names: list[str], found: Words, count: int) -> list[Candidate]:
         words.append("--gpus=1")
     program = _program(found)
     answers = hosts.ask_all(dict.fromkeys(names, words), folder=full_path("."), environ=os.environ, program=program)
-    told = {answer.host: answer.document and Candidate.of(answer.host, answer.document) for answer in answers}
+    told = {answer.host: answer.document and HostOffer.of(answer.host, answer.document) for answer in answers}
     candidates = [one for one in told.values() if one]
     for answer in answers:
         if candidates and answer.trouble is not None:

@@ -146,6 +146,8 @@ def _help(words: list[str]) -> int:
         if verb in HEADINGS:
             print(f"\n{HEADINGS[verb]}:")
         print(f"  {verb:<11} {summary}")
+    print("\nAnywhere: --host gpu3 (by ssh; `any` for add, run and shell), --engine NAME.")
+    print("Jobs and leases of other hosts are named with them: gpulease log gpu3:12 -f")
     print("\nExamples:")
     print("  gpulease                                  what the GPUs of this machine do")
     print("  gpulease run -n 2 -- python train.py      wait for two GPUs and run on them")
