@@ -23,6 +23,8 @@ KEPT = 600  # seconds that an idle connection stays
 LONGEST_FOLDER = 40  # bytes of the folder of a connection's socket: ssh adds 58
 LOST = 255  # how ssh itself ends when it fails
 PID = "gpulease-pid"  # begins the line on stderr by which the other side tells its process
+# Letters of a host's name, an address or `user@host`: nothing that the shell of a ProxyCommand would read.
+NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@:[]")
 MISSING = "gpulease: There is no gpulease on "
 # It is run by sh, whatever shell the user has there: host, folder, program, variables, `--`, words of gpulease.
 SCRIPT = f"""\
@@ -64,7 +66,7 @@ ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # folders that a job needs, and 
 
 def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[str]:
     """The words of a call. `remote` is a command for the user's shell there."""
-    if not host or host.startswith("-") or not host.isprintable() or any(letter.isspace() for letter in host):
+    if not host or host.startswith("-") or not NAME.issuperset(host):
         raise UsageError(f"{host[:40]!r} is no name of a host.", "Give one that `ssh` takes.")
     options = {
         "BatchMode": "yes",
@@ -96,7 +98,8 @@ def _folder() -> str:
     """Private to this user: who can write there could answer for every host."""
     run = places.own(os.environ).run
     folder = os.path.join(run, "ssh")
-    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+    usable = os.access(run, os.W_OK) or not os.path.exists(run)
+    if len(os.fsencode(folder)) > LONGEST_FOLDER or not usable:
         folder = f"/tmp/gpulease-ssh-{os.getuid()}"
     elif not os.path.isdir(run):
         places.prepare(run, everyone=False)

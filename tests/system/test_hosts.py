@@ -136,6 +136,25 @@ def test_a_job_after_one_of_a_host_goes_there(hosts: SshHosts) -> None:
     assert hosts.json("show", second)["jobs"][0]["after"] == [number]
 
 
+def test_jobs_of_two_hosts_do_not_come_after_each_other(hosts: SshHosts) -> None:
+    assert hosts.run("add", "--host", "gpu1", "--after", "gpu2:1", "--", "true").returncode == 2
+    assert hosts.run("edit", "gpu1:1", "--after", "gpu2:1").returncode == 2
+    assert hosts.run("events", "--job", "gpu2:1", "--json").returncode == 0
+
+
+def test_completion_offers_hosts(hosts: SshHosts) -> None:
+    for words in (["--host", ""], ["run", "--host", ""]):
+        assert hosts.run("completion", "--words", *words).stdout.split() == ["gpu1", "gpu2", "gpu3", "any"]
+    assert hosts.run("completion", "--words", "--host", "gpu1", "stat").stdout.split() == ["status"]
+
+
+def test_python_asks_other_hosts_too(hosts: SshHosts) -> None:
+    program = "import gpulease; print(len(gpulease.status(host='gpu2')['devices'])); "
+    program += "print([row['host'] for row in gpulease.status(hosts=())['hosts']])"
+    done = subprocess.run([hosts.words()[0], "-c", program], env=hosts.environ, capture_output=True, text=True)
+    assert done.stdout == "4\n['gpu1', 'gpu2', 'gpu3']\n", done
+
+
 # ---------------------------------------------------------------------- all hosts
 
 
