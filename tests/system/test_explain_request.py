@@ -35,13 +35,18 @@ def test_it_would_start_now_or_in_its_turn(queue: QueueSite) -> None:
     assert third == pytest.approx(first + 3600)
 
 
+def everything(queue: QueueSite) -> Any:
+    jobs = [(job["id"], job["state"], job["devices"]) for job in queue.json("ls")["jobs"]]
+    return jobs, queue.json("events"), [row["id"] for row in queue.status()["line"]]
+
+
 def test_nothing_is_changed_by_asking(queue: QueueSite) -> None:
     busy(queue, "1h", "1h", "1h", "1h")
     queue.run("add", "--for", "1h", "--", "true")
-    before = [queue.json("ls")["jobs"], queue.json("events")]
+    before = everything(queue)
     for words in (["-n", "1"], ["-n", "4", "--count", "64"], ["--mem", "6G"], ["-n", "9"]):
         foreseen(queue, *words)
-    assert [queue.json("ls")["jobs"], queue.json("events")] == before
+    assert everything(queue) == before
     assert queue.json("explain", "5")["place"] == 1
 
 
