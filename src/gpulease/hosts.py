@@ -22,6 +22,17 @@ DEADLINE = 10.0  # seconds for a host's answer
 MOST_HOSTS = 256
 LARGEST = 64 << 20  # bytes of an answer
 BLOCK = 1 << 16
+# verb -> what its document must have
+NEEDED = {
+    "status": ("devices", "leases", "line_length", "simulated"),
+    "ls": ("jobs", "counts", "time"),
+    "show": ("jobs",),
+    "events": ("events",),
+    "doctor": ("findings",),
+    "explain": ("possible", "starts", "load", "gpus", "why"),
+    "add": ("added",),
+    **dict.fromkeys(("rm", "resume"), ("ids",)),
+}
 MARK = "# gpulease"  # a line of its own in ssh's config, above a `Host` line whose names are meant
 
 
@@ -90,7 +101,7 @@ class Call:
     """One host that is being asked, by a process of its own session: what ends this one's terminal does not end it."""
 
     def __init__(self, host: str, words: Sequence[str], given: str | None, **more: Any) -> None:
-        self.host = host
+        self.host, self.verb = host, words[0]
         self.output = bytearray()
         self.late = False
         called = ssh.command(host, ssh.remote_words(host, words, **more))
@@ -134,9 +145,11 @@ class Call:
         import json
 
         try:
-            return json.loads(self.output)
+            document = json.loads(self.output)
         except ValueError:
             pass
+        else:
+            return _checked(self.host, self.verb, document)
         told = [line for line in lines if line.startswith("gpulease")]
         if not told:
             last = lines[-1][:200] if lines else f"exit code {code}"
@@ -145,6 +158,17 @@ class Call:
             raise HostUnavailable(told[0].removeprefix("gpulease: "), lines[-1], host=self.host)
         what = told[0].partition(": ")[2] or told[0]
         raise by_code(_code(code), f"{self.host}: {what}", lines[-1] if lines[-1] != told[0] else None, {})
+
+
+def _checked(host: str, verb: str, document: Any) -> Any:
+    """What this version reads of it has to be there."""
+    if not isinstance(document, dict) or not set(document).issuperset(NEEDED.get(verb, ())):
+        raise HostUnavailable(
+            f"The gpulease of {host} does not answer as this one does: it is of another version.",
+            "See `gpulease doctor --hosts`, and install the same on both.",
+            host=host,
+        )
+    return document
 
 
 def _code(exit_code: int) -> str:

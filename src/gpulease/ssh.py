@@ -35,6 +35,7 @@ export PATH
 while [ "$1" != -- ]; do
     case $1 in
     PATH=*) PATH="${{1#PATH=}}:$PATH" ;;
+    NO_COLOR=* | COLUMNS=*) export "$1" ;;
     *) [ -d "${{1#*=}}" ] || {{
         echo "gpulease: The environment ${{1#*=}} does not exist on $host." >&2
         echo "Make it there, or leave it first (deactivate)." >&2
@@ -61,6 +62,7 @@ command -v gpulease >/dev/null 2>&1 || {{
     exit 1
 }}
 """
+OF_OUTPUT = ("NO_COLOR", "COLUMNS")  # how this command is to look
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # folders that a job needs, and that are checked to be there
 
 
@@ -72,6 +74,9 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
         "ConnectTimeout": str(CONNECT),
+        "LogLevel": "ERROR",  # no banner among what a command says
+        "RemoteCommand": "none",
+        "ClearAllForwardings": "yes",
         "ServerAliveInterval": "5",
         "ServerAliveCountMax": "3",
         "ControlMaster": "auto",
@@ -118,7 +123,7 @@ def remote_words(
 
     `program` is one that must be there too.
     """
-    variables = []
+    variables = [f"{name}={os.environ[name]}" for name in OF_OUTPUT if os.environ.get(name)]
     for name in ENVIRONMENTS if environ is not None else ():
         if environ and environ.get(name):
             variables += [f"{name}={environ[name]}", f"PATH={environ[name]}/bin"]

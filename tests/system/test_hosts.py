@@ -196,6 +196,7 @@ def test_a_host_that_is_down_is_a_row_and_comes_back(hosts: SshHosts) -> None:
         ("exec sleep 1000", "does not answer"),
         ("printf '{\"devices\": ['; exec sleep 1000", "stopped in the middle"),
         ("echo '<html>'; exit 0", "gives no answer"),
+        ("echo '{\"gpus\": 8}'", "another version"),
         ("echo 'gpulease: The disk is full.' >&2; echo 'Make room.' >&2; exit 1", "gpu3: The disk is full."),
     ],
 )
