@@ -61,7 +61,7 @@ def test_every_verb_does_there_what_it_does_here(hosts: SshHosts) -> None:
 
 def test_a_command_gets_folder_gpus_input_and_gives_its_exit_code(hosts: SshHosts, tmp_path: Path) -> None:
     script = 'pwd; echo "gpus $GPULEASE_DEVICES"; cat; echo wrong >&2; exit 7'
-    done = hosts.run("run", "--host", "gpu2", "-n", "2", "--", "sh", "-c", script, input="hello\n", cwd=tmp_path)
+    done = hosts.run("run", "-q", "--host", "gpu2", "-n", "2", "--", "sh", "-c", script, input="hello\n", cwd=tmp_path)
     assert done.returncode == 7
     assert done.stdout == f"{tmp_path}\ngpus 0,1\nhello\n"
     assert done.stderr == "wrong\n"
