@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-DEADLINE = 10.0  # seconds for a host's answer
 MOST_HOSTS = 256
 LARGEST = 64 << 20  # bytes of an answer
 BLOCK = 1 << 16
@@ -191,7 +190,7 @@ def ask_all(
             asked.append(Call(host, words, (given or {}).get(host), **more))
         except GpuleaseError as trouble:
             asked.append(Answer(host, None, trouble))
-    _read([call for call in asked if isinstance(call, Call)], time.monotonic() + (deadline or patience()))
+    _read([call for call in asked if isinstance(call, Call)], time.monotonic() + (deadline or ssh.patience()))
     return [call.answer() if isinstance(call, Call) else call for call in asked]
 
 
@@ -201,13 +200,6 @@ def ask(host: str, words: Sequence[str], deadline: float | None = None, given: s
     if answer.trouble is not None:
         raise answer.trouble
     return answer.document
-
-
-def patience(environ: Mapping[str, str] = os.environ) -> float:
-    try:
-        return max(0.1, float(environ.get("GPULEASE_HOST_TIMEOUT") or DEADLINE))
-    except ValueError:
-        raise UsageError("GPULEASE_HOST_TIMEOUT is no number.", "Give seconds, as 10.") from None
 
 
 def _read(calls: list[Call], until: float) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpulease.errors import GpuleaseError
 
-CONNECT = 8  # seconds to be let in
+DEADLINE = 10.0  # seconds for a host's answer, and to be let in
 KEPT = 600  # seconds that an idle connection stays
 LONGEST_FOLDER = 40  # bytes of the folder of a connection's socket: ssh adds 58
 LOST = 255  # how ssh itself ends when it fails
@@ -73,7 +73,7 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
-        "ConnectTimeout": str(CONNECT),
+        "ConnectTimeout": f"{patience() + 0.5:.0f}",
         "LogLevel": "ERROR",  # no banner among what a command says
         "RemoteCommand": "none",
         "ClearAllForwardings": "yes",
@@ -85,6 +85,14 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
     }
     words = [f"-o{name}={value}" for name, value in options.items()]
     return [*_ssh(), "-t" if terminal else "-T", *words, *more, "--", host, *([remote] if remote else [])]
+
+
+def patience() -> float:
+    """Seconds for a host's answer."""
+    try:
+        return max(0.1, float(os.environ.get("GPULEASE_HOST_TIMEOUT") or DEADLINE))
+    except ValueError:
+        raise UsageError("GPULEASE_HOST_TIMEOUT is no number.", "Give seconds, as 10.") from None
 
 
 def _ssh() -> list[str]:

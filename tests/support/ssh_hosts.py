@@ -160,6 +160,7 @@ class SshHosts:
             "GPULEASE_SIMULATION": str(self.folder / "machine"),
             "GPULEASE_DIR": str(self.folder / "d"),
             "GPULEASE_SSH": f"ssh -F {self.folder}/config",
+            "GPULEASE_HOST_TIMEOUT": "50",  # a machine that runs tests may be slow
         }
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "SSH_AUTH_SOCK"):
             self.environ.pop(name, None)
