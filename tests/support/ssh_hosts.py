@@ -107,6 +107,12 @@ class SshHost:
         self.process.wait()
         self.process = None
 
+    def freeze(self, number: int = signal.SIGSTOP) -> None:
+        """All connections stand still, as on a host that hangs; SIGCONT lets them go on."""
+        assert self.process is not None
+        for pid in [self.process.pid, *_below(self.process.pid)]:
+            os.kill(pid, number)
+
     def gpulease(self, script: str) -> None:
         """Put another program in gpulease's place there."""
         (self.bin / "gpulease").write_text(f"#!/bin/sh\n{script}\n")

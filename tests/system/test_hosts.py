@@ -213,6 +213,20 @@ def test_a_host_that_hangs_or_is_strange_is_a_row(hosts: SshHosts, script: str, 
     assert found["gpu1"]["trouble"] is None
 
 
+def test_a_connection_that_stands_still_is_a_row_after_the_deadline(hosts: SshHosts) -> None:
+    assert rows(hosts, "status", "--hosts")["gpu2"]["trouble"] is None  # the connection is open
+    hosts["gpu2"].freeze()
+    try:
+        for deadline in DEADLINES:
+            found = rows(hosts, "status", "--hosts", GPULEASE_HOST_TIMEOUT=deadline)
+            if found["gpu1"]["trouble"] is None:
+                break
+    finally:
+        hosts["gpu2"].freeze(signal.SIGCONT)
+    assert found["gpu2"]["trouble"] == "gpu2 does not answer."
+    assert found["gpu1"]["trouble"] is None
+
+
 def test_the_doctor_tells_of_hosts_without_gpulease_or_with_another_version(hosts: SshHosts) -> None:
     real = Path(hosts.words()[0]).parent / "gpulease"
     hosts["gpu2"].gpulease(f'[ $1 = doctor ] && exec {real} "$@" | sed \'s/"text": "0[.][0-9.]*"/"text": "0.0.1"/\'')
