@@ -135,7 +135,7 @@ class Call:
             return Answer(self.host, None, trouble)
 
     def _document(self, code: int, said: str) -> Any:
-        lines = [line for line in said.split("\n") if line and not line.startswith(ssh.PID)]
+        lines = [line for line in said.split("\n") if line]
         if self.late:
             how = "stopped in the middle of its answer" if self.output else "does not answer"
             raise HostUnavailable(f"{self.host} {how}.", f"See what `ssh {self.host}` says.", host=self.host)

@@ -126,16 +126,17 @@ def remote_words(
     folder: str | None = None,
     environ: Mapping[str, str] | None = None,
     program: str = "",
+    tell_pid: bool = False,
 ) -> str:
     """The command that runs `gpulease WORDS` there; in `folder`, and with the environment of ours that is active.
 
-    `program` is one that must be there too.
+    `program` is one that must be there too. With `tell_pid` the first line on its stderr names its process.
     """
     variables = [f"{name}={os.environ[name]}" for name in OF_OUTPUT if os.environ.get(name)]
     for name in ENVIRONMENTS if environ is not None else ():
         if environ and environ.get(name):
             variables += [f"{name}={environ[name]}", f"PATH={environ[name]}/bin"]
-    script = SCRIPT + f'echo "{PID} $$" >&2\nexec gpulease "$@"'
+    script = SCRIPT + (f'echo "{PID} $$" >&2\n' if tell_pid else "") + 'exec gpulease "$@"'
     said = ["sh", "-c", script, "gpulease", host, folder or "", program, *variables, "--", *words]
     return "exec " + " ".join(map(quoted, said))
 

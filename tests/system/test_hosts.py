@@ -83,10 +83,10 @@ def test_a_terminal_and_its_interrupt_reach_the_command(hosts: SshHosts) -> None
     )
     pid, terminal = pty.fork()
     if not pid:
-        words = hosts.words("run", "--host", "gpu1", "--", "sh", "-c", command)
+        words = hosts.words("run", "-q", "--host", "gpu1", "--", "sh", "-c", command)
         os.execve(words[0], words, {**hosts.environ, "TERM": "dumb"})
     try:
-        assert b"ready" in read_terminal(terminal, b"ready\r\n")
+        assert read_terminal(terminal, b"ready\r\n") == b"ready\r\n"
         os.write(terminal, b"\x03")
         assert b"interrupted" in read_terminal(terminal, b"interrupted")
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
@@ -238,7 +238,7 @@ def test_the_doctor_tells_of_hosts_without_gpulease_or_with_another_version(host
         hosts["gpu2"].as_it_was()
         hosts["gpu3"].show_gpulease()
     found = {one["subject"]: one for one in done["findings"]}
-    assert found["gpu1"]["level"] == "ok"
+    assert found["gpu1"]["level"] != "error"
     assert (found["gpu2"]["level"], found["gpu2"]["text"]) == ("warning", "has gpulease 0.0.1")
     assert (found["gpu3"]["level"], found["gpu3"]["text"]) == ("error", "There is no gpulease on gpu3.")
     assert (missing.returncode, missing.stderr.splitlines()[0]) == (69, "gpulease: There is no gpulease on gpu3.")
