@@ -42,10 +42,18 @@ fi
 
 has_all() { for name in "$@"; do command -v "$name" >/dev/null 2>&1 || return 1; done; }
 
+has_ssh_hosts() { # what makes hosts that are reached by ssh
+    for name in ssh ssh-keygen ip sshd; do
+        command -v "$name" >/dev/null 2>&1 || [ -x "/usr/sbin/$name" ] || return 1
+    done
+}
+
 case $wanted in *test*) # without these, some tests are skipped
     has_all chromium chromedriver || system_packages "a browser, for the tests of the page" chromium chromium-driver || [ -z "${CI:-}" ]
     has_all promtool || system_packages "promtool, for the tests of metrics" prometheus || [ -z "${CI:-}" ]
     has_all tmux || system_packages "tmux, for the tests of \`gpulease top\`" tmux || [ -z "${CI:-}" ]
+    has_ssh_hosts || system_packages "ssh and network namespaces, for tests of several hosts" \
+        openssh-client openssh-server iproute2 || exit 1
     ;;
 esac
 

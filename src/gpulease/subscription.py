@@ -7,24 +7,27 @@ with Subscription("leases") as told:
 
 from __future__ import annotations
 
-from gpulease.client import Client, again
+from gpulease.client import again, opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpulease.backends import BackendConnection
     from gpulease.wire import Message
 
 
 class Subscription:
-    def __init__(self, *topics: str, select: dict[str, Any] | None = None, client: Client | None = None) -> None:
+    def __init__(
+        self, *topics: str, select: dict[str, Any] | None = None, client: BackendConnection | None = None
+    ) -> None:
         """To `devices`, `leases`, `line`, `order` or `jobs`; of jobs those that `select` chooses, or all.
 
         With a `client` of the caller's, that the broker ended is the caller's to deal with: a ConnectionError.
         """
         self._again = client is None
         self._asked: dict[str, Any] = {"topics": list(topics), **({} if select is None else {"select": select})}
-        self._client = client or Client()
+        self._client = client or opened()
         self.rows: dict[str, dict[str, Any]] = {}
         self.open = 0  # jobs that are not over
         self._client.send("subscribe", **self._asked)
@@ -51,7 +54,9 @@ class Subscription:
         return changed
 
     def fileno(self) -> int:
-        return self._client.fileno()
+        """Of the connection to a broker, which can be waited for; an engine has none."""
+        connection: Any = self._client
+        return int(connection.fileno())
 
     def close(self) -> None:
         self._client.close()

@@ -46,9 +46,9 @@ def ends_in_time() -> None:
 
 
 def _ask(verb: str, **fields: Any) -> Any:
-    from gpulease.client import Client
+    from gpulease.client import opened
 
-    return Client(start=False).ask(verb, **fields)
+    return opened(start=False).ask(verb, **fields)
 
 
 def _rows(verb: str) -> list[dict[str, Any]]:
@@ -115,6 +115,19 @@ def _topics(verb: str) -> list[str]:
     return [*VERBS, *(topic.partition("/")[2] for topic in known if not topic.startswith("decisions")), *known]
 
 
+def _hosts(verb: str) -> list[str]:
+    from gpulease.hosts import names
+
+    return [*names(), *(["any"] if verb in ("", "add", "run", "shell") else [])]
+
+
+def _engines(verb: str) -> list[str]:
+    from gpulease.backends import ENGINES
+    from gpulease.places import LOCAL
+
+    return [LOCAL, *ENGINES]
+
+
 def _parameters(verb: str) -> list[str]:
     from gpulease.broker.settings import PARAMETERS
 
@@ -141,6 +154,9 @@ OF_OPTIONS: dict[str, Callable[[str], list[str]]] = {
     "--gpu": _devices,
     "--notify": _notices,
     "--on": _notices,
+    "--host": _hosts,
+    "--hosts": _hosts,
+    "--engine": _engines,
     "--state": lambda verb: list(STATES),
 }
 # By verb and name; for any verb, by name.

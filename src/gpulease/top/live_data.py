@@ -195,6 +195,7 @@ class LiveData:
         time.sleep(later)
         try:
             client = reconnect(self._place)
+            assert isinstance(client, Client)  # of a broker, as the one before
             self._found.append((Subscription(*TOPICS, client=Client(directory=self._place)), client))
         except (GpuleaseError, OSError) as trouble:
             self._found.append(trouble)

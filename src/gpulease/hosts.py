@@ -1,0 +1,239 @@
+"""Several hosts: which there are, and what each one's own gpulease answers, asked all at once with a deadline a host.
+
+A host that does not answer is a row that says so; it never keeps the others waiting beyond the deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from gpulease import ssh
+from gpulease.errors import GpuleaseError, HostUnavailable, UsageError, by_code
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+MOST_HOSTS = 256
+LARGEST = 64 << 20  # bytes of an answer
+BLOCK = 1 << 16
+KILL = 9  # the module `signal` costs a millisecond
+# verb -> what its document must have
+NEEDED = {
+    "status": ("devices", "leases", "line_length", "simulated"),
+    "ls": ("jobs", "counts", "time"),
+    "show": ("jobs",),
+    "events": ("events",),
+    "doctor": ("findings",),
+    "explain": ("possible", "starts", "load", "gpus", "why"),
+    "add": ("added",),
+    **dict.fromkeys(("rm", "resume"), ("ids",)),
+}
+MARK = "# gpulease"  # a line of its own in ssh's config, above a `Host` line whose names are meant
+
+
+class Answer:
+    """Of one host: the document that its gpulease printed, or why there is none."""
+
+    def __init__(self, host: str, document: Any = None, trouble: GpuleaseError | None = None) -> None:
+        self.host, self.document, self.trouble = host, document, trouble
+
+    def as_row(self) -> dict[str, Any]:
+        """As `--hosts --json` shows it."""
+        told = self.trouble
+        return {
+            "host": self.host,
+            "trouble": None if told is None else told.what,
+            "next_step": None if told is None else told.next_step,
+            "answer": self.document,
+        }
+
+
+# ---------------------------------------------------------------------- which
+
+
+def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Those that were asked for, as `a,b`; else those of the config; else those with a mark in ssh's config."""
+    if isinstance(asked, str):
+        asked = asked.replace(",", " ").split() or None
+    found = list(dict.fromkeys(asked or _configured(environ) or marked(environ)))
+    if not found:
+        raise UsageError(
+            "No hosts are known.",
+            'Give --hosts gpu1,gpu2, or write hosts = ["gpu1", "gpu2"] into ~/.config/gpulease/config.toml.',
+        )
+    if len(found) > MOST_HOSTS:
+        raise UsageError(f"{len(found)} hosts were named.", f"Name at most {MOST_HOSTS}; for more, see Slurm.")
+    return found
+
+
+def _configured(environ: Mapping[str, str]) -> list[str] | None:
+    from gpulease.user_config import setting
+
+    named: list[str] | None = setting("hosts", environ)
+    return named
+
+
+def marked(environ: Mapping[str, str]) -> list[str]:
+    """The names, without patterns, of each `Host` line below a line `# gpulease`."""
+    home = environ.get("HOME") or os.path.expanduser("~")
+    try:
+        with open(os.path.join(home, ".ssh", "config"), encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file.read(1 << 20).split("\n")]
+    except OSError:
+        return []
+    found: list[str] = []
+    for above, line in zip(lines, lines[1:], strict=False):  # noqa: RUF007  # without a module more
+        words = line.replace("=", " ", 1).split()
+        if above == MARK and words and words[0].lower() == "host":
+            found += [word for word in words[1:] if not set("*?!#") & set(word)]
+    return found
+
+
+# ---------------------------------------------------------------------- asking
+
+
+class Call:
+    """One host that is being asked, by a process of its own session: what ends this one's terminal does not end it."""
+
+    def __init__(self, host: str, words: Sequence[str], given: str | None, **more: Any) -> None:
+        self.host, self.verb = host, words[0]
+        self.output = bytearray()
+        self.late = False
+        called = ssh.command(host, ssh.remote_words(host, words, **more))
+        self.said = os.memfd_create("stderr")  # of a pipe the end would not come: ssh's kept connection has it too
+        given_to = os.memfd_create("stdin")
+        os.write(given_to, (given or "").encode())
+        os.lseek(given_to, 0, os.SEEK_SET)
+        self.stream, theirs = os.pipe()
+        streams = ((given_to, 0), (theirs, 1), (self.said, 2))
+        actions = [(os.POSIX_SPAWN_DUP2, ours, number) for ours, number in streams]
+        try:
+            self.pid = os.posix_spawnp(called[0], called, os.environ, file_actions=actions, setsid=True)
+        except FileNotFoundError:
+            os.close(self.stream)
+            os.close(self.said)
+            raise ssh.no_ssh() from None
+        finally:
+            os.close(given_to)
+            os.close(theirs)
+
+    def answer(self) -> Answer:
+        """Once its output has ended, or its time is over."""
+        os.close(self.stream)
+        if self.late:
+            os.kill(self.pid, KILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        said = os.pread(self.said, BLOCK, 0).decode(errors="replace")
+        os.close(self.said)
+        try:
+            return Answer(self.host, self._document(code, said))
+        except GpuleaseError as trouble:
+            return Answer(self.host, None, trouble)
+
+    def _document(self, code: int, said: str) -> Any:
+        lines = [line for line in said.split("\n") if line]
+        if self.late:
+            how = "stopped in the middle of its answer" if self.output else "does not answer"
+            raise HostUnavailable(f"{self.host} {how}.", f"See what `ssh {self.host}` says.", host=self.host)
+        if code == ssh.LOST:
+            raise ssh.failure(self.host, said)
+        import json
+
+        try:
+            document = json.loads(self.output)
+        except ValueError:
+            pass
+        else:
+            return _checked(self.host, self.verb, document)
+        told = [line for line in lines if line.startswith("gpulease")]
+        if not told:
+            last = lines[-1][:200] if lines else f"exit code {code}"
+            raise HostUnavailable(f"The gpulease of {self.host} gives no answer: {last}", host=self.host)
+        if told[0].startswith(ssh.MISSING):
+            raise HostUnavailable(told[0].removeprefix("gpulease: "), lines[-1], host=self.host)
+        what = told[0].partition(": ")[2] or told[0]
+        raise by_code(_code(code), f"{self.host}: {what}", lines[-1] if lines[-1] != told[0] else None, {})
+
+
+def _checked(host: str, verb: str, document: Any) -> Any:
+    """What this version reads of it has to be there."""
+    if not isinstance(document, dict) or not set(document).issuperset(NEEDED.get(verb, ())):
+        raise HostUnavailable(
+            f"The gpulease of {host} does not answer as this one does: it is of another version.",
+            "See `gpulease doctor --hosts`, and install the same on both.",
+            host=host,
+        )
+    return document
+
+
+def _code(exit_code: int) -> str:
+    return {2: "usage", 69: "host", 75: "not-granted", 77: "not-permitted"}.get(exit_code, "error")
+
+
+def ask_all(
+    calls: Mapping[str, Sequence[str]],
+    deadline: float | None = None,
+    given: Mapping[str, str] | None = None,
+    **more: Any,
+) -> list[Answer]:
+    """What `gpulease WORDS --json` says on each host, in their order. `given` is what each reads on its input.
+
+    `more` is for ssh.remote_words.
+    """
+    asked: list[Call | Answer] = []
+    for host, words in calls.items():
+        try:
+            asked.append(Call(host, words, (given or {}).get(host), **more))
+        except GpuleaseError as trouble:
+            asked.append(Answer(host, None, trouble))
+    _read([call for call in asked if isinstance(call, Call)], time.monotonic() + (deadline or ssh.patience()))
+    return [call.answer() if isinstance(call, Call) else call for call in asked]
+
+
+def ask(host: str, words: Sequence[str], deadline: float | None = None, given: str | None = None) -> Any:
+    """The same of one host; what went wrong is raised."""
+    answer = ask_all({host: words}, deadline, None if given is None else {host: given})[0]
+    if answer.trouble is not None:
+        raise answer.trouble
+    return answer.document
+
+
+def _read(calls: list[Call], until: float) -> None:
+    """Their output, until all have ended or the time is over."""
+    ready = select.poll()
+    open_calls = {call.stream: call for call in calls}
+    for stream in open_calls:
+        ready.register(stream, select.POLLIN)
+    while open_calls:
+        rest = until - time.monotonic()
+        found = ready.poll(max(0.0, rest) * 1000)
+        if not found and rest <= 0:
+            break
+        for stream, _ in found:
+            block = os.read(stream, BLOCK)
+            open_calls[stream].output += block
+            if not block or len(open_calls[stream].output) > LARGEST:
+                ready.unregister(stream)
+                del open_calls[stream]
+    for call in open_calls.values():
+        call.late = True
+
+
+# ---------------------------------------------------------------------- looking
+
+
+def status(asked: str | Iterable[str] | None = None, deadline: float | None = None) -> dict[str, Any]:
+    """The merged status of all hosts, as `gpulease status --hosts --json` prints it."""
+    return of_all("status", (), asked, deadline)
+
+
+def of_all(
+    verb: str, words: Sequence[str], asked: str | Iterable[str] | None = None, deadline: float | None = None
+) -> dict[str, Any]:
+    """`{"hosts": [{"host", "trouble", "next_step", "answer"}]}`: what the verb prints with --json on each."""
+    calls = dict.fromkeys(names(asked), (verb, *words, "--json"))
+    return {"hosts": [answer.as_row() for answer in ask_all(calls, deadline)]}
