@@ -97,6 +97,9 @@ def _broker_status() -> dict[str, Any] | None:
     """What the broker knows, if one runs, or ran and left its state; it knows leases, a probe does not."""
     from gpulease import client, places
 
+    if places.engine(os.environ) != places.LOCAL:
+        elsewhere: dict[str, Any] = client.opened().ask("status")
+        return elsewhere
     own = places.own(os.environ)
     if client.find_socket() is None and not os.path.exists(own.kept("state.db")):
         return None

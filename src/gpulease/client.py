@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from gpulease.backends import Connection
     from gpulease.messages import Granted, StillWaiting
     from gpulease.wire import Message
 
@@ -127,6 +128,16 @@ def _told_error(told: Any) -> GpuleaseError:
     except (KeyError, TypeError):
         pass
     return ProtocolError("The broker reports an error that makes no sense.")
+
+
+def opened(start: bool = True) -> Connection:
+    """A connection to what answers requests: the broker of this machine, or the engine that was chosen."""
+    engine = places.engine(os.environ)
+    if engine == places.LOCAL:
+        return Client(start)
+    from gpulease import backends
+
+    return backends.connect(engine, start)
 
 
 def connect(start: bool, only: str | None = None) -> tuple[socket.socket, places.Place]:
@@ -308,8 +319,8 @@ def _see_log(place: places.Place) -> str:
 def acquire(
     fields: dict[str, Any],
     waiting: Callable[[StillWaiting], object] | None = None,
-    client: Client | None = None,
-) -> tuple[Granted, Client]:
+    client: Connection | None = None,
+) -> tuple[Granted, Connection]:
     """Ask for a lease and wait for it, through restarts of the broker, without losing the place in the line.
 
     `waiting` hears why: at once, after a second, and then every two seconds. Returns what was granted, and the
@@ -317,7 +328,7 @@ def acquire(
     """
     told: StillWaiting | None = None
     pause = FIRST_WHY
-    client = client or Client()
+    client = client or opened()
     # By this name the next broker knows the request again, even if the last one died before it could answer.
     token = os.urandom(9).hex()
     asked = {**fields, "id": token}
@@ -365,7 +376,7 @@ def _checked(granted: Granted) -> Granted:
     return granted
 
 
-def refuse_stranger(client: Client) -> None:
+def refuse_stranger(client: Connection) -> None:
     """Before a job's environment is sent: only root, or this user's own broker, can run it and may read it."""
     if client.broker_uid in (0, os.geteuid()):
         return
@@ -385,7 +396,7 @@ def _patience(fields: dict[str, Any], told: StillWaiting | None, pause: float | 
     return ANSWER if wait is None else min(ANSWER, wait + SLACK)
 
 
-def take(client: Client, granted: Granted) -> None:
+def take(client: Connection, granted: Granted) -> None:
     """Say that whoever the lease is for has been told of it: from now on it ends with its owner only."""
     while True:
         try:
@@ -398,14 +409,18 @@ def take(client: Client, granted: Granted) -> None:
             time.sleep(NEXT_TRY)
 
 
-def again(ended: Client) -> Client:
+def again(ended: Connection) -> Connection:
     """A connection to the broker that comes after the one that ended, in the same place: it knows what was asked."""
     ended.close()
     return reconnect(ended.place.state)
 
 
-def reconnect(directory: str) -> Client:
+def reconnect(directory: str) -> Connection:
     """A connection to the broker whose state is in `directory`; everybody's is started again by whoever runs it."""
+    if directory.startswith(places.ENGINE):
+        from gpulease import backends
+
+        return backends.connect(directory.removeprefix(places.ENGINE))
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -416,7 +431,7 @@ def reconnect(directory: str) -> Client:
             time.sleep(0.05)
 
 
-def _leave(client: Client, ticket: str) -> None:
+def _leave(client: Connection, ticket: str) -> None:
     """Out of the line, as well as it can be done now; what was granted in this moment goes back too."""
     try:
         client.send("cancel", id=ticket)

@@ -3,7 +3,8 @@
     GpuleaseError
     ├── UsageError            usage            2   the request itself makes no sense
     │   ├── UnknownDevice     unknown-device   2   a device was named that is not here
-    │   └── BadVisibleDevices visible-devices  2   CUDA_VISIBLE_DEVICES cannot be understood
+    │   ├── BadVisibleDevices visible-devices  2   CUDA_VISIBLE_DEVICES cannot be understood
+    │   └── NotOnEngine       engine           2   the engine that was chosen cannot do this
     ├── NotFound              not-found        1   the thing asked for does not exist
     │   └── CommandNotFound   command          1   CMD cannot be started
     ├── WrongState            wrong-state      1   what was asked cannot be done to a job in its state
@@ -28,6 +29,7 @@
         ├── NoLibrary         no-library      69   the library that simulates GPUs cannot be built or loaded
         ├── BrokerUnavailable broker          69   no broker answers, and none could be started
         │   └── ConfigError   config          69   the config file is wrong, so the broker does not start
+        ├── HostUnavailable   host            69   another host, or the gpulease there, cannot be used by ssh
         ├── DriverError       driver          69   the driver is there and answers with an error
         └── DriverHangs       driver-hangs    69   the driver did not answer within the deadline
 
@@ -77,6 +79,11 @@ class UnknownDevice(UsageError):
 class BadVisibleDevices(UsageError):
     code = "visible-devices"
     next_step = "Unset CUDA_VISIBLE_DEVICES, or give it indices or UUIDs from `gpulease status`."
+
+
+class NotOnEngine(UsageError):
+    code = "engine"
+    next_step = "See which verb does what on which engine: `gpulease help engines`."
 
 
 class NotFound(GpuleaseError):
@@ -203,6 +210,11 @@ class BrokerUnavailable(Unavailable):
 class ConfigError(BrokerUnavailable):
     code = "config"
     next_step = "`gpulease help parameters` tells what it may say."
+
+
+class HostUnavailable(Unavailable):
+    code = "host"
+    next_step = "See `gpulease doctor --hosts`."
 
 
 class DriverError(Unavailable):

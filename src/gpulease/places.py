@@ -25,6 +25,9 @@ LOCK = "broker.lock"
 ELSEWHERE = "Make it writable for you, or set XDG_STATE_HOME or GPULEASE_DIR to a folder that is."
 READY = b"1"  # what a broker tells whoever started it
 LONGEST_SOCKET = 100  # sun_path holds 108 bytes
+SYSTEM_CONFIG = "/etc/gpulease/config.toml"
+LOCAL = "local"  # the engine that is the broker of this machine
+ENGINE = "engine:"  # before the name of another one, where a state folder would stand
 
 
 class Place:
@@ -93,6 +96,43 @@ def _is_ours(runtime: str) -> bool:
         return os.path.isabs(runtime) and os.path.isdir(runtime) and os.stat(runtime).st_uid == os.getuid()
     except OSError:
         return False
+
+
+def config_path(kind: str, environ: Mapping[str, str]) -> str | None:
+    """Where the config of a broker of this kind belongs; a user's own has the settings of the user's commands too."""
+    named, directory = environ.get("GPULEASE_CONFIG"), environ.get("GPULEASE_DIR")
+    if named:
+        return os.path.abspath(named)
+    if directory:
+        return os.path.join(os.path.abspath(directory), "config.toml")
+    if simulated(environ):
+        return None
+    if kind == "system":
+        return SYSTEM_CONFIG
+    home = environ.get("HOME") or os.path.expanduser("~")
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    return os.path.join(base, "gpulease", "config.toml")
+
+
+def engine(environ: Mapping[str, str]) -> str:
+    """What answers requests: `local`, the broker of this machine, or another that GPULEASE_ENGINE or a config names.
+
+    Each command asks this: a file in which the word does not occur is not parsed.
+    """
+    named = environ.get("GPULEASE_ENGINE")
+    if named is not None:
+        return named or LOCAL
+    for path in dict.fromkeys((config_path("own", environ), config_path("system", environ))):
+        try:
+            with open(path or "", "rb", buffering=0) as file:
+                mentioned = b"engine" in file.read(1 << 18)
+        except OSError:
+            continue
+        if mentioned:
+            from gpulease.user_config import setting
+
+            return str(setting("engine", environ) or LOCAL)
+    return LOCAL
 
 
 def socket_path(directory: str) -> str:

@@ -9,7 +9,7 @@ import os
 import time
 
 from gpulease import thread_client
-from gpulease.client import Client, again, refuse_stranger
+from gpulease.client import again, opened, refuse_stranger
 from gpulease.errors import BrokerUnavailable, NotFound, NotGranted, UsageError, WrongState
 from gpulease.job_selection import DONE, ENDED, named, selection
 from gpulease.quantities import matching
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Any
 
+    from gpulease.backends import Connection
     from gpulease.job_selection import Named, Selection
     from gpulease.messages import Added, Done, JobEnd, JobRow, Listing, ParameterRow
 
@@ -294,7 +295,7 @@ def add(
     """
     *parts, last = _parts(commands, each or [])
     token = os.urandom(8).hex()
-    client = thread_client.take() or Client()
+    client = thread_client.take() or opened()
     silent = False
     while True:
         try:
@@ -313,7 +314,7 @@ def add(
             silent, client = True, _next(client)
 
 
-def _next(client: Client) -> Client:
+def _next(client: Connection) -> Connection:
     try:
         return again(client)
     except BrokerUnavailable as trouble:
@@ -326,7 +327,7 @@ def _unsure(trouble: BrokerUnavailable) -> BrokerUnavailable:
     )
 
 
-def _without_secrets(client: Client, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _without_secrets(client: Connection, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The options without the variables that are not to leave this process, and the names of these."""
     if client.env_exclude is None:
         try:

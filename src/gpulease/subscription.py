@@ -7,24 +7,25 @@ with Subscription("leases") as told:
 
 from __future__ import annotations
 
-from gpulease.client import Client, again
+from gpulease.client import again, opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpulease.backends import Connection
     from gpulease.wire import Message
 
 
 class Subscription:
-    def __init__(self, *topics: str, select: dict[str, Any] | None = None, client: Client | None = None) -> None:
+    def __init__(self, *topics: str, select: dict[str, Any] | None = None, client: Connection | None = None) -> None:
         """To `devices`, `leases`, `line` or `jobs`; of jobs those that `select` chooses, or all.
 
         With a `client` of the caller's, that the broker ended is the caller's to deal with: a ConnectionError.
         """
         self._again = client is None
         self._asked: dict[str, Any] = {"topics": list(topics), **({} if select is None else {"select": select})}
-        self._client = client or Client()
+        self._client = client or opened()
         self.rows: dict[str, dict[str, Any]] = {}
         self.open = 0  # jobs that are not over
         self._client.send("subscribe", **self._asked)

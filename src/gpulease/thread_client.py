@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from _thread import _local  # threading.local, without the module around it
 
-from gpulease.client import Client, again, reconnect
+from gpulease.client import again, opened, reconnect
 from gpulease.errors import BrokerUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from gpulease.backends import Connection
 
 # What does something else when it is asked twice; the rest may be asked again after a broker that ended.
 ONCE = ("kill", "rm", "retry", "move", "start", "pause", "resume")
@@ -18,19 +20,19 @@ ONCE = ("kill", "rm", "retry", "move", "start", "pause", "resume")
 _kept = _local()
 
 
-def take() -> Client | None:
+def take() -> Connection | None:
     """This thread's connection, which is then the caller's; None when it has none.
 
     Where the broker has ended it is one to the broker that comes after it, which knows what was granted.
     """
-    client: Client | None = getattr(_kept, "client", None)
+    client: Connection | None = getattr(_kept, "client", None)
     _kept.client = None
     if client is None or client.pid != os.getpid():
         return None  # it may be the parent's, from before a fork; it stays open there
     return client if client.idle else again(client)
 
 
-def put_back(client: Client) -> None:
+def put_back(client: Connection) -> None:
     """Only with no answer outstanding: a late one would be taken for the next one's."""
     _kept.client = client
 
@@ -43,7 +45,7 @@ def ask(verb: str, at: str | None = None, start: bool = True, **fields: Any) -> 
     """The answer of the broker that this thread is connected to, or of the one with its state `at` a directory."""
     client = take()
     if client is None or at not in (None, client.place.state):
-        client = Client(start) if at is None else reconnect(at)
+        client = opened(start) if at is None else reconnect(at)
     while True:
         try:
             answer = client.ask(verb, **fields)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpulease.broker import settings
 from gpulease.broker.config import Config, config_of, texts_of
-from gpulease.broker.config_file import SYSTEM
 from gpulease.errors import ConfigError
+from gpulease.places import SYSTEM_CONFIG
 
 
 def test_values_of_toml_become_what_one_would_type() -> None:
@@ -31,7 +31,7 @@ def test_values_of_toml_become_what_one_would_type() -> None:
     [
         ("# a comment\n\ngracee = 10\n", 3, "Did you mean grace?"),
         ("socket_grup = 1\n", 1, "Did you mean socket-group?"),
-        ("xyz = 1\n", 1, "socket-group, root-jobs."),
+        ("xyz = 1\n", 1, "socket-group, root-jobs, engine, hosts."),
         ("grace = 10\nmax-runs = 0\n", 2, "1 to 1000000"),
         ("grace = 10\nmax-runs =\n", 2, "not TOML"),
         ('grace = """\n10s\n"""\nhalf-life = "soon"\n', 4, "length of time"),
@@ -71,7 +71,7 @@ def test_any_text_is_either_right_or_refused_with_a_line(found: list[str]) -> No
 @pytest.mark.parametrize(
     ("kind", "environ", "path"),
     [
-        ("system", {}, SYSTEM),
+        ("system", {}, SYSTEM_CONFIG),
         ("own", {"HOME": "/home/ada"}, "/home/ada/.config/gpulease/config.toml"),
         ("shared", {"HOME": "/home/ada", "XDG_CONFIG_HOME": "/conf"}, "/conf/gpulease/config.toml"),
         ("system", {"GPULEASE_DIR": "/d"}, "/d/config.toml"),

@@ -11,10 +11,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpulease.broker import settings
-from gpulease.broker.config_file import config_path, line_of, read_text, read_toml, wrong_line
 from gpulease.broker.limit_texts import read_limits
 from gpulease.broker.service import LAUNCHER_KEYS
+from gpulease.config_file import USER_KEYS, line_of, read_text, read_toml, wrong_line
 from gpulease.errors import ConfigError, GpuleaseError
+from gpulease.places import config_path
 
 
 class Config(NamedTuple):
@@ -51,7 +52,7 @@ def texts_of(text: str, path: str) -> dict[str, str]:
     for keys, value in _by_name(read_toml(text, path)):
         key = ".".join(keys)
         try:
-            name = settings.find(key, LAUNCHER_KEYS)
+            name = settings.find(key, (*LAUNCHER_KEYS, *USER_KEYS))
             if name in texts:
                 raise ConfigError(f"{name} is there twice.")
             tables = name == "limits" and isinstance(value, dict)
@@ -69,7 +70,7 @@ def _by_name(found: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in found.items():
         if isinstance(value, dict) and any(name.startswith(f"{key}.") for name in settings.PARAMETERS):
             yield from (((key, inner), one) for inner, one in value.items())
-        elif key not in LAUNCHER_KEYS:
+        elif key not in (*LAUNCHER_KEYS, *USER_KEYS):
             yield (key,), value
 
 

@@ -8,8 +8,9 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpulease.broker.config_file import config_path, line_of, read_text, read_toml, wrong_line
+from gpulease.config_file import line_of, read_text, read_toml, wrong_line
 from gpulease.errors import ConfigError
+from gpulease.places import config_path
 
 GROUP_KEY, ROOT_KEY = LAUNCHER_KEYS = ("socket-group", "root-jobs")
 

@@ -46,9 +46,9 @@ def ends_in_time() -> None:
 
 
 def _ask(verb: str, **fields: Any) -> Any:
-    from gpulease.client import Client
+    from gpulease.client import opened
 
-    return Client(start=False).ask(verb, **fields)
+    return opened(start=False).ask(verb, **fields)
 
 
 def _rows(verb: str) -> list[dict[str, Any]]:

@@ -86,12 +86,12 @@ def check_words(arguments: Namespace) -> None:
 
 def _group(arguments: Namespace, root: str) -> str | None:
     """As asked for, else as it is: a second run without --group does not open the socket to everybody."""
-    from gpulease.broker.config_file import SYSTEM
     from gpulease.broker.service import GROUP_KEY, socket_group
     from gpulease.errors import UsageError
     from gpulease.installation import changes, fitness
+    from gpulease.places import SYSTEM_CONFIG
 
-    path = os.path.join(root, SYSTEM.lstrip("/"))
+    path = os.path.join(root, SYSTEM_CONFIG.lstrip("/"))
     known = socket_group(path)
     if arguments.group in (None, known):
         return known

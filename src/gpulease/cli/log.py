@@ -81,9 +81,9 @@ def _show_events(arguments: Namespace) -> int:
 
 
 def _show_messages(arguments: Namespace) -> int:
-    from gpulease.client import Client
+    from gpulease.client import opened
 
-    client = Client()
+    client = opened()
     path = client.place.kept("broker.log")
     about = client.ask("ping")
     if not os.path.exists(path) or _writes_elsewhere(about["pid"], path):

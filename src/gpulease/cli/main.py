@@ -5,6 +5,7 @@ Not for: what a verb does. Each verb has a file of its own with `configure(parse
 
 from __future__ import annotations
 
+import os
 import sys
 
 from gpulease import __version__
@@ -97,6 +98,13 @@ def _dispatch(words: list[str]) -> int:
         return _complete(words[2:])
     if words and words[0] in ("-h", "--help"):
         return _help(words[1:])
+    if any(word.startswith(("--host", "--engine")) or ":" in word for word in words):
+        from gpulease.cli.elsewhere import go
+
+        gone = go(words)
+        if isinstance(gone, int):
+            return gone
+        words = gone
     if not words or words[0].startswith("-"):
         words = ["status", *words]
     verb = ALIASES.get(words[0], words[0])
@@ -106,10 +114,16 @@ def _dispatch(words: list[str]) -> int:
 
 
 def run_verb(verb: str, words: list[str]) -> int:
+    from gpulease import places
     from gpulease.cli.parsing import parse
 
+    engine, module = places.engine(os.environ), None
+    if engine != places.LOCAL:
+        from gpulease.backends import verb_on
+
+        module = verb_on(engine, verb)
     try:
-        return int(load(verb).run(parse(verb, words)))
+        return int((module or load(verb)).run(parse(verb, words)))
     except SystemExit as end:  # argparse has printed help, or what is wrong
         return end.code if isinstance(end.code, int) else 1
 
@@ -189,8 +203,6 @@ def _wrapped(sentence: str) -> str:
 
 def _cannot_write(error: OSError | None) -> int:
     """Nobody reads, or nothing can be written: end without a complaint of the interpreter's."""
-    import os
-
     if error is not None:
         print(f"gpulease: The output cannot be written: {error.strerror}.", file=sys.stderr)
         print("Make room, or write it elsewhere.", file=sys.stderr)

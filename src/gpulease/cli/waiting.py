@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from gpulease.client import Client, acquire
+from gpulease.client import acquire
 from gpulease.waiting import WaitNotice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpulease.backends import Connection
     from gpulease.messages import Granted
 
 
-def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, Client]:
+def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, Connection]:
     """What was granted. Says nothing when it is granted at once."""
     waiting, labels = WaitNotice(quiet, log=True), None
     try:

@@ -62,13 +62,13 @@ class _Changes:
 
     def listen(self, seconds: float) -> None:
         """Before it is drawn: what changes from then on is told."""
-        from gpulease.client import Client
+        from gpulease.client import opened
         from gpulease.subscription import Subscription
 
         if self._told is not None:
             return
         try:
-            told = Subscription(*self._topics, client=Client(start=False))
+            told = Subscription(*self._topics, client=opened(start=False))
             told.receive(seconds)  # the snapshot
             self._told = told
         except (Unavailable, OSError):

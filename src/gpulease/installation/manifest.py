@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from importlib.resources import files as package_files
 from textwrap import wrap
 
-from gpulease.broker.config_file import SYSTEM as CONFIG
 from gpulease.broker.service import GROUP_KEY, ROOT_KEY
 from gpulease.broker.settings import PARAMETERS, Settings
 from gpulease.cli.completion import SCRIPTS
 from gpulease.installation.changes import File, sealed
 from gpulease.installation.manual import man_page
+from gpulease.places import SYSTEM_CONFIG as CONFIG
 from gpulease.planner import Policy
 
 ACCOUNT = "gpulease"

@@ -1,33 +1,15 @@
-"""Where a broker's config file is, and its text. What the text means: `config`, and `service` for the launcher."""
+"""The text of a config file. Where it is: `places`; what it means: `broker.config`, `broker.service`, `user_config`."""
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
 from typing import Any
 
 from gpulease.errors import ConfigError
-from gpulease.probes import simulated
 
-SYSTEM = "/etc/gpulease/config.toml"
 LARGEST = 256 << 10  # bytes
-
-
-def config_path(kind: str, environ: Mapping[str, str]) -> str | None:
-    """Where the config of a broker of this kind belongs."""
-    named, directory = environ.get("GPULEASE_CONFIG"), environ.get("GPULEASE_DIR")
-    if named:
-        return os.path.abspath(named)
-    if directory:
-        return os.path.join(os.path.abspath(directory), "config.toml")
-    if simulated(environ):
-        return None
-    if kind == "system":
-        return SYSTEM
-    home = environ.get("HOME") or os.path.expanduser("~")
-    base = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
-    return os.path.join(base, "gpulease", "config.toml")
+USER_KEYS = ("engine", "hosts")  # of a user's commands: no broker obeys them
 
 
 def read_text(path: str, required: bool) -> str | None:

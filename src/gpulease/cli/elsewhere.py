@@ -1,0 +1,53 @@
+"""Where a command is done, if not by the broker of this machine: `--host gpu3`, `--engine slurm`, ids as `gpu3:12`.
+
+It is loaded only when a word of the command line says so.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gpulease.cli.where_words import OF_IDS, WHERE, Words, by_host, flags_of, take_apart
+from gpulease.errors import UsageError
+
+
+def go(words: list[str]) -> int | list[str]:
+    """Do it there, and give its exit code; or the words that are left for this machine, or for an engine."""
+    from gpulease.cli.main import ALIASES, VERBS, load
+
+    leading: list[str] = []
+    while words and words[0].partition("=")[0] in WHERE:
+        taken = 1 if "=" in words[0] else 2
+        leading, words = [*leading, *words[:taken]], words[taken:]
+    verb = "status" if not words or words[0].startswith("-") else ALIASES.get(words[0], words[0])
+    if verb not in VERBS:
+        return words
+    rest = words[1:] if words and not words[0].startswith("-") else words
+    flags, has_command = flags_of(load(verb).configure)
+    found = take_apart([*leading, *rest], flags, verb, has_command)
+    if "--engine" in found.where:
+        if "--host" in found.where:
+            raise UsageError("--host and --engine were both given.", "Leave one of the two out.")
+        os.environ["GPULEASE_ENGINE"] = found.where["--engine"]
+    hosts = by_host(found.loose) if verb in OF_IDS else {}
+    if "--host" not in found.where and not set(hosts) - {None}:
+        return [verb, *found.options, *found.loose, *found.command] if found.where else [verb, *rest]
+    return _there(found, hosts)
+
+
+def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:
+    """On one host with the terminal, on several side by side."""
+    named = found.where.get("--host")
+    if named is not None and set(hosts) - {None}:
+        raise UsageError("A host was given with --host and with an id too.", "Leave one of the two out.")
+    if named is not None:
+        hosts = {named: found.loose}
+    if len(hosts) > 1:
+        from gpulease.cli.several_hosts import run_on_all
+
+        return run_on_all(found, hosts)
+    from gpulease.cli.over_ssh import run_there
+
+    (host, ids), *_ = hosts.items()
+    prefix = f"{host}:" if found.verb == "add" else ""
+    return run_there(str(host), found.verb, [*found.options, *ids, *found.command], prefix)

@@ -1,0 +1,129 @@
+"""A verb on another host: `ssh HOST gpulease VERB …` with terminal, signals and exit code passed through."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import IO
+
+from gpulease import ssh
+
+PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+FROM_HERE = ("run", "shell", "select", "add", "simulate")  # verbs with a command: they belong into this folder
+READING = ("run", "shell", "select", "simulate", "pool")  # verbs whose command reads what is typed
+
+
+def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "") -> int:
+    """Its exit code; 69 if the host cannot be reached. `prefix` goes before each line of the output."""
+    of_a_command = verb in FROM_HERE
+    remote = ssh.remote_words(
+        host, [verb, *words], os.getcwd() if of_a_command else None, os.environ if of_a_command else None
+    )
+    reads = verb in READING or (verb == "add" and "-" in words)
+    if sys.stdin.isatty() and sys.stdout.isatty() and not prefix:
+        reach(host)
+        os.execvp(*_become(ssh.command(host, remote, terminal=True)))
+    return _passed_through(host, ssh.command(host, remote), reads, prefix)
+
+
+def _become(words: list[str]) -> tuple[str, list[str]]:
+    sys.stdout.flush()
+    return words[0], words
+
+
+def reach(host: str) -> None:
+    """Have the connection open: what keeps it from that is told here, in our words. The rest is the terminal's."""
+    if subprocess.run(ssh.command(host, "", False, "-O", "check"), capture_output=True).returncode == 0:
+        return
+    with subprocess.Popen(ssh.command(host, "exit 0"), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as called:
+        code = called.wait()
+        if code == ssh.LOST:
+            raise ssh.failure(host, _said(called.stderr))
+
+
+def _said(stream: IO[bytes] | None) -> str:
+    assert stream is not None
+    return stream.read(1 << 16).decode(errors="replace")
+
+
+def _passed_through(host: str, words: list[str], reads: bool, prefix: str) -> int:
+    """Without a terminal. What ssh says is held back until it is known whose word it is."""
+    try:
+        called = subprocess.Popen(
+            words,
+            stdin=None if reads else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if prefix else None,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a signal of the terminal is ours to pass on: ssh would end, its command would not
+        )
+    except FileNotFoundError:
+        raise ssh.no_ssh() from None
+    there = _Errors(called.stderr)
+    signals = {number: signal.signal(number, lambda got, _: there.signal(host, got, called)) for number in PASSED}
+    try:
+        there.start()
+        if prefix:
+            for line in called.stdout or ():
+                sys.stdout.write(prefix + line.decode(errors="replace"))
+            sys.stdout.flush()
+        code = called.wait()
+    finally:
+        for number, before in signals.items():
+            signal.signal(number, before)
+    there.join(1.0)  # its end need not come: a connection that is kept has it open
+    if code == ssh.LOST and there.pid is None:
+        raise ssh.failure(host, "".join(there.held))
+    there.let_go()
+    return code if code >= 0 else 128 - code
+
+
+class _Errors(threading.Thread):
+    """The other side's stderr: its first line names the process there, and the rest is passed on."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        super().__init__(daemon=True)
+        assert stream is not None
+        self._stream = stream
+        self.pid: int | None = None
+        self.held: list[str] = []  # before that line: ssh's own words, or of the shell's start
+        self._signals: list[int] = []
+
+    def run(self) -> None:
+        while block := os.read(self._stream.fileno(), 1 << 16):
+            text = block.decode(errors="replace")
+            if self.pid is None:
+                self.held.append(text)
+                self._find_pid()
+            else:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+    def _find_pid(self) -> None:
+        before, sign, after = "".join(self.held).partition(f"{ssh.PID} ")
+        number, newline, rest = after.partition("\n")
+        if not sign or not newline:
+            return
+        self.held = [before, rest]
+        self.let_go()
+        self.pid = int(number) if number.isdecimal() else None
+
+    def let_go(self) -> None:
+        sys.stderr.write("".join(self.held))
+        sys.stderr.flush()
+        self.held = []
+
+    def signal(self, host: str, number: int, called: subprocess.Popen[bytes]) -> None:
+        """To the process there, by the same connection; before there is one, the call ends."""
+        if self.pid is None:
+            called.terminate()
+            return
+        name = signal.Signals(number).name.removeprefix("SIG")
+        group = "-" if number in (signal.SIGINT, signal.SIGQUIT) else ""  # as a terminal sends them
+        kill = f"kill -s {name} -- {group}{self.pid}"
+        subprocess.Popen(
+            ssh.command(host, kill), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )

@@ -1,0 +1,203 @@
+"""Several hosts: which there are, and what each one's own gpulease answers, asked all at once with a deadline a host.
+
+A host that does not answer is a row that says so; it never keeps the others waiting beyond the deadline.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import selectors
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from gpulease import ssh
+from gpulease.errors import GpuleaseError, HostUnavailable, UsageError, by_code
+from gpulease.user_config import setting
+
+DEADLINE = 10.0  # seconds for a host's answer
+MOST_HOSTS = 256
+LARGEST = 64 << 20  # bytes of an answer
+BLOCK = 1 << 16
+MARK = "# gpulease"  # a line of its own in ssh's config, above a `Host` line whose names are meant
+
+
+class Answer(NamedTuple):
+    """Of one host: the document that its gpulease printed, or why there is none."""
+
+    host: str
+    document: Any = None
+    trouble: GpuleaseError | None = None
+
+    def as_row(self) -> dict[str, Any]:
+        """As `--hosts --json` shows it."""
+        told = self.trouble
+        return {
+            "host": self.host,
+            "trouble": None if told is None else told.what,
+            "next_step": None if told is None else told.next_step,
+            "answer": self.document,
+        }
+
+
+# ---------------------------------------------------------------------- which
+
+
+def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Those that were asked for, as `a,b`; else those of the config; else those with a mark in ssh's config."""
+    if isinstance(asked, str):
+        asked = asked.replace(",", " ").split() or None
+    found = list(dict.fromkeys(asked or setting("hosts", environ) or marked(environ)))
+    if not found:
+        raise UsageError(
+            "No hosts are known.",
+            'Give --hosts gpu1,gpu2, or write hosts = ["gpu1", "gpu2"] into ~/.config/gpulease/config.toml.',
+        )
+    if len(found) > MOST_HOSTS:
+        raise UsageError(f"{len(found)} hosts were named.", f"Name at most {MOST_HOSTS}; for more, see Slurm.")
+    return found
+
+
+def marked(environ: Mapping[str, str]) -> list[str]:
+    """The names, without patterns, of each `Host` line below a line `# gpulease`."""
+    home = environ.get("HOME") or os.path.expanduser("~")
+    try:
+        with open(os.path.join(home, ".ssh", "config"), encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file.read(1 << 20).split("\n")]
+    except OSError:
+        return []
+    found: list[str] = []
+    for above, line in itertools.pairwise(lines):
+        words = line.replace("=", " ", 1).split()
+        if above == MARK and words and words[0].lower() == "host":
+            found += [word for word in words[1:] if not set("*?!#") & set(word)]
+    return found
+
+
+# ---------------------------------------------------------------------- asking
+
+
+class Call:
+    """One host that is being asked."""
+
+    def __init__(self, host: str, words: Sequence[str], given: str | None, **more: Any) -> None:
+        self.host, self.words = host, words
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115  # a pipe would stay open: ssh's kept connection has it too
+        self.output = b""
+        self.deadline = False
+        stdin: IO[bytes] | int = subprocess.DEVNULL
+        if given is not None:
+            stdin = tempfile.TemporaryFile()  # noqa: SIM115
+            stdin.write(given.encode())
+            stdin.seek(0)
+        try:
+            self.process = subprocess.Popen(
+                ssh.command(host, ssh.remote_words(host, words, **more)),
+                stdin=stdin, stdout=subprocess.PIPE, stderr=self.said, start_new_session=True,
+            )  # fmt: skip
+        except FileNotFoundError:
+            raise ssh.no_ssh() from None
+
+    def answer(self) -> Answer:
+        """Once its output has ended, or its time is over."""
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        if self.deadline:
+            self.process.kill()
+        code = self.process.wait()
+        self.said.seek(0)
+        said = self.said.read(BLOCK).decode(errors="replace")
+        self.said.close()
+        try:
+            return Answer(self.host, self._document(code, said))
+        except GpuleaseError as trouble:
+            return Answer(self.host, None, trouble)
+
+    def _document(self, code: int, said: str) -> Any:
+        lines = [line for line in said.split("\n") if line and not line.startswith(ssh.PID)]
+        if self.deadline:
+            how = "stopped in the middle of its answer" if self.output else "does not answer"
+            raise HostUnavailable(f"{self.host} {how}.", f"See what `ssh {self.host}` says.", host=self.host)
+        if code == ssh.LOST:
+            raise ssh.failure(self.host, said)
+        try:
+            return json.loads(self.output)
+        except ValueError:
+            pass
+        told = [line for line in lines if line.startswith("gpulease")]
+        if not told:
+            last = lines[-1][:200] if lines else f"exit code {code}"
+            raise HostUnavailable(f"The gpulease of {self.host} gives no answer: {last}", host=self.host)
+        if told[0].startswith(ssh.MISSING):
+            raise HostUnavailable(told[0].removeprefix("gpulease: "), lines[-1], host=self.host)
+        what = told[0].partition(": ")[2] or told[0]
+        raise by_code(_code(code), f"{self.host}: {what}", lines[-1] if lines[-1] != told[0] else None, {})
+
+
+def _code(exit_code: int) -> str:
+    return {2: "usage", 69: "host", 75: "not-granted", 77: "not-permitted"}.get(exit_code, "error")
+
+
+def ask_all(calls: Mapping[str, Sequence[str]], deadline: float | None = None, **more: Any) -> list[Answer]:
+    """What `gpulease WORDS --json` says on each host, in their order; `more` is for ssh.remote_words."""
+    asked: list[Call | Answer] = []
+    for host, words in calls.items():
+        try:
+            asked.append(Call(host, words, **{"given": None, **more}))
+        except GpuleaseError as trouble:
+            asked.append(Answer(host, None, trouble))
+    _read([call for call in asked if isinstance(call, Call)], time.monotonic() + (deadline or patience()))
+    return [call.answer() if isinstance(call, Call) else call for call in asked]
+
+
+def ask(host: str, words: Sequence[str], deadline: float | None = None, **more: Any) -> Any:
+    """The same of one host; what went wrong is raised."""
+    answer = ask_all({host: words}, deadline, **more)[0]
+    if answer.trouble is not None:
+        raise answer.trouble
+    return answer.document
+
+
+def patience(environ: Mapping[str, str] = os.environ) -> float:
+    try:
+        return max(0.1, float(environ.get("GPULEASE_HOST_TIMEOUT") or DEADLINE))
+    except ValueError:
+        raise UsageError("GPULEASE_HOST_TIMEOUT is no number.", "Give seconds, as 10.") from None
+
+
+def _read(calls: list[Call], until: float) -> None:
+    """Their output, until all have ended or the time is over."""
+    with selectors.DefaultSelector() as ready:
+        for call in calls:
+            ready.register(call.process.stdout, selectors.EVENT_READ, call)  # type: ignore[arg-type]  # it is a pipe
+        while ready.get_map():
+            found = ready.select(max(0.0, until - time.monotonic()))
+            if not found and time.monotonic() >= until:
+                break
+            for key, _ in found:
+                block = os.read(key.fd, BLOCK)
+                key.data.output += block
+                if not block or len(key.data.output) > LARGEST:
+                    ready.unregister(key.fileobj)
+        for key in list(ready.get_map().values()):
+            key.data.deadline = True
+
+
+# ---------------------------------------------------------------------- looking
+
+
+def status(asked: str | Iterable[str] | None = None, deadline: float | None = None) -> dict[str, Any]:
+    """The merged status of all hosts, as `gpulease status --hosts --json` prints it."""
+    return of_all("status", (), asked, deadline)
+
+
+def of_all(
+    verb: str, words: Sequence[str], asked: str | Iterable[str] | None = None, deadline: float | None = None
+) -> dict[str, Any]:
+    """`{"hosts": [{"host", "trouble", "next_step", "answer"}]}`: what the verb prints with --json on each."""
+    calls = dict.fromkeys(names(asked), (verb, *words, "--json"))
+    return {"hosts": [answer.as_row() for answer in ask_all(calls, deadline)]}

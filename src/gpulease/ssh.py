@@ -1,0 +1,139 @@
+"""Calls of a host's own gpulease by the `ssh` command, with the user's config, keys, agent and jump hosts.
+
+One connection a host is kept open (ControlMaster), so that the next call takes tens of milliseconds. Nothing is asked
+on the terminal, and a host key that is new or has changed is never accepted: what ssh says of it becomes an error.
+Not for: which hosts there are, and what is made of the answers (`hosts`).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+
+from gpulease import places
+from gpulease.errors import GpuleaseError, HostUnavailable, UsageError
+
+CONNECT = 8  # seconds to be let in
+KEPT = 600  # seconds that an idle connection stays
+LONGEST_FOLDER = 40  # bytes of the folder of a connection's socket: ssh adds 58
+LOST = 255  # how ssh itself ends when it fails
+PID = "gpulease-pid"  # begins the line on stderr by which the other side tells its process
+MISSING = "gpulease: There is no gpulease on "
+# It is run by sh, whatever shell the user has there. $1 is the host, $2 the folder, $3 how many variables follow.
+SCRIPT = f"""\
+host=$1 folder=$2
+shift 2
+PATH="$PATH:$HOME/.local/bin:/usr/local/bin"
+export PATH
+while [ "$1" != -- ]; do
+    case $1 in
+    PATH=*) PATH="${{1#PATH=}}:$PATH" ;;
+    *) [ -d "${{1#*=}}" ] || {{
+        echo "gpulease: The environment ${{1#*=}} does not exist on $host." >&2
+        echo "Make it there, or leave it first (deactivate)." >&2
+        exit 2
+    }}
+    export "$1" ;;
+    esac
+    shift
+done
+shift
+command -v gpulease >/dev/null 2>&1 || {{
+    echo "{MISSING}$host." >&2
+    echo "Install it there, where a command given to ssh finds it, as /usr/local/bin." >&2
+    exit 69
+}}
+[ -z "$folder" ] || cd -- "$folder" 2>/dev/null || {{
+    echo "gpulease: The folder '$folder' does not exist on $host." >&2
+    echo "Make it there, or go to one that both machines have." >&2
+    exit 2
+}}
+"""
+ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # folders that a job needs, and that are checked to be there
+
+
+def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[str]:
+    """The words of a call. `remote` is a command for the user's shell there."""
+    if not host or host.startswith("-") or not host.isprintable() or any(letter.isspace() for letter in host):
+        raise UsageError(f"{host[:40]!r} is no name of a host.", "Give one that `ssh` takes.")
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "ConnectTimeout": str(CONNECT),
+        "ServerAliveInterval": "5",
+        "ServerAliveCountMax": "3",
+        "ControlMaster": "auto",
+        "ControlPath": os.path.join(_folder(), "%C"),
+        "ControlPersist": str(KEPT),
+    }
+    words = [f"-o{name}={value}" for name, value in options.items()]
+    return [*_ssh(), "-t" if terminal else "-T", *words, *more, "--", host, *([remote] if remote else [])]
+
+
+def _ssh() -> list[str]:
+    try:
+        return shlex.split(os.environ.get("GPULEASE_SSH") or "ssh") or ["ssh"]
+    except ValueError:
+        raise UsageError("GPULEASE_SSH is no command.", "Write it as a shell would read it: ssh -F FILE.") from None
+
+
+def _folder() -> str:
+    """Private to this user: who can write there could answer for every host."""
+    run = places.own(os.environ).run
+    folder = os.path.join(run, "ssh")
+    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+        folder = f"/tmp/gpulease-ssh-{os.getuid()}"
+    elif not os.path.isdir(run):
+        places.prepare(run, everyone=False)
+    places.prepare(folder, everyone=False)
+    return folder
+
+
+def remote_words(
+    host: str, words: Sequence[str], folder: str | None = None, environ: Mapping[str, str] | None = None
+) -> str:
+    """The command that runs `gpulease WORDS` there; in `folder`, and with the environment of ours that is active."""
+    variables = []
+    for name in ENVIRONMENTS if environ is not None else ():
+        if environ and environ.get(name):
+            variables += [f"{name}={environ[name]}", f"PATH={environ[name]}/bin"]
+    script = SCRIPT + f'echo "{PID} $$" >&2\nexec gpulease "$@"'
+    return "exec " + shlex.join(["sh", "-c", script, "gpulease", host, folder or "", *variables, "--", *words])
+
+
+def failure(host: str, said: str) -> GpuleaseError:
+    """What ssh's last words mean, in one sentence, and what to do."""
+    lines = [line.strip() for line in said.replace("\r", "\n").split("\n") if line.strip()]
+    last = _clean(lines[-1]) if lines else "it said nothing"
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in said:
+        where = next((line for line in lines if line.startswith("Offending")), "")
+        known = f" ({_clean(where.partition(' in ')[2])})" if where else ""
+        return HostUnavailable(
+            f"The host key of {host} has changed: it is not the one that ssh knows{known}, so nothing was sent.",
+            f"Ask who runs {host}. If the new key is right, remove the old one (`ssh-keygen -R`) and run `ssh {host}`.",
+            host=host,
+        )
+    known_causes = (
+        ("Host key verification failed", "ssh does not know the host key of {0} yet.", "Run `ssh {0}` once."),
+        (
+            "Permission denied",
+            "{0} takes no key of yours; a password is not asked for here.",
+            "Load your key (`ssh-add`), or bring it there with `ssh-copy-id {0}`.",
+        ),
+        ("Could not resolve hostname", "ssh knows no host {0}.", "Check its name, or add it to ~/.ssh/config."),
+    )
+    for sign, what, step in known_causes:
+        if sign in said:
+            return HostUnavailable(what.format(host), step.format(host), host=host)
+    return HostUnavailable(f"{host} cannot be reached: {last[:200]}", f"See what `ssh {host}` says.", host=host)
+
+
+def _clean(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text).strip()
+
+
+def no_ssh() -> HostUnavailable:
+    return HostUnavailable(
+        f"There is no command {_ssh()[0]!r} here.", "Install it: `apt-get install openssh-client` (Debian, Ubuntu)."
+    )
