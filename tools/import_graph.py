@@ -39,6 +39,7 @@ LAYERS = {
         "client",
         "hosts",
         "places",
+        "slurm",
         "ssh",
         "subscription",
         "thread_client",

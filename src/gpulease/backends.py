@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpulease.wire import Message
 
 # name -> the module with its functions, as `Engine` has them
-ENGINES: dict[str, str] = {}
+ENGINES = {"slurm": "gpulease.slurm.engine"}
 
 
 class Connection(Protocol):

@@ -19,6 +19,7 @@ from gpulease.errors import (
     NotPermitted,
     ProtocolError,
     StateError,
+    UsageError,
     by_code,
 )
 from gpulease.wire import Unpacker, pack
@@ -79,6 +80,8 @@ class Client:
 
     def send(self, verb: str, **fields: Any) -> None:
         self._verb = verb
+        if "tasks" in (fields.get("select") or ()):
+            raise UsageError("Ids as 12_3 are those of Slurm's arrays.", "Write --engine slurm, or a number.")
         try:
             self._socket.sendall(pack({"v": PROTOCOL, "do": verb, **fields}))
         except TimeoutError:

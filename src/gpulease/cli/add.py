@@ -103,7 +103,7 @@ def add_after(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.queueing import add
+    from gpulease.queueing import add, ids_of
 
     if (arguments.devices or "").startswith("after"):
         raise UsageError("-d names devices here.", "Write --after 12, or --after-any 12 however it ends.")
@@ -122,7 +122,7 @@ def run(arguments: Namespace) -> int:
     if not arguments.force:
         refuse_unstartable(commands, options, arguments.file or "", lines)
     done = add(commands, request, {**options, **texts}, each)
-    print("\n".join(map(str, range(done["first"], done["last"] + 1))))
+    print("\n".join(map(str, ids_of(done))))
     if done["left_out"]:
         left_out = ", ".join(done["left_out"])
         print(

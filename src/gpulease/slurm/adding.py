@@ -197,9 +197,9 @@ def ids_to_come_after(records: Records, options: Mapping[str, Any]) -> list[str]
                 found |= _still_to_wait_for(id, known, {id for id, _ in seen.raw}, bool(options.get("after_any")))
     if not found and (label is not None or after in ("all", "last")):
         raise NotFound("There is no such job to come after.", "See `gpulease ls --engine slurm`.")
-    from gpulease.slurm.choosing import order
+    from gpulease.job_selection import id_order
 
-    return sorted(found, key=order)
+    return sorted(found, key=id_order)
 
 
 def _still_to_wait_for(id: str, known: list[Any], in_slurm: set[str], however: bool) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.errors import NotFound, NotPermitted
-from gpulease.job_selection import EVERYBODY, MISSING
+from gpulease.job_selection import EVERYBODY, MISSING, id_order, ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,14 +51,8 @@ def _filters(select: Selection, uid: int, own: bool) -> Iterable[Callable[[JobRo
         yield lambda row: row["uid"] == uid
 
 
-def order(id: str) -> tuple[int, int]:
-    """Of ids as `12` and `12_3`."""
-    array, _, task = id.partition("_")
-    return int(array), int(task) if task.isdecimal() else -1
-
-
 def _is_named(id: str, select: Selection) -> bool:
-    array, task = order(id)
+    array, task = id_order(id)
     if any(first <= array <= last for first, last in select.get("ids", ())):
         return True
     return any(array == wanted and first <= task <= last for wanted, first, last in select.get("tasks", ()))
@@ -66,7 +60,7 @@ def _is_named(id: str, select: Selection) -> bool:
 
 def _refuse_unknown(select: Selection, found: list[JobRow]) -> None:
     """An id that was named alone and is not there."""
-    arrays = {order(str(row["id"]))[0] for row in found}
+    arrays = {id_order(row["id"])[0] for row in found}
     there = {str(row["id"]) for row in found}
     absent = [str(first) for first, last in select.get("ids", ()) if first == last and first not in arrays]
     tasks = select.get("tasks", ())
@@ -83,6 +77,4 @@ def named(ids: Iterable[str]) -> list[str]:
         tasks.setdefault(array, [])
         if task:
             tasks[array].append(int(task))
-    from gpulease.job_selection import ranges
-
     return [f"{array}_[{ranges(found)}]" if found else array for array, found in tasks.items()]

@@ -105,7 +105,7 @@ REFUSALS: tuple[tuple[str, type[GpuleaseError], str, str], ...] = (
 )
 
 
-KILL, PIPE, XFSZ = 9, 13, 25  # the module `signal` would be loaded for three numbers
+KILL, PIPE, TERM, XFSZ = 9, 13, 15, 25  # the module `signal` would be loaded for four numbers
 
 
 class Ran:
@@ -121,8 +121,8 @@ def run(
     """What the command printed and how it ended, also when it refused."""
     files = [os.memfd_create(name, os.MFD_CLOEXEC) for name in ("in", "out", "err")]
     try:
-        with open(files[0], "wb", closefd=False) as file:
-            file.write(given)
+        with open(files[0], "wb", closefd=False) as open_file:
+            open_file.write(given)
         os.lseek(files[0], 0, os.SEEK_SET)
         code = _ended(_spawn(words, files, os.environ if environ is None else environ), words[0], deadline)
         return Ran(code, *(all_of(file) for file in files[1:]))
@@ -131,7 +131,9 @@ def run(
             os.close(file)
 
 
-def told(words: list[str], given: bytes = b"", deadline: float = LOOKING, environ: Mapping[str, str] | None = None) -> str:
+def told(
+    words: list[str], given: bytes = b"", deadline: float = LOOKING, environ: Mapping[str, str] | None = None
+) -> str:
     """What the command printed; raises what it refused."""
     ran = run(words, given, deadline, environ)
     if ran.code:
@@ -171,12 +173,20 @@ def away() -> SlurmUnavailable:
 
 
 def _spawn(words: list[str], files: list[int], environ: Mapping[str, str]) -> int:
-    actions = [(os.POSIX_SPAWN_DUP2, file, number) for number, file in enumerate(files)]
+    return spawn(words, [(os.POSIX_SPAWN_DUP2, file, number) for number, file in enumerate(files)], environ)
+
+
+def spawn(
+    words: list[str], actions: list[tuple[int, int, int]], environ: Mapping[str, str], apart: bool = False
+) -> int:
+    """`apart`: in a session of its own, which no terminal ends."""
     try:
         # The ignored signals of Python would be ignored by srun's commands too.
-        return os.posix_spawnp(words[0], words, environ, file_actions=actions, setsigdef=(PIPE, XFSZ))
+        return os.posix_spawnp(words[0], words, environ, file_actions=actions, setsid=apart, setsigdef=(PIPE, XFSZ))
     except FileNotFoundError:
-        raise SlurmUnavailable(f"There is no Slurm here: the command `{words[0]}` is not found.", MISSING, absent=1) from None
+        raise SlurmUnavailable(
+            f"There is no Slurm here: the command `{words[0]}` is not found.", MISSING, absent=1
+        ) from None
 
 
 def _ended(pid: int, program: str, deadline: float) -> int:
@@ -194,10 +204,10 @@ def _ended(pid: int, program: str, deadline: float) -> int:
         os.close(descriptor)
 
 
-def end(pid: int) -> None:
+def end(pid: int, number: int = KILL) -> None:
     """Now: what was begun is not left behind, for instance at Ctrl-C."""
     try:
-        os.kill(pid, KILL)
+        os.kill(pid, number)
         os.waitpid(pid, 0)
     except OSError:
         pass

@@ -6,8 +6,8 @@ import os
 import time
 
 from gpulease.errors import SlurmUnavailable
+from gpulease.job_selection import id_order
 from gpulease.slurm import commands, fields, rows
-from gpulease.slurm.choosing import order
 from gpulease.slurm.records import Records
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ class Seen:
         self.raw: list[tuple[str, dict[str, Any]]] = [
             (id, raw) for raw in told.get("jobs", ()) for id in rows.ids_of(raw)
         ]
-        self.raw.sort(key=lambda pair: order(pair[0]))
+        self.raw.sort(key=lambda pair: id_order(pair[0]))
 
     def jobs(self) -> list[JobRow]:
         """Batch jobs, in the order of their ids; what `srun` and `salloc` run is no job but a lease."""
@@ -48,7 +48,7 @@ class Seen:
         found = [row for row in found if row["id"] not in self._forgotten(kept)]
         known = {str(row["id"]) for row in found} | {id for id, _ in self.raw}
         found += self._recorded(kept, known)
-        found.sort(key=lambda row: order(str(row["id"])))
+        found.sort(key=lambda row: id_order(row["id"]))
         self._remember(found)
         return found
 

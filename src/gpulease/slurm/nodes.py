@@ -7,7 +7,7 @@ from gpulease.slurm.rows import indices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from gpulease.messages import LeaseRow
@@ -43,7 +43,7 @@ def trouble_of(node: Raw) -> tuple[str, str] | None:
     return None
 
 
-def device_rows(nodes: list[Raw], leases: list[LeaseRow]) -> list[dict[str, Any]]:
+def device_rows(nodes: Sequence[Raw], leases: list[LeaseRow]) -> list[dict[str, Any]]:
     """A row for each GPU of each node, in their order."""
     holders: dict[str, list[str]] = {}
     for lease in leases:
@@ -88,7 +88,7 @@ def _device(
     }
 
 
-def matching_type(model: str, nodes: list[Raw]) -> str | None:
+def matching_type(model: str, nodes: Sequence[Raw]) -> str | None:
     """The name that Slurm has for a model, as `nvidia_a100-sxm4-80gb` for A100."""
     names = dict.fromkeys(name for node in nodes for name, _ in gpu_types(fields.text(node.get("gres"))))
     wanted = _letters(model)

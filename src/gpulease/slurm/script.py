@@ -35,8 +35,7 @@ def batch_script(commands: Sequence[Sequence[str]], logs: Sequence[str | None], 
     if len(commands) == 1:
         return f"{head}{_command(commands[0], logs[0])}\n{AROUND}"
     cases = "".join(
-        f"{number}) {_command(words, log)} ;;\n"
-        for number, (words, log) in enumerate(zip(commands, logs, strict=True))
+        f"{number}) {_command(words, log)} ;;\n" for number, (words, log) in enumerate(zip(commands, logs, strict=True))
     )
     return f"{head}case $SLURM_ARRAY_TASK_ID in\n{cases}esac\n{AROUND}"
 
