@@ -142,7 +142,18 @@ class SlurmBox:
                     wait_for_end(pid, LONG)
                 except ProcessLookupError:
                     pass
+        self._end_what_is_left()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end_what_is_left(self) -> None:
+        """Jobs that the controller has forgotten run on: they have this folder in their words."""
+        mark = os.fsencode(self.folder)
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdecimal() and mark in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except OSError:
+                pass
 
     def answers(self) -> bool:
         pid = self.pid("slurmctld")

@@ -68,9 +68,10 @@ def test_a_job_waits_with_slurms_reason_in_a_sentence_and_its_expected_start(box
     assert (line["id"], line["gpus"], line["why"]) == (id, 4, told["why"])
     refused = box.run("explain", "999999")
     assert refused.returncode == 1
-    assert "knows no job" in refused.stderr
+    assert "No such job" in refused.stderr
 
 
+@pytest.mark.long
 def test_dependencies_follow_ends_and_what_can_never_start_is_killed(box: SlurmBox) -> None:  # noqa: F811
     good, bad = box.add("--", "true"), box.add("--", "false")
     after = box.add("--after", good, "--", "true")
@@ -81,6 +82,7 @@ def test_dependencies_follow_ends_and_what_can_never_start_is_killed(box: SlurmB
     assert "did not end well" in box.job(never)["why"]
 
 
+@pytest.mark.long
 def test_retries_run_again_until_one_is_well(box: SlurmBox) -> None:  # noqa: F811
     script = "echo x >>tries; test $(wc -l <tries) -ge 3"
     (box.folder / "work" / "tries").unlink(missing_ok=True)
@@ -119,6 +121,7 @@ def test_move_puts_a_job_first(box: SlurmBox) -> None:  # noqa: F811
     assert "to the front only" in box.run("move", second, "3").stderr
 
 
+@pytest.mark.long
 def test_what_failed_is_queued_again(box: SlurmBox) -> None:  # noqa: F811
     ids = box.add("--sweep", "i=0:2", "--", "sh", "-c", "test {i} = 1 || exit 5").splitlines()
     box.run("wait", *ids)
@@ -140,10 +143,9 @@ def test_run_gives_the_exit_code_and_its_own_streams(box: SlurmBox) -> None:  # 
 
 def test_run_has_the_terminal(box: SlurmBox) -> None:  # noqa: F811
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "gpulease", "run", "--", "sh", "-c", "read line; tty; echo got $line"]
-    process = subprocess.Popen(
-        words, env=box.environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    )
+    words = ["setsid", "--ctty", sys.executable, "-m", "gpulease"]
+    words += ["run", "--", "sh", "-c", "read line; tty; echo got $line"]
+    process = subprocess.Popen(words, env=box.environ, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     os.write(ours, b"hello\n")
     shown = read_terminal(ours, b"got hello", LONG)
@@ -153,6 +155,7 @@ def test_run_has_the_terminal(box: SlurmBox) -> None:  # noqa: F811
     os.close(ours)
 
 
+@pytest.mark.long
 def test_no_wait_is_75_and_a_request_that_no_node_can_serve_is_refused(box: SlurmBox) -> None:  # noqa: F811
     for _ in range(2):
         box.until(box.add("-n", "4", "--", "sleep", "600"), "running")
@@ -213,6 +216,7 @@ def test_status_shows_nodes_and_gpus_with_holders_in_80_columns(box: SlurmBox) -
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.long
 def test_events_tell_who_had_what(box: SlurmBox) -> None:  # noqa: F811
     id = box.add("--name", "seen", "--", "true")
     box.run("wait", id)
@@ -221,9 +225,10 @@ def test_events_tell_who_had_what(box: SlurmBox) -> None:  # noqa: F811
     assert f"job {id}" in box.ok("events", "--since", "1h")
 
 
+@pytest.mark.long
 def test_python_calls_are_the_same(box: SlurmBox) -> None:  # noqa: F811
     program = """
-import gpulease
+import gpulease, gpulease.errors
 job = gpulease.submit(["sh", "-c", "echo from python"], name="called")
 assert job.wait() == "complete", job.info
 print(job.id, job.log(), end="")
@@ -231,7 +236,7 @@ jobs = gpulease.sweep(["sh", "-c", "exit {code}"], code=[0, 4])
 print([end["exit_code"] for end in gpulease.wait([job.id for job in jobs])])
 try:
     gpulease.acquire()
-except gpulease.GpuleaseError as error:
+except gpulease.errors.GpuleaseError as error:
     print(error.code)
 """
     done = subprocess.run(
@@ -242,6 +247,7 @@ except gpulease.GpuleaseError as error:
     assert done.stdout.splitlines()[1:] == ["[0, 4]", "engine"]
 
 
+@pytest.mark.long
 def test_one_call_asks_for_all_jobs_and_not_faster_than_once_in_two_seconds(box: SlurmBox) -> None:  # noqa: F811
     """A hundred jobs, and a squeue in front of the real one that counts."""
     folder = box.folder / "counting"

@@ -147,10 +147,12 @@ def document(words: list[str]) -> dict[str, Any]:
 
     try:
         found = from_text(told(words))
-        if isinstance(found, dict):
-            return found
     except ValueError:
-        pass
+        found = None
+    if isinstance(found, dict):
+        if found.get("errors"):  # then it ends well all the same, with no jobs and no nodes
+            raise away()
+        return found
     raise SlurmUnavailable(
         f"`{' '.join(words)}` printed no JSON.", "gpulease needs Slurm 22.05 or newer; see `squeue --version`."
     )

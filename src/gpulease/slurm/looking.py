@@ -45,12 +45,22 @@ class Seen:
             for id, raw in self.raw
             if raw.get("batch_flag", True)
         ]
-        found = [row for row in found if row["id"] not in self._forgotten(kept)]
+        found = [self._as_noted(row) for row in found if row["id"] not in self._forgotten(kept)]
         known = {str(row["id"]) for row in found} | {id for id, _ in self.raw}
         found += self._recorded(kept, known)
         found.sort(key=lambda row: id_order(row["id"]))
         self._remember(found)
         return found
+
+    def _as_noted(self, row: JobRow) -> JobRow:
+        """A controller that was killed may take for lost what ended meanwhile; the job's own note knows better."""
+        if row["state"] not in ("killed", "lost") or row["uid"] != os.geteuid():
+            return row
+        end = self._records.end_of(str(row["id"]))
+        if end is None:
+            return row
+        state = "failed" if end[0] else "complete"
+        return {**row, "state": state, "exit_code": end[0], "started": end[1], "ended": end[2], "why": None}
 
     def _forgotten(self, kept: Mapping[str, Mapping[str, Any]]) -> set[str]:
         """Those that were removed by `rm` or `clean` while Slurm still knew them."""

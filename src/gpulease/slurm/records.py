@@ -121,6 +121,7 @@ class Records:
         name = f"{record['id']}.{token}.json" if record["id"] else f"{token}.json"
         for id in ids:
             _remove(os.path.join(self.ends, id))
+            _remove(os.path.join(self.ends, f"{id}.began"))
         self._put(name, {**record, "forgotten": gone})
 
     def saw(self, counts: dict[str, int], now: float) -> None:

@@ -1,7 +1,8 @@
 """PURE: the batch script of jobs that are added together: one for all of them, which Slurm keeps.
 
-Task N of the array runs the N-th command. Nothing of it lies in a file that has to be there when the job starts. How
-each command ended is written into the folder of records, for the day when Slurm has forgotten it.
+Task N of the array runs the N-th command. Nothing of it lies in a file that has to be there when the job starts. That
+it began and how it ended is written into the folder of records, where that is there on the node. A controller that was
+killed may start again what it had started: the second run then ends as the first did, and runs nothing.
 """
 
 from __future__ import annotations
@@ -12,19 +13,35 @@ if TYPE_CHECKING:
 
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./,:@%")
 AROUND = """\
-gpulease_began=$(date +%s)
+gpulease_twice() {
+  echo "gpulease: Slurm ended this job and started it again; it runs once, unless added with --retry." >&2
+  exit 75
+}
 GPULEASE_JOB=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_TASK_ID-}" ] || GPULEASE_JOB=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 GPULEASE_DEVICES=${CUDA_VISIBLE_DEVICES-}
 export GPULEASE_JOB GPULEASE_DEVICES
+gpulease_note=$gpulease_ends/$GPULEASE_JOB
+gpulease_run=${SLURM_RESTART_COUNT:-0}
+if [ -d "$gpulease_ends" ] && [ -w "$gpulease_ends" ]; then
+  exec 8>>"$gpulease_note.began"
+  flock 8
+  if [ "$(tail -n 1 "$gpulease_note.began")" = "$gpulease_run" ]; then
+    [ ! -s "$gpulease_note" ] || exit "$(cut -d ' ' -f 1 "$gpulease_note")"
+    [ "$gpulease_most" -gt 1 ] || gpulease_twice
+  fi
+  echo "$gpulease_run" >&8
+  rm -f "$gpulease_note"
+fi
+gpulease_began=$(date +%s)
 gpulease_tries=1
 while :; do
-  "$@"
+  "$@" 8>&-
   gpulease_code=$?
   [ $gpulease_code -ne 0 ] && [ $gpulease_tries -lt $gpulease_most ] || break
   gpulease_tries=$((gpulease_tries + 1))
 done
-{ echo "$gpulease_code $gpulease_began $(date +%s) $gpulease_tries" >"$gpulease_ends/$GPULEASE_JOB"; } 2>/dev/null
+{ echo "$gpulease_code $gpulease_began $(date +%s) $gpulease_tries" >"$gpulease_note"; } 2>/dev/null
 exit $gpulease_code
 """
 
