@@ -40,6 +40,14 @@ if ! has_compiler && ! system_packages "a C compiler that works, for simulated G
     case $wanted in *test*) exit 1 ;; esac # everything else runs without
 fi
 
+case $wanted in
+*test*) # a real Slurm for the tests of that engine, which root alone can start
+    if [ "$(id -u)" = 0 ] && ! { command -v slurmctld && command -v munged; } >/dev/null 2>&1; then
+        system_packages "Slurm and munge, for the tests of --engine slurm" slurm-wlm munge || true
+    fi
+    ;;
+esac
+
 packages() { # GROUP: their names in pyproject.toml, without versions
     "$python" - "$1" <<'END'
 import re, sys, tomllib

@@ -6,9 +6,7 @@ import os
 import time
 
 from gpulease.errors import NotFound, SlurmUnavailable, UsageError, WrongState
-from gpulease.slurm import asking, commands, rows
-from gpulease.slurm.looking import OPEN, SQUEUE, Seen, nodes
-from gpulease.slurm.nodes import matching_type
+from gpulease.slurm import asking, commands
 from gpulease.slurm.script import batch_script
 
 TYPE_CHECKING = False
@@ -59,6 +57,9 @@ def model(records: Records, request: Mapping[str, Any]) -> str | None:
     models = request.get("models") or []
     if not models:
         return None
+    from gpulease.slurm.looking import nodes
+    from gpulease.slurm.nodes import matching_type
+
     there = nodes(records)
     found = next((kind for name in models if (kind := matching_type(name, there)) is not None), None)
     if found is None:
@@ -157,6 +158,9 @@ def _may_have_been_taken(complaint: str) -> bool:
 
 def _find(token: str) -> str:
     """The job that carries the token, when the answer of sbatch was lost."""
+    from gpulease.slurm import rows
+    from gpulease.slurm.looking import SQUEUE
+
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         try:
@@ -180,6 +184,8 @@ def ids_to_come_after(records: Records, options: Mapping[str, Any]) -> list[str]
     after, label = options.get("after") or [], options.get("after_label")
     if not after and label is None:
         return []
+    from gpulease.slurm.looking import OPEN, Seen
+
     seen = Seen(records)
     known, found = seen.jobs(), set[str]()
     own = [row for row in known if row["uid"] == os.geteuid()]

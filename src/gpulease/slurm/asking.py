@@ -6,13 +6,15 @@ What Slurm has no word for is refused here, with what to do instead. GPUs are of
 from __future__ import annotations
 
 from gpulease.errors import NotOnEngine
-from gpulease.slurm.rows import MARK, NICE, USUAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+MARK = "gpulease "  # begins the comment of what was asked for by gpulease
+NICE = 100  # of Slurm, for one step of priority
+USUAL = 5  # priority
 LONGEST_COMMENT = 4000  # characters
 INSIDE = "Take whole GPUs, and share them inside: `gpulease run --engine slurm -- gpulease add --mem ...` in a job."
 # field of a request -> what is said of it

@@ -1,7 +1,7 @@
 """PURE: single values out of Slurm's JSON, whose shapes changed from version to version.
 
 Up to 22.05 a number is a number, or null; from 23.02 on it is {"set", "infinite", "number"}. A state is a text, and
-from 23.11 on a list of texts. An exit code is a raw wait status, and later an object.
+from 23.11 on a list of texts. An exit code is a raw wait status, in 23.02 as such a number, and an object from 23.11.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def text(value: Any) -> str:
 
 def ended_with(value: Any) -> tuple[int | None, int | None]:
     """Exit code and signal."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) and "return_code" in value:
         return _from_object(value)
     status = whole(value)
     if status is None:

@@ -8,6 +8,7 @@ import time
 from gpulease.errors import SlurmUnavailable
 from gpulease.job_selection import id_order
 from gpulease.slurm import commands, fields, rows
+from gpulease.slurm.asking import NICE, USUAL
 from gpulease.slurm.records import Records
 
 TYPE_CHECKING = False
@@ -150,7 +151,7 @@ def forgotten_row(
         "current_working_directory": options["cwd"],
         "submit_time": record["added"],
         "tres_per_node": f"gres:gpu:{request.get('gpus', 1)}",
-        "nice": (request.get("priority", rows.USUAL) - rows.USUAL) * rows.NICE,
+        "nice": (request.get("priority", USUAL) - USUAL) * NICE,
         "standard_output": record["log"],
     }
     if end is not None:

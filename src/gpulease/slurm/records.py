@@ -31,9 +31,7 @@ def folder(environ: Mapping[str, str]) -> str:
 
 
 def _short(text: str) -> str:
-    from zlib import crc32
-
-    return f"-{crc32(os.fsencode(text)):08x}"
+    return f"-{int.from_bytes(os.fsencode(text)) % 4294967291:08x}"
 
 
 class Records:

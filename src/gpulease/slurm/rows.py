@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpulease.slurm import fields
+from gpulease.slurm.asking import MARK, NICE, USUAL
 from gpulease.slurm.reasons import HELD, sentence
 
 TYPE_CHECKING = False
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]  # a job as `squeue --json` has it
     Record = Mapping[str, Any]  # what was kept when it was added
 
-MARK = "gpulease "  # begins the comment of what was asked for by gpulease
-NICE = 100  # of Slurm, for one step of priority
-USUAL = 5  # priority
 YEAR = 360 * 86400.0  # what has no time limit counts as a year for Slurm: a start after it is no forecast
 STATES = {
     "PENDING": "waiting",
