@@ -20,6 +20,7 @@ BEGIN, END = "<!-- python tools/import_graph.py --write -->\n", "<!-- end of wha
 LAYERS = {
     "faces": ("__main__", "cli", "compat", "installation"),
     "verbs": (
+        "allocation_keeper",
         "api",
         "event_choice",
         "job_commands",
@@ -59,6 +60,7 @@ LAYERS = {
         "wire",
     ),
     "deciding": (
+        "allocation",
         "answers",
         "errors",
         "job",

@@ -77,14 +77,14 @@ def version(document: Mapping[str, Any]) -> tuple[int, int] | None:
 def hosts(text: str) -> list[str]:
     """The names in a list as `gpu[01-03,7],login`."""
     found: list[str] = []
-    for part in _split(text):
+    for part in split(text):
         prefix, bracket, rest = part.partition("[")
         inner, _, suffix = rest.partition("]")
         found += [f"{prefix}{one}{suffix}" for one in numbers(inner)] if bracket else [part]
     return found
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     """At commas outside of brackets."""
     parts, depth, begun = [], 0, ""
     for letter in text:

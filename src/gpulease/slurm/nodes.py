@@ -21,7 +21,7 @@ AWAY = {"DRAIN", "DRAINING", "DRAINED", "MAINTENANCE", "MAINT", "PLANNED_DOWN"}
 def gpu_types(gres: str) -> list[tuple[str, int]]:
     """`gpu:a100:4(S:0-1),gpu:v100:2,shard:8`: a100 4, v100 2."""
     found = []
-    for part in fields._split(gres.replace("(", "[").replace(")", "]")):
+    for part in fields.split(gres.replace("(", "[").replace(")", "]")):
         words = part.partition("[")[0].split(":")
         if words[0] == "gpu" and words[-1].isdecimal():
             found.append((words[1] if len(words) > 2 else "gpu", int(words[-1])))
