@@ -145,14 +145,14 @@ class Place:
     """A broker of its own, with jobs that want all three GPUs, of which one is held: all of them wait."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        from gpulease.backends import Connection
+        from gpulease.backends import BackendConnection
         from gpulease.client import Client
 
         os.environ.update(GPULEASE_DIR=str(folder / name), GPULEASE_SIMULATE="3")
         self.environ = dict(os.environ)
         self.file = folder / f"{name}.txt"
         self._run("get", "--for", "1h")
-        self.client: Connection = Client()
+        self.client: BackendConnection = Client()
         self.pid = int(self.client.ask("ping")["pid"])
 
     def _run(self, *words: str) -> None:

@@ -40,8 +40,17 @@ if ! has_compiler && ! system_packages "a C compiler that works, for simulated G
     case $wanted in *test*) exit 1 ;; esac # everything else runs without
 fi
 
+has_ssh_hosts() { # what makes hosts that are reached by ssh
+    for name in ssh ssh-keygen ip sshd; do
+        command -v "$name" >/dev/null 2>&1 || [ -x "/usr/sbin/$name" ] || return 1
+    done
+}
+
 case $wanted in
-*test*) # a real Slurm for the tests of that engine, which root alone can start
+*test*)
+    has_ssh_hosts || system_packages "ssh and network namespaces, for tests of several hosts" \
+        openssh-client openssh-server iproute2 || exit 1
+    # a real Slurm for the tests of that engine, which root alone can start
     if [ "$(id -u)" = 0 ] && ! { command -v slurmctld && command -v munged; } >/dev/null 2>&1; then
         system_packages "Slurm and munge, for the tests of --engine slurm" slurm-wlm munge || true
     fi

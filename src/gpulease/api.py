@@ -64,11 +64,16 @@ def select(
     return ",".join(device.label for device in chosen)
 
 
-def status(*, only_visible: bool = False, fresh: bool = False) -> dict[str, Any]:
+def status(
+    *, only_visible: bool = False, fresh: bool = False, host: str | None = None, hosts: Iterable[str] | None = None
+) -> dict[str, Any]:
     """What `gpulease status --json` prints. `only_visible` keeps what CUDA_VISIBLE_DEVICES shows, in its order.
 
     `fresh` looks at the devices now; a broker tells what it saw within the last second.
+    `host` is another host, reached by ssh. `hosts` are several, () being those of the config: what `--hosts` prints.
     """
+    if host is not None or hosts is not None:
+        return _elsewhere(host, hosts, only_visible or fresh)
     told = _broker_status()
     shown = told or _probed_status()
     if told and fresh:
@@ -84,6 +89,19 @@ def status(*, only_visible: bool = False, fresh: bool = False) -> dict[str, Any]
         rows = {row["uuid"]: row for row in shown["devices"]}
         shown["devices"] = [rows[device.uuid] for device in visible]
     return shown
+
+
+def _elsewhere(host: str | None, named: Iterable[str] | None, more: bool) -> dict[str, Any]:
+    if more or (host is not None and named is not None):
+        raise UsageError(
+            "`host` or `hosts` was given with something that is of one machine.", "Leave one of the two out."
+        )
+    from gpulease import hosts
+
+    if host is None:
+        return hosts.status(named)
+    told: dict[str, Any] = hosts.ask(host, ("status", "--json"))
+    return told
 
 
 def _probed_status() -> dict[str, Any]:

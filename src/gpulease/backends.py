@@ -1,7 +1,7 @@
 """What answers requests: the broker of this machine, or an engine that takes its place, such as Slurm.
 
-Every verb, of the command line and of Python, asks through a `Connection` in the messages of `messages`; so an engine
-that answers those messages has every verb, its `--json` and its exit codes. Which one answers is `places.engine`.
+Every verb, of the command line and of Python, asks through a `BackendConnection` in the messages of `messages`; so an
+engine that answers those messages has every verb, its `--json` and its exit codes. `places.engine` says which answers.
 A broker on another host is no engine: `--host` runs that host's own gpulease (`cli.elsewhere`).
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpulease.places import Place
     from gpulease.wire import Message
 
-    class Connection(Protocol):
+    class BackendConnection(Protocol):
         """As `client.Client`, which is the one to a broker: not shared between threads, nor across a fork."""
 
         pid: int  # of the process that opened it
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
         def close(self) -> None: ...
 
-    class Engine(Protocol):
+    class EngineModule(Protocol):
         """What the module of an engine has."""
 
         # verb of the command line -> what it cannot do, and what to do instead: two whole sentences
@@ -51,21 +51,21 @@ if TYPE_CHECKING:
         # verb of the command line -> the module whose `run(arguments)` does it, instead of the usual one; same options
         VERBS: Mapping[str, str]
 
-        def connect(self, start: bool) -> Connection: ...
+        def connect(self, start: bool) -> BackendConnection: ...
 
 
-# name -> the module with its functions, as `Engine` has them
+# name -> the module with its functions, as `EngineModule` has them
 ENGINES = {"slurm": "gpulease.slurm.engine"}
 
 
-def engine(name: str) -> Engine:
+def engine(name: str) -> EngineModule:
     if name not in ENGINES:
         raise UsageError(f"There is no engine {name[:40]!r}.", f"Give one of {', '.join((LOCAL, *ENGINES))}.")
-    found: Engine = _module(ENGINES[name])
+    found: EngineModule = _module(ENGINES[name])
     return found
 
 
-def connect(name: str, start: bool = True) -> Connection:
+def connect(name: str, start: bool = True) -> BackendConnection:
     return engine(name).connect(start)
 
 
@@ -78,5 +78,5 @@ def verb_on(name: str, verb: str) -> Any:
 
 
 def _module(path: str) -> Any:
-    """One with the names of an `Engine`, or of a verb; importlib would load more than that."""
+    """One with the names of an `EngineModule`, or of a verb; importlib would load more than that."""
     return __import__(path, fromlist=["run"])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import IO, Any
 
-    from gpulease.backends import Connection
+    from gpulease.backends import BackendConnection
     from gpulease.messages import Granted, StillWaiting
     from gpulease.wire import Message
 
@@ -133,7 +133,7 @@ def _told_error(told: Any) -> GpuleaseError:
     return ProtocolError("The broker reports an error that makes no sense.")
 
 
-def opened(start: bool = True) -> Connection:
+def opened(start: bool = True) -> BackendConnection:
     """A connection to what answers requests: the broker of this machine, or the engine that was chosen."""
     engine = places.engine(os.environ)
     if engine == places.LOCAL:
@@ -339,8 +339,8 @@ def _see_log(place: places.Place) -> str:
 def acquire(
     fields: dict[str, Any],
     waiting: Callable[[StillWaiting], object] | None = None,
-    client: Connection | None = None,
-) -> tuple[Granted, Connection]:
+    client: BackendConnection | None = None,
+) -> tuple[Granted, BackendConnection]:
     """Ask for a lease and wait for it, through restarts of the broker, without losing the place in the line.
 
     `waiting` hears why: at once, after a second, and then every two seconds. Returns what was granted, and the
@@ -396,7 +396,7 @@ def _checked(granted: Granted) -> Granted:
     return granted
 
 
-def refuse_stranger(client: Connection) -> None:
+def refuse_stranger(client: BackendConnection) -> None:
     """Before a job's environment is sent: only root, or this user's own broker, can run it and may read it."""
     if client.broker_uid in (0, os.geteuid()):
         return
@@ -416,7 +416,7 @@ def _patience(fields: dict[str, Any], told: StillWaiting | None, pause: float | 
     return ANSWER if wait is None else min(ANSWER, wait + SLACK)
 
 
-def take(client: Connection, granted: Granted) -> None:
+def take(client: BackendConnection, granted: Granted) -> None:
     """Say that whoever the lease is for has been told of it: from now on it ends with its owner only."""
     while True:
         try:
@@ -429,13 +429,13 @@ def take(client: Connection, granted: Granted) -> None:
             time.sleep(NEXT_TRY)
 
 
-def again(ended: Connection) -> Connection:
+def again(ended: BackendConnection) -> BackendConnection:
     """A connection to the broker that comes after the one that ended, in the same place: it knows what was asked."""
     ended.close()
     return reconnect(ended.place.state)
 
 
-def reconnect(directory: str) -> Connection:
+def reconnect(directory: str) -> BackendConnection:
     """A connection to the broker whose state is in `directory`; everybody's is started again by whoever runs it."""
     if directory.startswith(places.ENGINE):
         from gpulease import backends
@@ -451,7 +451,7 @@ def reconnect(directory: str) -> Connection:
             time.sleep(0.05)
 
 
-def _leave(client: Connection, ticket: str) -> None:
+def _leave(client: BackendConnection, ticket: str) -> None:
     """Out of the line, as well as it can be done now; what was granted in this moment goes back too."""
     try:
         client.send("cancel", id=ticket)

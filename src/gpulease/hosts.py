@@ -5,19 +5,18 @@ A host that does not answer is a row that says so; it never keeps the others wai
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-import selectors
-import subprocess
-import tempfile
+import select
+import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any, NamedTuple
 
 from gpulease import ssh
 from gpulease.errors import GpuleaseError, HostUnavailable, UsageError, by_code
-from gpulease.user_config import setting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
 DEADLINE = 10.0  # seconds for a host's answer
 MOST_HOSTS = 256
@@ -26,12 +25,11 @@ BLOCK = 1 << 16
 MARK = "# gpulease"  # a line of its own in ssh's config, above a `Host` line whose names are meant
 
 
-class Answer(NamedTuple):
+class Answer:
     """Of one host: the document that its gpulease printed, or why there is none."""
 
-    host: str
-    document: Any = None
-    trouble: GpuleaseError | None = None
+    def __init__(self, host: str, document: Any = None, trouble: GpuleaseError | None = None) -> None:
+        self.host, self.document, self.trouble = host, document, trouble
 
     def as_row(self) -> dict[str, Any]:
         """As `--hosts --json` shows it."""
@@ -51,7 +49,7 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
     """Those that were asked for, as `a,b`; else those of the config; else those with a mark in ssh's config."""
     if isinstance(asked, str):
         asked = asked.replace(",", " ").split() or None
-    found = list(dict.fromkeys(asked or setting("hosts", environ) or marked(environ)))
+    found = list(dict.fromkeys(asked or _configured(environ) or marked(environ)))
     if not found:
         raise UsageError(
             "No hosts are known.",
@@ -60,6 +58,13 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
     if len(found) > MOST_HOSTS:
         raise UsageError(f"{len(found)} hosts were named.", f"Name at most {MOST_HOSTS}; for more, see Slurm.")
     return found
+
+
+def _configured(environ: Mapping[str, str]) -> list[str] | None:
+    from gpulease.user_config import setting
+
+    named: list[str] | None = setting("hosts", environ)
+    return named
 
 
 def marked(environ: Mapping[str, str]) -> list[str]:
@@ -71,7 +76,7 @@ def marked(environ: Mapping[str, str]) -> list[str]:
     except OSError:
         return []
     found: list[str] = []
-    for above, line in itertools.pairwise(lines):
+    for above, line in zip(lines, lines[1:], strict=False):  # noqa: RUF007  # without a module more
         words = line.replace("=", " ", 1).split()
         if above == MARK and words and words[0].lower() == "host":
             found += [word for word in words[1:] if not set("*?!#") & set(word)]
@@ -82,36 +87,38 @@ def marked(environ: Mapping[str, str]) -> list[str]:
 
 
 class Call:
-    """One host that is being asked."""
+    """One host that is being asked, by a process of its own session: what ends this one's terminal does not end it."""
 
     def __init__(self, host: str, words: Sequence[str], given: str | None, **more: Any) -> None:
-        self.host, self.words = host, words
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115  # a pipe would stay open: ssh's kept connection has it too
-        self.output = b""
-        self.deadline = False
-        stdin: IO[bytes] | int = subprocess.DEVNULL
-        if given is not None:
-            stdin = tempfile.TemporaryFile()  # noqa: SIM115
-            stdin.write(given.encode())
-            stdin.seek(0)
+        self.host = host
+        self.output = bytearray()
+        self.late = False
+        called = ssh.command(host, ssh.remote_words(host, words, **more))
+        self.said = os.memfd_create("stderr")  # of a pipe the end would not come: ssh's kept connection has it too
+        given_to = os.memfd_create("stdin")
+        os.write(given_to, (given or "").encode())
+        os.lseek(given_to, 0, os.SEEK_SET)
+        self.stream, theirs = os.pipe()
+        streams = ((given_to, 0), (theirs, 1), (self.said, 2))
+        actions = [(os.POSIX_SPAWN_DUP2, ours, number) for ours, number in streams]
         try:
-            self.process = subprocess.Popen(
-                ssh.command(host, ssh.remote_words(host, words, **more)),
-                stdin=stdin, stdout=subprocess.PIPE, stderr=self.said, start_new_session=True,
-            )  # fmt: skip
+            self.pid = os.posix_spawnp(called[0], called, os.environ, file_actions=actions, setsid=True)
         except FileNotFoundError:
+            os.close(self.stream)
+            os.close(self.said)
             raise ssh.no_ssh() from None
+        finally:
+            os.close(given_to)
+            os.close(theirs)
 
     def answer(self) -> Answer:
         """Once its output has ended, or its time is over."""
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        if self.deadline:
-            self.process.kill()
-        code = self.process.wait()
-        self.said.seek(0)
-        said = self.said.read(BLOCK).decode(errors="replace")
-        self.said.close()
+        os.close(self.stream)
+        if self.late:
+            os.kill(self.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        said = os.pread(self.said, BLOCK, 0).decode(errors="replace")
+        os.close(self.said)
         try:
             return Answer(self.host, self._document(code, said))
         except GpuleaseError as trouble:
@@ -119,11 +126,13 @@ class Call:
 
     def _document(self, code: int, said: str) -> Any:
         lines = [line for line in said.split("\n") if line and not line.startswith(ssh.PID)]
-        if self.deadline:
+        if self.late:
             how = "stopped in the middle of its answer" if self.output else "does not answer"
             raise HostUnavailable(f"{self.host} {how}.", f"See what `ssh {self.host}` says.", host=self.host)
         if code == ssh.LOST:
             raise ssh.failure(self.host, said)
+        import json
+
         try:
             return json.loads(self.output)
         except ValueError:
@@ -142,21 +151,29 @@ def _code(exit_code: int) -> str:
     return {2: "usage", 69: "host", 75: "not-granted", 77: "not-permitted"}.get(exit_code, "error")
 
 
-def ask_all(calls: Mapping[str, Sequence[str]], deadline: float | None = None, **more: Any) -> list[Answer]:
-    """What `gpulease WORDS --json` says on each host, in their order; `more` is for ssh.remote_words."""
+def ask_all(
+    calls: Mapping[str, Sequence[str]],
+    deadline: float | None = None,
+    given: Mapping[str, str] | None = None,
+    **more: Any,
+) -> list[Answer]:
+    """What `gpulease WORDS --json` says on each host, in their order. `given` is what each reads on its input.
+
+    `more` is for ssh.remote_words.
+    """
     asked: list[Call | Answer] = []
     for host, words in calls.items():
         try:
-            asked.append(Call(host, words, **{"given": None, **more}))
+            asked.append(Call(host, words, (given or {}).get(host), **more))
         except GpuleaseError as trouble:
             asked.append(Answer(host, None, trouble))
     _read([call for call in asked if isinstance(call, Call)], time.monotonic() + (deadline or patience()))
     return [call.answer() if isinstance(call, Call) else call for call in asked]
 
 
-def ask(host: str, words: Sequence[str], deadline: float | None = None, **more: Any) -> Any:
+def ask(host: str, words: Sequence[str], deadline: float | None = None, given: str | None = None) -> Any:
     """The same of one host; what went wrong is raised."""
-    answer = ask_all({host: words}, deadline, **more)[0]
+    answer = ask_all({host: words}, deadline, None if given is None else {host: given})[0]
     if answer.trouble is not None:
         raise answer.trouble
     return answer.document
@@ -171,20 +188,23 @@ def patience(environ: Mapping[str, str] = os.environ) -> float:
 
 def _read(calls: list[Call], until: float) -> None:
     """Their output, until all have ended or the time is over."""
-    with selectors.DefaultSelector() as ready:
-        for call in calls:
-            ready.register(call.process.stdout, selectors.EVENT_READ, call)  # type: ignore[arg-type]  # it is a pipe
-        while ready.get_map():
-            found = ready.select(max(0.0, until - time.monotonic()))
-            if not found and time.monotonic() >= until:
-                break
-            for key, _ in found:
-                block = os.read(key.fd, BLOCK)
-                key.data.output += block
-                if not block or len(key.data.output) > LARGEST:
-                    ready.unregister(key.fileobj)
-        for key in list(ready.get_map().values()):
-            key.data.deadline = True
+    ready = select.poll()
+    open_calls = {call.stream: call for call in calls}
+    for stream in open_calls:
+        ready.register(stream, select.POLLIN)
+    while open_calls:
+        rest = until - time.monotonic()
+        found = ready.poll(max(0.0, rest) * 1000)
+        if not found and rest <= 0:
+            break
+        for stream, _ in found:
+            block = os.read(stream, BLOCK)
+            open_calls[stream].output += block
+            if not block or len(open_calls[stream].output) > LARGEST:
+                ready.unregister(stream)
+                del open_calls[stream]
+    for call in open_calls.values():
+        call.late = True
 
 
 # ---------------------------------------------------------------------- looking

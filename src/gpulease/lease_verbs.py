@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from gpulease.errors import NotFound, UsageError, WrongState
-from gpulease.request_fields import seconds, texts
+from gpulease.request_fields import FIELDS, request_fields, seconds, texts
 from gpulease.thread_client import ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from gpulease.job_selection import HasId
     from gpulease.messages import EventRow, Explained, ShortLease
@@ -84,12 +85,18 @@ def events(
     return [event for event in told if choice.has(event)][-shown:]
 
 
-def explain(what: int | str | HasId) -> Explained:
+def explain(what: int | str | HasId | None = None, *, kind: str = "run", count: int = 1, **request: Any) -> Explained:
     """Why a request waits, device by device: a job, or a request as `status` shows it.
 
-    Of a job that is in no line it is told what it is instead.
+    Of a job that is in no line it is told what it is instead. Without it, `request` has arguments of `acquire`: when
+    such a request would start, and each of `count` alike, if it were made now.
     """
     told: Explained
+    if what is None:
+        told = ask("explain", request=_request(request), kind=kind, count=count)
+        return told
+    if request:
+        raise UsageError("An id and a request were both given.", "Leave one of the two out.")
     text = str(getattr(what, "id", what))
     if text != "last" and not text.removeprefix("J").isdecimal():
         told = ask("explain", start=False, id=text)
@@ -105,3 +112,10 @@ def explain(what: int | str | HasId) -> Explained:
         why = f": {job['why']}" if job["why"] else ""
         then = f"`gpulease resume {number}` lets it wait in the line." if job["state"] == "held" else ""
         raise WrongState(f"Job {number} does not wait in the line, it is {job['state']}{why}.", then) from None
+
+
+def _request(given: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(given) - set(FIELDS))
+    if unknown:
+        raise UsageError(f"A request has no {unknown[0]!r}.", f"It may have {', '.join(FIELDS)}.")
+    return request_fields(given)

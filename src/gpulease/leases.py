@@ -16,7 +16,7 @@ from gpulease.visible import NAMES, variables, wanted
 from gpulease.waiting import WaitNotice
 
 if TYPE_CHECKING:
-    from gpulease.backends import Connection
+    from gpulease.backends import BackendConnection
     from gpulease.messages import Granted, StillWaiting
 
 Placeholder = Callable[[int], object]
@@ -212,7 +212,7 @@ def acquire(
     return lease
 
 
-def _wait_in_line(fields: dict[str, Any], quiet: bool, on_wait: OnWait | None) -> tuple[Granted, Connection]:
+def _wait_in_line(fields: dict[str, Any], quiet: bool, on_wait: OnWait | None) -> tuple[Granted, BackendConnection]:
     waiting, labels = WaitNotice(quiet or on_wait is not None), None
     try:
         granted, connection = wire_client.acquire(fields, on_wait or waiting.tell, thread_client.take())

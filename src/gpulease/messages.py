@@ -36,7 +36,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "cancel": {"id": "text"},
     "release": {"what": "texts?", "mine": "bool?", "all": "bool?", "if_held": "bool?", "gone": "bool?"},
     "renew": {"what": "texts?", "duration": "seconds"},
-    "explain": {"id": "text"},
+    "explain": {"id": "text?", "request": "request?", "kind": "text?", "count": "int?"},
     "status": {},
     "subscribe": {"topics": "texts", "select": "select?"},
     "events": {"since": "seconds?", "most": "int?"},
@@ -233,6 +233,8 @@ Explained = TypedDict("Explained", {
     "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
     "place": NotRequired[int], "code": NotRequired[str], "why_short": NotRequired[str],  # of what waits
     "expected_start": NotRequired[float | None],
+    "possible": NotRequired[bool], "starts": NotRequired[list[float | None]], "load": NotRequired[float],  # not queued
+    "gpus": NotRequired[int],
 })
 EventRow = TypedDict("EventRow", {
     "time": float, "what": str, "user": str,  # the others depend on `what`
@@ -269,7 +271,7 @@ JobRow = TypedDict("JobRow", {
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
-                                "state_trouble": str | None})
+                                "state_trouble": str | None, "time": NotRequired[float]})
 ParameterRow = TypedDict("ParameterRow", {
     "name": str, "value": str, "number": float | None, "default": bool, "from": str, "meaning": str,
     "gpulimit": str | None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
-    from gpulease.backends import Connection
+    from gpulease.backends import BackendConnection
     from gpulease.job_selection import JobId, Named, Selection
     from gpulease.messages import Added, Done, JobEnd, JobRow, Listing, ParameterRow
 
@@ -295,13 +295,14 @@ def add(
     request: dict[str, Any],
     options: dict[str, Any],
     each: list[dict[str, str]] | None = None,
+    token: str | None = None,
 ) -> Added:
     """Queue commands, in parts that fit a message; the last one queues all of them.
 
     The token lets it be sent again when the broker ended, or was silent, before it answered, and be queued once.
     """
     *parts, last = _parts(commands, each or [])
-    token = os.urandom(8).hex()
+    token = token or os.urandom(8).hex()
     client = thread_client.take() or opened()
     silent = False
     while True:
@@ -326,7 +327,7 @@ def ids_of(added: Added) -> Sequence[JobId]:
     return added.get("ids") or range(int(added["first"]), int(added["last"]) + 1)
 
 
-def _next(client: Connection) -> Connection:
+def _next(client: BackendConnection) -> BackendConnection:
     try:
         return again(client)
     except BrokerUnavailable as trouble:
@@ -339,7 +340,7 @@ def _unsure(trouble: BrokerUnavailable) -> BrokerUnavailable:
     )
 
 
-def _without_secrets(client: Connection, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _without_secrets(client: BackendConnection, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The options without the variables that are not to leave this process, and the names of these."""
     if client.env_exclude is None:
         try:

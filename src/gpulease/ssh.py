@@ -8,11 +8,15 @@ Not for: which hosts there are, and what is made of the answers (`hosts`).
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Mapping, Sequence
 
 from gpulease import places
-from gpulease.errors import GpuleaseError, HostUnavailable, UsageError
+from gpulease.errors import HostUnavailable, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpulease.errors import GpuleaseError
 
 CONNECT = 8  # seconds to be let in
 KEPT = 600  # seconds that an idle connection stays
@@ -20,10 +24,10 @@ LONGEST_FOLDER = 40  # bytes of the folder of a connection's socket: ssh adds 58
 LOST = 255  # how ssh itself ends when it fails
 PID = "gpulease-pid"  # begins the line on stderr by which the other side tells its process
 MISSING = "gpulease: There is no gpulease on "
-# It is run by sh, whatever shell the user has there. $1 is the host, $2 the folder, $3 how many variables follow.
+# It is run by sh, whatever shell the user has there: host, folder, program, variables, `--`, words of gpulease.
 SCRIPT = f"""\
-host=$1 folder=$2
-shift 2
+host=$1 folder=$2 program=$3
+shift 3
 PATH="$PATH:$HOME/.local/bin:/usr/local/bin"
 export PATH
 while [ "$1" != -- ]; do
@@ -49,6 +53,11 @@ command -v gpulease >/dev/null 2>&1 || {{
     echo "Make it there, or go to one that both machines have." >&2
     exit 2
 }}
+[ -z "$program" ] || command -v -- "$program" >/dev/null 2>&1 || {{
+    echo "gpulease: There is no command '$program' on $host." >&2
+    echo "Check the spelling, or give the full path." >&2
+    exit 1
+}}
 """
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # folders that a job needs, and that are checked to be there
 
@@ -72,8 +81,13 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
 
 
 def _ssh() -> list[str]:
+    named = os.environ.get("GPULEASE_SSH")
+    if not named:
+        return ["ssh"]
+    import shlex
+
     try:
-        return shlex.split(os.environ.get("GPULEASE_SSH") or "ssh") or ["ssh"]
+        return shlex.split(named) or ["ssh"]
     except ValueError:
         raise UsageError("GPULEASE_SSH is no command.", "Write it as a shell would read it: ssh -F FILE.") from None
 
@@ -91,15 +105,28 @@ def _folder() -> str:
 
 
 def remote_words(
-    host: str, words: Sequence[str], folder: str | None = None, environ: Mapping[str, str] | None = None
+    host: str,
+    words: Sequence[str],
+    folder: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    program: str = "",
 ) -> str:
-    """The command that runs `gpulease WORDS` there; in `folder`, and with the environment of ours that is active."""
+    """The command that runs `gpulease WORDS` there; in `folder`, and with the environment of ours that is active.
+
+    `program` is one that must be there too.
+    """
     variables = []
     for name in ENVIRONMENTS if environ is not None else ():
         if environ and environ.get(name):
             variables += [f"{name}={environ[name]}", f"PATH={environ[name]}/bin"]
     script = SCRIPT + f'echo "{PID} $$" >&2\nexec gpulease "$@"'
-    return "exec " + shlex.join(["sh", "-c", script, "gpulease", host, folder or "", *variables, "--", *words])
+    said = ["sh", "-c", script, "gpulease", host, folder or "", program, *variables, "--", *words]
+    return "exec " + " ".join(map(quoted, said))
+
+
+def quoted(word: str) -> str:
+    """As one word of any shell. shlex would load the module of regular expressions."""
+    return "'" + word.replace("'", "'\\''") + "'"
 
 
 def failure(host: str, said: str) -> GpuleaseError:

@@ -13,12 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpulease.backends import Connection
+    from gpulease.backends import BackendConnection
     from gpulease.wire import Message
 
 
 class Subscription:
-    def __init__(self, *topics: str, select: dict[str, Any] | None = None, client: Connection | None = None) -> None:
+    def __init__(
+        self, *topics: str, select: dict[str, Any] | None = None, client: BackendConnection | None = None
+    ) -> None:
         """To `devices`, `leases`, `line` or `jobs`; of jobs those that `select` chooses, or all.
 
         With a `client` of the caller's, that the broker ended is the caller's to deal with: a ConnectionError.

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpulease.backends import Connection
+    from gpulease.backends import BackendConnection
 
 # What does something else when it is asked twice; the rest may be asked again after a broker that ended.
 ONCE = ("kill", "rm", "retry", "move", "start", "pause", "resume")
@@ -20,19 +20,19 @@ ONCE = ("kill", "rm", "retry", "move", "start", "pause", "resume")
 _kept = _local()
 
 
-def take() -> Connection | None:
+def take() -> BackendConnection | None:
     """This thread's connection, which is then the caller's; None when it has none.
 
     Where the broker has ended it is one to the broker that comes after it, which knows what was granted.
     """
-    client: Connection | None = getattr(_kept, "client", None)
+    client: BackendConnection | None = getattr(_kept, "client", None)
     _kept.client = None
     if client is None or client.pid != os.getpid():
         return None  # it may be the parent's, from before a fork; it stays open there
     return client if client.idle else again(client)
 
 
-def put_back(client: Connection) -> None:
+def put_back(client: BackendConnection) -> None:
     """Only with no answer outstanding: a late one would be taken for the next one's."""
     _kept.client = client
 

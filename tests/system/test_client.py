@@ -15,7 +15,7 @@ from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixt
 
 from gpulease import client as client_module
 from gpulease import queueing
-from gpulease.backends import Connection
+from gpulease.backends import BackendConnection
 from gpulease.client import Client, _enter
 from gpulease.errors import BrokerUnavailable
 
@@ -79,7 +79,7 @@ def test_an_add_that_was_not_answered_is_asked_again_and_queued_once(
     queueing.ls()  # it knows its devices
     real, asked = client_module.again, []
 
-    def wake(ended: Connection) -> Connection:
+    def wake(ended: BackendConnection) -> BackendConnection:
         asked.append(ended)
         monkeypatch.setattr(client_module, "LONG", 60.0)
         os.kill(pid, signal.SIGCONT)

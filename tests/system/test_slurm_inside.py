@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,11 +84,11 @@ def test_the_broker_and_its_jobs_end_with_the_allocation(box: SlurmBox, script: 
     wait_until(lambda: over(box, id), LONG, 0.2)
     broker = json.loads((work / "status.json").read_text())["broker"]
     for pid in (int((work / "pid").read_text()), broker["pid"]):
-        wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}") or _is_zombie(pid), LONG, 0.1)
+        wait_until(partial(_is_gone, pid), LONG, 0.1)
     wait_until(lambda: not os.path.exists(broker["directory"]), LONG, 0.1)
 
 
-def _is_zombie(pid: int) -> bool:
+def _is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

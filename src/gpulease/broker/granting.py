@@ -43,6 +43,11 @@ def current_plan(turn: Turn) -> Plan:
     return planned.plan
 
 
+def foreseen_plan(turn: Turn) -> Plan:
+    """A plan of the line as it stands at this moment, which nobody keeps."""
+    return _plan(turn, _closed(turn, True)[0], turn.state.neighbour_holds)
+
+
 def wanted(turn: Turn) -> frozenset[str]:
     """The devices that the line would get now if the neighbours held none: for these it stands in their lines too."""
     state = turn.state
@@ -79,9 +84,9 @@ def _wake(turn: Turn, time: float) -> None:
             turn.alarm(time - turn.now, "plan")
 
 
-def _closed(turn: Turn) -> tuple[dict[str, Cause], float]:
-    """Why no job starts at all, if so; and when to judge that again."""
-    if not turn.state.counts.get("waiting"):
+def _closed(turn: Turn, always: bool = False) -> tuple[dict[str, Cause], float]:
+    """Why no job starts at all, if so; and when to judge that again. Nobody asks while no job waits, but `always`."""
+    if not turn.state.counts.get("waiting") and not always:
         return {}, inf
     if turn.state.settings.paused:
         return {"job": PAUSED}, inf

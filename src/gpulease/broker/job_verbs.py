@@ -181,6 +181,7 @@ def _counts(turn: Turn) -> Message:
     return {
         "counts": {state: n for state, n in turn.state.counts.items() if n},
         "paused": turn.state.settings.paused,
+        "time": turn.now,
         "simulated": reports.simulated(turn.state),
         "state_trouble": turn.state.unwritable,
     }

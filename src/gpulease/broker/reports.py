@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpulease.broker import requesting
 from gpulease.broker.core_state import State
 from gpulease.broker.granting import current_plan
@@ -149,6 +151,13 @@ def _ending(state: State, verdict: Verdict) -> str:
     return f" {', '.join(ending)} {'is' if len(ending) == 1 else 'are'} ending." if ending else ""
 
 
+def verdict_rows(state: State, verdicts: Iterable[Verdict]) -> list[Document]:
+    return [
+        {"label": v.label, "uuid": v.device, "code": v.code, "why": f"{v.sentence}{_ending(state, v)}"}
+        for v in verdicts
+    ]
+
+
 def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     state = turn.state
     if id in state.leases:
@@ -161,10 +170,7 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     decided = current_plan(turn)
     fits = any(grant.id == id for grant in decided.grants)  # and is being checked, or the driver does not answer
     verdicts = () if fits else decided.explain(id)
-    rows = [
-        {"label": v.label, "uuid": v.device, "code": v.code, "why": f"{v.sentence}{_ending(state, v)}"}
-        for v in verdicts
-    ]
+    rows = verdict_rows(state, verdicts)
     place = requesting.place(turn, id)
     why = {"code": code, "why": sentence, "why_short": short, "expected_start": start}
     return {"id": id, "lease": None, "place": place, **why, "devices": rows}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpulease.broker import job_verbs, lease_life, reports, requesting, subscribing
 from gpulease.broker.allowances import allowance, check_renewal
 from gpulease.broker.events import Received
+from gpulease.broker.foreseeing import foresee
 from gpulease.broker.instructions import Stop
 from gpulease.broker.lease_life import Releaser
 from gpulease.broker.peer import Peer
@@ -164,7 +165,16 @@ def status(turn: Turn, event: Received) -> None:
 
 
 def explain(turn: Turn, event: Received) -> None:
-    turn.send(event.peer, {"ok": reports.explain(turn, event.message["id"], viewer(turn.state.settings, event.peer))})
+    """Of what waits, by its id; or of a request that nobody has made."""
+    if event.message.get("request") is not None:
+        if turn.stale() and not _told_lately(turn):
+            return turn.after_sample(event)
+        return turn.send(event.peer, {"ok": foresee(turn, event)})
+    if event.message.get("id") is None:
+        raise UsageError("Nothing to explain was named.", "Give the id of what waits, or a request.")
+    return turn.send(
+        event.peer, {"ok": reports.explain(turn, event.message["id"], viewer(turn.state.settings, event.peer))}
+    )
 
 
 def events(turn: Turn, event: Received) -> None:

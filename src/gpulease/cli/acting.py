@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpulease.cli.choosing import add_choice, add_everybody, filters, refused
-from gpulease.cli.parsing import ArgumentParser, Namespace, say
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
 from gpulease.errors import UsageError
 from gpulease.job_selection import ENDED, STATES, ranges
 from gpulease.job_words import left_text
@@ -41,6 +41,7 @@ class Act:
         parser.epilog = self._examples
         add_choice(parser)
         add_everybody(parser)
+        add_json(parser)
         if self._queue is not None:
             parser.add_argument("--queue", action="store_true", help=self._queue)
         if self._ending is not None:
@@ -59,6 +60,11 @@ class Act:
         if refused(self._verb, arguments, arguments.ids, self._states):
             return 1
         done = act(*arguments.ids, **filters(arguments))
+        if arguments.json:
+            if self._ending is not None and arguments.wait and done.get("ending"):
+                queueing.until_gone(done["ending"])
+                done["ending"] = []
+            return print_json(done, 2)
         say_done(self._past, done, arguments.ids, self._ending)
         if self._verb == "start":
             _say_what_waits(done)

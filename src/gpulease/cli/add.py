@@ -15,7 +15,10 @@ from gpulease.request_fields import as_option, request_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     Texts = dict[str, str]
+    Prepared = tuple[list[list[str]], list[int], dict[str, Any], dict[str, Any], list[Texts]]
 
 EXAMPLES = """\
 The job gets this environment and folder, its GPUs in CUDA_VISIBLE_DEVICES, and
@@ -84,6 +87,9 @@ def configure(parser: ArgumentParser) -> None:
         metavar="K=VALUES",
         help="a job for each of 1,2,3, of 1:5 or 0.1:0.5:0.1, or of 1:64:x2",
     )
+    parser.add_argument(
+        "--transfer", action="store_true", help="take jobs that gpulease on another host sends: JSON, standard input"
+    )
     parser.add_argument("--at-most", metavar="N", help="run at most N of the sweep, or of the file, at a time")
     add_command(parser)
 
@@ -105,6 +111,40 @@ def add_after(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.queueing import add, ids_of
 
+    if arguments.transfer:
+        return _transfer()
+    commands, lines, request, options, each = prepare(arguments)
+    if not arguments.force:
+        refuse_unstartable(commands, options, arguments.file or "", lines)
+    done = add(commands, request, options, each)
+    print("\n".join(map(str, ids_of(done))))
+    tell_left_out(done["left_out"])
+    return 0
+
+
+def tell_left_out(names: list[str]) -> None:
+    if names:
+        left_out = ", ".join(names)
+        print(
+            f"gpulease: the job does not get {left_out}: secret by its name. Keep it with --env NAME.", file=sys.stderr
+        )
+
+
+def _transfer() -> int:
+    import json
+
+    from gpulease.cli.parsing import print_json
+    from gpulease.transfer import LARGEST, received
+
+    try:
+        document = json.loads(sys.stdin.read(LARGEST))
+    except ValueError:
+        raise UsageError("What was sent is not JSON.", "--transfer is for gpulease on another host.") from None
+    return print_json({"added": received(document)})
+
+
+def prepare(arguments: Namespace) -> Prepared:
+    """What is to be queued: commands, the lines in which they stand, the request, options of all and texts of each."""
     if (arguments.devices or "").startswith("after"):
         raise UsageError("-d names devices here.", "Write --after 12, or --after-any 12 however it ends.")
     if arguments.sweep:
@@ -118,17 +158,8 @@ def run(arguments: Namespace) -> int:
     pack = {"pack": False if arguments.exclusive else arguments.pack or None}
     request = request_fields({**vars(arguments), **pack}, as_option, time.time())
     given = {name: value for name in OF_ALL if (value := getattr(arguments, name)) is not None}
-    options = job_fields({**given, "env": _variables(arguments.env), "no_env": arguments.no_env}, as_option)
-    if not arguments.force:
-        refuse_unstartable(commands, options, arguments.file or "", lines)
-    done = add(commands, request, {**options, **texts}, each)
-    print("\n".join(map(str, ids_of(done))))
-    if done["left_out"]:
-        left_out = ", ".join(done["left_out"])
-        print(
-            f"gpulease: the job does not get {left_out}: secret by its name. Keep it with --env NAME.", file=sys.stderr
-        )
-    return 0
+    options = job_fields({**given, "env": named_variables(arguments.env), "no_env": arguments.no_env}, as_option)
+    return commands, lines, request, {**options, **texts}, each
 
 
 def _take_cap(arguments: Namespace) -> None:
@@ -141,7 +172,7 @@ def _take_cap(arguments: Namespace) -> None:
     arguments.at_most = caps[0] if caps else arguments.at_most
 
 
-def _variables(pairs: list[str]) -> dict[str, str]:
+def named_variables(pairs: list[str]) -> dict[str, str]:
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -9,6 +9,7 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
+from gpulease.cli.parsing import add_where
 from gpulease.cli.suggestions import option_meant, state_meant, words_meant
 
 
@@ -89,6 +90,7 @@ def make_parser(verb: str) -> VerbParser:
         description=f"{VERBS[verb][1][:1].upper()}{VERBS[verb][1][1:]}.{also}",
     )
     load(verb).configure(parser)
+    add_where(parser, verb, argparse.SUPPRESS)
     if parser.get_default("command_behind"):
         options = parser.format_usage().removeprefix("usage: ").rstrip()
         parser.usage = f"{options}\n{' ' * len(f'usage: {parser.prog} ')}[-- CMD …]"

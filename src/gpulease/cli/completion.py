@@ -84,8 +84,12 @@ def suggestions(words: list[str]) -> list[str]:
     """What the last of `words` may become: a verb, an option, or a value."""
     from gpulease.cli.main import ALIASES, VERBS
 
+    while len(words) > 2 and words[0] in ("--host", "--engine"):
+        words = words[2:]
+    if len(words) == 2 and words[0] in ("--host", "--engine"):
+        return _values("", words[0], {}, words[1])
     if len(words) == 1:
-        return [verb for verb in VERBS if verb.startswith(words[0])]
+        return [verb for verb in (*VERBS, "--host", "--engine") if verb.startswith(words[0])]
     verb = ALIASES.get(words[0], words[0])
     if verb not in VERBS:
         return []
@@ -154,11 +158,12 @@ def _described(verb: str) -> tuple[dict[str, About], list[About], dict[str, Desc
     Without argparse where that is possible: somebody waits with a finger on the key.
     """
     from gpulease.cli.main import load
-    from gpulease.cli.parsing import Irregular, Options
+    from gpulease.cli.parsing import Irregular, Options, add_where
 
     options = Options()
     try:
         load(verb).configure(options)
+        add_where(options, verb)
         return _named(options.flags), options.positional, {}
     except Irregular:
         from gpulease.cli.argument_parser import make_parser, parsers_below

@@ -115,6 +115,19 @@ def _topics(verb: str) -> list[str]:
     return [*VERBS, *(topic.partition("/")[2] for topic in known if not topic.startswith("decisions")), *known]
 
 
+def _hosts(verb: str) -> list[str]:
+    from gpulease.hosts import names
+
+    return [*names(), *(["any"] if verb in ("", "add", "run", "shell") else [])]
+
+
+def _engines(verb: str) -> list[str]:
+    from gpulease.backends import ENGINES
+    from gpulease.places import LOCAL
+
+    return [LOCAL, *ENGINES]
+
+
 def _parameters(verb: str) -> list[str]:
     from gpulease.broker.settings import PARAMETERS
 
@@ -133,6 +146,9 @@ OF_OPTIONS: dict[str, Callable[[str], list[str]]] = {
     "--devices": _devices,
     "--exclude": _devices,
     "--gpu": _devices,
+    "--host": _hosts,
+    "--hosts": _hosts,
+    "--engine": _engines,
     "--state": lambda verb: list(STATES),
 }
 # By verb and name; for any verb, by name.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpulease import __version__
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, clean, print_json
 from gpulease.cli.render import Terminal
 from gpulease.errors import GpuleaseError, NoLibrary
 
@@ -18,6 +18,7 @@ The exit code is 0 when no finding is an error, and 69 when one is.
 examples:
   gpulease doctor
   gpulease doctor --json
+  gpulease doctor --hosts   can each host be reached, and has it this version
 """
 ROOM = 1 << 20  # bytes on disk that a broker needs to begin with
 CHOOSING = 1.0  # seconds that a user of safe-gpu may need
@@ -40,10 +41,16 @@ STEPS = {  # for what is wrong with a parameter
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_json(parser)
+    add_hosts(parser)
 
 
 def run(arguments: Namespace) -> int:
-    findings = list(_findings())
+    if arguments.hosts is not None:
+        from gpulease.cli import all_hosts
+
+        findings = all_hosts.findings(arguments)
+    else:
+        findings = list(_findings())
     if arguments.json:
         print_json({"findings": [finding._asdict() for finding in findings]}, 2)
     else:

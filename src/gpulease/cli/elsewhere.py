@@ -32,9 +32,25 @@ def go(words: list[str]) -> int | list[str]:
         os.environ["GPULEASE_ENGINE"] = found.where["--engine"]
     # On an engine `node1:0` is a device of its own.
     hosts = by_host(found.loose) if verb in OF_IDS and places.engine(os.environ) == places.LOCAL else {}
+    if verb == "add":
+        _follow_after(found)
     if "--host" not in found.where and not set(hosts) - {None}:
         return [verb, *found.options, *found.loose, *found.command] if found.where else [verb, *rest]
     return _there(found, hosts)
+
+
+def _follow_after(found: Words) -> None:
+    """A job that comes after `gpu3:12` is one of gpu3's."""
+    for group in found.groups:
+        if group[0] not in ("--after", "--after-any") or len(group) < 2:
+            continue
+        hosts = by_host(group[1:])
+        if set(hosts) - {None}:
+            named = {*hosts, found.where.get("--host", next(iter(hosts)))}
+            if len(named) > 1 and named != {*hosts, "any"}:
+                raise UsageError("A job can only come after jobs of its own host.", "Name jobs of one host.")
+            (host, ids), *_ = hosts.items()
+            found.where["--host"], group[1:] = str(host), [",".join(ids)]
 
 
 def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:
@@ -42,6 +58,10 @@ def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:
     named = found.where.get("--host")
     if named is not None and set(hosts) - {None}:
         raise UsageError("A host was given with --host and with an id too.", "Leave one of the two out.")
+    if named is not None and (named == "any" or "," in named):
+        from gpulease.cli.any_host import run_anywhere
+
+        return run_anywhere(found)
     if named is not None:
         hosts = {named: found.loose}
     if len(hosts) > 1:

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
+from gpulease.cli.request_options import add_wanted
+from gpulease.errors import UsageError
+from gpulease.request_fields import FIELDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpulease.messages import Explained
 
 EXAMPLES = """\
 examples:
@@ -10,6 +19,7 @@ examples:
   gpulease explain L18
   gpulease explain 12       a job
   gpulease explain last
+  gpulease explain -n 2 --model A100   when it would start, if it were asked for
 """
 
 
@@ -21,19 +31,26 @@ def configure(parser: ArgumentParser) -> None:
     which = "a request in the line, as `gpulease status` shows it, or a job; `last` is the newest job"
     parser.add_argument("id", nargs="?", metavar="ID", help=f"{which}; without it, one's own that wait")
     add_json(parser)
+    add_wanted(parser.add_argument_group("a request that nobody has made"), None, None)
+    parser.add_argument("--for", dest="duration", metavar="TIME", help="how long it would run")
+    parser.add_argument("--job", action="store_true", help="as a job of the queue, which may be paused")
+    parser.add_argument("--count", type=int, default=1, metavar="N", help="when each of N alike would start (up to 64)")
 
 
 def run(arguments: Namespace) -> int:
-    if arguments.id is None:
+    given = {name: getattr(arguments, name, None) for name in FIELDS}
+    request = {name: value for name, value in given.items() if value is not None and value is not False}
+    if arguments.id is None and not request and not arguments.job:
         return _own(arguments)
     from gpulease.lease_verbs import explain
 
+    if arguments.id is None:
+        return _show_foreseen(arguments, request)
+    if request:
+        raise UsageError("An id and a request were both given.", "Leave one of the two out.")
     told = explain(arguments.id)
     if arguments.json:
         return print_json(told, 2)
-    from gpulease.cli.render import Terminal, plain_table
-
-    terminal = Terminal()
     if told["lease"] is not None:
         say(f"{told['id']} does not wait: it holds GPU {','.join(told['lease']['labels'])}.")
         return 0
@@ -42,9 +59,35 @@ def run(arguments: Namespace) -> int:
     start = start_in(told.get("expected_start"))
     expected = f" It should start {start}." if start and told["code"] not in TIMED else ""
     say(f"{told['id']} is number {told['place']} in the line. {told['why']}{expected}")
-    print()
+    _print_devices(told)
+    return 0
+
+
+def _print_devices(told: Explained) -> None:
+    from gpulease.cli.render import Terminal, plain_table
+
     rows = [("GPU", "WHY NOT"), *((row["label"], row["why"]) for row in told["devices"])]
-    print("\n".join(plain_table(rows, terminal)))
+    if len(rows) > 1:
+        print()
+        print("\n".join(plain_table(rows, Terminal())))
+
+
+def _show_foreseen(arguments: Namespace, request: dict[str, Any]) -> int:
+    from gpulease.cli.times import start_in
+    from gpulease.lease_verbs import explain
+
+    told = explain(kind="job" if arguments.job else "run", count=arguments.count, **request)
+    if arguments.json:
+        return print_json(told, 2)
+    start = start_in(told.get("expected_start"))
+    expected = f" It should start {start}." if start and told["code"] not in (*TIMED, "fits") else ""
+    waits = told["possible"] and told["code"] != "fits"
+    place = f"It would be number {told['place']} in the line. " if waits else ""
+    say(f"{place}{told['why']}{expected}")
+    if arguments.count > 1 and told["possible"]:
+        now, unknown = told["starts"].count(0.0), told["starts"].count(None)
+        say(f"Of {arguments.count} alike {now} would start now; of {unknown} nobody can say when.")
+    _print_devices(told)
     return 0
 
 

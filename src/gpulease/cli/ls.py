@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.cli.choosing import MOST_COUNTED, add_choice, filters
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, add_watch, at_least, clean, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, add_watch, at_least, clean, print_json
 from gpulease.errors import NotFound
 from gpulease.job_selection import ENDED
 from gpulease.job_words import end_text, state_text
@@ -21,6 +21,7 @@ examples:
   gpulease ls
   gpulease ls --all
   gpulease ls --mine --watch     redraw as things change, Ctrl-C ends it
+  gpulease ls --hosts            of all hosts
   gpulease ls --label sweep1 --state failed
   gpulease ls --state failed --json    an empty list where none has failed
   gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
@@ -29,6 +30,7 @@ examples:
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 MOST_CHOSEN = 1000  # jobs that are shown, where some were chosen
 REASON = 26  # columns: the longest short form of a reason, in brackets
+HEADINGS = ("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND")
 COLOURS = {
     "running": "green",
     "paused": "yellow",
@@ -50,10 +52,15 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
     parser.add_argument("--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000)")
     add_watch(parser)
+    add_hosts(parser)
     add_json(parser)
 
 
 def run(arguments: Namespace) -> int:
+    if arguments.hosts is not None:
+        from gpulease.cli import all_hosts
+
+        return all_hosts.ls(arguments)
     from gpulease.queueing import ls
 
     most = at_least(1, "--most", arguments.most)
@@ -118,7 +125,7 @@ def _lines(told: Listing, terminal: Terminal) -> list[str]:
         heads += [terminal.paint(line, "red") for line in _wrapped(clean(str(told["state_trouble"])), terminal.width)]
     if not told["jobs"]:
         return heads
-    rows = [("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND"), *(_row(job) for job in told["jobs"])]
+    rows = [HEADINGS, *(job_row(job) for job in told["jobs"])]
     lines = plain_table(rows, terminal, least=REASON)
     shown = [lines[0]]
     for job, line in zip(told["jobs"], lines[1:], strict=True):
@@ -135,7 +142,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return wrap(text, width)
 
 
-def _row(job: JobRow) -> tuple[str, ...]:
+def job_row(job: JobRow) -> tuple[str, ...]:
     return (
         str(job["id"]),
         state_text(job),

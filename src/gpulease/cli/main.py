@@ -38,6 +38,7 @@ VERBS = {
     "retry": ("acting.retry", "queue ended jobs again"),
     "edit": ("edit", "change jobs that wait or are held"),
     "clean": ("clean", "forget jobs that are complete or invalid; or all that ended"),
+    "rebalance": ("rebalance", "move waiting jobs to hosts where they start sooner"),
     "debug": ("debug", "why a job could not start"),
     "status": ("status", "devices with state, use and holder; leases; the line"),
     "explain": ("explain", "why a request waits, device by device"),
@@ -145,6 +146,8 @@ def _help(words: list[str]) -> int:
         if verb in HEADINGS:
             print(f"\n{HEADINGS[verb]}:")
         print(f"  {verb:<11} {summary}")
+    print("\nAnywhere: --host gpu3 (by ssh; `any` for add, run and shell), --engine NAME.")
+    print("Jobs and leases of other hosts are named with them: gpulease log gpu3:12 -f")
     print("\nExamples:")
     print("  gpulease                                  what the GPUs of this machine do")
     print("  gpulease run -n 2 -- python train.py      wait for two GPUs and run on them")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from gpulease import ssh
+from gpulease.job_fields import full_path
 
 PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FROM_HERE = ("run", "shell", "select", "add", "simulate")  # verbs with a command: they belong into this folder
@@ -21,7 +22,7 @@ def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "") -> i
     """Its exit code; 69 if the host cannot be reached. `prefix` goes before each line of the output."""
     of_a_command = verb in FROM_HERE
     remote = ssh.remote_words(
-        host, [verb, *words], os.getcwd() if of_a_command else None, os.environ if of_a_command else None
+        host, [verb, *words], full_path(".") if of_a_command else None, os.environ if of_a_command else None
     )
     reads = verb in READING or (verb == "add" and "-" in words)
     if sys.stdin.isatty() and sys.stdout.isatty() and not prefix:

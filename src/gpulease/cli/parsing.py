@@ -81,8 +81,11 @@ def quick_parse(options: Options, words: list[str]) -> dict[str, Any]:
 def _take_option(options: Options, word: str, rest: list[str], found: dict[str, Any]) -> None:
     name, equals, value = word.partition("=")
     about = options.flags.get(name)
-    if about is None or "nargs" in about or (equals and not name.startswith("--")):
+    if about is None or about.get("nargs", "?") != "?" or (equals and not name.startswith("--")):
         raise Irregular(word)
+    if "nargs" in about and not equals and (not rest or rest[-1].startswith("-")):
+        found[about["dest"]] = about["const"]
+        return
     action, dest = about.get("action", "store"), about["dest"]
     if action == "store_true" and not equals:
         found[dest] = True
@@ -184,6 +187,30 @@ def print_json(document: object, indent: int | None = None) -> int:
 def add_watch(parser: ArgumentParser) -> None:
     again = "redraw in place at each change, and this often (default 2s)"
     parser.add_argument("--watch", "-w", nargs="?", const="2s", metavar="TIME", help=again)
+
+
+# Verbs that are of this machine's installation, or of several hosts by themselves.
+HERE = ("rebalance", "help", "install", "uninstall", "shims", "completion", "simulate", "demo", "broker")
+
+
+def add_where(parser: Any, verb: str, absent: Any = None) -> None:
+    """What `elsewhere` takes out of the words before a verb sees them: declared for help and completion only.
+
+    `absent` is the default: argparse has a word for none at all.
+    """
+    known = getattr(parser, "flags", None) or getattr(parser, "_option_string_actions", {})
+    if verb in HERE or "--host" in known:
+        return
+    group = parser.add_argument_group("where")
+    several = "; `any`: the host of the config on which it starts soonest" if verb in ("add", "run", "shell") else ""
+    group.add_argument("--host", metavar="HOST", default=absent, help=f"on another host, by ssh{several}")
+    engine = "what answers: `local`, or another of `gpulease help engines`"
+    group.add_argument("--engine", metavar="NAME", default=absent, help=engine)
+
+
+def add_hosts(parser: ArgumentParser) -> None:
+    text = "of all hosts of the config, or of these (a,b); see `gpulease help several-hosts`"
+    parser.add_argument("--hosts", nargs="?", const="", metavar="HOSTS", help=text)
 
 
 def add_last(parser: ArgumentParser, help: str) -> None:

@@ -12,7 +12,18 @@ from gpulease.visible import wanted
 
 def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> None:
     group = parser.add_argument_group("request")
-    group.add_argument("-n", "--gpus", type=int, default=1, metavar="N", help="how many GPUs (default 1)")
+    add_wanted(group, 1, 5)
+    if waits:
+        group.add_argument("--wait", metavar="TIME", help="wait at most so long, as 30m; then exit with 75")
+        group.add_argument("--no-wait", action="store_true", help="do not wait at all: granted now, or exit with 75")
+    group.add_argument("--for", dest="duration", metavar="TIME", help=for_help)
+    add_visible_by(group)
+    group.add_argument("--note", metavar="TEXT", help="shown to others in `gpulease status`")
+
+
+def add_wanted(group: Any, gpus: int | None, priority: int | None) -> None:
+    """Which GPUs, how many, and how urgent; with these defaults."""
+    group.add_argument("-n", "--gpus", type=int, default=gpus, metavar="N", help="how many GPUs (default 1)")
     group.add_argument("--mem", metavar="SIZE", help="share one GPU: only so much of its memory, as 6G")
     group.add_argument(
         "--model", metavar="MODELS", help="GPUs of this model; several in order of preference: A100,V100"
@@ -26,13 +37,9 @@ def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> No
     group.add_argument(
         "--beside-outside", action="store_true", help="with --mem: also on a GPU that somebody outside of gpulease uses"
     )
-    group.add_argument("--priority", "-p", type=int, default=5, metavar="P", help="smaller is sooner (default 5)")
-    if waits:
-        group.add_argument("--wait", metavar="TIME", help="wait at most so long, as 30m; then exit with 75")
-        group.add_argument("--no-wait", action="store_true", help="do not wait at all: granted now, or exit with 75")
-    group.add_argument("--for", dest="duration", metavar="TIME", help=for_help)
-    add_visible_by(group)
-    group.add_argument("--note", metavar="TEXT", help="shown to others in `gpulease status`")
+    group.add_argument(
+        "--priority", "-p", type=int, default=priority, metavar="P", help="smaller is sooner (default 5)"
+    )
 
 
 def add_visible_by(parser: Any) -> None:

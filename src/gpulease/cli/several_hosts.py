@@ -56,7 +56,7 @@ def _pass_on(calls: dict[str, subprocess.Popen[bytes]]) -> None:
         for host, call in calls.items():
             for source, target in ((call.stdout, sys.stdout), (call.stderr, sys.stderr)):
                 assert source is not None
-                ready.register(source, selectors.EVENT_READ, _Lines(host, target))
+                ready.register(source, selectors.EVENT_READ, _HostLines(host, target))
         while ready.get_map():
             for key, _ in ready.select():
                 block = key.fileobj.read1(1 << 16)  # type: ignore[union-attr]  # a pipe of subprocess
@@ -65,7 +65,7 @@ def _pass_on(calls: dict[str, subprocess.Popen[bytes]]) -> None:
                     ready.unregister(key.fileobj)
 
 
-class _Lines:
+class _HostLines:
     def __init__(self, host: str, target: IO[str]) -> None:
         self._host, self._target, self._rest = host, target, b""
 

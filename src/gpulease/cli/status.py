@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, add_watch, print_json
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_hosts, add_json, add_watch, print_json
 from gpulease.cli.render import Terminal
 from gpulease.errors import UsageError
 
@@ -12,6 +12,7 @@ EXAMPLES = """\
 examples:
   gpulease status
   gpulease status --watch        redraw as things change, Ctrl-C ends it
+  gpulease status --hosts        all hosts, a row each
   gpulease status --visible      only what CUDA_VISIBLE_DEVICES shows
   gpulease status --list free    their indices, as 0,3; --count: how many
   gpulease status --json | jq '.devices[] | select(.state == "free") | .index'
@@ -25,6 +26,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_json(parser)
     add_watch(parser)
+    add_hosts(parser)
     parser.add_argument("--visible", action="store_true", help="only the devices that CUDA_VISIBLE_DEVICES shows")
     parser.add_argument("--fresh", action="store_true", help="look at the devices now; a broker does so each second")
     of_state = f"in this state ({', '.join(STATES[1:])}), or all"
@@ -35,6 +37,10 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    if arguments.hosts is not None:
+        from gpulease.cli import all_hosts
+
+        return all_hosts.status(arguments)
     if arguments.count or arguments.list:
         return _one_line(arguments)
     if arguments.watch is None:

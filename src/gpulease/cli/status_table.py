@@ -172,7 +172,7 @@ def _cells(device: dict[str, Any], terminal: Terminal) -> dict[str, tuple[str, s
     fraction = used / total if used is not None and total else None
     return {
         "GPU": (device["label"], ""),
-        "NAME": (_short_name(device["name"]), ""),
+        "NAME": (short_name(device["name"]), ""),
         "STATE": (device["state"], STATE_COLOURS.get(device["state"], "")),
         "MEMORY": (terminal.bar(fraction, 8), _bar_colour(fraction)),
         "": (f"{format_bytes(used)}/{format_bytes(total)}", ""),
@@ -226,7 +226,7 @@ def _bar_colour(fraction: float | None) -> str:
     return "" if not fraction else "green" if fraction < 0.5 else "yellow" if fraction < 0.9 else "red"
 
 
-def _short_name(name: str) -> str:
+def short_name(name: str) -> str:
     for noise in ("NVIDIA ", "GeForce ", "Advanced Micro Devices, Inc. "):
         name = name.replace(noise, "")
     return name

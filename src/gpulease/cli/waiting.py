@@ -11,11 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpulease.backends import Connection
+    from gpulease.backends import BackendConnection
     from gpulease.messages import Granted
 
 
-def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, Connection]:
+def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, BackendConnection]:
     """What was granted. Says nothing when it is granted at once."""
     waiting, labels = WaitNotice(quiet, log=True), None
     try:

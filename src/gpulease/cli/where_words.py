@@ -27,9 +27,13 @@ class Words:
     def __init__(self, verb: str) -> None:
         self.verb = verb
         self.where: dict[str, str] = {}  # option -> value
-        self.options: list[str] = []  # of the verb, with their values
+        self.groups: list[list[str]] = []  # the verb's options, each with its value
         self.loose: list[str] = []  # ids, or the one thing that the verb is about
         self.command: list[str] = []  # a command, and whatever follows `--`, with it
+
+    @property
+    def options(self) -> list[str]:
+        return [word for group in self.groups for word in group]
 
 
 def take_apart(words: list[str], flags: dict[str, dict[str, Any]], verb: str, has_command: bool) -> Words:
@@ -47,9 +51,8 @@ def take_apart(words: list[str], flags: dict[str, dict[str, Any]], verb: str, ha
         elif not word.startswith("-"):
             found.loose.append(word)
         else:
-            found.options.append(word)
-            if not equals and _has_value(flags.get(word), rest):
-                found.options.append(rest.pop())
+            takes = not equals and _has_value(flags.get(word), rest)
+            found.groups.append([word, rest.pop()] if takes else [word])
     return found
 
 

@@ -1,0 +1,98 @@
+"""When a request would start that nobody has made: the planner is asked as if it waited, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpulease.broker import reports
+from gpulease.broker.allowances import allowance, check_request
+from gpulease.broker.events import Received
+from gpulease.broker.granting import foreseen_plan
+from gpulease.broker.job_input import impossible
+from gpulease.broker.turn import Turn
+from gpulease.errors import UsageError
+from gpulease.messages import KINDS, read_request
+from gpulease.model import Waiting
+from gpulease.planner import Plan
+from gpulease.selection import resolve
+from gpulease.stores.base import Document
+
+MOST = 64  # alike that are foreseen at once; the planner looks no further ahead
+NOW = "It would start now."
+
+
+def foresee(turn: Turn, event: Received) -> Document:
+    """Of so many alike: in how many seconds each would start, None being nobody knows; of the first also why not now.
+
+    Seconds, and no moments: hosts are compared by them, and their clocks differ.
+    """
+    state, peer, message = turn.state, event.peer, event.message
+    kind, count = message.get("kind") or "run", message.get("count") or 1
+    if kind not in (*KINDS, "job"):
+        raise UsageError(f"There is no kind of lease {kind[:40]!r}.")
+    if not 1 <= count <= MOST:
+        raise UsageError(f"{count} requests were asked about.", f"Ask about 1 to {MOST}.")
+    if state.sample is None and state.trouble is not None:
+        raise state.trouble
+    request = resolve(read_request(message["request"], 0), list(state.devices.values()))._replace(not_before=None)
+    check_request(allowance(state, peer.user, peer.groups), request)
+    since = state.since(turn.now)
+    copies = [
+        Waiting(f"?{number}", request, peer.user, peer.uid, since + number * 1e-6, peer.groups, kind)
+        for number in range(count)
+    ]
+    never = impossible(turn, copies[0]._replace(id="probe", since=0.0))
+    with _in_line(turn, copies) as decided:
+        granted = {grant.id for grant in decided.grants}
+        starts = [0.0 if one.id in granted else _from_now(turn, decided.expected_start(one.id)) for one in copies]
+        told = _first(turn, decided, copies[0].id, copies[0].id in granted)
+    return {
+        **told,
+        "possible": never is None,
+        "starts": [] if never else starts,
+        "load": _load(turn),
+        "gpus": len(state.devices),
+    }
+
+
+@contextmanager
+def _in_line(turn: Turn, copies: list[Waiting]) -> Iterator[Plan]:
+    """The plan as if they waited, as long as it is asked. The state's revision stays: nobody else sees them."""
+    line = turn.state.line
+    added = []
+    try:
+        for one in copies:
+            line.add(one)
+            added.append(one.id)
+        yield foreseen_plan(turn)
+    finally:
+        for id in added:
+            line.remove(id)
+
+
+def _first(turn: Turn, decided: Plan, id: str, fits: bool) -> Document:
+    base: Document = {"id": "", "lease": None, "place": 1 + turn.state.line.ahead(id)}
+    if fits:
+        why = {"code": "fits", "why": NOW, "why_short": "", "expected_start": turn.now}
+        return {**base, **why, "devices": []}
+    reason = decided.reason(id)
+    why = {"code": reason.code, "why": reason.sentence, "why_short": reason.short}
+    rows = reports.verdict_rows(turn.state, decided.explain(id))
+    return {**base, **why, "expected_start": decided.expected_start(id), "devices": rows}
+
+
+def _from_now(turn: Turn, moment: float | None) -> float | None:
+    return None if moment is None else max(0.0, moment - turn.now)
+
+
+def _load(turn: Turn) -> float:
+    """GPUs that are held or waited for, by the GPUs that are here; of two hosts the lesser one is taken."""
+    state = turn.state
+    held = sum(len(lease.devices) for lease in state.leases.values())
+    wanted = sum(
+        count * (1 if family.share else tier.least[family])
+        for tier in state.line.tiers.values()
+        for family, count in tier.counts.items()
+    )
+    return round((held + wanted) / max(1, len(state.devices)), 3)

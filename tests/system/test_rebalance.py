@@ -1,0 +1,155 @@
+"""`rebalance` moves what waits to where it starts sooner; killed at any step, no job is lost and none runs twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.ssh_hosts import SshHosts, three_hosts  # noqa: F401  # pytest finds the fixture here
+from support.waiting import PATIENCE, wait_until
+
+# The calls of other hosts' gpulease that one `rebalance` of two jobs to one host makes: ls, ls, explain, explain, show,
+# add, rm, show, resume, show.
+CALLS = 10
+SOME = ((6, "after"), (7, "after"))  # added and not heard of it; removed and not heard of it
+# In gpulease's place on each host: counts the calls of all, and kills the one who asks before or after the chosen one.
+KILLER = """\
+exec 9>>{folder}/count.lock; flock 9
+number=$(($(cat {folder}/count) + 1)); echo $number > {folder}/count
+echo "$number $*" >> {folder}/calls
+exec 9>&-
+[ "$number $(cat {folder}/when)" != "$(cat {folder}/which) before" ] || kill -9 $(cat {folder}/victim)
+{real} "$@"
+code=$?
+[ "$number $(cat {folder}/when)" != "$(cat {folder}/which) after" ] || kill -9 $(cat {folder}/victim)
+exit $code
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(hosts: SshHosts) -> Iterator[None]:
+    yield
+    for name in hosts.hosts:
+        hosts[name].as_it_was()
+        hosts.run("--host", name, "kill", "all", "--wait")
+        hosts.run("--host", name, "clean", "--all")
+
+
+def fill(hosts: SshHosts, jobs: int, out: Path) -> list[str]:
+    """gpu1 is busy for an hour, and so many short jobs wait there."""
+    hosts.run("add", "--host", "gpu1", "-n", "2", "--for", "1h", "--", "sleep", "1000")
+    wait_until(lambda: hosts.json("--host", "gpu1", "ls")["counts"].get("running") == 1)
+    script = f"echo {{n}} >> {out}"
+    done = hosts.run("add", "--host", "gpu1", "--name", "n{n}", "--sweep", f"n=1:{jobs}", "--", "sh", "-c", script)
+    assert done.returncode == 0, done
+    return done.stdout.split()
+
+
+def settled(hosts: SshHosts) -> dict[str, dict[str, int]]:
+    counts = {row["host"]: row["answer"]["counts"] for row in hosts.json("ls", "--hosts", "--all")["hosts"]}
+    moving = sum(one.get(state, 0) for one in (counts["gpu2"], counts["gpu3"]) for state in ("waiting", "running"))
+    return {} if moving else counts
+
+
+def test_waiting_jobs_go_where_they_start_sooner(hosts: SshHosts, tmp_path: Path) -> None:
+    ids = fill(hosts, 3, tmp_path / "out")
+    planned = hosts.json("rebalance", "--dry-run")["moved"]
+    assert [row["from"] for row in planned] == ids
+    assert hosts.json("--host", "gpu1", "ls")["counts"] == {"running": 1, "waiting": 3}
+    done = hosts.json("rebalance")
+    assert sorted(row["from"] for row in done["moved"]) == sorted(ids)
+    assert hosts.run("wait", *(row["to"] for row in done["moved"])).returncode == 0
+    assert sorted((tmp_path / "out").read_text().split()) == ["1", "2", "3"]
+    rows = [hosts.json("show", row["to"])["jobs"][0] for row in done["moved"]]
+    assert {row["name"] for row in rows} == {"n1", "n2", "n3"}
+    assert hosts.json("--host", "gpu1", "ls", "--all")["counts"] == {"running": 1}
+    assert hosts.json("rebalance")["moved"] == []
+
+
+def test_what_is_tied_to_its_host_stays(hosts: SshHosts, tmp_path: Path) -> None:
+    first = fill(hosts, 1, tmp_path / "out")[0]
+    hosts.run("add", "--host", "gpu1", "--after", first.partition(":")[2], "--", "true")
+    hosts.run("add", "--host", "gpu1", "-d", "0", "--", "true")
+    hosts.run("add", "--host", "gpu1", "--hold", "--", "true")
+    assert [row["from"] for row in hosts.json("rebalance", "--dry-run")["moved"]] == [first]
+
+
+def test_a_job_that_starts_meanwhile_stays_and_its_copy_goes(hosts: SshHosts, tmp_path: Path) -> None:
+    """At the call that would remove it from gpu1, it has begun to run there."""
+    folder, script = tmp_path, f'[ $1 != rm ] || {real(hosts)} kill 1 --wait >/dev/null; {real(hosts)} "$@"'
+    waiting = fill(hosts, 1, folder / "out")[0].partition(":")[2]
+    running = hosts.json("--host", "gpu1", "ls", "--state", "running")["jobs"][0]["id"]
+    starts = f"until {real(hosts)} show {waiting} --json | grep -q complete; do sleep 0.1; done"
+    hosts["gpu1"].gpulease(
+        script.replace("kill 1", f"kill {running}").replace(";", f"; [ $1 != rm ] || {{ {starts}; }};", 1)
+    )
+    assert hosts.json("rebalance")["moved"] == []
+    hosts["gpu1"].as_it_was()
+    assert (folder / "out").read_text().split() == ["1"]
+    assert wait_until(lambda: settled(hosts))["gpu2"] == {}
+
+
+def real(hosts: SshHosts) -> str:
+    return str(Path(hosts.words()[0]).parent / "gpulease")
+
+
+def killed_at(hosts: SshHosts, folder: Path, which: int, when: str) -> None:
+    """A `rebalance` that dies around its call number `which`."""
+    for name, text in (("count", "0"), ("calls", ""), ("which", str(which)), ("when", when)):
+        (folder / name).write_text(f"{text}\n" if text else "")
+    for host in hosts.hosts.values():
+        host.gpulease(KILLER.format(folder=folder, real=real(hosts)))
+    script = f"echo $$ > {folder}/victim; exec {' '.join(hosts.words('rebalance', '--hosts', 'gpu1,gpu2'))}"
+    done = subprocess.run(["sh", "-c", script], env=hosts.environ, capture_output=True, text=True, timeout=PATIENCE)
+    for host in hosts.hosts.values():
+        host.as_it_was()
+    calls = (folder / "calls").read_text().splitlines()
+    assert done.returncode == -signal.SIGKILL, (done, calls)
+    assert len(calls) >= which, calls
+
+
+def each_runs_once(hosts: SshHosts, folder: Path, jobs: int) -> None:
+    """The next `rebalance` finishes it; then what is left on gpu1 may run there too."""
+    done = hosts.run("rebalance", "--hosts", "gpu1,gpu2", "--json")
+    assert done.returncode == 0, done
+    assert json.loads(done.stdout)["troubles"] == []
+    assert [path for path in (hosts.folder / "d" / "rebalance").iterdir() if path.suffix == ".json"] == []
+    running = hosts.json("--host", "gpu1", "ls", "--state", "running")["jobs"]
+    hosts.run("--host", "gpu1", "kill", *(str(job["id"]) for job in running if job["command"][0] == "sleep"))
+    out = folder / "out"
+    wait_until(lambda: out.exists() and len(out.read_text().split()) >= jobs)
+    counts = wait_until(lambda: settled(hosts))
+    assert not any(one.get("held") for one in counts.values())
+    assert sorted(out.read_text().split()) == [str(number) for number in range(1, jobs + 1)]
+
+
+@pytest.mark.parametrize(("which", "when"), SOME)
+def test_killed_in_the_middle_each_job_runs_once(hosts: SshHosts, tmp_path: Path, which: int, when: str) -> None:
+    fill(hosts, 2, tmp_path / "out")
+    killed_at(hosts, tmp_path, which, when)
+    each_runs_once(hosts, tmp_path, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("which", range(1, CALLS + 1))
+def test_killed_at_any_call_each_job_runs_once(hosts: SshHosts, tmp_path: Path, which: int, when: str) -> None:
+    fill(hosts, 2, tmp_path / "out")
+    killed_at(hosts, tmp_path, which, when)
+    each_runs_once(hosts, tmp_path, 2)
+
+
+def test_two_at_a_time_are_refused(hosts: SshHosts, tmp_path: Path) -> None:
+    fill(hosts, 1, tmp_path / "out")
+    hosts["gpu1"].gpulease(f"echo here > {tmp_path}/here; while [ ! -e {tmp_path}/on ]; do sleep 0.05; done; exit 1")
+    words = hosts.words("rebalance")
+    with subprocess.Popen(words, env=hosts.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
+        wait_until((tmp_path / "here").exists)
+        second = hosts.run("rebalance")
+        (tmp_path / "on").touch()
+        first.wait()
+    assert (second.returncode, "Another `gpulease rebalance`" in second.stderr) == (75, True)
