@@ -37,6 +37,7 @@ LAYERS = {
         "waiting",
     ),
     "granting and reaching": (
+        "allocation_nodes",
         "backends",
         "broker",
         "client",

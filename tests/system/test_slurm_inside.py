@@ -29,12 +29,20 @@ def script(box: SlurmBox) -> Iterator[Path]:  # noqa: F811
     path.unlink(missing_ok=True)
 
 
-def submit(box: SlurmBox, script: Path, text: str, gpus: int = 2) -> tuple[str, Path]:  # noqa: F811
+def submit(box: SlurmBox, script: Path, text: str, gpus: int = 2, more: tuple[str, ...] = ()) -> tuple[str, Path]:  # noqa: F811
     """The id, and the file with the output."""
     script.write_text(f"#!/bin/bash\nexport GPULEASE_SIMULATE=8\nunset GPULEASE_ENGINE\n{text}\n")
     out = box.folder / "work" / "out"
     out.unlink(missing_ok=True)
-    words = ["sbatch", "--parsable", f"--gres=gpu:{gpus}", f"--output={out}", f"--chdir={box.folder}/work", str(script)]
+    words = [
+        "sbatch",
+        "--parsable",
+        f"--gres=gpu:{gpus}",
+        f"--output={out}",
+        f"--chdir={box.folder}/work",
+        *more,
+        str(script),
+    ]
     return box.slurm(*words).strip(), out
 
 
@@ -86,6 +94,32 @@ def test_the_broker_and_its_jobs_end_with_the_allocation(box: SlurmBox, script: 
     for pid in (int((work / "pid").read_text()), broker["pid"]):
         wait_until(partial(_is_gone, pid), LONG, 0.1)
     wait_until(lambda: not os.path.exists(broker["directory"]), LONG, 0.1)
+
+
+@needs_slurm
+@pytest.mark.long
+def test_on_several_nodes_each_has_a_broker_and_any_spreads_over_them(box: SlurmBox, script: Path) -> None:  # noqa: F811
+    work = box.folder / "work"
+    id, out = submit(
+        box,
+        script,
+        f"""
+        {GPULEASE} add --host any --sweep i=1:4 -- \\
+            sh -c 'echo $SLURMD_NODENAME $GPULEASE_DEVICES > spread.{{i}}' > spread
+        {GPULEASE} wait $(cat spread) > waited
+        {GPULEASE} status --hosts --json > hosts.json
+        echo over""",
+        more=("--nodes=2", "--ntasks=2"),
+    )
+    wait_until(lambda: over(box, id), LONG, 0.2)
+    assert out.read_text().splitlines()[-1:] == ["over"], out.read_text()
+    ids = (work / "spread").read_text().split()
+    assert {one.partition(":")[0] for one in ids} == {"node1", "node2"}
+    ran = [(work / f"spread.{number}").read_text().split() for number in range(1, 5)]
+    assert [node for node, _ in ran] == [one.partition(":")[0] for one in ids]
+    told = json.loads((work / "hosts.json").read_text())
+    assert [len(row["answer"]["devices"]) for row in told["hosts"]] == [2, 2], told
+    wait_until(lambda: not list(Path("/tmp").glob(f"gpulease-*-slurm-{id}-*")), LONG, 0.2)
 
 
 def _is_gone(pid: int) -> bool:
