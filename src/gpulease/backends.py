@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 # name -> the module with its functions, as `EngineModule` has them
-ENGINES = {"slurm": "gpulease.slurm.engine"}
+ENGINES = {"slurm": "gpulease.slurm.slurm_engine"}
 
 
 def engine(name: str) -> EngineModule:

@@ -66,6 +66,8 @@ def test_a_job_waits_with_slurms_reason_in_a_sentence_and_its_expected_start(box
     assert "It should start in" in box.ok("explain", id)
     (line,) = box.json("status")["line"]
     assert (line["id"], line["gpus"], line["why"]) == (id, 4, told["why"])
+    assert box.json("explain", "-n", "1")["starts"][0] > 0  # of a request that nobody has made
+    assert box.json("explain", "-n", "9")["possible"] is False
     refused = box.run("explain", "999999")
     assert refused.returncode == 1
     assert "No such job" in refused.stderr
@@ -113,7 +115,7 @@ def test_hold_resume_pause_edit_move_kill_and_rm(box: SlurmBox) -> None:  # noqa
 
 def test_move_puts_a_job_first(box: SlurmBox) -> None:  # noqa: F811
     for _ in range(2):
-        box.add("-n", "4", "--", "sleep", "600")
+        box.until(box.add("-n", "4", "--", "sleep", "600"), "running")
     first, second = (box.add("-n", "4", "--", "sleep", "600") for _ in range(2))
     box.ok("move", second)
     places = {id: box.json("explain", id)["place"] for id in (first, second)}
@@ -214,6 +216,11 @@ def test_status_shows_nodes_and_gpus_with_holders_in_80_columns(box: SlurmBox) -
     assert f"{id} job by root" in shown
     assert "8 GPUs, 6 free" in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_request_that_would_start_now_is_foreseen_and_not_queued(box: SlurmBox) -> None:  # noqa: F811
+    assert "would start it now" in box.ok("explain", "-n", "2")
+    assert box.slurm("squeue", "-h") == ""
 
 
 @pytest.mark.long

@@ -14,9 +14,9 @@ from gpulease.slurm.choosing import chosen, named
 from gpulease.slurm.commands import refusal
 from gpulease.slurm.looking import read_accounting
 from gpulease.slurm.nodes import device_rows, gpu_types, matching_type
-from gpulease.slurm.reasons import SENTENCES, sentence
 from gpulease.slurm.rows import STATES, expected_start, ids_of, indices, job_row, lease_row, line_row, log_of
 from gpulease.slurm.script import batch_script, quoted
+from gpulease.slurm.slurm_reasons import SENTENCES, sentence
 
 # One failed task of an array, as Slurm 22.05.8 prints it; what is not read is left out.
 OLD: dict[str, Any] = {

@@ -14,7 +14,7 @@ from gpulease.waiting import WaitNotice
 
 def run(arguments: Namespace) -> int:
     from gpulease.slurm.holding import hold
-    from gpulease.slurm.records import Records
+    from gpulease.slurm.slurm_records import Records
 
     refuse_pairs(arguments)
     if arguments.uuid:

@@ -20,7 +20,7 @@ def run(arguments: Namespace) -> int:
 def run_there(fields: dict[str, Any], command: list[str], quiet: bool = False) -> int:
     """Its exit code, once it was granted, run and given back."""
     from gpulease.slurm.holding import run_in
-    from gpulease.slurm.records import Records
+    from gpulease.slurm.slurm_records import Records
 
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     notice = WaitNotice(quiet, log=True)

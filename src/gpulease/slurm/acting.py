@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpulease.messages import Done, JobRow
-    from gpulease.slurm.records import Records
+    from gpulease.slurm.slurm_records import Records
 
 SUSPENDING = "Slurm lets only its operators stop a job that runs."
 INSTEAD = "Let it write a checkpoint, kill it and `gpulease retry` it; or ask an administrator of Slurm."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from gpulease.slurm.records import Records
+    from gpulease.slurm.slurm_records import Records
 
 AT_ONCE = 1000  # tasks of an array; MaxArraySize is 1001 unless somebody changed it
 LONGEST = 3 << 20  # characters of a script; Slurm takes 4 MB
@@ -184,9 +184,9 @@ def ids_to_come_after(records: Records, options: Mapping[str, Any]) -> list[str]
     after, label = options.get("after") or [], options.get("after_label")
     if not after and label is None:
         return []
-    from gpulease.slurm.looking import OPEN, Seen
+    from gpulease.slurm.looking import OPEN, SlurmJobs
 
-    seen = Seen(records)
+    seen = SlurmJobs(records)
     known, found = seen.jobs(), set[str]()
     own = [row for row in known if row["uid"] == os.geteuid()]
     if label is not None:

@@ -11,7 +11,7 @@ import time
 
 from gpulease.errors import NotFound, NotOnEngine, NotPermitted, SlurmUnavailable
 from gpulease.slurm import adding, asking, commands, rows
-from gpulease.slurm.looking import Seen
+from gpulease.slurm.looking import SlurmJobs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpulease.messages import Granted, ShortLease
-    from gpulease.slurm.records import Records
+    from gpulease.slurm.slurm_records import Records
 
     Waiting = Callable[[str, str], object]  # the id in the line, and why it waits
 
@@ -141,7 +141,7 @@ def _tell(records: Records, token: str, waiting: Waiting | None) -> None:
     if waiting is None:
         return
     try:
-        for id, raw in Seen(records).raw:
+        for id, raw in SlurmJobs(records).raw:
             if rows.comment_of(raw).get("token") == token and rows.state_of(raw) == "waiting":
                 waiting(id, rows.line_row(raw, id, time.time())["why"])
     except SlurmUnavailable:
@@ -149,7 +149,7 @@ def _tell(records: Records, token: str, waiting: Waiting | None) -> None:
 
 
 def contents(records: Records, id: str) -> Granted:
-    for found, raw in Seen(records).raw:
+    for found, raw in SlurmJobs(records).raw:
         if found == id:
             lease = rows.lease_row(raw, id, None)
             model = (rows.models_of(raw) or ["gpu"])[0]
@@ -168,7 +168,9 @@ def release(records: Records, what: list[str], mine: bool, all: bool, if_held: b
     """Give back allocations; a batch job is ended by `kill`."""
     if gone:
         raise NotOnEngine("Slurm does not know which process asked for an allocation.", "Name it: see `status`.")
-    held = [(id, raw) for id, raw in Seen(records).raw if not raw.get("batch_flag") and rows.state_of(raw) == "running"]
+    held = [
+        (id, raw) for id, raw in SlurmJobs(records).raw if not raw.get("batch_flag") and rows.state_of(raw) == "running"
+    ]
     leases = [(rows.lease_row(raw, id, None), raw) for id, raw in held]
     own = [(lease, raw) for lease, raw in leases if (raw.get("user_id") or 0) == os.geteuid()]
     meant = (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from gpulease.errors import NotFound, WrongState
+import os
+import time
+
+from gpulease.errors import NotEnoughDevices, NotFound, WrongState
 from gpulease.job_selection import ENDED
-from gpulease.slurm import fields, rows
-from gpulease.slurm.looking import Seen, nodes
+from gpulease.slurm import adding, asking, commands, fields, rows
+from gpulease.slurm.looking import SlurmJobs, moment_of, nodes
 from gpulease.slurm.nodes import device_rows, gpu_types, trouble_of
 
 TYPE_CHECKING = False
@@ -14,8 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpulease.messages import EventRow, JobRow, LeaseRow
-    from gpulease.slurm.records import Records
+    from gpulease.slurm.slurm_records import Records
 
+SOON = 10.0  # seconds; Slurm looks at its line every now and then
 RECENT = 10  # ended jobs that are listed unasked
 KINDS = (("running", "paused"), ("waiting",), ("held",))
 
@@ -32,7 +36,7 @@ def listing(jobs: list[JobRow], chosen: bool, all: bool, most: int) -> dict[str,
 
 
 def status(records: Records) -> dict[str, Any]:
-    seen, there = Seen(records), nodes(records)
+    seen, there = SlurmJobs(records), nodes(records)
     kept = {str(row["id"]): row for row in seen.jobs()}
     leases = _leases(seen, kept)
     line = [rows.line_row(raw, id, seen.time) for id, raw in seen.raw if rows.state_of(raw) in ("waiting", "held")]
@@ -51,7 +55,7 @@ def status(records: Records) -> dict[str, Any]:
     }
 
 
-def _leases(seen: Seen, kept: Mapping[str, JobRow]) -> list[LeaseRow]:
+def _leases(seen: SlurmJobs, kept: Mapping[str, JobRow]) -> list[LeaseRow]:
     found = []
     for id, raw in seen.raw:
         if rows.state_of(raw) in ("running", "paused"):
@@ -60,18 +64,18 @@ def _leases(seen: Seen, kept: Mapping[str, JobRow]) -> list[LeaseRow]:
     return found
 
 
-def _cluster(seen: Seen) -> str:
+def _cluster(seen: SlurmJobs) -> str:
     return next((fields.text(raw.get("cluster")) for _, raw in seen.raw), "") or "Slurm"
 
 
-def about(seen: Seen) -> dict[str, Any]:
+def about(seen: SlurmJobs) -> dict[str, Any]:
     version = "" if seen.version is None else f"{seen.version[0]}.{seen.version[1]:02d}"
     told = {"pid": 0, "kind": "slurm", "user": "", "directory": "", "version": version, "uptime": 0.0}
     return {**told, "config_trouble": None, "state_trouble": None, "visible": "index"}
 
 
 def explain(records: Records, id: str) -> dict[str, Any]:
-    seen = Seen(records)
+    seen = SlurmJobs(records)
     found = next((raw for known, raw in seen.raw if known == id), None)
     if found is None:
         first = next((known for known, _ in seen.raw if known.startswith(f"{id}_")), None)
@@ -96,7 +100,41 @@ def explain(records: Records, id: str) -> dict[str, Any]:
     }
 
 
-def _place(seen: Seen, raw: Mapping[str, Any]) -> int:
+def foresee(records: Records, request: dict[str, Any], count: int) -> dict[str, Any]:
+    """When Slurm would start such a request, of which it keeps nothing; of more than one alike it does not say."""
+    words = ["sbatch", "--test-only", *asking.resources(request, adding.model(records, request)), *adding.extra()]
+    ran = commands.run(words, b"#!/bin/sh\n", environ=adding.job_environment(os.environ))
+    there, now = nodes(records), time.time()
+    devices = device_rows(there, [])
+    told: dict[str, Any] = {
+        "id": "",
+        "lease": None,
+        "place": 0,
+        "devices": [_verdict(node) for node in there],
+        "gpus": len(devices),
+        "load": sum(row["state"] == "leased" for row in devices) / max(1, len(devices)),
+    }
+    moment = foreseen_start(ran.complaint)
+    if moment is None:
+        trouble = commands.refusal("sbatch", ran.complaint)
+        if not isinstance(trouble, NotEnoughDevices):
+            raise trouble
+        return {**told, "possible": False, "starts": [], "code": "never", "why": trouble.what, "why_short": "never"}
+    soon = moment - now < SOON
+    start = None if moment - now > rows.YEAR else max(0.0, 0.0 if soon else moment - now)
+    told |= {"possible": True, "starts": [start] + [None] * (count - 1), "expected_start": None if soon else moment}
+    if soon:
+        return {**told, "code": "fits", "why": "Slurm would start it now.", "why_short": "fits"}
+    return {**told, "code": "Resources", "why": "Slurm would let it wait.", "why_short": "Resources"}
+
+
+def foreseen_start(said: str) -> float | None:
+    """PURE: of `sbatch: Job 58 to start at 2026-11-18T01:16:38 using 1 processors …`."""
+    found = said.partition(" to start at ")[2].split()
+    return moment_of(found[0]) if found else None
+
+
+def _place(seen: SlurmJobs, raw: Mapping[str, Any]) -> int:
     """In the order of Slurm's priorities; an array that waits is one."""
     own = fields.number(raw.get("priority")) or 0
     waiting = {id(one): one for _, one in seen.raw if rows.state_of(one) == "waiting"}.values()

@@ -9,7 +9,7 @@ from gpulease.errors import SlurmUnavailable
 from gpulease.job_selection import id_order
 from gpulease.slurm import commands, fields, rows
 from gpulease.slurm.asking import NICE, USUAL
-from gpulease.slurm.records import Records
+from gpulease.slurm.slurm_records import Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ SACCT = "JobID,State,ExitCode,Start,End,NodeList"
 FORGOTTEN = "Slurm has forgotten how it ended"
 
 
-class Seen:
+class SlurmJobs:
     """What Slurm told at one moment."""
 
     def __init__(self, records: Records) -> None:
@@ -186,12 +186,12 @@ def read_accounting(text: str) -> dict[str, dict[str, Any]]:
             continue
         code, _, caught = parts[2].partition(":")
         status = (int(code) << 8 if code.isdecimal() else 0) | (int(caught) if caught.isdecimal() else 0)
-        times = {"start_time": _seconds(parts[3]), "end_time": _seconds(parts[4])}
+        times = {"start_time": moment_of(parts[3]), "end_time": moment_of(parts[4])}
         found[parts[0]] = {"job_state": parts[1].split()[0], "exit_code": status, "nodes": parts[5], **times}
     return found
 
 
-def _seconds(text: str) -> float | None:
+def moment_of(text: str) -> float | None:
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:

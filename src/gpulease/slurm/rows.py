@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulease.slurm import fields
 from gpulease.slurm.asking import MARK, NICE, USUAL
-from gpulease.slurm.reasons import HELD, sentence
+from gpulease.slurm.slurm_reasons import HELD, sentence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

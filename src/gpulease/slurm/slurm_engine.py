@@ -9,7 +9,7 @@ from gpulease.errors import NotFound, NotOnEngine, SlurmUnavailable
 from gpulease.places import ENGINE, Place
 from gpulease.quantities import SECRETS
 from gpulease.slurm import adding
-from gpulease.slurm.records import Records
+from gpulease.slurm.slurm_records import Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ class SlurmConnection:
 
     def _jobs(self, select: dict[str, Any] | None, looks: bool = True) -> list[JobRow]:
         from gpulease.slurm.choosing import chosen
-        from gpulease.slurm.looking import Seen
+        from gpulease.slurm.looking import SlurmJobs
 
-        return chosen(Seen(self.records).jobs(), select or {}, os.geteuid(), looks)
+        return chosen(SlurmJobs(self.records).jobs(), select or {}, os.geteuid(), looks)
 
     def _ls(
         self, select: dict[str, Any] | None = None, all: bool = False, most: int | None = None, ids: bool = False
@@ -127,22 +127,26 @@ class SlurmConnection:
 
         return status(self.records)
 
-    def _explain(self, id: str) -> dict[str, Any]:
-        from gpulease.slurm.listing import explain
+    def _explain(
+        self, id: str | None = None, request: dict[str, Any] | None = None, kind: str = "run", count: int = 1
+    ) -> dict[str, Any]:
+        from gpulease.slurm.listing import explain, foresee
 
+        if id is None:
+            return foresee(self.records, request or {}, count)
         return explain(self.records, id.removeprefix("J"))
 
     def _events(self, since: float | None = None, most: int | None = None) -> dict[str, Any]:
         from gpulease.slurm.listing import events
-        from gpulease.slurm.looking import Seen
+        from gpulease.slurm.looking import SlurmJobs
 
-        return {"events": events(Seen(self.records).jobs(), since, most or 100, time.time())}
+        return {"events": events(SlurmJobs(self.records).jobs(), since, most or 100, time.time())}
 
     def _ping(self) -> dict[str, Any]:
         from gpulease.slurm.listing import about
-        from gpulease.slurm.looking import Seen
+        from gpulease.slurm.looking import SlurmJobs
 
-        return about(Seen(self.records))
+        return about(SlurmJobs(self.records))
 
     # ------------------------------------------------------------------ acting
 
