@@ -57,7 +57,7 @@ def test_a_sweep_is_one_array_whose_tasks_have_words_logs_and_ends_of_their_own(
 def test_a_job_waits_with_slurms_reason_in_a_sentence_and_its_expected_start(box: SlurmBox) -> None:  # noqa: F811
     for _ in range(2):
         box.add("-n", "4", "--time-limit", "10m", "--", "sleep", "600")
-    id = box.add("-n", "4", "--", "sleep", "600")
+    id = box.add("-n", "4", "--time-limit", "10m", "--", "sleep", "600")
     wait_until(lambda: box.job(id)["why_short"] in ("Resources", "Priority"), LONG, 0.2)
     told = wait_until(lambda: (seen := box.json("explain", id))["expected_start"] and seen, LONG, 0.2)
     assert 0 < told["expected_start"] - time.time() <= 660
@@ -113,6 +113,7 @@ def test_hold_resume_pause_edit_move_kill_and_rm(box: SlurmBox) -> None:  # noqa
     assert box.run("show", held).returncode == 1
 
 
+@pytest.mark.long
 def test_move_puts_a_job_first(box: SlurmBox) -> None:  # noqa: F811
     for _ in range(2):
         box.until(box.add("-n", "4", "--", "sleep", "600"), "running")
@@ -173,6 +174,7 @@ def test_no_wait_is_75_and_a_request_that_no_node_can_serve_is_refused(box: Slur
     assert box.add("--model", "A100", "--", "true")
 
 
+@pytest.mark.long
 def test_get_holds_for_a_process_and_for_a_time_until_it_is_released(box: SlurmBox) -> None:  # noqa: F811
     owner = subprocess.Popen(["sleep", "600"])
     try:

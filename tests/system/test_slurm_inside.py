@@ -51,6 +51,7 @@ def over(box: SlurmBox, id: str) -> bool:  # noqa: F811
 
 
 @needs_slurm
+@pytest.mark.long
 def test_small_jobs_are_packed_into_an_allocation_and_only_its_gpus_are_served(box: SlurmBox, script: Path) -> None:  # noqa: F811
     other = box.add("-n", "1", "--", "sleep", "600")  # so that the allocation does not begin at GPU 0
     box.until(other, "running")

@@ -24,7 +24,7 @@ RECENT = 10  # ended jobs that are listed unasked
 KINDS = (("running", "paused"), ("waiting",), ("held",))
 
 
-def listing(jobs: list[JobRow], chosen: bool, all: bool, most: int) -> dict[str, Any]:
+def listing(jobs: list[JobRow], chosen: bool, all: bool, most: int, now: float) -> dict[str, Any]:
     """PURE: what runs, what waits, what ended: of each kind at most so many; the counts are of all."""
     states = [row["state"] for row in jobs]
     shown = [row for kind in KINDS for row in [row for row in jobs if row["state"] in kind][:most]]
@@ -32,7 +32,8 @@ def listing(jobs: list[JobRow], chosen: bool, all: bool, most: int) -> dict[str,
     ended.sort(key=lambda row: row["ended"] or 0.0)
     shown += ended[-(most if all or chosen else RECENT) :]
     counts = {state: states.count(state) for state in dict.fromkeys(states)}
-    return {"jobs": shown, "counts": counts, "paused": False, "simulated": False, "state_trouble": None}
+    told = {"jobs": shown, "counts": counts, "paused": False, "simulated": False, "state_trouble": None}
+    return {**told, "time": now}
 
 
 def status(records: Records) -> dict[str, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]  # a job as `squeue --json` has it
     Record = Mapping[str, Any]  # what was kept when it was added
 
+LONGEST_SHORT = 24  # characters of a reason in a table
 YEAR = 360 * 86400.0  # what has no time limit counts as a year for Slurm: a start after it is no forecast
 STATES = {
     "PENDING": "waiting",
@@ -73,6 +74,11 @@ def state_of(raw: Raw) -> str:
 def reason_of(raw: Raw) -> str:
     reason = raw.get("state_reason")
     return reason if isinstance(reason, str) and reason else "None"
+
+
+def short(reason: str) -> str:
+    """Without the names of nodes that may follow it."""
+    return reason.split(",")[0][:LONGEST_SHORT]
 
 
 def comment_of(raw: Raw) -> dict[str, Any]:
@@ -181,7 +187,7 @@ def job_row(raw: Raw, id: str, record: Record, now: float) -> JobRow:
         "packed": None,
         "pid": None,
         "why_waiting": sentence(reason, fields.text(raw.get("dependency"))) if waits else None,
-        "why_short": reason if waits else None,
+        "why_short": short(reason) if waits else None,
         "expected_start": expected_start(raw, now),
         "ending": "by Slurm" if "COMPLETING" in fields.states(raw.get("job_state")) and not over else None,
         "removing": False,
@@ -279,6 +285,6 @@ def line_row(raw: Raw, id: str, now: float) -> LineRow:
         "since": fields.moment(raw.get("submit_time")) or now,
         "why": sentence(reason_of(raw), fields.text(raw.get("dependency"))),
         "note": comment_of(raw).get("note"),
-        "why_short": reason_of(raw),
+        "why_short": short(reason_of(raw)),
     }
     return {**row, "expected_start": expected_start(raw, now)}  # type: ignore[typeddict-unknown-key]

@@ -117,7 +117,7 @@ class SlurmConnection:
 
         if ids:
             return {"ids": [row["id"] for row in self._jobs({**(select or {}), "mine": True})]}
-        return listing(self._jobs(select), bool(select), all, most or 50)
+        return listing(self._jobs(select), bool(select), all, most or 50, time.time())
 
     def _show(self, select: dict[str, Any], environment: bool = False) -> dict[str, Any]:
         return {"jobs": self._jobs(select)}
