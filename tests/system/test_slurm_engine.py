@@ -98,7 +98,7 @@ def test_hold_resume_pause_edit_move_kill_and_rm(box: SlurmBox) -> None:  # noqa
     assert box.job(held)["state"] == "held"
     box.ok("edit", held, "--time-limit", "2h", "--name", "renamed", "--priority", "7")
     job = box.job(held)
-    assert (job["time_limit"], job["request"]["priority"]) == (7200, 7)
+    assert (job["state"], job["time_limit"], job["request"]["priority"]) == ("held", 7200, 7)
     refused = box.run("edit", held, "--", "other", "command")
     assert (refused.returncode, "cannot give a job another command" in refused.stderr) == (2, True)
     assert box.ok("resume", held) == f"resumed {held}\n"

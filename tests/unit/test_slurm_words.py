@@ -17,6 +17,7 @@ from gpulease.slurm.nodes import device_rows, gpu_types, matching_type
 from gpulease.slurm.rows import STATES, expected_start, ids_of, indices, job_row, lease_row, line_row, log_of
 from gpulease.slurm.script import batch_script, quoted
 from gpulease.slurm.slurm_reasons import SENTENCES, sentence
+from gpulease.slurm.slurm_usage import usage_piece
 
 # One failed task of an array, as Slurm 22.05.8 prints it; what is not read is left out.
 OLD: dict[str, Any] = {
@@ -212,12 +213,31 @@ def test_ids_of_arrays_are_chosen_and_shown_as_slurm_writes_them() -> None:
         chosen(rows, selection(["7"]), 1001, False)
 
 
+def test_usage_is_what_was_held_within_the_time_that_is_asked_for() -> None:
+    running = job_row({**OLD, "job_state": "RUNNING", "start_time": 1000}, "6_3", {}, 0.0)
+    ended = job_row({**OLD, "start_time": 500, "end_time": 1500, "gres_detail": []}, "6_4", {}, 0.0)
+    told = usage_piece([running, ended], 1200.0, None, 60.0, 2000.0)
+    assert [(row["device"], row["held"]) for row in told["rows"]] == [
+        ("node1:0", 800.0),
+        ("node1:2", 800.0),
+        ("-", 300.0),
+        ("-", 300.0),
+    ]
+    assert told["counts"] == []
+    (count,) = usage_piece([ended], 0.0, None, 60.0, 2000.0)["counts"]
+    assert (count["jobs"], count["user"], count["label"]) == ({"failed": 1}, "ada", "sweep")
+
+
 def test_accounting_is_read() -> None:
     text = "12_3|CANCELLED by 1000|0:15|2026-11-18T00:31:10|2026-11-18T00:35:10|node1\n13|FAILED|3:0|Unknown|Unknown|\n"
     found = read_accounting(text)
     assert (found["12_3"]["job_state"], fields.ended_with(found["12_3"]["exit_code"])) == ("CANCELLED", (None, 15))
     assert found["12_3"]["end_time"] - found["12_3"]["start_time"] == 240
     assert fields.ended_with(found["13"]["exit_code"]) == (3, None)
+    whole = "14|COMPLETED|0:0|2026-11-18T00:31:10|2026-11-18T00:35:10|node1|ben|cpu=1,gres/gpu=2|2026-11-18T00:30:00"
+    row = job_row({**read_accounting(whole)["14"], "job_id": 14}, "14", {}, 0.0)
+    assert (row["state"], row["user"], row["request"]["gpus"]) == ("complete", "ben", 2)
+    assert (row["started"] or 0) - row["added"] == 70
 
 
 def test_a_log_is_found_by_slurms_pattern() -> None:

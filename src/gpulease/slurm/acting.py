@@ -134,8 +134,13 @@ def edit(records: Records, jobs: list[JobRow], changes: dict[str, Any]) -> Done:
     after = adding.ids_to_come_after(records, changes)
     words = asking.changes(changes, after)
     waiting = [row for row in jobs if row["state"] in ("waiting", "held")]
-    for id in named(str(row["id"]) for row in waiting) if words else ():
-        commands.told(["scontrol", "update", f"JobId={id}", *words], deadline=commands.ACTING)
+    for state in ("waiting", "held") if words else ():
+        # Another nice value gives a held job a priority, by which Slurm would start it.
+        kept = ["Priority=0"] if state == "held" and any(word.startswith("Nice=") for word in words) else []
+        for id in named(str(row["id"]) for row in waiting if row["state"] == state):
+            commands.told(["scontrol", "update", f"JobId={id}", *words, *kept], deadline=commands.ACTING)
+            if kept:
+                commands.told(["scontrol", "uhold", id], deadline=commands.ACTING)
     return _done(waiting, jobs)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SQUEUE = ["squeue", "--states=all", "--json"]
 SINFO = ["sinfo", "--json"]
 OPEN = ("waiting", "held", "running", "paused")
-SACCT = "JobID,State,ExitCode,Start,End,NodeList"
+SACCT = "JobID,State,ExitCode,Start,End,NodeList,User,AllocTRES,Submit"
 FORGOTTEN = "Slurm has forgotten how it ended"
 
 
@@ -62,6 +62,15 @@ class SlurmJobs:
             return row
         state = "failed" if end[0] else "complete"
         return {**row, "state": state, "exit_code": end[0], "started": end[1], "ended": end[2], "why": None}
+
+    def jobs_since(self, moment: float) -> list[JobRow]:
+        """With those of everybody that only the accounting knows, where there is one."""
+        found = self.jobs()
+        known = {str(row["id"]) for row in found}
+        for id, told in accounting(since=moment).items():
+            if id not in known:
+                found.append(rows.job_row({**told, "job_id": id_order(id)[0]}, id, {}, self.time))
+        return found
 
     def _forgotten(self, kept: Mapping[str, Mapping[str, Any]]) -> set[str]:
         """Those that were removed by `rm` or `clean` while Slurm still knew them."""
@@ -168,17 +177,19 @@ def forgotten_row(
     return row
 
 
-def accounting(ids: list[str]) -> dict[str, dict[str, Any]]:
-    """By id, what sacct knows; nothing where there is no accounting."""
+def accounting(ids: list[str] | None = None, since: float = 0.0) -> dict[str, dict[str, Any]]:
+    """By id, what sacct knows of these, or of everybody's since a moment; nothing where there is no accounting."""
+    begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
+    which = [f"--jobs={','.join(ids)}"] if ids else ["--allusers", f"--starttime={begin}"]
     try:
-        ran = commands.run(["sacct", "-n", "-P", "-X", f"--format={SACCT}", f"--jobs={','.join(ids)}"])
+        ran = commands.run(["sacct", "-n", "-P", "-X", f"--format={SACCT}", *which])
     except SlurmUnavailable:
         return {}
     return read_accounting(ran.output) if not ran.code else {}
 
 
 def read_accounting(text: str) -> dict[str, dict[str, Any]]:
-    """PURE: lines as `12_3|CANCELLED by 1000|0:15|2026-11-18T00:31:10|2026-11-18T00:35:10|node1`."""
+    """PURE: lines as `12_3|CANCELLED by 1000|0:15|2026-11-18T00:31:10|2026-11-18T00:35:10|node1|ada|…`."""
     found: dict[str, dict[str, Any]] = {}
     for line in text.splitlines():
         parts = line.split("|")
@@ -187,7 +198,10 @@ def read_accounting(text: str) -> dict[str, dict[str, Any]]:
         code, _, caught = parts[2].partition(":")
         status = (int(code) << 8 if code.isdecimal() else 0) | (int(caught) if caught.isdecimal() else 0)
         times = {"start_time": moment_of(parts[3]), "end_time": moment_of(parts[4])}
-        found[parts[0]] = {"job_state": parts[1].split()[0], "exit_code": status, "nodes": parts[5], **times}
+        told = {"job_state": parts[1].split()[0], "exit_code": status, "nodes": parts[5], **times}
+        if len(parts) >= 9:
+            told |= {"user_name": parts[6], "tres_req_str": parts[7], "submit_time": moment_of(parts[8])}
+        found[parts[0]] = {name: value for name, value in told.items() if value is not None}
     return found
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpulease.wire import Message
 
 NAME = "slurm"
+DAY = 86400.0
 AGAIN = 2.0  # seconds between questions to Slurm about the same
 OPEN = ("waiting", "held", "running", "paused")
 # verb of the command line -> what Slurm cannot do, and what to do instead
@@ -140,7 +141,17 @@ class SlurmConnection:
         from gpulease.slurm.listing import events
         from gpulease.slurm.looking import SlurmJobs
 
-        return {"events": events(SlurmJobs(self.records).jobs(), since, most or 100, time.time())}
+        now = time.time()
+        jobs = SlurmJobs(self.records).jobs_since(now - (DAY if since is None else since))
+        return {"events": events(jobs, since, most or 100, now)}
+
+    def _usage(self, since: float | None = None, until: float | None = None, step: float = 60.0) -> dict[str, Any]:
+        from gpulease.slurm.looking import SlurmJobs
+        from gpulease.slurm.slurm_usage import usage_piece
+
+        now = time.time()
+        jobs = SlurmJobs(self.records).jobs_since(now - DAY if since is None else since)
+        return usage_piece(jobs, since, until, step, now)
 
     def _ping(self) -> dict[str, Any]:
         from gpulease.slurm.listing import about
