@@ -108,6 +108,11 @@ def test_each_reason_is_a_sentence_and_limits_are_read_by_their_system() -> None
     )
 
 
+def test_what_was_killed_while_it_waited_never_began() -> None:
+    row = job_row({**OLD, "job_state": "CANCELLED", "nodes": "", "start_time": 5, "end_time": 5}, "6_3", {}, 0.0)
+    assert (row["state"], row["started"], row["runs"]) == ("killed", None, 0)
+
+
 def test_every_state_of_slurm_is_one_of_ours() -> None:
     from gpulease.job_selection import STATES as OURS
 

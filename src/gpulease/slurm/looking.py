@@ -198,7 +198,12 @@ def read_accounting(text: str) -> dict[str, dict[str, Any]]:
         code, _, caught = parts[2].partition(":")
         status = (int(code) << 8 if code.isdecimal() else 0) | (int(caught) if caught.isdecimal() else 0)
         times = {"start_time": moment_of(parts[3]), "end_time": moment_of(parts[4])}
-        told = {"job_state": parts[1].split()[0], "exit_code": status, "nodes": parts[5], **times}
+        told = {
+            "job_state": parts[1].split()[0],
+            "exit_code": status,
+            "nodes": parts[5].replace("None assigned", ""),
+            **times,
+        }
         if len(parts) >= 9:
             told |= {"user_name": parts[6], "tres_req_str": parts[7], "submit_time": moment_of(parts[8])}
         found[parts[0]] = {name: value for name, value in told.items() if value is not None}

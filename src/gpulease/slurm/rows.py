@@ -152,8 +152,8 @@ def job_row(raw: Raw, id: str, record: Record, now: float) -> JobRow:
     state, reason, comment = state_of(raw), reason_of(raw), comment_of(raw)
     code, caught = fields.ended_with(raw.get("exit_code"))
     over = state in ("complete", "failed", "killed", "lost")
-    began = state not in ("waiting", "held")
     waits = state in ("waiting", "held")
+    began = not waits and not (over and raw.get("nodes") == "")  # what is killed while it waits had no node
     limit = fields.number(raw.get("time_limit"))
     why = why_ended(fields.states(raw.get("job_state")), reason) if over else None
     return {

@@ -30,7 +30,7 @@ def _uses(row: JobRow, begin: float, end: float, now: float) -> list[dict[str, A
     if held <= 0:
         return []
     devices = row["devices"] or [UNKNOWN] * row["request"]["gpus"]
-    whose = {"user": row["user"], "groups": [], "label": row["label"], "outside": False}
+    whose: dict[str, Any] = {"user": row["user"], "groups": [], "label": row["label"], "outside": False}
     times = {"time": started, "held": held, "known": 0.0, "busy": 0.0, "idle": 0.0}
     return [{**whose, **times, "device": device} for device in devices]
 
