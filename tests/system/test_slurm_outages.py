@@ -20,6 +20,13 @@ def box() -> Iterator[SlurmBox]:
     made.close()
 
 
+def resumed(box: SlurmBox) -> bool:
+    """As an administrator does: Slurm drains a node that tells of a job which was started after the last saved state."""
+    for name in box.slurm("sinfo", "-h", "-N", "-t", "drain,down", "-o", "%N", check=False).split():
+        box.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
+    return True
+
+
 def notes_of(box: SlurmBox, ending: str = "") -> int:
     """How many jobs have noted that they ended, or that they began."""
     names = [path.name for path in box.folder.glob("state-root/gpulease/*/ends/*")]
@@ -38,10 +45,10 @@ def test_each_of_200_runs_once_though_the_controller_is_killed_in_the_middle(box
         wait_until(lambda: len(list(runs.iterdir())) >= 30, LONG, 0.05)
         box.kill("slurmctld")
         assert len(list(runs.iterdir())) < 200
-        # Slurm drains a node on which it finds a job running that it started after it last saved its state.
         wait_until(lambda: notes_of(box, ".began") == notes_of(box), LONG, 0.1)
         box.start_controller()
-        assert waiting.communicate(timeout=110)[0] == "200 complete\n"
+        wait_until(lambda: resumed(box) and waiting.poll() is not None, LONG, 0.5)
+        assert waiting.communicate()[0] == "200 complete\n"
     assert {path.name for path in runs.iterdir()} == {str(number) for number in range(1, 201)}
     assert all(len(path.read_text().splitlines()) == 1 for path in runs.iterdir())
 
@@ -87,3 +94,16 @@ def test_a_job_that_slurm_has_forgotten_is_known_by_what_was_recorded(box: Slurm
     assert (unknown.returncode, "Slurm forgets ended jobs" in unknown.stderr) == (1, True)
     box.ok("clean", "--all")
     assert box.json("ls", "--all")["jobs"] == []
+
+
+@pytest.mark.long
+def test_a_partition_without_gpus_is_told_of() -> None:
+    bare = "NodeName=bare NodeAddr=127.0.0.1 Port=1 CPUs=1 State=DOWN\nPartitionName=bare Nodes=bare State=UP"
+    box = SlurmBox(more=bare)
+    try:
+        refused = box.run("add", "--", "true", environ={"GPULEASE_SLURM_OPTIONS": "--partition=bare"})
+        assert refused.returncode == 1
+        assert "No node of Slurm can ever serve this request." in refused.stderr
+        assert len(box.json("status")["devices"]) == 8  # a node without GPUs has no rows
+    finally:
+        box.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,6 +182,26 @@ def test_a_script_quotes_what_a_shell_would_read() -> None:
     assert "0) set -- echo 'a b' ;;" in text
     assert "1) exec >>'/l o g' 2>&1; set -- false ;;" in text
     assert "gpulease_most=2" in text
+
+
+def test_a_second_run_of_a_job_ends_as_the_first_did_and_runs_nothing(tmp_path: Path) -> None:
+    """A controller that was killed may start again what it had started."""
+    environ = {"SLURM_JOB_ID": "12", "PATH": os.environ["PATH"]}
+    count = ["sh", "-c", f"echo x >>{tmp_path}/runs; exit 3"]
+
+    def run(retry: int = 0, **more: str) -> int:
+        text = batch_script([count], [None], str(tmp_path), retry)
+        return subprocess.run(["sh", "-c", text], env={**environ, **more}, stderr=subprocess.DEVNULL).returncode
+
+    assert [run(), run()] == [3, 3]
+    assert (tmp_path / "runs").read_text() == "x\n"
+    assert run(SLURM_RESTART_COUNT="1") == 3  # Slurm was told to run it again
+    assert (tmp_path / "runs").read_text() == "x\nx\n"
+    (tmp_path / "12").unlink()  # it was ended before it could note how
+    assert run(SLURM_RESTART_COUNT="1") == 75
+    assert (tmp_path / "runs").read_text() == "x\nx\n"
+    assert run(retry=1, SLURM_RESTART_COUNT="1") == 3
+    assert (tmp_path / "runs").read_text() == "x\n" * 4
 
 
 def test_batches_are_arrays_of_a_thousand() -> None:
