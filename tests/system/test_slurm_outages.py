@@ -15,13 +15,13 @@ pytestmark = needs_slurm
 
 @pytest.fixture
 def box() -> Iterator[SlurmBox]:
-    made = SlurmBox(more="MessageTimeout=2\nSlurmctldTimeout=2")
+    made = SlurmBox(more="MessageTimeout=2\nSlurmctldTimeout=2\nSlurmdTimeout=30")
     yield made
     made.close()
 
 
 def resumed(box: SlurmBox) -> bool:
-    """As an administrator does: Slurm drains a node that tells of a job which was started after the last saved state."""
+    """As an administrator does: Slurm drains a node that has a job which was started after the last saved state."""
     for name in box.slurm("sinfo", "-h", "-N", "-t", "drain,down", "-o", "%N", check=False).split():
         box.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
     return True
@@ -34,6 +34,7 @@ def notes_of(box: SlurmBox, ending: str = "") -> int:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(400)
 def test_each_of_200_runs_once_though_the_controller_is_killed_in_the_middle(box: SlurmBox) -> None:
     runs = box.folder / "work" / "runs"
     runs.mkdir()
@@ -47,7 +48,7 @@ def test_each_of_200_runs_once_though_the_controller_is_killed_in_the_middle(box
         assert len(list(runs.iterdir())) < 200
         wait_until(lambda: notes_of(box, ".began") == notes_of(box), LONG, 0.1)
         box.start_controller()
-        wait_until(lambda: resumed(box) and waiting.poll() is not None, LONG, 0.5)
+        wait_until(lambda: resumed(box) and waiting.poll() is not None, 4 * LONG, 0.5)
         assert waiting.communicate()[0] == "200 complete\n"
     assert {path.name for path in runs.iterdir()} == {str(number) for number in range(1, 201)}
     assert all(len(path.read_text().splitlines()) == 1 for path in runs.iterdir())

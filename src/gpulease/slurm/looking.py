@@ -54,14 +54,22 @@ class SlurmJobs:
         return found
 
     def _as_noted(self, row: JobRow) -> JobRow:
-        """A controller that was killed may take for lost what ended meanwhile; the job's own note knows better."""
-        if row["state"] not in ("killed", "lost") or row["uid"] != os.geteuid():
+        """A controller that was killed may take for lost, or for running, what has ended; the job's own note knows."""
+        if row["state"] not in ("running", "killed", "lost") or row["uid"] != os.geteuid():
             return row
         end = self._records.end_of(str(row["id"]))
         if end is None:
             return row
         state = "failed" if end[0] else "complete"
-        return {**row, "state": state, "exit_code": end[0], "started": end[1], "ended": end[2], "why": None}
+        return {
+            **row,
+            "state": state,
+            "exit_code": end[0],
+            "started": end[1],
+            "ended": end[2],
+            "why": None,
+            "ending": None,
+        }
 
     def jobs_since(self, moment: float) -> list[JobRow]:
         """With those of everybody that only the accounting knows, where there is one."""
