@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from gpulease.errors import NotEnoughDevices, NotGranted, NotOnEngine, NotPermitted, SlurmRefused, SlurmUnavailable
+from gpulease.errors import (
+    NotEnoughDevices,
+    NotFound,
+    NotGranted,
+    NotOnEngine,
+    NotPermitted,
+    SlurmRefused,
+    SlurmUnavailable,
+)
 from gpulease.job_selection import ranges, selection, to_come_after
 from gpulease.slurm import asking, fields
 from gpulease.slurm.adding import parts
@@ -237,6 +245,9 @@ def test_ids_of_arrays_are_chosen_and_shown_as_slurm_writes_them() -> None:
     rows = [job_row(OLD, id, {}, 0.0) for id in ("6_1", "6_2", "7")]
     assert [row["id"] for row in chosen(rows, selection(["6"]), 1000, False)] == ["6_1", "6_2"]
     assert [row["id"] for row in chosen(rows, selection(["6_2"]), 1000, False)] == ["6_2"]
+    assert chosen(rows, selection([], state="waiting"), 1000, False) == []
+    with pytest.raises(NotFound):
+        chosen(rows, selection([], label="other"), 1000, False)
     with pytest.raises(NotPermitted):
         chosen(rows, selection(["7"]), 1001, False)
 

@@ -35,7 +35,9 @@ def rm(records: Records, jobs: list[JobRow]) -> Done:
 
 
 def clean(records: Records, jobs: list[JobRow]) -> Done:
-    ended = [row for row in jobs if row["state"] in ENDED]
+    """Only what was added by gpulease: the others are shown until Slurm forgets them."""
+    arrays = {record["id"] for record in records.by_token().values()}
+    ended = [row for row in jobs if row["state"] in ENDED and str(row["id"]).partition("_")[0] in arrays]
     _forget(records, ended)
     return {"ids": [row["id"] for row in ended], "skipped": []}
 

@@ -21,17 +21,22 @@ FORGOTTEN = (
 
 
 def chosen(rows: list[JobRow], select: Selection, uid: int, looks: bool) -> list[JobRow]:
-    """Those that are meant; one's own, but for ids, and for verbs that only look."""
+    """Those that are meant; one's own, but for ids, and for verbs that only look.
+
+    An id, or a label, that is not there is an error; that none of them is in a state, or that there is no job, is none.
+    """
     by_id = "ids" in select or "tasks" in select
     found = [row for row in rows if _is_named(str(row["id"]), select)] if by_id else list(rows)
     if by_id:
         _refuse_unknown(select, found)
     tests = list(_filters(select, uid, own=not looks and not by_id))
     found = [row for row in found if all(test(row) for test in tests)]
+    if not found and (by_id or select.get("last") or "label" in select):
+        raise NotFound(f"{MISSING}.", FORGOTTEN if by_id else "See `gpulease ls --all --engine slurm`.")
+    if "state" in select:
+        found = [row for row in found if row["state"] in select["state"].split(",")]
     if select.get("last"):
         found = found[-1:]
-    if not found and select:
-        raise NotFound(f"{MISSING}.", FORGOTTEN if by_id else "See `gpulease ls --all --engine slurm`.")
     if not looks and uid and any(row["uid"] != uid for row in found):
         other = next(row for row in found if row["uid"] != uid)
         raise NotPermitted(f"Job {other['id']} belongs to {other['user']}.", "Ask its owner, or root.")
@@ -41,9 +46,6 @@ def chosen(rows: list[JobRow], select: Selection, uid: int, looks: bool) -> list
 def _filters(select: Selection, uid: int, own: bool) -> Iterable[Callable[[JobRow], bool]]:
     if "label" in select:
         yield lambda row: row["label"] == select["label"]
-    if "state" in select:
-        states = select["state"].split(",")
-        yield lambda row: row["state"] in states
     user = select.get("user")
     if user is not None and user != EVERYBODY:
         yield lambda row: row["user"] == user

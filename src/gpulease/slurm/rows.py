@@ -78,7 +78,7 @@ def reason_of(raw: Raw) -> str:
 
 def short(reason: str) -> str:
     """Without the names of nodes that may follow it."""
-    return reason.split(",")[0][:LONGEST_SHORT]
+    return "not considered yet" if reason == "None" else reason.split(",")[0][:LONGEST_SHORT]
 
 
 def comment_of(raw: Raw) -> dict[str, Any]:

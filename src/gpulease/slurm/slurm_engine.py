@@ -39,6 +39,7 @@ CANNOT = {
         "A GPU of Slurm is brought back into service by its administrators.",
         "They resume its node: `scontrol update nodename=N state=resume`.",
     ),
+    "stop": ("No broker runs for Slurm.", "Its controller is for its administrators to stop."),
     "select": ("On Slurm no GPU is used without an allocation.", "Write `gpulease run --engine slurm -- ...`."),
     "pool": (
         "A pool lives on one machine, and Slurm's allocations are elsewhere.",
@@ -118,7 +119,13 @@ class SlurmConnection:
 
         if ids:
             return {"ids": [row["id"] for row in self._jobs({**(select or {}), "mine": True})]}
-        return listing(self._jobs(select), bool(select), all, most or 50, time.time())
+        try:
+            jobs = self._jobs(select)
+        except NotFound:
+            if not select or {"ids", "tasks", "last"} & {*select}:
+                raise
+            jobs = []  # that no job is as was asked is no error of who only looks
+        return listing(jobs, bool(select), all, most or 50, time.time())
 
     def _show(self, select: dict[str, Any], environment: bool = False) -> dict[str, Any]:
         return {"jobs": self._jobs(select)}
