@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.machine import plain_environment
 from support.slurm_box import LONG, SlurmBox, box, needs_slurm  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
@@ -151,7 +152,7 @@ def test_the_environment_says_which_devices_are_the_allocations() -> None:
 
 
 def test_beside_an_allocation_its_gpus_are_not_looked_for_here(tmp_path: Path) -> None:
-    environ = {**os.environ, "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "node[1-2]", "GPULEASE_SIMULATE": "4"}
+    environ = {**plain_environment(), "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "node[1-2]", "GPULEASE_SIMULATE": "4"}
     environ |= {"GPULEASE_DIR": str(tmp_path), "GPULEASE_SIMULATION": ""}
     done = subprocess.run(
         [sys.executable, "-m", "gpulease", "status"], env=environ, capture_output=True, text=True, timeout=LONG
