@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 
 from gpulease import ssh
@@ -18,10 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-DEADLINE = 10.0  # seconds for a host's answer
 MOST_HOSTS = 256
 LARGEST = 64 << 20  # bytes of an answer
 BLOCK = 1 << 16
+KILL = 9  # the module `signal` costs a millisecond
+# verb -> what its document must have
+NEEDED = {
+    "status": ("devices", "leases", "line_length", "simulated"),
+    "ls": ("jobs", "counts", "time"),
+    "show": ("jobs",),
+    "events": ("events",),
+    "doctor": ("findings",),
+    "explain": ("possible", "starts", "load", "gpus", "why"),
+    "add": ("added",),
+    **dict.fromkeys(("rm", "resume"), ("ids",)),
+}
 MARK = "# gpulease"  # a line of its own in ssh's config, above a `Host` line whose names are meant
 
 
@@ -98,7 +108,7 @@ class Call:
     """One host that is being asked, by a process of its own session: what ends this one's terminal does not end it."""
 
     def __init__(self, host: str, words: Sequence[str], given: str | None, **more: Any) -> None:
-        self.host = host
+        self.host, self.verb = host, words[0]
         self.output = bytearray()
         self.late = False
         called = ssh.command(host, ssh.remote_words(host, words, **more))
@@ -123,7 +133,7 @@ class Call:
         """Once its output has ended, or its time is over."""
         os.close(self.stream)
         if self.late:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, KILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         said = os.pread(self.said, BLOCK, 0).decode(errors="replace")
         os.close(self.said)
@@ -133,7 +143,7 @@ class Call:
             return Answer(self.host, None, trouble)
 
     def _document(self, code: int, said: str) -> Any:
-        lines = [line for line in said.split("\n") if line and not line.startswith(ssh.PID)]
+        lines = [line for line in said.split("\n") if line]
         if self.late:
             how = "stopped in the middle of its answer" if self.output else "does not answer"
             raise HostUnavailable(f"{self.host} {how}.", f"See what `ssh {self.host}` says.", host=self.host)
@@ -142,9 +152,11 @@ class Call:
         import json
 
         try:
-            return json.loads(self.output)
+            document = json.loads(self.output)
         except ValueError:
             pass
+        else:
+            return _checked(self.host, self.verb, document)
         told = [line for line in lines if line.startswith("gpulease")]
         if not told:
             last = lines[-1][:200] if lines else f"exit code {code}"
@@ -153,6 +165,17 @@ class Call:
             raise HostUnavailable(told[0].removeprefix("gpulease: "), lines[-1], host=self.host)
         what = told[0].partition(": ")[2] or told[0]
         raise by_code(_code(code), f"{self.host}: {what}", lines[-1] if lines[-1] != told[0] else None, {})
+
+
+def _checked(host: str, verb: str, document: Any) -> Any:
+    """What this version reads of it has to be there."""
+    if not isinstance(document, dict) or not set(document).issuperset(NEEDED.get(verb, ())):
+        raise HostUnavailable(
+            f"The gpulease of {host} does not answer as this one does: it is of another version.",
+            "See `gpulease doctor --hosts`, and install the same on both.",
+            host=host,
+        )
+    return document
 
 
 def _code(exit_code: int) -> str:
@@ -175,7 +198,7 @@ def ask_all(
             asked.append(Call(host, words, (given or {}).get(host), **more))
         except GpuleaseError as trouble:
             asked.append(Answer(host, None, trouble))
-    _read([call for call in asked if isinstance(call, Call)], time.monotonic() + (deadline or patience()))
+    _read([call for call in asked if isinstance(call, Call)], time.monotonic() + (deadline or ssh.patience()))
     return [call.answer() if isinstance(call, Call) else call for call in asked]
 
 
@@ -185,13 +208,6 @@ def ask(host: str, words: Sequence[str], deadline: float | None = None, given: s
     if answer.trouble is not None:
         raise answer.trouble
     return answer.document
-
-
-def patience(environ: Mapping[str, str] = os.environ) -> float:
-    try:
-        return max(0.1, float(environ.get("GPULEASE_HOST_TIMEOUT") or DEADLINE))
-    except ValueError:
-        raise UsageError("GPULEASE_HOST_TIMEOUT is no number.", "Give seconds, as 10.") from None
 
 
 def _read(calls: list[Call], until: float) -> None:

@@ -32,6 +32,8 @@ AT_ONCE = 30  # jobs of one group, which go together; a broker remembers the tok
 MOST_REQUESTS = 16  # different ones of which hosts are asked about in one run
 ALIKE = 64  # of one request that a host is asked about
 LONG = 120.0  # seconds for a host to do something to a group
+# field of a request, its option of `explain`, its unit
+OPTIONS = (("memory", "--mem", "B"), ("min_memory", "--min-memory", "B"), ("max_leases", "--max-leases", ""))
 BEGUN, ADDED, REMOVING, REMOVED = "begun", "added", "removing", "removed"
 
 
@@ -70,9 +72,7 @@ def _candidates(names: Sequence[str], request: dict[str, Any], count: int) -> li
 def _options(request: dict[str, Any]) -> list[str]:
     """A request as `gpulease explain` takes it."""
     words = [f"--gpus={request['gpus']}", f"--priority={request['priority']}"]
-    for name, option, unit in (("memory", "mem", "B"), ("min_memory", "min-memory", "B"), ("max_leases",) * 2 + ("",)):
-        if request.get(name) is not None:
-            words.append(f"--{option.replace('_', '-')}={request[name]}{unit}")
+    words += [f"{option}={request[name]}{unit}" for name, option, unit in OPTIONS if request.get(name) is not None]
     words += [f"--model={','.join(request['models'])}"] if request.get("models") else []
     words += [f"--for={request['duration']:.0f}"] if request.get("duration") else []
     return [*words, *(["--beside-outside"] if request.get("beside_outside") else [])]

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
     from gpulease.errors import GpuleaseError
 
-CONNECT = 8  # seconds to be let in
+DEADLINE = 10.0  # seconds for a host's answer, and to be let in
 KEPT = 600  # seconds that an idle connection stays
 LONGEST_FOLDER = 40  # bytes of the folder of a connection's socket: ssh adds 58
 LOST = 255  # how ssh itself ends when it fails
 PID = "gpulease-pid"  # begins the line on stderr by which the other side tells its process
+# Letters of a host's name, an address or `user@host`: nothing that the shell of a ProxyCommand would read.
+NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@:[]")
 MISSING = "gpulease: There is no gpulease on "
 # It is run by sh, whatever shell the user has there: host, folder, program, variables, `--`, words of gpulease.
 SCRIPT = f"""\
@@ -33,6 +35,7 @@ export PATH
 while [ "$1" != -- ]; do
     case $1 in
     PATH=*) PATH="${{1#PATH=}}:$PATH" ;;
+    NO_COLOR=* | COLUMNS=*) export "$1" ;;
     *) [ -d "${{1#*=}}" ] || {{
         echo "gpulease: The environment ${{1#*=}} does not exist on $host." >&2
         echo "Make it there, or leave it first (deactivate)." >&2
@@ -59,12 +62,13 @@ command -v gpulease >/dev/null 2>&1 || {{
     exit 1
 }}
 """
+OF_OUTPUT = ("NO_COLOR", "COLUMNS")  # how this command is to look
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # folders that a job needs, and that are checked to be there
 
 
 def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[str]:
     """The words of a call. `remote` is a command for the user's shell there."""
-    if not host or host.startswith("-") or not host.isprintable() or any(letter.isspace() for letter in host):
+    if not host or host.startswith("-") or not NAME.issuperset(host):
         raise UsageError(f"{host[:40]!r} is no name of a host.", "Give one that `ssh` takes.")
     if is_node(host):
         from gpulease.allocation_nodes import command as by_srun
@@ -73,7 +77,10 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
-        "ConnectTimeout": str(CONNECT),
+        "ConnectTimeout": f"{patience() + 0.5:.0f}",
+        "LogLevel": "ERROR",  # no banner among what a command says
+        "RemoteCommand": "none",
+        "ClearAllForwardings": "yes",
         "ServerAliveInterval": "5",
         "ServerAliveCountMax": "3",
         "ControlMaster": "auto",
@@ -93,6 +100,14 @@ def is_node(host: str) -> bool:
     return host in nodes()
 
 
+def patience() -> float:
+    """Seconds for a host's answer."""
+    try:
+        return max(0.1, float(os.environ.get("GPULEASE_HOST_TIMEOUT") or DEADLINE))
+    except ValueError:
+        raise UsageError("GPULEASE_HOST_TIMEOUT is no number.", "Give seconds, as 10.") from None
+
+
 def _ssh() -> list[str]:
     named = os.environ.get("GPULEASE_SSH")
     if not named:
@@ -109,7 +124,8 @@ def _folder() -> str:
     """Private to this user: who can write there could answer for every host."""
     run = places.own(os.environ).run
     folder = os.path.join(run, "ssh")
-    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+    usable = os.access(run, os.W_OK) or not os.path.exists(run)
+    if len(os.fsencode(folder)) > LONGEST_FOLDER or not usable:
         folder = f"/tmp/gpulease-ssh-{os.getuid()}"
     elif not os.path.isdir(run):
         places.prepare(run, everyone=False)
@@ -123,16 +139,17 @@ def remote_words(
     folder: str | None = None,
     environ: Mapping[str, str] | None = None,
     program: str = "",
+    tell_pid: bool = False,
 ) -> str:
     """The command that runs `gpulease WORDS` there; in `folder`, and with the environment of ours that is active.
 
-    `program` is one that must be there too.
+    `program` is one that must be there too. With `tell_pid` the first line on its stderr names its process.
     """
-    variables = []
+    variables = [f"{name}={os.environ[name]}" for name in OF_OUTPUT if os.environ.get(name)]
     for name in ENVIRONMENTS if environ is not None else ():
         if environ and environ.get(name):
             variables += [f"{name}={environ[name]}", f"PATH={environ[name]}/bin"]
-    script = SCRIPT + f'echo "{PID} $$" >&2\nexec gpulease "$@"'
+    script = SCRIPT + (f'echo "{PID} $$" >&2\n' if tell_pid else "") + 'exec gpulease "$@"'
     said = ["sh", "-c", script, "gpulease", host, folder or "", program, *variables, "--", *words]
     return "exec " + " ".join(map(quoted, said))
 

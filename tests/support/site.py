@@ -113,18 +113,19 @@ class Site(Machine):
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream:
                     stream.close()
-        wait_until(self._none_left)
+        wait_until(lambda: kill_marked(self.folder))
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _none_left(self) -> bool:
-        """Whoever still runs for this folder, the broker above all, is killed; a folder is only ever one test's."""
-        left = marked(self.folder)
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        return not left
+
+def kill_marked(folder: Path) -> bool:
+    """Whoever still runs for this folder, the broker above all, is killed; a folder is only ever one test's."""
+    left = marked(folder)
+    for pid in left:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return not left
 
 
 def marked(folder: Path) -> list[int]:

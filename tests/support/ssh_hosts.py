@@ -18,7 +18,8 @@ import pytest
 
 from gpulease.simulation.state import create
 from support.machine import PATIENCE, listener_at, plain_environment
-from support.waiting import wait_for_end, wait_until
+from support.site import MARK, kill_marked
+from support.waiting import wait_until
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 CONFIG = """\
@@ -48,8 +49,9 @@ class SshHost:
         create(self.folder / "machine", gpus, profile)
         keygen(self.folder / "host_key")
         self.space = f"gl{os.getpid()}x{number}"
-        self.address, self.port = f"10.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{4 * number + 2}", 22
+        self.address, self.port = _address(4 * number + 2), 22
         if not self._make_network():
+            subprocess.run(["ip", "netns", "del", self.space], capture_output=True)
             self.space, self.address = "", f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{number + 2}"
             self.port = 2200 + number
         self.process: subprocess.Popen[bytes] | None = None
@@ -58,7 +60,7 @@ class SshHost:
     def _make_network(self) -> bool:
         """A pair of interfaces, one end here and one there."""
         here, there = f"{self.space}h", f"{self.space}t"
-        outer = self.address.rpartition(".")[0] + f".{4 * self.number + 1}/30"
+        outer = f"{_address(4 * self.number + 1)}/30"
         inside = f"ip -n {self.space}"
         commands = [
             f"ip netns add {self.space}",
@@ -78,6 +80,7 @@ class SshHost:
             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),  # of the library
             "GPULEASE_SIMULATION": str(self.folder / "machine"),
             "GPULEASE_DIR": self.directory,
+            MARK: str(self.folder),
         }
         written = CONFIG.format(
             address=self.address, port=self.port, folder=self.folder,
@@ -104,6 +107,12 @@ class SshHost:
         self.process.wait()
         self.process = None
 
+    def freeze(self, number: int = signal.SIGSTOP) -> None:
+        """All connections stand still, as on a host that hangs; SIGCONT lets them go on."""
+        assert self.process is not None
+        for pid in [self.process.pid, *_below(self.process.pid)]:
+            os.kill(pid, number)
+
     def gpulease(self, script: str) -> None:
         """Put another program in gpulease's place there."""
         (self.bin / "gpulease").write_text(f"#!/bin/sh\n{script}\n")
@@ -126,9 +135,7 @@ class SshHost:
 
     def close(self) -> None:
         self.stop()
-        while (broker := listener_at(self.directory)) is not None:
-            os.kill(broker, signal.SIGKILL)
-            wait_for_end(broker)
+        wait_until(lambda: kill_marked(self.folder))
         if self.space:
             subprocess.run(["ip", "netns", "del", self.space], capture_output=True)
 
@@ -159,6 +166,7 @@ class SshHosts:
             "GPULEASE_SIMULATION": str(self.folder / "machine"),
             "GPULEASE_DIR": str(self.folder / "d"),
             "GPULEASE_SSH": f"ssh -F {self.folder}/config",
+            "GPULEASE_HOST_TIMEOUT": "50",  # a machine that runs tests may be slow
         }
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "SSH_AUTH_SOCK"):
             self.environ.pop(name, None)
@@ -205,6 +213,12 @@ class SshHosts:
         if (broker := listener_at(str(self.folder / "d"))) is not None:
             os.kill(broker, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _address(number: int) -> str:
+    """Of a range that is for tests of networks alone (RFC 2544); another process of tests has others."""
+    pid = os.getpid()
+    return f"198.{18 + (pid >> 9 & 1)}.{pid >> 1 & 255}.{128 * (pid & 1) + number}"
 
 
 def keygen(path: Path) -> None:

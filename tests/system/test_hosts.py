@@ -61,7 +61,7 @@ def test_every_verb_does_there_what_it_does_here(hosts: SshHosts) -> None:
 
 def test_a_command_gets_folder_gpus_input_and_gives_its_exit_code(hosts: SshHosts, tmp_path: Path) -> None:
     script = 'pwd; echo "gpus $GPULEASE_DEVICES"; cat; echo wrong >&2; exit 7'
-    done = hosts.run("run", "--host", "gpu2", "-n", "2", "--", "sh", "-c", script, input="hello\n", cwd=tmp_path)
+    done = hosts.run("run", "-q", "--host", "gpu2", "-n", "2", "--", "sh", "-c", script, input="hello\n", cwd=tmp_path)
     assert done.returncode == 7
     assert done.stdout == f"{tmp_path}\ngpus 0,1\nhello\n"
     assert done.stderr == "wrong\n"
@@ -83,10 +83,10 @@ def test_a_terminal_and_its_interrupt_reach_the_command(hosts: SshHosts) -> None
     )
     pid, terminal = pty.fork()
     if not pid:
-        words = hosts.words("run", "--host", "gpu1", "--", "sh", "-c", command)
+        words = hosts.words("run", "-q", "--host", "gpu1", "--", "sh", "-c", command)
         os.execve(words[0], words, {**hosts.environ, "TERM": "dumb"})
     try:
-        assert b"ready" in read_terminal(terminal, b"ready\r\n")
+        assert read_terminal(terminal, b"ready\r\n") == b"ready\r\n"
         os.write(terminal, b"\x03")
         assert b"interrupted" in read_terminal(terminal, b"interrupted")
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
@@ -136,6 +136,25 @@ def test_a_job_after_one_of_a_host_goes_there(hosts: SshHosts) -> None:
     assert hosts.json("show", second)["jobs"][0]["after"] == [number]
 
 
+def test_jobs_of_two_hosts_do_not_come_after_each_other(hosts: SshHosts) -> None:
+    assert hosts.run("add", "--host", "gpu1", "--after", "gpu2:1", "--", "true").returncode == 2
+    assert hosts.run("edit", "gpu1:1", "--after", "gpu2:1").returncode == 2
+    assert hosts.run("events", "--job", "gpu2:1", "--json").returncode == 0
+
+
+def test_completion_offers_hosts(hosts: SshHosts) -> None:
+    for words in (["--host", ""], ["run", "--host", ""]):
+        assert hosts.run("completion", "--words", *words).stdout.split() == ["gpu1", "gpu2", "gpu3", "any"]
+    assert hosts.run("completion", "--words", "--host", "gpu1", "stat").stdout.split() == ["status"]
+
+
+def test_python_asks_other_hosts_too(hosts: SshHosts) -> None:
+    program = "import gpulease; print(len(gpulease.status(host='gpu2')['devices'])); "
+    program += "print([row['host'] for row in gpulease.status(hosts=())['hosts']])"
+    done = subprocess.run([hosts.words()[0], "-c", program], env=hosts.environ, capture_output=True, text=True)
+    assert done.stdout == "4\n['gpu1', 'gpu2', 'gpu3']\n", done
+
+
 # ---------------------------------------------------------------------- all hosts
 
 
@@ -177,6 +196,7 @@ def test_a_host_that_is_down_is_a_row_and_comes_back(hosts: SshHosts) -> None:
         ("exec sleep 1000", "does not answer"),
         ("printf '{\"devices\": ['; exec sleep 1000", "stopped in the middle"),
         ("echo '<html>'; exit 0", "gives no answer"),
+        ("echo '{\"gpus\": 8}'", "another version"),
         ("echo 'gpulease: The disk is full.' >&2; echo 'Make room.' >&2; exit 1", "gpu3: The disk is full."),
     ],
 )
@@ -193,6 +213,20 @@ def test_a_host_that_hangs_or_is_strange_is_a_row(hosts: SshHosts, script: str, 
     assert found["gpu1"]["trouble"] is None
 
 
+def test_a_connection_that_stands_still_is_a_row_after_the_deadline(hosts: SshHosts) -> None:
+    assert rows(hosts, "status", "--hosts")["gpu2"]["trouble"] is None  # the connection is open
+    hosts["gpu2"].freeze()
+    try:
+        for deadline in DEADLINES:
+            found = rows(hosts, "status", "--hosts", GPULEASE_HOST_TIMEOUT=deadline)
+            if found["gpu1"]["trouble"] is None:
+                break
+    finally:
+        hosts["gpu2"].freeze(signal.SIGCONT)
+    assert found["gpu2"]["trouble"] == "gpu2 does not answer."
+    assert found["gpu1"]["trouble"] is None
+
+
 def test_the_doctor_tells_of_hosts_without_gpulease_or_with_another_version(hosts: SshHosts) -> None:
     real = Path(hosts.words()[0]).parent / "gpulease"
     hosts["gpu2"].gpulease(f'[ $1 = doctor ] && exec {real} "$@" | sed \'s/"text": "0[.][0-9.]*"/"text": "0.0.1"/\'')
@@ -204,7 +238,7 @@ def test_the_doctor_tells_of_hosts_without_gpulease_or_with_another_version(host
         hosts["gpu2"].as_it_was()
         hosts["gpu3"].show_gpulease()
     found = {one["subject"]: one for one in done["findings"]}
-    assert found["gpu1"]["level"] == "ok"
+    assert found["gpu1"]["level"] != "error"
     assert (found["gpu2"]["level"], found["gpu2"]["text"]) == ("warning", "has gpulease 0.0.1")
     assert (found["gpu3"]["level"], found["gpu3"]["text"]) == ("error", "There is no gpulease on gpu3.")
     assert (missing.returncode, missing.stderr.splitlines()[0]) == (69, "gpulease: There is no gpulease on gpu3.")

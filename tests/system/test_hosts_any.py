@@ -19,7 +19,7 @@ def nothing_left(hosts: SshHosts) -> None:
 
 
 def test_it_goes_where_it_fits_now(hosts: SshHosts) -> None:
-    done = hosts.run("run", "--host", "any", "-n", "3", "--", "sh", "-c", "echo $GPULEASE_DEVICES; exit 4")
+    done = hosts.run("run", "-q", "--host", "any", "-n", "3", "--", "sh", "-c", "echo $GPULEASE_DEVICES; exit 4")
     assert (done.returncode, done.stdout) == (4, "0,1,2\n")
     assert done.stderr == "gpulease: on gpu2\n"
 

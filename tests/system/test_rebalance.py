@@ -153,3 +153,20 @@ def test_two_at_a_time_are_refused(hosts: SshHosts, tmp_path: Path) -> None:
         (tmp_path / "on").touch()
         first.wait()
     assert (second.returncode, "Another `gpulease rebalance`" in second.stderr) == (75, True)
+
+
+def test_a_share_by_memory_moves_with_all_that_was_asked(hosts: SshHosts, tmp_path: Path) -> None:
+    """What it asks for, its environment and its folder are the same there; what it is told of its host is not."""
+    hosts.run("add", "--host", "gpu1", "-n", "2", "--for", "1h", "--", "sleep", "1000")
+    wait_until(lambda: hosts.json("--host", "gpu1", "ls")["counts"].get("running") == 1)
+    asked = ("--mem", "6G", "--model", "A100", "--min-memory", "40G", "--max-leases", "3", "--priority", "4")
+    more = ("--for", "20m", "--retry", "2", "--time-limit", "1h", "--label", "l", "--note", "n", "--env", "COLOUR=red")
+    script = f"echo $COLOUR $PWD $GPULEASE_DIR > {tmp_path}/out"
+    done = hosts.run("add", "--host", "gpu1", *asked, *more, "--", "sh", "-c", script, cwd=tmp_path)
+    before = hosts.json("show", done.stdout.strip())["jobs"][0]
+    to = hosts.json("rebalance", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
+    after = hosts.json("show", to)["jobs"][0]
+    same = ("command", "cwd", "request", "retry", "time_limit", "label", "note", "name", "user")
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert hosts.run("wait", to).returncode == 0
+    assert (tmp_path / "out").read_text() == f"red {tmp_path} {hosts['gpu2'].directory}\n"

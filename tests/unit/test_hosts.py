@@ -69,7 +69,7 @@ def test_what_ssh_says_becomes_one_sentence_and_what_to_do(said: str, told: str)
     assert error.exit_code == 69
 
 
-@pytest.mark.parametrize("name", ["-oProxyCommand=touch /tmp/x", "", "a b", "a\nb"])
+@pytest.mark.parametrize("name", ["-oProxyCommand=touch /tmp/x", "", "a b", "a\nb", "$(id)", "a;b"])
 def test_a_name_that_is_none_never_reaches_ssh(name: str) -> None:
     with pytest.raises(UsageError):
         ssh.command(name, "true")

@@ -28,7 +28,8 @@ def foresee(turn: Turn, event: Received) -> Document:
     Seconds, and no moments: hosts are compared by them, and their clocks differ.
     """
     state, peer, message = turn.state, event.peer, event.message
-    kind, count = message.get("kind") or "run", message.get("count") or 1
+    kind, asked = message.get("kind") or "run", message.get("count")
+    count = 1 if asked is None else asked
     if kind not in (*KINDS, "job"):
         raise UsageError(f"There is no kind of lease {kind[:40]!r}.")
     if not 1 <= count <= MOST:

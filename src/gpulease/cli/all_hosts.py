@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gpulease import __version__, hosts
 from gpulease.cli.parsing import Any, Namespace, clean, print_json
-from gpulease.cli.render import Terminal, plain_table
-from gpulease.cli.status_table import short_name
 from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
@@ -13,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpulease.cli.doctor import Finding
+    from gpulease.cli.render import Terminal
 
 STATES = {
     "free": ".", "leased": "L", "shared": "S", "outside": "O", "draining": "D", "excluded": "X", "lost": "!",
@@ -38,6 +37,8 @@ def status(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
     else:
+        from gpulease.cli.render import Terminal
+
         print("\n".join(status_lines(document, Terminal())))
     return _code(document)
 
@@ -48,6 +49,8 @@ def _code(document: dict[str, Any]) -> int:
 
 
 def status_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    from gpulease.cli.render import plain_table
+
     rows: list[Sequence[str]] = [("HOST", "GPUS", "FREE", "WAIT", "STATE", "USED BY")]
     rows += [_status_row(row) for row in document["hosts"]]
     lines = plain_table(rows, terminal, least=30)
@@ -64,6 +67,8 @@ def _status_row(row: dict[str, Any]) -> tuple[str, ...]:
     told = row["answer"]
     if told is None:
         return (row["host"], "-", "-", "-", "-", row["trouble"])
+    from gpulease.cli.status_table import short_name
+
     devices = told["devices"]
     names = [short_name(one["name"]) for one in devices]
     models = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
@@ -94,12 +99,15 @@ def ls(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
     else:
+        from gpulease.cli.render import Terminal
+
         print("\n".join(_ls_lines(document, Terminal())))
     return _code(document)
 
 
 def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     from gpulease.cli.ls import HEADINGS, REASON, job_row
+    from gpulease.cli.render import plain_table
 
     rows: list[Sequence[str]] = [HEADINGS]
     lines = []

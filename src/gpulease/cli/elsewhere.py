@@ -11,6 +11,12 @@ from gpulease import places
 from gpulease.cli.where_words import OF_IDS, WHERE, Words, by_host, flags_of, take_apart
 from gpulease.errors import UsageError
 
+OPTIONS_OF_IDS = {
+    "add": ("--after", "--after-any"),
+    "edit": ("--after", "--after-any"),
+    "events": ("--job",),
+}  # by verb
+
 
 def go(words: list[str]) -> int | list[str]:
     """Do it there, and give its exit code; or the words that are left for this machine, or for an engine."""
@@ -32,25 +38,25 @@ def go(words: list[str]) -> int | list[str]:
         os.environ["GPULEASE_ENGINE"] = found.where["--engine"]
     # On an engine `node1:0` is a device of its own.
     hosts = by_host(found.loose) if verb in OF_IDS and places.engine(os.environ) == places.LOCAL else {}
-    if verb == "add":
-        _follow_after(found)
+    _follow(found, hosts)
     if "--host" not in found.where and not set(hosts) - {None}:
         return [verb, *found.options, *found.loose, *found.command] if found.where else [verb, *rest]
     return _there(found, hosts)
 
 
-def _follow_after(found: Words) -> None:
-    """A job that comes after `gpu3:12` is one of gpu3's."""
+def _follow(found: Words, hosts: dict[str | None, list[str]]) -> None:
+    """An option may name jobs too: one that comes after `gpu3:12` is one of gpu3's."""
     for group in found.groups:
-        if group[0] not in ("--after", "--after-any") or len(group) < 2:
+        named = by_host(group[1:]) if group[0] in OPTIONS_OF_IDS.get(found.verb, ()) else {}
+        if not set(named) - {None}:
             continue
-        hosts = by_host(group[1:])
-        if set(hosts) - {None}:
-            named = {*hosts, found.where.get("--host", next(iter(hosts)))}
-            if len(named) > 1 and named != {*hosts, "any"}:
-                raise UsageError("A job can only come after jobs of its own host.", "Name jobs of one host.")
-            (host, ids), *_ = hosts.items()
-            found.where["--host"], group[1:] = str(host), [",".join(ids)]
+        (host, ids), *_ = named.items()
+        elsewhere = {*named, *hosts, found.where.get("--host", host)} - {host, "any"}
+        if elsewhere or host is None:
+            raise UsageError(f"{group[0]} names jobs of another host.", "Name jobs of one host only.")
+        group[1:] = [",".join(ids)]
+        if not hosts:
+            found.where["--host"] = host
 
 
 def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:

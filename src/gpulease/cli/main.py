@@ -100,7 +100,7 @@ def _dispatch(words: list[str]) -> int:
         return _complete(words[2:])
     if words and words[0] in ("-h", "--help"):
         return _help(words[1:])
-    if any(word.startswith(("--host", "--engine")) or ":" in word for word in words):
+    if any(word.startswith(("--host=", "--engine")) or word == "--host" or ":" in word for word in words):
         from gpulease.cli.elsewhere import go
 
         gone = go(words)

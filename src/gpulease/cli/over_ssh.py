@@ -20,23 +20,22 @@ READING = ("run", "shell", "select", "simulate", "pool")  # verbs whose command 
 
 def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "") -> int:
     """Its exit code; 69 if the host cannot be reached. `prefix` goes before each line of the output."""
-    of_a_command = verb in FROM_HERE
-    remote = ssh.remote_words(
-        host, [verb, *words], full_path(".") if of_a_command else None, os.environ if of_a_command else None
-    )
-    reads = verb in READING or (verb == "add" and "-" in words)
-    if sys.stdin.isatty() and sys.stdout.isatty() and not prefix:
-        reach(host)
-        os.execvp(*_become(ssh.command(host, remote, terminal=True)))
-    return _passed_through(host, ssh.command(host, remote), reads, prefix)
+    terminal = sys.stdin.isatty() and sys.stdout.isatty() and not prefix
+    folder, environ = (full_path("."), os.environ) if verb in FROM_HERE else (None, None)
+    remote = ssh.remote_words(host, [verb, *words], folder, environ, tell_pid=not terminal)
+    try:
+        if terminal:
+            _reach(host)
+            called = ssh.command(host, remote, True)
+            sys.stdout.flush()
+            os.execvp(called[0], called)
+        reads = verb in READING or (verb == "add" and "-" in words)
+        return _passed_through(host, ssh.command(host, remote), reads, prefix)
+    except FileNotFoundError:
+        raise ssh.no_ssh() from None
 
 
-def _become(words: list[str]) -> tuple[str, list[str]]:
-    sys.stdout.flush()
-    return words[0], words
-
-
-def reach(host: str) -> None:
+def _reach(host: str) -> None:
     """Have the connection open: what keeps it from that is told here, in our words. The rest is the terminal's."""
     if (
         ssh.is_node(host)
@@ -44,43 +43,34 @@ def reach(host: str) -> None:
     ):
         return
     with subprocess.Popen(ssh.command(host, "exit 0"), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as called:
-        code = called.wait()
-        if code == ssh.LOST:
-            raise ssh.failure(host, _said(called.stderr))
-
-
-def _said(stream: IO[bytes] | None) -> str:
-    assert stream is not None
-    return stream.read(1 << 16).decode(errors="replace")
+        if called.wait() == ssh.LOST:
+            assert called.stderr is not None
+            raise ssh.failure(host, called.stderr.read(1 << 16).decode(errors="replace"))
 
 
 def _passed_through(host: str, words: list[str], reads: bool, prefix: str) -> int:
     """Without a terminal. What ssh says is held back until it is known whose word it is."""
-    try:
-        called = subprocess.Popen(
-            words,
-            stdin=None if reads else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if prefix else None,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a signal of the terminal is ours to pass on: ssh would end, its command would not
-        )
-    except FileNotFoundError:
-        raise ssh.no_ssh() from None
+    called = subprocess.Popen(
+        words,
+        stdin=None if reads else subprocess.DEVNULL,
+        stdout=subprocess.PIPE if prefix else None,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # a signal of the terminal is ours to pass on: ssh would end, its command would not
+    )
     there = _Errors(called.stderr)
     signals = {number: signal.signal(number, lambda got, _: there.signal(host, got, called)) for number in PASSED}
     try:
         there.start()
-        if prefix:
-            for line in called.stdout or ():
-                sys.stdout.write(prefix + line.decode(errors="replace"))
-            sys.stdout.flush()
+        for line in called.stdout or ():
+            sys.stdout.write(prefix + line.decode(errors="replace"))
+        sys.stdout.flush()
         code = called.wait()
     finally:
         for number, before in signals.items():
             signal.signal(number, before)
     there.join(1.0)  # its end need not come: a connection that is kept has it open
     if code == ssh.LOST and there.pid is None:
-        raise ssh.failure(host, "".join(there.held))
+        raise ssh.failure(host, there.held.decode(errors="replace"))
     there.let_go()
     return code if code >= 0 else 128 - code
 
@@ -93,32 +83,26 @@ class _Errors(threading.Thread):
         assert stream is not None
         self._stream = stream
         self.pid: int | None = None
-        self.held: list[str] = []  # before that line: ssh's own words, or of the shell's start
-        self._signals: list[int] = []
+        self.held = b""  # before that line: ssh's own words, or those of the shell's start
 
     def run(self) -> None:
         while block := os.read(self._stream.fileno(), 1 << 16):
-            text = block.decode(errors="replace")
+            self.held += block
             if self.pid is None:
-                self.held.append(text)
                 self._find_pid()
-            else:
-                sys.stderr.write(text)
-                sys.stderr.flush()
+            if self.pid is not None:
+                self.let_go()
 
     def _find_pid(self) -> None:
-        before, sign, after = "".join(self.held).partition(f"{ssh.PID} ")
-        number, newline, rest = after.partition("\n")
-        if not sign or not newline:
-            return
-        self.held = [before, rest]
-        self.let_go()
-        self.pid = int(number) if number.isdecimal() else None
+        before, _, after = self.held.partition(f"{ssh.PID} ".encode())
+        number, newline, rest = after.partition(b"\n")
+        if newline and number.isdigit():
+            self.held, self.pid = before + rest, int(number)
 
     def let_go(self) -> None:
-        sys.stderr.write("".join(self.held))
+        sys.stderr.buffer.write(self.held)
         sys.stderr.flush()
-        self.held = []
+        self.held = b""
 
     def signal(self, host: str, number: int, called: subprocess.Popen[bytes]) -> None:
         """To the process there, by the same connection; before there is one, the call ends."""

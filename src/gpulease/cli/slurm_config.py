@@ -53,12 +53,11 @@ def _probed(host: str):  # type: ignore[no-untyped-def]  # a SeenHost, whose mod
     import subprocess
 
     from gpulease import ssh
-    from gpulease.hosts import patience
     from gpulease.slurm.configuration import PROBE, read_probe
 
     words = ssh.command(host, f"sh -c {ssh.quoted(PROBE)}")
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=3 * patience())
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=3 * ssh.patience())
     except FileNotFoundError:
         raise ssh.no_ssh() from None
     except subprocess.TimeoutExpired:
