@@ -273,6 +273,25 @@ def test_one_call_asks_for_all_jobs_and_not_faster_than_once_in_two_seconds(box:
     assert all(later - sooner > 1.9 for sooner, later in pairwise(moments))
 
 
+@pytest.mark.parametrize("queued", [True, False])
+def test_a_lost_answer_of_sbatch_is_found_again_by_the_jobs_token(box: SlurmBox, queued: bool) -> None:  # noqa: F811
+    """Before the real one stands an sbatch whose answer is lost, or whose question was."""
+    folder = box.folder / f"losing-{queued}"
+    folder.mkdir()
+    real = '/usr/bin/sbatch "$@" >/dev/null' if queued else "cat >/dev/null"
+    lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    (folder / "sbatch").write_text(f"#!/bin/sh\n{real}\necho '{lost}' >&2\nexit 1\n")
+    (folder / "sbatch").chmod(0o755)
+    done = box.run("add", "--hold", "--", "true", environ={"PATH": f"{folder}:{box.environ['PATH']}"})
+    found = box.slurm("squeue", "-h", "-o", "%A").split()
+    if queued:
+        assert (done.returncode, done.stdout.split()) == (0, found)
+        assert box.job(found[0])["command"] == ["true"]
+    else:
+        assert (done.returncode, found) == (69, [])
+        assert "was not queued" in done.stderr
+
+
 def test_users_see_all_and_change_their_own(box: SlurmBox) -> None:  # noqa: F811
     one = box.add("--", "sleep", "600", user="nobody")
     other = box.add("--", "sleep", "600", user="daemon")

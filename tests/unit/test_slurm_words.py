@@ -23,6 +23,7 @@ from gpulease.slurm import asking, fields
 from gpulease.slurm.adding import parts
 from gpulease.slurm.choosing import chosen, named
 from gpulease.slurm.commands import refusal
+from gpulease.slurm.commands import run as run_command
 from gpulease.slurm.looking import read_accounting
 from gpulease.slurm.nodes import device_rows, gpu_types, matching_type
 from gpulease.slurm.rows import STATES, expected_start, ids_of, indices, job_row, lease_row, line_row, log_of
@@ -233,6 +234,15 @@ def test_refusals_are_told_in_two_sentences(said: str, kind: type[Exception]) ->
     assert type(error) is kind
     assert error.what.endswith(".")
     assert error.next_step.endswith(".")
+
+
+def test_a_command_that_hangs_is_ended_at_its_deadline() -> None:
+    with pytest.raises(SlurmUnavailable, match="gave no answer in"):
+        run_command(["sleep", "600"], deadline=0.2)
+    children = Path("/proc/thread-self/children").read_text().split()
+    assert all(b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
+    ran = run_command(["sh", "-c", "cat; echo no >&2; exit 4"], b"given")
+    assert (ran.code, ran.output, ran.complaint) == (4, "given", "no\n")
 
 
 def test_ids_of_arrays_are_chosen_and_shown_as_slurm_writes_them() -> None:
