@@ -136,8 +136,8 @@ def engine(environ: Mapping[str, str]) -> str:
     Each command asks this: a file in which the word does not occur is not parsed.
     """
     named = environ.get("GPULEASE_ENGINE")
-    if named is not None or environ.get("SLURM_JOB_ID"):
-        return named or LOCAL  # in a job of Slurm's its own GPUs are meant, whatever a config says
+    if named is not None or (environ.get("SLURM_JOB_ID") and environ.get("SLURMD_NODENAME")):
+        return named or LOCAL  # on a node of a Slurm job the job's own GPUs are meant, whatever a config says
     for path in dict.fromkeys((config_path("own", environ), config_path("system", environ))):
         try:
             with open(path or "", "rb", buffering=0) as file:
