@@ -20,6 +20,7 @@ BEGIN, END = "<!-- python tools/import_graph.py --write -->\n", "<!-- end of wha
 LAYERS = {
     "faces": ("__main__", "cli", "compat", "installation", "top", "web"),
     "verbs": (
+        "allocation_keeper",
         "api",
         "event_choice",
         "transfer",
@@ -39,11 +40,13 @@ LAYERS = {
         "waiting",
     ),
     "granting and reaching": (
+        "allocation_nodes",
         "backends",
         "broker",
         "client",
         "hosts",
         "places",
+        "slurm",
         "ssh",
         "subscription",
         "thread_client",
@@ -64,6 +67,7 @@ LAYERS = {
         "wire",
     ),
     "deciding": (
+        "allocation",
         "answers",
         "errors",
         "host_choice",

@@ -54,6 +54,10 @@ case $wanted in *test*) # without these, some tests are skipped
     has_all tmux || system_packages "tmux, for the tests of \`gpulease top\`" tmux || [ -z "${CI:-}" ]
     has_ssh_hosts || system_packages "ssh and network namespaces, for tests of several hosts" \
         openssh-client openssh-server iproute2 || exit 1
+    # a real Slurm for the tests of that engine, which root alone can start
+    if [ "$(id -u)" = 0 ] && ! { command -v slurmctld && command -v munged; } >/dev/null 2>&1; then
+        system_packages "Slurm and munge, for the tests of --engine slurm" slurm-wlm munge || true
+    fi
     ;;
 esac
 

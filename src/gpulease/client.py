@@ -19,6 +19,7 @@ from gpulease.errors import (
     NotPermitted,
     ProtocolError,
     StateError,
+    UsageError,
     by_code,
 )
 from gpulease.wire import Unpacker, pack
@@ -26,7 +27,7 @@ from gpulease.wire import Unpacker, pack
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
+    from typing import IO, Any
 
     from gpulease.backends import BackendConnection
     from gpulease.messages import Granted, StillWaiting
@@ -79,6 +80,8 @@ class Client:
 
     def send(self, verb: str, **fields: Any) -> None:
         self._verb = verb
+        if "tasks" in (fields.get("select") or ()):
+            raise UsageError("Ids as 12_3 are those of Slurm's arrays.", "Write --engine slurm, or a number.")
         try:
             self._socket.sendall(pack({"v": PROTOCOL, "do": verb, **fields}))
         except TimeoutError:
@@ -296,6 +299,8 @@ def _start(place: places.Place) -> None:
             pass_fds=(theirs,),
             start_new_session=True,
         )
+        if os.environ.get("SLURM_TASK_PID") and os.environ.get("SLURM_JOB_ID"):
+            _keep(log)
     os.close(theirs)
     with open(ours, "rb", buffering=0) as pipe:
         poll = select.poll()
@@ -307,6 +312,21 @@ def _start(place: places.Place) -> None:
         trouble = message["error"]
         if not trouble["fields"].get("serving"):  # else the one before is about to end, or to answer
             raise by_code(trouble["code"], trouble["what"], trouble["next_step"], {})
+
+
+def _keep(log: IO[bytes]) -> None:
+    """In a job of Slurm's: have the broker end with the task in which it was started."""
+    import subprocess
+
+    subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpulease.allocation_keeper", os.environ["SLURM_TASK_PID"]],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd="/",
+        env=_with_full_paths(os.environ),
+        start_new_session=True,
+    )
 
 
 def _with_full_paths(environ: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@
     ├── WrongState            wrong-state      1   what was asked cannot be done to a job in its state
     ├── NotEnoughDevices      not-enough       1   fewer devices match than were asked for
     │   └── NotNow            not-now         75   enough would match, and they are in use
+    ├── SlurmRefused          slurm-refused    1   Slurm refused it, in its own words
     ├── SimulationError       simulation       1   the simulated machine cannot be made or changed
     ├── StateError            state            1   the broker's state cannot be read or written
     ├── HistoryError          history          1   the history cannot be read
@@ -32,6 +33,7 @@
         ├── BrokerUnavailable broker          69   no broker answers, and none could be started
         │   └── ConfigError   config          69   the config file is wrong, so the broker does not start
         ├── HostUnavailable   host            69   another host, or the gpulease there, cannot be used by ssh
+        ├── SlurmUnavailable  slurm           69   no Slurm here, or its controller does not answer
         ├── DriverError       driver          69   the driver is there and answers with an error
         └── DriverHangs       driver-hangs    69   the driver did not answer within the deadline
 
@@ -113,6 +115,11 @@ class NotNow(NotEnoughDevices):
 
 class SimulationError(GpuleaseError):
     code = "simulation"
+
+
+class SlurmRefused(GpuleaseError):
+    code = "slurm-refused"
+    next_step = "`gpulease help engines` tells what Slurm is asked for, and with which of its options."
 
 
 class StateError(GpuleaseError):
@@ -229,6 +236,11 @@ class ConfigError(BrokerUnavailable):
 class HostUnavailable(Unavailable):
     code = "host"
     next_step = "See `gpulease doctor --hosts`."
+
+
+class SlurmUnavailable(Unavailable):
+    code = "slurm"
+    next_step = "Jobs that run go on without it. Try again later; `scontrol ping` tells whether it is back."
 
 
 class DriverError(Unavailable):

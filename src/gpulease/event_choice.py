@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from gpulease.job_selection import JobId
+
 DAY = 86400.0
 
 
@@ -38,7 +40,7 @@ class EventChoice:
         self.until, self.user, self.gpus, self.kind, self.job = until, user, gpus, kind, job
 
     @classmethod
-    def of(cls, until: Any, user: str | None, gpu: Any, kind: str | None, job: int | None) -> EventChoice:
+    def of(cls, until: Any, user: str | None, gpu: Any, kind: str | None, job: JobId | None) -> EventChoice:
         before = None if until is None else time.time() - ago(until, "until")
         gpus = [] if gpu is None else texts(gpu, "The GPU")
         return cls(before, user, gpus, kind, None if job is None else f"J{job}")

@@ -56,10 +56,10 @@ class Answer:
 
 
 def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Those that were asked for, as `a,b`; else those of the config; else those with a mark in ssh's config."""
+    """Those that were asked for, as `a,b`; in a job of Slurm's its nodes; else those of a config, ours or ssh's."""
     if isinstance(asked, str):
         asked = asked.replace(",", " ").split() or None
-    found = list(dict.fromkeys(asked or _configured(environ) or marked(environ)))
+    found = list(dict.fromkeys(asked or _allocated(environ) or _configured(environ) or marked(environ)))
     if not found:
         raise UsageError(
             "No hosts are known.",
@@ -68,6 +68,14 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
     if len(found) > MOST_HOSTS:
         raise UsageError(f"{len(found)} hosts were named.", f"Name at most {MOST_HOSTS}; for more, see Slurm.")
     return found
+
+
+def _allocated(environ: Mapping[str, str]) -> list[str]:
+    if not environ.get("SLURM_JOB_ID"):
+        return []
+    from gpulease.allocation_nodes import nodes
+
+    return nodes(environ)
 
 
 def _configured(environ: Mapping[str, str]) -> list[str] | None:

@@ -9,8 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, Protocol
 
+    JobId = int | str  # a number; of Slurm also one of an array, as `12_3`
+
     class HasId(Protocol):
-        id: int
+        @property
+        def id(self) -> JobId: ...
 
     Named = int | str | HasId | Iterable[int | str | HasId]
     Selection = dict[str, Any]  # the `select` of a message
@@ -52,7 +55,11 @@ def selection(
     if words == ["last"]:
         select["last"] = True
     elif words and words != ["all"]:
-        select["ids"] = _ranges(words)
+        tasks = _arrays(words)
+        if len(tasks) < len(words):
+            select["ids"] = _ranges([word for word in words if "_" not in word])
+        if tasks:
+            select["tasks"] = [_tasks(word) for word in tasks]
     return {name: value for name, value in select.items() if value is not None} or {"all": True}
 
 
@@ -72,11 +79,11 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def one_job(id: int) -> Selection:
-    return {"ids": [(id, id)]}
+def one_job(id: JobId) -> Selection:
+    return selection([id])
 
 
-def to_come_after(jobs: Named, said: str) -> str | list[int | tuple[int, int]]:
+def to_come_after(jobs: Named, said: str) -> str | list[int | str | tuple[int, int]]:
     """Of `3`, `"3,5-9"`, `J3`, a job, or a list of them: ids and ranges; or one of the words `all` and `last`."""
     each = [_words(one, said) for one in _listed(jobs)]
     words = [word for found in each for word in found]
@@ -84,7 +91,23 @@ def to_come_after(jobs: Named, said: str) -> str | list[int | tuple[int, int]]:
         raise UsageError(f"{said} is empty.", "Leave it out, or say what is meant: it may be an unset variable.")
     if len(words) == 1 and words[0] in ALONE:
         return words[0]
-    return [first if first == last else (first, last) for first, last in _ranges(words)]
+    spans = _ranges([word for word in words if "_" not in word])
+    tasks = [f"{array}_{task}" for array, first, last in map(_tasks, _arrays(words)) for task in range(first, last + 1)]
+    return [*(first if first == last else (first, last) for first, last in spans), *tasks]
+
+
+def _arrays(words: list[str]) -> list[str]:
+    return [word for word in words if "_" in word]
+
+
+def _tasks(word: str) -> tuple[int, int, int]:
+    """Of an array of Slurm's: `12_3`, `12_3-9` or `12_[3-9]`; the array, and its first and last task that are meant."""
+    array, _, rest = word.partition("_")
+    first, dash, last = rest.removeprefix("[").removesuffix("]").partition("-")
+    parts = (array, first, last if dash else first)
+    if all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts) and int(parts[1]) <= int(parts[2]):
+        return int(parts[0]), int(parts[1]), int(parts[2])
+    raise UsageError(f"{word[:40]!r} is no job id and no range.", FORM)
 
 
 def _listed(jobs: Any) -> list[Any]:
@@ -95,6 +118,8 @@ def _words(one: Any, said: str) -> list[str]:
     if isinstance(one, str):
         return [part.removeprefix("J") for part in one.replace(",", " ").split()]  # also what `add` printed
     number = getattr(one, "id", one)
+    if isinstance(number, str):
+        return [number]
     if isinstance(number, int) and not isinstance(number, bool):
         return [str(number)]
     raise UsageError(f"{said} is {one!r}.", "Give a job, an id, or a list of them.")
@@ -126,11 +151,22 @@ def named(error: NotFound, select: Selection) -> NotFound:
     return NotFound(f"{MISSING}{user}{label}{state}.", error.next_step)
 
 
-def ranges(ids: Iterable[int]) -> str:
-    """3,4,5,9 as 3-5,9."""
-    parts: list[list[int]] = []
-    for id in sorted(ids):
-        if not parts or parts[-1][-1] != id - 1:
-            parts.append([id])
-        parts[-1][1:] = [id]
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+def ranges(ids: Iterable[JobId]) -> str:
+    """3,4,5,9 as 3-5,9; of arrays of Slurm's 12_0,12_1 as 12_0-1."""
+    parts: list[list[Any]] = []
+    for array, number in sorted(map(_numbers, ids)):
+        if not parts or parts[-1][0] != array or parts[-1][2] != number - 1:
+            parts.append([array, number, number])
+        parts[-1][2] = number
+    return ",".join(f"{'' if of < 0 else f'{of}_'}{a}{'' if a == b else f'-{b}'}" for of, a, b in parts)
+
+
+def _numbers(id: JobId) -> tuple[int, int]:
+    array, _, number = str(id).rpartition("_")
+    return int(array or -1), int(number)
+
+
+def id_order(id: JobId) -> tuple[int, int]:
+    """What to sort ids by: an array of Slurm's, and then its task."""
+    array, _, task = str(id).partition("_")
+    return int(array), int(task or -1)

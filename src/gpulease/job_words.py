@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
+    from gpulease.job_selection import JobId
     from gpulease.messages import JobEnd
 
 ALL_IDS = 60  # characters of ids in a sentence; of more, the first
@@ -36,7 +37,7 @@ def state_text(job: Mapping[str, Any]) -> str:
     return "removing" if job["removing"] else "ending"
 
 
-def ends_text(ended: Iterable[JobEnd], reasons: Mapping[int, str] | None = None) -> str:
+def ends_text(ended: Iterable[JobEnd], reasons: Mapping[JobId, str] | None = None) -> str:
     """`53 complete, 7 failed: 12,15-20`: how many ended how, and which of them not well; of one, how.
 
     `reasons`, by id, are told where they are known: `2 killed (time limit): 3,4`.
@@ -46,7 +47,7 @@ def ends_text(ended: Iterable[JobEnd], reasons: Mapping[int, str] | None = None)
         code, why = rows[0]["exit_code"], reasons.get(rows[0]["id"])
         how = f", {end_text(code)}" if code else ""
         return f"{rows[0]['id']} {rows[0]['state']}{how}{f' ({why})' if why else ''}"
-    by_state: dict[str, list[int]] = {}
+    by_state: dict[str, list[JobId]] = {}
     for row in rows:
         why = reasons.get(row["id"])
         by_state.setdefault(f"{row['state']} ({why})" if why else row["state"], []).append(row["id"])
@@ -54,11 +55,11 @@ def ends_text(ended: Iterable[JobEnd], reasons: Mapping[int, str] | None = None)
     return ", ".join(f"{len(by_state[name])} {name}{_which(name, by_state[name])}" for name in names)
 
 
-def _which(state: str, ids: list[int]) -> str:
+def _which(state: str, ids: list[JobId]) -> str:
     return "" if state == "complete" else f": {some(ids)}"
 
 
-def some(ids: Iterable[int]) -> str:
+def some(ids: Iterable[JobId]) -> str:
     """As ranges; of very many the first, and a mark."""
     text = ranges(ids)
     return text if len(text) <= ALL_IDS else f"{text[:ALL_IDS].rpartition(',')[0]},..."
@@ -66,8 +67,8 @@ def some(ids: Iterable[int]) -> str:
 
 def left_text(skipped: Iterable[str]) -> str:
     """Sentences as `7 is complete`, together: `1-3,7 complete, 9 failed`."""
-    by_reason: dict[str, list[int]] = {}
+    by_reason: dict[str, list[JobId]] = {}
     for text in skipped:
         id, _, reason = text.partition(" is ")
-        by_reason.setdefault(reason, []).append(int(id))
+        by_reason.setdefault(reason, []).append(id)
     return "; ".join(f"{some(ids)} {reason}" for reason, ids in by_reason.items())

@@ -226,6 +226,7 @@ def error(trouble: GpuleaseError) -> Message:
 # ---------------------------------------------------------------------- replies: what `granted`, `waiting` or `ok` has
 
 # fmt: off
+JobId = int | str  # a number; of Slurm text, as `12` or `12_3` of an array
 GrantedDevice = TypedDict("GrantedDevice", {"label": str, "uuid": str, "name": str, "vendor": str})
 Granted = TypedDict("Granted", {
     "id": str, "devices": list[GrantedDevice], "memory": int | None, "since": float, "until": float | None,
@@ -289,11 +290,14 @@ UsageDocument = TypedDict("UsageDocument", {
 })
 # Of jobs: those that it was done to, and a sentence for each that was left as it is.
 Done = TypedDict("Done", {
-    "ids": list[int], "skipped": list[str],
-    "ending": NotRequired[list[int]],  # those of `ids` that were told to end and still run
+    "ids": list[JobId], "skipped": list[str],
+    "ending": NotRequired[list[JobId]],  # those of `ids` that were told to end and still run
 })
-Added = TypedDict("Added", {"first": int, "last": int, "left_out": list[str]})  # variables that the job does not get
-JobEnd = TypedDict("JobEnd", {"id": int, "state": str, "exit_code": int | None})
+Added = TypedDict("Added", {
+    "first": JobId, "last": JobId, "left_out": list[str],
+    "ids": NotRequired[list[JobId]],  # of an engine whose ids do not just follow each other
+})  # variables that the job does not get
+JobEnd = TypedDict("JobEnd", {"id": JobId, "state": str, "exit_code": int | None})
 # To a subscriber, as `snapshot` and then as `changed`: rows by key, None for what is gone; how many jobs are not over.
 Changed = TypedDict("Changed", {
     "devices": NotRequired[dict[str, dict[str, Any] | None]], "leases": NotRequired[dict[str, dict[str, Any] | None]],
@@ -301,10 +305,10 @@ Changed = TypedDict("Changed", {
     "jobs": NotRequired[dict[str, JobEnd | None]], "open": NotRequired[int],
 })
 JobRow = TypedDict("JobRow", {
-    "id": int, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
+    "id": JobId, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
     "state": str, "name": str | None, "label": str | None, "note": str | None, "log": str, "retry": int,
-    "time_limit": float | None, "after": list[int], "after_any": bool, "at_most": int | None, "tries": int, "runs": int,
-    "started": float | None, "notify": list[str] | None,
+    "time_limit": float | None, "after": list[JobId], "after_any": bool, "at_most": int | None, "tries": int,
+    "runs": int, "started": float | None, "notify": NotRequired[list[str] | None],
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,
     "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],

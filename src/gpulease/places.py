@@ -46,8 +46,8 @@ class Place:
 
 def candidates(environ: Mapping[str, str]) -> list[Place]:
     """In the order in which clients look: system, shared, own."""
-    if environ.get("GPULEASE_DIR") or simulated(environ):
-        return [own(environ)]  # never the broker of the real machine
+    if environ.get("GPULEASE_DIR") or simulated(environ) or environ.get("SLURM_JOB_ID"):
+        return [own(environ)]  # never the broker of the real machine, nor of more than an allocation
     return [of_kind(kind, environ) for kind in ("system", "shared", "own")]
 
 
@@ -65,6 +65,9 @@ def of_kind(kind: str, environ: Mapping[str, str]) -> Place:
 
 
 def own(environ: Mapping[str, str]) -> Place:
+    """The user's own broker; inside a job of Slurm's the one of that allocation, on this node."""
+    if environ.get("SLURM_JOB_ID"):
+        return _in_allocation(environ)
     asked = environ.get("GPULEASE_DIR")
     if asked:
         return Place("own", os.path.abspath(asked))
@@ -79,6 +82,19 @@ def own(environ: Mapping[str, str]) -> Place:
     runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     run = os.path.join(runtime, "gpulease") if _is_ours(runtime) else os.path.join(state, "run")
     return Place("own", run, state)
+
+
+def _in_allocation(environ: Mapping[str, str]) -> Place:
+    """On a disk of the node, and gone with the job: it is nobody's but the allocation's."""
+    from gpulease.allocation import allocation
+
+    found = allocation(environ)
+    name = found.name if found else ""
+    base = environ.get("GPULEASE_DIR") or environ.get("SLURM_TMPDIR") or ""
+    short = len(os.fsencode(os.path.join(base, name, SOCKET))) <= LONGEST_SOCKET
+    if os.path.isabs(base) and short:
+        return Place("own", os.path.join(base, name))
+    return Place("own", os.path.join("/tmp", f"gpulease-{os.getuid()}-{name}"))
 
 
 def _state_of_user(environ: Mapping[str, str]) -> str:
@@ -120,8 +136,8 @@ def engine(environ: Mapping[str, str]) -> str:
     Each command asks this: a file in which the word does not occur is not parsed.
     """
     named = environ.get("GPULEASE_ENGINE")
-    if named is not None:
-        return named or LOCAL
+    if named is not None or (environ.get("SLURM_JOB_ID") and environ.get("SLURMD_NODENAME")):
+        return named or LOCAL  # on a node of a Slurm job the job's own GPUs are meant, whatever a config says
     for path in dict.fromkeys((config_path("own", environ), config_path("system", environ))):
         try:
             with open(path or "", "rb", buffering=0) as file:

@@ -130,6 +130,14 @@ def _run(text: str, start: int, letters: str) -> int:
     return start
 
 
+# Names of variables that jobs seldom need and whose values open more than one door. Keys of services that training jobs
+# talk to (WANDB_API_KEY, HF_TOKEN) are not among them.
+SECRETS = (
+    "*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*SECRET*", "AWS_SESSION_TOKEN", "GITHUB_TOKEN", "GH_TOKEN",
+    "GITLAB_TOKEN", "CI_JOB_TOKEN", "VAULT_TOKEN",
+)  # fmt: skip
+
+
 def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     """The names that are like one of the patterns, in any case; `*` stands for anything."""
     listed, patterns_parts = list(names), [pattern.upper().split("*") for pattern in patterns]

@@ -11,18 +11,18 @@ import time
 from gpulease import thread_client
 from gpulease.client import again, opened, refuse_stranger
 from gpulease.errors import BrokerUnavailable, NotFound, NotGranted, UsageError, WrongState
-from gpulease.job_selection import DONE, ENDED, named, selection
+from gpulease.job_selection import DONE, ENDED, id_order, named, selection
 from gpulease.quantities import matching
 from gpulease.request_fields import seconds
 from gpulease.subscription import Subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
     from gpulease.backends import BackendConnection
-    from gpulease.job_selection import Named, Selection
+    from gpulease.job_selection import JobId, Named, Selection
     from gpulease.messages import Added, Done, JobEnd, JobRow, Listing, ParameterRow
 
     Hear = Callable[[Collection[JobEnd], int], None]
@@ -91,14 +91,14 @@ def _act(verb: str, select: Selection, wait: bool = False) -> Done:
     return done
 
 
-def until_gone(ids: list[int]) -> None:
+def until_gone(ids: list[JobId]) -> None:
     """Wait until none of these runs any more; of one that is removed nothing else would tell."""
     with Subscription("jobs") as told:
         while ids and ("jobs" not in told.rows or any(_runs(told, id) for id in ids)):
             told.receive(None)
 
 
-def _runs(told: Subscription, id: int) -> bool:
+def _runs(told: Subscription, id: JobId) -> bool:
     job = told.rows["jobs"].get(str(id))
     return job is not None and job["state"] not in ENDED
 
@@ -212,15 +212,22 @@ def show(
     return told
 
 
-def id_of(job: Named, user: str | None = None, mine: bool = False) -> int:
+def id_of(job: Named, user: str | None = None, mine: bool = False) -> JobId:
     """Of one job: `12`, `"J12"`, `"last"` or the job itself; it is checked to be that user's, if one is named."""
     select = selection([job], user=user, mine=mine)
-    ranges = select.get("ids") or [(0, 1)]
+    ranges = [(one, one) for one in _tasks_in(select)] or select.get("ids") or [(0, 1)]
     if not select.get("last") and (len(ranges) > 1 or ranges[0][0] != ranges[0][1]):
         raise UsageError(f"{str(job)[:40]!r} is no job id.", "Write an id, as 12, or `last`.")
     if select.get("last") or user is not None or mine:
-        return int(ask("show", select)["jobs"][0]["id"])
-    return int(ranges[0][0])
+        found: JobId = ask("show", select)["jobs"][0]["id"]
+        return found
+    only: JobId = ranges[0][0]
+    return only
+
+
+def _tasks_in(select: Selection) -> list[str]:
+    """Of arrays of Slurm's, one by one."""
+    return [f"{array}_{task}" for array, first, last in select.get("tasks", ()) for task in range(first, last + 1)]
 
 
 # ---------------------------------------------------------------------- waiting
@@ -252,17 +259,17 @@ def wait(
 def wait_hearing(select: Selection, timeout: float | str | None, hear: Hear) -> list[JobEnd]:
     """The same; `hear` gets those that have ended and how many have not, whenever that changes."""
     until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-    ended: dict[int, JobEnd] = {}
+    ended: dict[JobId, JobEnd] = {}
     try:
         with Subscription("jobs", select=select) as told:
             while not _all_over(told, until, ended, hear):
                 pass
     except NotFound as error:
         raise named(error, select) from None
-    return [ended[id] for id in sorted(ended)]
+    return [ended[id] for id in sorted(ended, key=id_order)]
 
 
-def _all_over(told: Subscription, until: float | None, ended: dict[int, JobEnd], hear: Hear) -> bool:
+def _all_over(told: Subscription, until: float | None, ended: dict[JobId, JobEnd], hear: Hear) -> bool:
     """Whether all have ended, after the next word of the broker."""
     rest = None if until is None else until - time.monotonic()
     changed = told.receive(None if rest is None else min(DAY, max(0.0, rest)))
@@ -313,6 +320,11 @@ def add(
             if silent:
                 raise _unsure(trouble) from None
             silent, client = True, _next(client)
+
+
+def ids_of(added: Added) -> Sequence[JobId]:
+    """Of the jobs that were added, in the order of their commands."""
+    return added.get("ids") or range(int(added["first"]), int(added["last"]) + 1)
 
 
 def _next(client: BackendConnection) -> BackendConnection:

@@ -70,6 +70,10 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
     """The words of a call. `remote` is a command for the user's shell there."""
     if not host or host.startswith("-") or not NAME.issuperset(host):
         raise UsageError(f"{host[:40]!r} is no name of a host.", "Give one that `ssh` takes.")
+    if is_node(host):
+        from gpulease.allocation_nodes import command as by_srun
+
+        return by_srun(host, remote, remote_words(host, ["events"]), terminal)
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
@@ -85,6 +89,15 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
     }
     words = [f"-o{name}={value}" for name, value in options.items()]
     return [*_ssh(), "-t" if terminal else "-T", *words, *more, "--", host, *([remote] if remote else [])]
+
+
+def is_node(host: str) -> bool:
+    """Whether it is one of the Slurm job in which this process runs."""
+    if not os.environ.get("SLURM_JOB_ID"):
+        return False
+    from gpulease.allocation_nodes import nodes
+
+    return host in nodes()
 
 
 def patience() -> float:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import os
     from datetime import datetime
 
-    from gpulease.job_selection import Named
+    from gpulease.job_selection import JobId, Named
     from gpulease.messages import Done, JobRow
 
 CHANGEABLE = {
@@ -34,7 +34,7 @@ SHOWN = 70  # letters of a command
 class SubmittedJob:
     """A job in the queue, as it is whenever it is asked."""
 
-    def __init__(self, id: int, command: Sequence[str] = ()) -> None:
+    def __init__(self, id: JobId, command: Sequence[str] = ()) -> None:
         self.id = id
         self._command, self._state = command, ""  # as last seen
 
@@ -169,7 +169,7 @@ def _queue(
     if added["left_out"]:
         names = ", ".join(added["left_out"])
         warnings.warn(f"the job does not get {names}: secret by its name; give it in env=", stacklevel=3)
-    return [SubmittedJob(added["first"] + place, words) for place, words in enumerate(commands)]
+    return [SubmittedJob(id, words) for id, words in zip(queueing.ids_of(added), commands, strict=True)]
 
 
 def edit(

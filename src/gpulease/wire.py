@@ -59,11 +59,11 @@ def _refuse(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be sent")
 
 
-_encode, _read = _codec()
+to_text, from_text = _codec()
 
 
 def pack(message: Message, limit: int = LIMIT) -> bytes:
-    text = _encode(message)
+    text = to_text(message)
     try:
         body = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half a letter, from a stranger: it must not keep others from being answered
@@ -138,10 +138,10 @@ class Unpacker:
 def _decode(body: bytes) -> Message:
     text = body.decode("utf-8", "surrogateescape")
     try:
-        message = _read(text)
+        message = from_text(text)
         # Half a letter, which no encoding can carry, must get nowhere. It comes as an escape only, which we never send.
         if "\\u" in text:
-            _encode(message).encode("utf-8", "surrogateescape")
+            to_text(message).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError):
         raise ProtocolError("A message is not JSON, or not text.") from None
     if not isinstance(message, dict):

@@ -17,7 +17,7 @@ from gpulease.simulation.state import create, set_values
 
 SCRIPT = "import sys; print('ready', flush=True); sys.stdin.read()"
 PATIENCE = 60
-OURS = ("GPULEASE_", "CUDA_", "COLUMNS", "NO_COLOR")
+OURS = ("SLURM_", "GPULEASE_", "CUDA_", "COLUMNS", "NO_COLOR")
 
 
 def plain_environment() -> dict[str, str]:

@@ -68,7 +68,7 @@ class QueueSite(Site):
                 pass
         return [self.job(id) for id in ids]
 
-    def act(self, verb: str, *ids: int, **more: Any) -> Any:
+    def act(self, verb: str, *ids: int | str, **more: Any) -> Any:
         return self.ask(verb, select=pick(*ids), **more)
 
     def output(self, id: int) -> str:
@@ -87,7 +87,7 @@ class QueueSite(Site):
         self.ensure_broker()
 
 
-def pick(*ids: int) -> dict[str, Any]:
+def pick(*ids: int | str) -> dict[str, Any]:
     return {"ids": [[id, id] for id in ids]}
 
 

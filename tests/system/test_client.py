@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixtures here
@@ -15,9 +15,11 @@ from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixt
 
 from gpulease import client as client_module
 from gpulease import queueing
-from gpulease.backends import BackendConnection
 from gpulease.client import Client, _enter
 from gpulease.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from gpulease.backends import BackendConnection
 
 
 def test_a_broker_that_ends_before_it_is_asked_is_noticed_as_its_end(

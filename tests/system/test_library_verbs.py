@@ -15,7 +15,7 @@ from gpulease.messages import REPLIES
 pytestmark = pytest.mark.usefixtures("inside")
 
 
-def held(count: int = 1, **more: Any) -> list[int]:
+def held(count: int = 1, **more: Any) -> list[int | str]:
     return [gpulease.submit(["true"], hold=True, **more).id for _ in range(count)]
 
 

@@ -46,7 +46,7 @@ def complete(tmp_path: Path) -> Path:
         (programs / name).symlink_to(str(shutil.which(name)))
     stubs = {"python3": PYTHON.format(sys.executable), "cc": "#!/bin/sh\ncat >/dev/null\n"}
     stubs |= dict.fromkeys(("chromium", "chromedriver", "promtool", "tmux"), "#!/bin/sh\n")
-    stubs |= dict.fromkeys(("ssh", "ssh-keygen", "sshd", "ip"), "#!/bin/sh\n")
+    stubs |= dict.fromkeys(("ssh", "ssh-keygen", "sshd", "ip", "slurmctld", "munged"), "#!/bin/sh\n")
     for name, text in {**stubs, "apt-get": f'#!/bin/sh\necho "$@" >> {tmp_path}/told\n'}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)

@@ -32,7 +32,8 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if words is None else words)
     kind = "system" if "--system" in arguments else "shared" if "--shared" in arguments else "own"
     ready = int(_after(arguments, "--ready") or -1)
-    idle = _after(arguments, "--idle") or (str(IDLE) if kind == "own" else None)
+    lasts = kind != "own" or os.environ.get("SLURM_JOB_ID")  # an allocation's broker ends with the allocation
+    idle = _after(arguments, "--idle") or (None if lasts else str(IDLE))
     try:
         serve(kind, ready, None if idle is None else float(idle), "--replace" in arguments, _given(arguments))
     except GpuleaseError as trouble:

@@ -13,16 +13,8 @@ from gpulease.errors import NotFound, UsageError
 from gpulease.neighbours.gpuget_address import read_address
 from gpulease.planner import Policy
 from gpulease.planner.policy import ARRIVAL, SHORT
-from gpulease.quantities import exact_size, exact_time, parse_bytes, parse_seconds
+from gpulease.quantities import SECRETS, exact_size, exact_time, parse_bytes, parse_seconds
 from gpulease.visible import BY
-
-# Names of variables that jobs seldom need and whose values open more than one door. Keys of services that training jobs
-# talk to (WANDB_API_KEY, HF_TOKEN) are not among them.
-SECRETS = (
-    "*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*SECRET*", "AWS_SESSION_TOKEN", "GITHUB_TOKEN", "GH_TOKEN",
-    "GITLAB_TOKEN", "CI_JOB_TOKEN", "VAULT_TOKEN",
-)  # fmt: skip
-
 
 CORES = "cores"  # as many as the broker may use
 

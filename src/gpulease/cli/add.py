@@ -118,7 +118,7 @@ def add_after(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.queueing import add
+    from gpulease.queueing import add, ids_of
 
     if arguments.transfer:
         return _transfer()
@@ -126,7 +126,7 @@ def run(arguments: Namespace) -> int:
     if not arguments.force:
         refuse_unstartable(commands, options, arguments.file or "", lines)
     done = add(commands, request, options, each)
-    print("\n".join(map(str, range(done["first"], done["last"] + 1))))
+    print("\n".join(map(str, ids_of(done))))
     tell_left_out(done["left_out"])
     return 0
 

@@ -6,10 +6,11 @@ import sys
 
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, clean
 from gpulease.errors import UsageError
-from gpulease.job_selection import EVERYBODY, STATES, are_states, ranges, selection
+from gpulease.job_selection import EVERYBODY, STATES, are_states, id_order, ranges, selection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gpulease.job_selection import JobId
     from gpulease.messages import JobRow
 
 
@@ -80,9 +81,10 @@ def refused(verb: str, arguments: Namespace, ids: list[str], state: str) -> bool
 
 def say_missing(told: list[JobRow], ids: list[str]) -> int:
     """The exit code, and a word on stderr, when some of the ids that were named are nobody's here."""
-    there = {job["id"] for job in told}
-    named = selection(ids, required=False).get("ids", ())
-    absent = [first for first, last in named if first == last and first not in there]
+    there = {number for job in told for number in (id_order(job["id"])[0], job["id"])}  # an array by its tasks too
+    named = selection(ids, required=False)
+    absent: list[JobId] = [first for first, last in named.get("ids", ()) if first == last and first not in there]
+    absent += [name for array, first, last in named.get("tasks", ()) if (name := f"{array}_{first}") not in there]
     if absent:
         sys.stdout.flush()
         print(f"gpulease: not there, or not yours: job {ranges(absent)}", file=sys.stderr)

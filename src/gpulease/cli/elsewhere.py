@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from gpulease import places
 from gpulease.cli.where_words import OF_IDS, WHERE, Words, by_host, flags_of, take_apart
 from gpulease.errors import UsageError
 
@@ -35,7 +36,8 @@ def go(words: list[str]) -> int | list[str]:
         if "--host" in found.where:
             raise UsageError("--host and --engine were both given.", "Leave one of the two out.")
         os.environ["GPULEASE_ENGINE"] = found.where["--engine"]
-    hosts = by_host(found.loose) if verb in OF_IDS else {}
+    # On an engine `node1:0` is a device of its own.
+    hosts = by_host(found.loose) if verb in OF_IDS and places.engine(os.environ) == places.LOCAL else {}
     _follow(found, hosts)
     if "--host" not in found.where and not set(hosts) - {None}:
         return [verb, *found.options, *found.loose, *found.command] if found.where else [verb, *rest]

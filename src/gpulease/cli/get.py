@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json
 from gpulease.cli.request_options import acquire_fields, add_request
 from gpulease.errors import UsageError
 
@@ -43,21 +43,24 @@ def run(arguments: Namespace) -> int:
 
     if getattr(sys.stdout, "name", "") == os.devnull:  # it was closed: see main
         raise UsageError("The output is closed, so nobody would learn which GPUs these are.", "Leave out `>&-`.")
-    _refuse_pairs(arguments)
-    fields = acquire_fields(arguments, "get")
-    reserved = arguments.until_released or arguments.duration is not None
-    if reserved:
-        fields["kind"] = "reservation"
-    if arguments.owner is not None and not reserved:
-        _refuse_short_lived(arguments.owner)
-    fields["owner"] = _asker(reserved) if arguments.owner is None else arguments.owner
+    refuse_pairs(arguments)
+    fields = holder(arguments, acquire_fields(arguments, "get"))
     granted, client = wait_for(fields, arguments.quiet)
     print(_text(arguments, granted), flush=True)
     take(client, granted)
     return 0
 
 
-def _refuse_pairs(arguments: Namespace) -> None:
+def holder(arguments: Namespace, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields, with the process that it is held for, or as a reservation."""
+    reserved = arguments.until_released or arguments.duration is not None
+    if arguments.owner is not None and not reserved:
+        _refuse_short_lived(arguments.owner)
+    owner = _asker(reserved) if arguments.owner is None else arguments.owner
+    return {**fields, **({"kind": "reservation"} if reserved else {}), "owner": owner}
+
+
+def refuse_pairs(arguments: Namespace) -> None:
     if arguments.owner is not None and arguments.duration is not None:
         raise UsageError("--owner and --for were both given.", "A lease ends with a process or by the clock.")
     if arguments.until_released and arguments.duration is not None:

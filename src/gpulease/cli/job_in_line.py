@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpulease.job_selection import JobId
     from gpulease.messages import JobRow
 
 UNSTARTED = ("waiting", "held")
@@ -20,7 +21,7 @@ AGAIN = 2.0  # seconds until its place is asked for again
 
 
 class JobInLine:
-    def __init__(self, id: int) -> None:
+    def __init__(self, id: JobId) -> None:
         self._id = id
         self._waiting: WaitNotice | None = None
         self._next = 0.0

@@ -58,6 +58,7 @@ VERBS = {
     "stop": ("stop", "end the broker; leases stay valid"),
     "install": ("install", "set it up as a service, for everybody or for this user"),
     "uninstall": ("uninstall", "remove what `install` wrote"),
+    "slurm-config": ("slurm_config", "write the files of a Slurm for several hosts"),
     "simulate": ("simulate", "run a command in a machine of simulated GPUs"),
     "demo": ("demo", "a tour of one minute on simulated GPUs"),
     "shims": ("shims", "write drop-ins for older tools: their commands and packages"),

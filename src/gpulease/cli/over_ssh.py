@@ -37,7 +37,10 @@ def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "") -> i
 
 def _reach(host: str) -> None:
     """Have the connection open: what keeps it from that is told here, in our words. The rest is the terminal's."""
-    if subprocess.run(ssh.command(host, "", False, "-O", "check"), capture_output=True).returncode == 0:
+    if (
+        ssh.is_node(host)
+        or subprocess.run(ssh.command(host, "", False, "-O", "check"), capture_output=True).returncode == 0
+    ):
         return
     with subprocess.Popen(ssh.command(host, "exit 0"), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as called:
         if called.wait() == ssh.LOST:

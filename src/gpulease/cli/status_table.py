@@ -21,6 +21,7 @@ MOST_WAITING = 20
 WITH_START = 72  # columns, so that there is room for expected starts
 WHY = 24  # columns: the longest short form of a reason
 NARROWEST_NAME = 10
+LONGEST_LABEL = 24
 # heading, width, whether it stands to the right
 COLUMNS = {
     "GPU": (3, True),
@@ -37,7 +38,7 @@ DISPENSABLE = ("MEMORY", "POWER", "TEMP")
 
 
 def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
-    widths = _widths(terminal.width)
+    widths = _widths(terminal.width, max((len(device["label"]) for device in document["devices"]), default=0))
     shown = [*_title(document, terminal), _heading(widths, terminal)]
     for device in document["devices"]:
         cells = _cells(device, terminal)
@@ -101,7 +102,9 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
 def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
     shown = []
     broker = document["broker"]
-    if broker is not None and broker["kind"] != "own":
+    if broker is not None and broker["kind"] == "slurm":
+        shown.append(terminal.paint(f"Slurm {broker['version']}", "dim"))
+    elif broker is not None and broker["kind"] != "own":
         shown.append(terminal.paint(f"{broker['kind']} broker of {broker['user']}", "dim"))
     if broker is not None and broker.get("state_trouble"):
         shown.append(terminal.paint(clean(broker["state_trouble"]), "red"))
@@ -114,9 +117,10 @@ def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
     return shown
 
 
-def _widths(available: int) -> dict[str, int]:
-    """The columns that fit, the name taking what is left."""
+def _widths(available: int, label: int = 0) -> dict[str, int]:
+    """The columns that fit, the name taking what is left; GPUs of many nodes have longer labels."""
     widths = {heading: width for heading, (width, _) in COLUMNS.items()}
+    widths["GPU"] = min(max(label, widths["GPU"]), LONGEST_LABEL)
     for heading in DISPENSABLE:
         rest = available - (sum(widths.values()) - widths["NAME"] + len(widths) - 1)
         if rest >= NARROWEST_NAME:

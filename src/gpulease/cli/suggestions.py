@@ -82,7 +82,7 @@ HABITS = {
 TOPICS = {
     **dict.fromkeys(("docker", "podman", "apptainer", "singularity"), "containers"),
     **dict.fromkeys(("notebook", "notebooks", "ipython"), "jupyter"),
-    **{tool: f"from-{tool}" for tool in ("gpuget", "gpulimit", "gpuselect", "safe-gpu", "slurm")},
+    **{tool: f"from-{tool}" for tool in ("gpuget", "gpulimit", "gpuselect", "safe-gpu")},
     **dict.fromkeys(("sweep", "sweeps", "array"), "queue"),
     "pack": "packing",
 }

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from gpulease.job_selection import JobId
     from gpulease.messages import JobEnd
 
 MOST_REASONS = 100
@@ -51,7 +52,7 @@ def run(arguments: Namespace) -> int:
     return exit_code(ended)
 
 
-def _reasons(ended: list[JobEnd]) -> dict[int, str]:
+def _reasons(ended: list[JobEnd]) -> dict[JobId, str]:
     """Why jobs did not end well, of as many as a person reads."""
     ids = [job["id"] for job in ended if job["state"] != "complete"][:MOST_REASONS]
     if not ids:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from gpulease.allocation import Allocation, allocation
 from gpulease.errors import NoDevices, NoLibrary, Unavailable, UsageError
 from gpulease.model import Device, Sample
 from gpulease.probes import simulated
@@ -55,8 +56,23 @@ class Detected:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._probe: Probe | None = None
+        self._allocation = allocation(environ)
 
     def snapshot(self) -> Sample:
+        sample = self._snapshot()
+        return sample if self._allocation is None else self._narrowed(sample, self._allocation)
+
+    def _narrowed(self, sample: Sample, within: Allocation) -> Sample:
+        devices = tuple(within.own(sample.devices))
+        if not devices:
+            where = self._environ.get("SLURM_JOB_NODELIST")
+            raise NoDevices(
+                f"No GPU of Slurm's job {within.job} is on this machine.",
+                f"It has node {where}: run `srun gpulease ...` there." if where else "Ask Slurm for one: --gres=gpu:1.",
+            )
+        return sample._replace(devices=devices)
+
+    def _snapshot(self) -> Sample:
         if self._probe is not None:
             return self._probe.snapshot()
         simulated = _simulated(self._environ)

@@ -1,0 +1,63 @@
+"""Ends an allocation's broker, with the jobs that it runs, when the task of Slurm's that began it has ended.
+
+Slurm ends all that a job started, if it follows it by control groups; where it follows it by parents only, a broker
+escapes. `python -m gpulease.allocation_keeper PID`, started beside such a broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import sys
+import time
+
+from gpulease import places, queueing, thread_client
+from gpulease.errors import GpuleaseError
+
+PATIENCE = 30.0  # seconds for what it runs to end
+OPEN = ("running", "paused", "waiting", "held")
+
+
+def main(pid: int) -> int:
+    place = places.own(os.environ)
+    with open(os.path.join(place.run, "keeper.lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return 0  # there is one already
+        _until_gone(pid)
+        with contextlib.suppress(GpuleaseError, ConnectionError):
+            _end_everything()
+    shutil.rmtree(place.run, ignore_errors=True)
+    return 0
+
+
+def _until_gone(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll()
+
+
+def _end_everything() -> None:
+    """Jobs first: a broker that ends kills nothing."""
+    thread_client.ask("pause", start=False, queue=True)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        counts = queueing.ls(all=True)["counts"]
+        if not any(counts.get(state) for state in OPEN):
+            break
+        with contextlib.suppress(GpuleaseError):
+            queueing.kill("all")
+        time.sleep(0.2)
+    thread_client.ask("stop")
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

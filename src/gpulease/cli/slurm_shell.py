@@ -1,0 +1,16 @@
+"""`gpulease shell` on Slurm: a shell on the node of an allocation, which ends with it."""
+
+from __future__ import annotations
+
+import os
+
+from gpulease.cli.parsing import Namespace
+from gpulease.cli.prompt import marked_shell
+from gpulease.cli.request_options import acquire_fields
+from gpulease.cli.slurm_run import run_there
+
+
+def run(arguments: Namespace) -> int:
+    command, marks = marked_shell("slurm", os.environ)
+    os.environ.update(marks)
+    return run_there(acquire_fields(arguments, "shell"), command)

@@ -1,0 +1,225 @@
+"""All jobs that are known: those that Slurm tells of, and one's own that it has forgotten."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gpulease.errors import SlurmUnavailable
+from gpulease.job_selection import id_order
+from gpulease.slurm import commands, fields, rows
+from gpulease.slurm.asking import NICE, USUAL
+from gpulease.slurm.slurm_records import Records
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from gpulease.messages import JobRow
+
+SQUEUE = ["squeue", "--states=all", "--json"]
+SINFO = ["sinfo", "--json"]
+OPEN = ("waiting", "held", "running", "paused")
+SACCT = "JobID,State,ExitCode,Start,End,NodeList,User,AllocTRES,Submit"
+FORGOTTEN = "Slurm has forgotten how it ended"
+
+
+class SlurmJobs:
+    """What Slurm told at one moment."""
+
+    def __init__(self, records: Records) -> None:
+        self.time = time.time()
+        self._records = records
+        told = _asked(SQUEUE, records)
+        self.version = fields.version(told)
+        self.raw: list[tuple[str, dict[str, Any]]] = [
+            (id, raw) for raw in told.get("jobs", ()) for id in rows.ids_of(raw)
+        ]
+        self.raw.sort(key=lambda pair: id_order(pair[0]))
+
+    def jobs(self) -> list[JobRow]:
+        """Batch jobs, in the order of their ids; what `srun` and `salloc` run is no job but a lease."""
+        kept = self._records.by_token()
+        found = [
+            rows.job_row(raw, id, _task(kept, rows.comment_of(raw).get("token"), id), self.time)
+            for id, raw in self.raw
+            if raw.get("batch_flag", True)
+        ]
+        found = [self._as_noted(row) for row in found if row["id"] not in self._forgotten(kept)]
+        known = {str(row["id"]) for row in found} | {id for id, _ in self.raw}
+        found += self._recorded(kept, known)
+        found.sort(key=lambda row: id_order(row["id"]))
+        self._remember(found)
+        return found
+
+    def _as_noted(self, row: JobRow) -> JobRow:
+        """A controller that was killed may take for lost, or for running, what has ended; the job's own note knows."""
+        if row["state"] not in ("running", "killed", "lost") or row["uid"] != os.geteuid():
+            return row
+        end = self._records.end_of(str(row["id"]))
+        if end is None:
+            return row
+        state = "failed" if end[0] else "complete"
+        return {
+            **row,
+            "state": state,
+            "exit_code": end[0],
+            "started": end[1],
+            "ended": end[2],
+            "why": None,
+            "ending": None,
+        }
+
+    def jobs_since(self, moment: float) -> list[JobRow]:
+        """With those of everybody that only the accounting knows, where there is one."""
+        found = self.jobs()
+        known = {str(row["id"]) for row in found}
+        for id, told in accounting(since=moment).items():
+            if id not in known:
+                found.append(rows.job_row({**told, "job_id": id_order(id)[0]}, id, {}, self.time))
+        return found
+
+    def _forgotten(self, kept: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        """Those that were removed by `rm` or `clean` while Slurm still knew them."""
+        return {id for record in kept.values() for id in record.get("forgotten", ())}
+
+    def _recorded(self, kept: Mapping[str, Mapping[str, Any]], known: set[str]) -> list[JobRow]:
+        """One's own that Slurm tells nothing of any more."""
+        missing = [
+            (id, record, token)
+            for token, record in kept.items()
+            if record["id"]
+            for id in ids_in(record)
+            if id not in known and id not in record.get("forgotten", ())
+        ]
+        ends = {id: end for id, _, _ in missing if (end := self._records.end_of(id)) is not None}
+        unknown = [id for id, _, _ in missing if id not in ends]
+        accounted = accounting(unknown) if unknown else {}
+        return [
+            forgotten_row(id, record, _task(kept, token, id), ends.get(id), accounted.get(id), self.time)
+            for id, record, token in missing
+        ]
+
+    def _remember(self, found: list[JobRow]) -> None:
+        own = [row["state"] for row in found if row["uid"] == os.geteuid()]
+        self._records.saw({state: own.count(state) for state in dict.fromkeys(own) if state in OPEN}, self.time)
+
+
+def _asked(words: list[str], records: Records) -> dict[str, Any]:
+    try:
+        return commands.document(words)
+    except SlurmUnavailable as trouble:
+        raise with_last(trouble, records) from None
+
+
+def with_last(trouble: SlurmUnavailable, records: Records) -> SlurmUnavailable:
+    """The error, with what was known of one's own jobs and since when."""
+    seen = records.last_seen()
+    if seen is None:
+        return trouble
+    from gpulease.quantities import span_text
+
+    when, counts = seen
+    what = ", ".join(f"{number} {state}" for state, number in counts.items()) or "none that was not over"
+    ago = span_text(max(0.0, time.time() - when))
+    return SlurmUnavailable(f"{trouble.what} {ago} ago you had these jobs: {what}.", trouble.next_step)
+
+
+def nodes(records: Records) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = _asked(SINFO, records).get("nodes", [])
+    return sorted({str(node.get("name")): node for node in found}.values(), key=lambda node: str(node.get("name")))
+
+
+def ids_in(record: Mapping[str, Any]) -> list[str]:
+    count = len(record["commands"])
+    return [f"{record['id']}_{number}" for number in range(count)] if count > 1 else [record["id"]]
+
+
+def _task(kept: Mapping[str, Mapping[str, Any]], token: Any, id: str) -> dict[str, Any]:
+    """What was kept of one task."""
+    record = kept.get(token) if isinstance(token, str) else None
+    if record is None:
+        return {}
+    number = int(id.partition("_")[2] or 0)
+    options, each = record["options"], record.get("each") or ()
+    texts = {**options, **(each[number] if number < len(each) else {})}
+    found = {name: texts.get(name) for name in ("name", "label", "note")}
+    log = texts.get("log")
+    if log is not None:
+        found["log"] = f"{log}{id}.log" if log.endswith("/") else log
+    return {**found, "command": record["commands"][number] if number < len(record["commands"]) else None}
+
+
+def forgotten_row(
+    id: str,
+    record: Mapping[str, Any],
+    task: Mapping[str, Any],
+    end: tuple[int, float, float, int] | None,
+    accounted: Mapping[str, Any] | None,
+    now: float,
+) -> JobRow:
+    """A row of what was kept of a job, in the shape of one that Slurm knows."""
+    request, options = record["request"], record["options"]
+    told: dict[str, Any] = {
+        "job_id": int(id.partition("_")[0]),
+        "job_state": "UNKNOWN",
+        "user_id": os.geteuid(),
+        "current_working_directory": options["cwd"],
+        "submit_time": record["added"],
+        "tres_per_node": f"gres:gpu:{request.get('gpus', 1)}",
+        "nice": (request.get("priority", USUAL) - USUAL) * NICE,
+        "standard_output": record["log"],
+    }
+    if end is not None:
+        code, began, ended, _ = end
+        state = "FAILED" if code else "COMPLETED"
+        told |= {"job_state": state, "exit_code": code << 8, "start_time": began, "end_time": ended}
+    told |= accounted or {}
+    row = rows.job_row(told, id, task, now)
+    from gpulease.identity import user_name
+
+    row["user"] = user_name(os.geteuid())
+    if end is None and not accounted:
+        row["why"] = FORGOTTEN
+    return row
+
+
+def accounting(ids: list[str] | None = None, since: float = 0.0) -> dict[str, dict[str, Any]]:
+    """By id, what sacct knows of these, or of everybody's since a moment; nothing where there is no accounting."""
+    begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
+    which = [f"--jobs={','.join(ids)}"] if ids else ["--allusers", f"--starttime={begin}"]
+    try:
+        ran = commands.run(["sacct", "-n", "-P", "-X", f"--format={SACCT}", *which])
+    except SlurmUnavailable:
+        return {}
+    return read_accounting(ran.output) if not ran.code else {}
+
+
+def read_accounting(text: str) -> dict[str, dict[str, Any]]:
+    """PURE: lines as `12_3|CANCELLED by 1000|0:15|2026-11-18T00:31:10|2026-11-18T00:35:10|node1|ada|…`."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) < 6 or not parts[1]:
+            continue
+        code, _, caught = parts[2].partition(":")
+        status = (int(code) << 8 if code.isdecimal() else 0) | (int(caught) if caught.isdecimal() else 0)
+        times = {"start_time": moment_of(parts[3]), "end_time": moment_of(parts[4])}
+        told = {
+            "job_state": parts[1].split()[0],
+            "exit_code": status,
+            "nodes": parts[5].replace("None assigned", ""),
+            **times,
+        }
+        if len(parts) >= 9:
+            told |= {"user_name": parts[6], "tres_req_str": parts[7], "submit_time": moment_of(parts[8])}
+        found[parts[0]] = {name: value for name, value in told.items() if value is not None}
+    return found
+
+
+def moment_of(text: str) -> float | None:
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None

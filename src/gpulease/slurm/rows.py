@@ -1,0 +1,290 @@
+"""PURE: Slurm's record of a job as the rows of `messages`: one for each task of an array, also of those that wait."""
+
+from __future__ import annotations
+
+from gpulease.slurm import fields
+from gpulease.slurm.asking import MARK, NICE, USUAL
+from gpulease.slurm.slurm_reasons import HELD, sentence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from gpulease.messages import JobRow, LeaseRow, LineRow
+
+    Raw = Mapping[str, Any]  # a job as `squeue --json` has it
+    Record = Mapping[str, Any]  # what was kept when it was added
+
+LONGEST_SHORT = 24  # characters of a reason in a table
+YEAR = 360 * 86400.0  # what has no time limit counts as a year for Slurm: a start after it is no forecast
+STATES = {
+    "PENDING": "waiting",
+    "REQUEUED": "waiting",
+    "REQUEUE_HOLD": "held",
+    "RUNNING": "running",
+    "CONFIGURING": "running",
+    "COMPLETING": "running",
+    "STAGE_OUT": "running",
+    "SIGNALING": "running",
+    "RESIZING": "running",
+    "SUSPENDED": "paused",
+    "STOPPED": "paused",
+    "COMPLETED": "complete",
+    "FAILED": "failed",
+    "OUT_OF_MEMORY": "failed",
+    "CANCELLED": "killed",
+    "TIMEOUT": "killed",
+    "DEADLINE": "killed",
+    "PREEMPTED": "killed",
+    "REVOKED": "killed",
+    "NODE_FAIL": "lost",
+    "BOOT_FAIL": "lost",
+    "LAUNCH_FAILED": "lost",
+}
+WHY = {
+    "TIMEOUT": "time limit",
+    "DEADLINE": "its deadline has passed",
+    "PREEMPTED": "preempted by Slurm",
+    "NODE_FAIL": "its node failed",
+    "BOOT_FAIL": "its node did not start",
+    "OUT_OF_MEMORY": "out of host memory",
+    "LAUNCH_FAILED": "it could not be started",
+}
+
+
+def ids_of(raw: Raw) -> list[str]:
+    """As people write them: `12`, or `12_0`, `12_1`, … of an array, whose waiting tasks are one record."""
+    array, task = fields.whole(raw.get("array_job_id")), fields.whole(raw.get("array_task_id"))
+    if not array:
+        return [str(fields.whole(raw.get("job_id")))]
+    waiting = fields.text(raw.get("array_task_string"))
+    if waiting:
+        return [f"{array}_{one}" for one in fields.numbers(waiting)]
+    return [f"{array}_{task}"]
+
+
+def state_of(raw: Raw) -> str:
+    """A job whose end is being cleaned up by Slurm, `["FAILED", "COMPLETING"]`, has ended already."""
+    told = fields.states(raw.get("job_state"))
+    state = next((STATES[name] for name in told if name in STATES), "lost")
+    return "held" if state == "waiting" and reason_of(raw) in HELD else state
+
+
+def reason_of(raw: Raw) -> str:
+    reason = raw.get("state_reason")
+    return reason if isinstance(reason, str) and reason else "None"
+
+
+def short(reason: str) -> str:
+    """Without the names of nodes that may follow it."""
+    return "not considered yet" if reason == "None" else reason.split(",")[0][:LONGEST_SHORT]
+
+
+def comment_of(raw: Raw) -> dict[str, Any]:
+    """What gpulease wrote there: token, label, note, command, kind."""
+    comment = raw.get("comment")
+    if isinstance(comment, dict):  # 23.02 and later have several
+        comment = comment.get("job")
+    text = fields.text(comment)
+    if not text.startswith(MARK):
+        return {"note": text} if text else {}
+    from gpulease.wire import from_text
+
+    try:
+        found = from_text(text[len(MARK) :])
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def gpus_of(raw: Raw) -> int:
+    """On all its nodes."""
+    for name, times in (("tres_per_job", 1), ("tres_per_node", fields.whole(raw.get("node_count")) or 1)):
+        found = _count(fields.text(raw.get(name)))
+        if found:
+            return found * times
+    tres = fields.text(raw.get("tres_req_str"))
+    return next((int(part[9:]) for part in tres.split(",") if part.startswith("gres/gpu=")), 0)
+
+
+def _count(gres: str) -> int:
+    """`gres:gpu:a100:2` or `gres/gpu:2`: 2; `gres:gpu`: 1."""
+    for part in gres.split(","):
+        words = part.replace("gres/", "gres:").split(":")
+        if words[:2] == ["gres", "gpu"] or words[:1] == ["gpu"]:
+            return int(words[-1]) if words[-1].isdecimal() else 1
+    return 0
+
+
+def devices_of(raw: Raw) -> list[str]:
+    """`node1:0`, `node1:2`: which GPUs of which nodes it has."""
+    nodes = fields.hosts(fields.text(raw.get("nodes")))
+    details = raw.get("gres_detail") or []
+    found: list[str] = []
+    for node, detail in zip(nodes, details, strict=False):
+        found += [f"{node}:{index}" for index in indices(detail)]
+    return found
+
+
+def indices(detail: str) -> list[str]:
+    """`gpu:a100:3(IDX:0-1,3)`: 0, 1, 3."""
+    found: list[str] = []
+    for part in detail.split("gpu:")[1:]:
+        inner = part.partition("(IDX:")[2].partition(")")[0]
+        found += [one for one in fields.numbers(inner) if one.isdecimal()]
+    return found
+
+
+def expected_start(raw: Raw, now: float) -> float | None:
+    start = fields.moment(raw.get("start_time"))
+    if start is None or state_of(raw) != "waiting" or not now <= start < now + YEAR:
+        return None
+    return start
+
+
+def priority_of(raw: Raw) -> int:
+    return USUAL + (fields.whole(raw.get("nice")) or 0) // NICE
+
+
+def job_row(raw: Raw, id: str, record: Record, now: float) -> JobRow:
+    """`record`: what was kept of this task when it was added; may be empty."""
+    state, reason, comment = state_of(raw), reason_of(raw), comment_of(raw)
+    code, caught = fields.ended_with(raw.get("exit_code"))
+    over = state in ("complete", "failed", "killed", "lost")
+    waits = state in ("waiting", "held")
+    began = not waits and not (over and raw.get("nodes") == "")  # what is killed while it waits had no node
+    limit = fields.number(raw.get("time_limit"))
+    why = why_ended(fields.states(raw.get("job_state")), reason) if over else None
+    return {
+        "id": id,
+        "command": record.get("command") or comment.get("command") or [fields.text(raw.get("name")) or "(hidden)"],
+        "uid": fields.whole(raw.get("user_id")) or 0,
+        "user": fields.text(raw.get("user_name")) or str(fields.whole(raw.get("user_id"))),
+        "cwd": fields.text(raw.get("current_working_directory")),
+        "request": request_row(raw),
+        "added": fields.moment(raw.get("submit_time")) or now,
+        "state": state,
+        "name": record.get("name") or (comment.get("name") if "token" in comment else fields.text(raw.get("name"))),
+        "label": record.get("label") or comment.get("label"),
+        "note": record.get("note") or comment.get("note"),
+        "log": record.get("log") or log_of(raw, id),
+        "retry": comment.get("retry", 0),
+        "time_limit": None if limit is None or limit * 60 >= YEAR else limit * 60,
+        "after": after_ids(fields.text(raw.get("dependency"))),
+        "after_any": "afterany" in fields.text(raw.get("dependency")),
+        "at_most": fields.whole(raw.get("array_max_tasks")) or None,
+        "tries": int(began),
+        "runs": int(began),
+        "started": fields.moment(raw.get("start_time")) if began else None,
+        "ended": fields.moment(raw.get("end_time")) if over else None,
+        "exit_code": (128 + caught if caught else code) if over and state != "killed" else None,
+        "signal": caught if over else None,
+        "why": why,
+        "out_of_memory": False,
+        "devices": devices_of(raw) if not over else [],
+        "peak_memory": None,
+        "packed": None,
+        "pid": None,
+        "why_waiting": sentence(reason, fields.text(raw.get("dependency"))) if waits else None,
+        "why_short": short(reason) if waits else None,
+        "expected_start": expected_start(raw, now),
+        "ending": "by Slurm" if "COMPLETING" in fields.states(raw.get("job_state")) and not over else None,
+        "removing": False,
+    }
+
+
+def why_ended(told: list[str], reason: str) -> str | None:
+    if reason == "DependencyNeverSatisfied":
+        return "a job that it comes after did not end well"
+    return next((WHY[name] for name in told if name in WHY), None)
+
+
+def request_row(raw: Raw) -> dict[str, Any]:
+    begin = fields.moment(raw.get("eligible_time"))
+    return {
+        "gpus": gpus_of(raw),
+        "memory": None,
+        "models": models_of(raw),
+        "devices": [],
+        "exclude": [],
+        "min_memory": None,
+        "max_leases": None,
+        "priority": priority_of(raw),
+        "not_before": begin if reason_of(raw) == "BeginTime" else None,
+        "duration": None,
+        "pack": None,
+        "beside_outside": False,
+    }
+
+
+def models_of(raw: Raw) -> list[str]:
+    """`gres:gpu:a100:2`: a100."""
+    text = fields.text(raw.get("tres_per_node")) or fields.text(raw.get("tres_per_job"))
+    words = text.replace("gres/", "gres:").split(",")[0].split(":")
+    return [words[2]] if words[:2] == ["gres", "gpu"] and len(words) > 2 and not words[2].isdecimal() else []
+
+
+def after_ids(dependency: str) -> list[Any]:
+    """`afterok:12(unfulfilled),afterok:13_*`: 12, 13."""
+    parts = dependency.replace("?", ",").split(",")
+    names = [part.rpartition(":")[2].partition("(")[0] for part in parts if part.startswith("after")]
+    return [name.removesuffix("_*") for name in names]
+
+
+def log_of(raw: Raw, id: str) -> str:
+    """The file that `standard_output` is a pattern of."""
+    array, _, task = id.partition("_")
+    pattern = fields.text(raw.get("standard_output")) or ("slurm-%A_%a.out" if task else "slurm-%j.out")
+    values = {"%": "%", "A": array, "a": task, "j": str(fields.whole(raw.get("job_id"))), "J": id}
+    values |= {"x": fields.text(raw.get("name")), "u": fields.text(raw.get("user_name"))}
+    path, rest = "", pattern
+    while rest:
+        before, percent, rest = rest.partition("%")
+        path += before + (values.get(rest[:1], f"%{rest[:1]}") if percent else "")
+        rest = rest[1:] if percent else rest
+    cwd = fields.text(raw.get("current_working_directory"))
+    return path if path.startswith("/") or not cwd else f"{cwd}/{path}"
+
+
+def lease_row(raw: Raw, id: str, command: str | None) -> LeaseRow:
+    """Of what runs: a job, or an allocation that somebody holds."""
+    comment = comment_of(raw)
+    ends = fields.moment(raw.get("end_time"))
+    start = fields.moment(raw.get("start_time")) or 0.0
+    devices = devices_of(raw)
+    row: LeaseRow = {
+        "id": id,
+        "kind": kind_of(raw),
+        "labels": devices,
+        "user": fields.text(raw.get("user_name")),
+        "pid": None,
+        "since": start,
+        "until": ends if ends is not None and ends - start < YEAR else None,
+        "memory": None,
+        "note": comment.get("note"),
+        "job": command,
+        "ending": None,
+    }
+    return {**row, "devices": devices}  # type: ignore[typeddict-unknown-key]
+
+
+def kind_of(raw: Raw) -> str:
+    batch = raw.get("batch_flag")
+    return "job" if batch else str(comment_of(raw).get("kind") or "run")
+
+
+def line_row(raw: Raw, id: str, now: float) -> LineRow:
+    row: LineRow = {
+        "id": id,
+        "kind": kind_of(raw),
+        "user": fields.text(raw.get("user_name")),
+        "gpus": gpus_of(raw),
+        "memory": None,
+        "priority": priority_of(raw),
+        "since": fields.moment(raw.get("submit_time")) or now,
+        "why": sentence(reason_of(raw), fields.text(raw.get("dependency"))),
+        "note": comment_of(raw).get("note"),
+        "why_short": short(reason_of(raw)),
+    }
+    return {**row, "expected_start": expected_start(raw, now)}  # type: ignore[typeddict-unknown-key]
