@@ -15,7 +15,6 @@ from aiohttp import web
 from gpulease.errors import GpuleaseError, NotFound
 from gpulease.metrics.exposition import CONTENT_TYPE, text
 from gpulease.web.access import Access, Refusal, Visit
-from gpulease.web.acting import act
 from gpulease.web.broker_feed import BrokerFeed
 from gpulease.web.fragments import sections
 from gpulease.web.http_answers import answer_with, headed, html, plain, wants_page
@@ -23,6 +22,7 @@ from gpulease.web.hub import Hub
 from gpulease.web.job_details import about_log, as_text, details
 from gpulease.web.job_stream import NOT_SHOWN, JobEvents, may_read
 from gpulease.web.job_watch import JobWatch, ask_totals
+from gpulease.web.page_actions import act
 from gpulease.web.pages import first_page, job_page
 from gpulease.web.picture import PagePicture, Row, Viewer, job_seen_by, seen_by, totals_seen_by
 from gpulease.web.plain import status_text
