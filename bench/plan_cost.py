@@ -5,7 +5,8 @@
 Every lease of a full machine runs; one ends; the plan that follows is timed, with requests of several
 users, priorities, widths, shares and durations in the line; the least of several times, since others may
 use the machine. Also the memory of the line, for each request, and the time of the same plan with an order of
-one's own for the first of the line (policy.order): by priority and arrival.
+one's own for the first of the line (policy.order): by priority and arrival; and the time of a plan of the same line in
+which each user runs five kinds of commands, of which something is known.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ sys.path[:0] = [str(ROOT / "src")]
 from gpulease.model import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import DeviceView, Line, Policy, plan
 from gpulease.planner.ranking import entries, ranked
+from gpulease.planner.sketch import Sketch
 
 G = 1 << 30
 DEVICES = (8, 64, 1024)
 WAITING = (10, 100, 1_000, 10_000, 100_000)
 USERS = 20
+KINDS = 5  # of commands that each of them runs
 
 
 class Cost(NamedTuple):
@@ -37,6 +40,7 @@ class Cost(NamedTuple):
     waiting: int
     milliseconds: float
     ordered: float  # milliseconds
+    learned: float  # milliseconds
     bytes_each: float
 
 
@@ -51,13 +55,14 @@ def request_of(chance: random.Random, now: float) -> Request:
     return Request(gpus, models=models, priority=priority, duration=duration, not_before=later)
 
 
-def line_of(count: int, now: float) -> Line:
+def line_of(count: int, now: float, kinds: int = 0) -> Line:
     chance = random.Random(count)
     line = Line()
     for at in range(count):
         user = f"user{chance.randrange(USERS)}"
         since = now - chance.uniform(0, 86_400)
-        line.add(Waiting(f"{at:06}", request_of(chance, now), user, 1, since))
+        shape = f"{user} {at % kinds}" if kinds else None
+        line.add(Waiting(f"{at:06}", request_of(chance, now), user, 1, since, shape=shape))
     return line
 
 
@@ -75,16 +80,24 @@ def measure(count: int, waiting: int, repeats: int) -> Cost:
         Lease(f"l{at}", "run", (f"GPU-{at}",), owner, now - 60 * at, duration=(None, 9e5)[at % 2])
         for at in range(1, count)
     ]
+    kinds = line_of(waiting, now, KINDS)
+    sketches = {f"shape {shape}": Sketch(20.0, 20.0 * 60 * at, now) for at, shape in enumerate(kinds.shapes)}
+    sketches["all"] = Sketch(100.0, 1e5, now)
     order = ranked(line, [row.id for row in entries(line, {}, now)])
     usual: list[float] = []
     ordered: list[float] = []
+    learned: list[float] = []
     for _ in range(repeats):
-        for given, taken in ((None, usual), (order, ordered)):
+        for there, given, known, taken in (
+            (line, None, {}, usual),
+            (line, order, {}, ordered),
+            (kinds, None, sketches, learned),
+        ):
             before = perf_counter()
-            done = plan(devices, leases, line, Policy(), now, views=views, order=given)
+            done = plan(devices, leases, there, Policy(), now, views=views, order=given, sketches=known)
             taken.append(perf_counter() - before)
             assert done.grants, "the device that was given back goes to somebody"
-    return Cost(count, waiting, 1000 * min(usual), 1000 * min(ordered), size)
+    return Cost(count, waiting, 1000 * min(usual), 1000 * min(ordered), 1000 * min(learned), size)
 
 
 def main(arguments: list[str]) -> int:
@@ -97,10 +110,12 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps([cost._asdict() for cost in costs], indent=2))
         return 0
-    print(f"{'devices':>8}{'waiting':>10}{'one plan, ms':>15}{'in an order':>15}{'bytes a request':>18}")
+    print(
+        f"{'devices':>8}{'waiting':>10}{'one plan, ms':>15}{'in an order':>15}{'100 shapes':>15}{'bytes a request':>18}"
+    )
     for cost in costs:
         print(
-            f"{cost.devices:8}{cost.waiting:10,}{cost.milliseconds:15.3f}{cost.ordered:15.3f}{cost.bytes_each:18,.0f}"
+            f"{cost.devices:8}{cost.waiting:10,}{cost.milliseconds:15.3f}{cost.ordered:15.3f}{cost.learned:15.3f}{cost.bytes_each:18,.0f}"
         )
     return 0
 
