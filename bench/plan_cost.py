@@ -6,7 +6,7 @@ Every lease of a full machine runs; one ends; the plan that follows is timed, wi
 users, priorities, widths, shares and durations in the line; the least of several times, since others may
 use the machine. Also the memory of the line, for each request, and the time of the same plan with an order of
 one's own for the first of the line (policy.order): by priority and arrival; and the time of a plan of the same line in
-which each user runs five kinds of commands, of which something is known.
+which as many shapes as may be are known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ G = 1 << 30
 DEVICES = (8, 64, 1024)
 WAITING = (10, 100, 1_000, 10_000, 100_000)
 USERS = 20
-KINDS = 5  # of commands that each of them runs
+SHAPES = 256  # the most that are in the line at once (broker/learning.py)
 
 
 class Cost(NamedTuple):
@@ -55,14 +55,16 @@ def request_of(chance: random.Random, now: float) -> Request:
     return Request(gpus, models=models, priority=priority, duration=duration, not_before=later)
 
 
-def line_of(count: int, now: float, kinds: int = 0) -> Line:
+def line_of(count: int, now: float, shapes: int = 0) -> Line:
     chance = random.Random(count)
     line = Line()
     for at in range(count):
         user = f"user{chance.randrange(USERS)}"
         since = now - chance.uniform(0, 86_400)
-        shape = f"{user} {at % kinds}" if kinds else None
-        line.add(Waiting(f"{at:06}", request_of(chance, now), user, 1, since, shape=shape))
+        request = request_of(chance, now)
+        shape = f"{user} {request.gpus} {request.memory} {request.models}" if shapes else None
+        known = shape in line.shapes or len(line.shapes) < shapes
+        line.add(Waiting(f"{at:06}", request, user, 1, since, shape=shape if known else None))
     return line
 
 
@@ -80,7 +82,7 @@ def measure(count: int, waiting: int, repeats: int) -> Cost:
         Lease(f"l{at}", "run", (f"GPU-{at}",), owner, now - 60 * at, duration=(None, 9e5)[at % 2])
         for at in range(1, count)
     ]
-    kinds = line_of(waiting, now, KINDS)
+    kinds = line_of(waiting, now, SHAPES)
     sketches = {f"shape {shape}": Sketch(20.0, 20.0 * 60 * at, now) for at, shape in enumerate(kinds.shapes)}
     sketches["all"] = Sketch(100.0, 1e5, now)
     order = ranked(line, [row.id for row in entries(line, {}, now)])
@@ -111,7 +113,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps([cost._asdict() for cost in costs], indent=2))
         return 0
     print(
-        f"{'devices':>8}{'waiting':>10}{'one plan, ms':>15}{'in an order':>15}{'100 shapes':>15}{'bytes a request':>18}"
+        f"{'devices':>8}{'waiting':>10}{'one plan, ms':>15}{'in an order':>15}{'256 shapes':>15}{'bytes a request':>18}"
     )
     for cost in costs:
         print(
