@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
-from gpulease.messages import REPLIES, Changed, Granted, LeaseRow, Message, RequestRow, StillWaiting
+from gpulease.messages import REPLIES, Changed, Granted, JobId, LeaseRow, Message, RequestRow, StillWaiting
 
 LATEST = 1e11  # Unix seconds that a calendar can show
 LARGEST = 1 << 63
@@ -38,6 +38,8 @@ def misfit(verb: str, message: Message) -> str | None:
 def _misfit(value: Any, shape: Any, at: str) -> str | None:
     if is_typeddict(shape):
         return _misfit_of_fields(value, shape, at)
+    if shape == JobId:
+        return None if _is_job_id(value) else f"{at or 'it'} is {str(value)[:40]!r}"
     if get_origin(shape) is UNION:
         found = [_misfit(value, one, at) for one in get_args(shape)]
         return None if None in found else max(found, key=lambda text: len(text or ""))
@@ -68,6 +70,13 @@ def _misfit_of_fields(value: Any, shape: Any, at: str) -> str | None:
         if name in value and (wrong := _misfit(value[name], inner, place)) is not None:
             return wrong
     return None
+
+
+def _is_job_id(value: Any) -> bool:
+    """A number; of an engine also text, as `12_3`."""
+    if isinstance(value, str):
+        return len(value) < 40 and value.isascii() and all(part.isdecimal() for part in value.split("_"))
+    return _is_plain(value, int)
 
 
 def _first(found: Any) -> str | None:

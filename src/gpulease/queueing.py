@@ -324,7 +324,10 @@ def add(
 
 def ids_of(added: Added) -> Sequence[JobId]:
     """Of the jobs that were added, in the order of their commands."""
-    return added.get("ids") or range(int(added["first"]), int(added["last"]) + 1)
+    if "ids" in added:
+        return added["ids"]
+    first, last = added["first"], added["last"]
+    return range(first, last + 1)  # type: ignore[arg-type, operator]  # numbers, of a broker; else it answers nonsense
 
 
 def _next(client: BackendConnection) -> BackendConnection:
