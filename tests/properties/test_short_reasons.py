@@ -23,7 +23,7 @@ LIMIT: dict[str, st.SearchStrategy[Value]] = {
     "used": st.floats(0, 1e18),
 }
 EXPECTED = {"expected": st.none(), "seconds": st.none() | SECONDS, "latest": SECONDS}
-OVERTAKEN = {"shorter": st.integers(0, 9), "turn": SECONDS}
+OVERTAKEN = {"shorter": st.lists(WORDS, max_size=9).map(tuple), "turn": SECONDS}
 FIELDS: dict[str, Mapping[str, st.SearchStrategy[Value]]] = {
     "blocked": {"text": WORDS, "short": WORDS},
     "closed": {"text": WORDS, "short": WORDS},
@@ -72,11 +72,20 @@ def test_a_short_form_fits_and_says_something(reason: Reason) -> None:
         ),
         (
             Reason(
-                "busy", {**SIZED, "free": 0, "crowded": (), "matching": 8, "seconds": None, "shorter": 4, "turn": 60.0}
+                "busy",
+                {
+                    **SIZED,
+                    "free": 0,
+                    "crowded": (),
+                    "matching": 8,
+                    "seconds": None,
+                    "shorter": ("J1", "J2", "J3", "J4"),
+                    "turn": 60.0,
+                },
             ),
             "needs 6G, 0B free",
-            "It wants 6G of one device; at most 0B is free on one. 4 shorter ones go first; in 60 s at the latest it "
-            "goes before them.",
+            "It wants 6G of one device; at most 0B is free on one. 4 shorter ones (J1, J2, J3 and 1 more) go "
+            "first, for 60 s at the most.",
         ),
         (
             Reason("busy", {**SIZED, "free": 2 << 30, "crowded": (), "matching": 8, "seconds": None}),

@@ -55,12 +55,15 @@ def _keep(turn: Turn, name: str, sketch: Sketch | None) -> None:
 
 
 def _forget_superfluous(turn: Turn, user: str) -> None:
-    """Of one user, and of all, only so many: the ones that were not seen for longest go."""
+    """Of one user, and of all, only so many: those of which least is known go, and of these the oldest."""
     sketches = turn.state.sketches
     mine = [name for name in sketches if name.startswith(f"shape {user}\t")]
     for names, most in ((mine, OF_USER), (sketches, OF_ALL)):
         if len(names) > most:
-            _forget(turn, min(names, key=lambda name: (name == ALL, sketches[name].time)))
+            least = min(
+                names, key=lambda name: (name == ALL, faded(sketches[name], turn.now).weight, sketches[name].time)
+            )
+            _forget(turn, least)
 
 
 def _forget(turn: Turn, name: str) -> None:

@@ -6,6 +6,7 @@ people can read what is known of their own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -15,15 +16,18 @@ from gpulease.quantities import format_bytes
 
 LONGEST = 300  # characters; a longer one is cut, with a digest of the whole
 OPTIONS = 30  # names of options that count
+OPTION = re.compile(r"--[A-Za-z][^=]*|-[A-Za-z](?=-?[\d.]+$)|-[A-Za-z][^=]*")
+TEXT = re.compile(r"[\s;|&$()'\"<>=]")  # what is in no path of a program, but in a text
 
 
 def shape_of(user: str, command: Sequence[str], cwd: str, request: Request, kind: str = "job") -> str:
     """`user`, what is asked for, and what runs, divided by tabs."""
     runs = " ".join(_runs(command, cwd)) if command else f"({kind})"
     text = "\t".join((user, _asked(request), " ".join(runs.split())))
+    text = text.encode(errors="backslashreplace").decode()  # names of files may be no text, and it is kept as text
     if len(text) <= LONGEST:
         return text
-    return f"{text[:LONGEST]}…{blake2b(text.encode(errors='surrogatepass'), digest_size=8).hexdigest()}"
+    return f"{text[:LONGEST]}…{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def parts_of(shape: str) -> tuple[str, str, str]:
@@ -33,17 +37,16 @@ def parts_of(shape: str) -> tuple[str, str, str]:
 
 
 def _runs(command: Sequence[str], cwd: str) -> list[str]:
-    """What runs, and the names of its options in order: `--lr=0.1` and `--lr 0.1` are one, `-3` is a value.
+    """What runs, and the names of its options in order: `--lr=0.1` and `--lr 0.1` are one, `-x5` is `-x`, `-3` a value.
 
-    The options of an interpreter or a launcher, which stand before, do not count.
+    The options of an interpreter or a launcher, which stand before, do not count. Of a text, as a shell's or Python's
+    behind `-c`, the beginning counts only: what else is in it may be values, and secrets.
     """
     kind, words = kind_of(command, cwd), command[:WORDS]
     script = kind[-1].rpartition("/")[2]
     begin = next((at for at, word in enumerate(words) if word.rpartition("/")[2] == script), len(words))
-    options = {
-        word.partition("=")[0] for word in words[begin + 1 :] if word.strip("-")[:1].isalpha() and word[0] == "-"
-    }
-    return [*kind, *sorted(options)[:OPTIONS]]
+    options = {found.group() for word in words[begin + 1 :] if (found := OPTION.match(word))}
+    return [*(TEXT.split(one, maxsplit=1)[0] for one in kind), *sorted(options)[:OPTIONS]]
 
 
 def _asked(request: Request) -> str:

@@ -115,7 +115,10 @@ def _wants(request: dict[str, Any]) -> str:
 
     what = f"{format_bytes(request['memory'])} of a GPU" if request["memory"] else _gpus(request["gpus"])
     models = f", {','.join(request['models'])}" if request["models"] else ""
-    return f"{what}{models}, priority {request['priority']}"
+    from gpulease.cli.ls import span
+
+    long = f", for {span(request['duration'])} as declared" if request.get("duration") else ""
+    return f"{what}{models}{long}, priority {request['priority']}"
 
 
 def _gpus(number: int) -> str:

@@ -169,14 +169,20 @@ class _Decision:
         """Of those who are served next: shorter ones that came later; as long as its patience has not ended."""
         if self.policy.order != SHORT:
             return None
-        expected, ready = expected_of(waiting), place_of(waiting)[0]
-        if expected is not None:
-            turn = ready_of(waiting) + self.line.patience.span(expected)
-        else:
-            turn = ready + self.patience(waiting.user, alike(waiting))
+        place, length = place_of(waiting)[0], self.length_of(waiting)
+        expected = expected_of(waiting)
+        patience = (
+            self.patience(waiting.user, alike(waiting)) if expected is None else self.line.patience.span(expected)
+        )
+        turn = min(ready_of(waiting) + patience, waiting.since + self.policy.longest_wait)
         ahead = takewhile(lambda one: one.id != waiting.id, self.first)
-        shorter = sum(place_of(one)[0] > ready and one.request.priority == waiting.request.priority for one in ahead)
+        shorter = tuple(one.id for one in ahead if place_of(one)[0] > place and self.length_of(one) < length)
         return Overtaken(shorter, turn - self.now) if shorter and turn > self.now else None
+
+    def length_of(self, waiting: Waiting) -> float:
+        """Seconds that it should run."""
+        expected = expected_of(waiting)
+        return self.lengths.mean(waiting.user, alike(waiting)) if expected is None else expected
 
     def may_start_later(self, waiting: Waiting) -> bool:
         """Whether nothing but devices and limits is in its way."""

@@ -26,6 +26,7 @@ UNAVAILABLE = "unavailable"
 BUSY = "busy"
 
 LONGEST = 24  # characters of a short form
+NAMED = 3  # of those who go first
 NEVER = (IMPOSSIBLE, OVER_LIMIT)  # waiting does not help
 
 
@@ -127,10 +128,14 @@ def _unavailable(fields: Mapping[str, Value]) -> str:
 
 def _passed(fields: Mapping[str, Value]) -> str:
     """By whom it is passed, and until when."""
-    if not fields.get("shorter"):
+    shorter = fields.get("shorter")
+    if not isinstance(shorter, tuple) or not shorter:
         return ""
-    who = "A shorter one that came later goes" if fields["shorter"] == 1 else f"{fields['shorter']} shorter ones go"
-    return f" {who} first; in {span_text(float(str(fields['turn'])))} at the latest it goes before them."
+    named = ", ".join(str(id) for id in shorter[:NAMED]) + (
+        f" and {len(shorter) - NAMED} more" * (len(shorter) > NAMED)
+    )
+    whom = f"{named}, which is shorter, goes" if len(shorter) == 1 else f"{len(shorter)} shorter ones ({named}) go"
+    return f" {whom} first, for {span_text(float(str(fields['turn'])))} at the most."
 
 
 def _range(fields: Mapping[str, Value]) -> str:

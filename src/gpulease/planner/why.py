@@ -23,9 +23,9 @@ from gpulease.planner.running import RunningCounts
 
 
 class Overtaken(NamedTuple):
-    """How many shorter ones that came later go before a request, and in how many seconds it goes before them."""
+    """Which shorter ones that came later go before a request, and in how many seconds it goes before them."""
 
-    shorter: int
+    shorter: tuple[str, ...]
     turn: float
 
 
