@@ -53,7 +53,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dcgm-mapping", metavar="DIR", help="keep the lease of each GPU in DIR, for dcgm-exporter's hpc_job"
     )
-    add_hosts(parser)
+    add_hosts(parser, "with a table of these hosts (a,b); those of the config are shown without it")
     add_json(parser)
 
 
