@@ -44,6 +44,7 @@ LAYERS = {
         "backends",
         "broker",
         "client",
+        "host_watch",
         "hosts",
         "places",
         "slurm",

@@ -14,7 +14,7 @@ from gpulease.errors import GpuleaseError, HostUnavailable, UsageError, by_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
 MOST_HOSTS = 256
@@ -59,7 +59,7 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
     """Those that were asked for, as `a,b`; in a job of Slurm's its nodes; else those of a config, ours or ssh's."""
     if isinstance(asked, str):
         asked = asked.replace(",", " ").split() or None
-    found = list(dict.fromkeys(asked or _allocated(environ) or _configured(environ) or marked(environ)))
+    found = list(dict.fromkeys(asked or known(environ)))
     if not found:
         raise UsageError(
             "No hosts are known.",
@@ -68,6 +68,11 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
     if len(found) > MOST_HOSTS:
         raise UsageError(f"{len(found)} hosts were named.", f"Name at most {MOST_HOSTS}; for more, see Slurm.")
     return found
+
+
+def known(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Those that nobody has to ask for; none is no error."""
+    return _allocated(environ) or _configured(environ) or marked(environ)
 
 
 def _allocated(environ: Mapping[str, str]) -> list[str]:
@@ -169,13 +174,30 @@ class Call:
 
 def _checked(host: str, verb: str, document: Any) -> Any:
     """What this version reads of it has to be there."""
-    if not isinstance(document, dict) or not set(document).issuperset(NEEDED.get(verb, ())):
+    whole = isinstance(document, dict) and set(document).issuperset(NEEDED.get(verb, ()))
+    if not whole or (verb == "status" and not _is_status(document)):
         raise HostUnavailable(
             f"The gpulease of {host} does not answer as this one does: it is of another version.",
             "See `gpulease doctor --hosts`, and install the same on both.",
             host=host,
         )
     return document
+
+
+def _is_status(document: Any) -> bool:
+    """Its rows are what tables and pages are made of."""
+    devices, leases = document["devices"], document["leases"]
+    return (
+        isinstance(devices, list)
+        and isinstance(leases, list)
+        and isinstance(document["line_length"], int)
+        and all(_has_texts(one, "state", "label", "name") for one in devices)
+        and all(_has_texts(one, "user") and isinstance(one.get("labels"), list) for one in leases)
+    )
+
+
+def _has_texts(row: Any, *fields: str) -> bool:
+    return isinstance(row, dict) and all(isinstance(row.get(field), str) for field in fields)
 
 
 def _code(exit_code: int) -> str:
@@ -192,14 +214,28 @@ def ask_all(
 
     `more` is for ssh.remote_words.
     """
-    asked: list[Call | Answer] = []
+    found = {answer.host: answer for answer in answers(calls, deadline, given, **more)}
+    return [found[host] for host in calls]
+
+
+def answers(
+    calls: Mapping[str, Sequence[str]],
+    deadline: float | None = None,
+    given: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Iterator[Answer]:
+    """The same, each as soon as it is there. All are asked before the first is told."""
+    patience = deadline or ssh.patience()
+    asked: list[Call] = []
+    refused: list[Answer] = []
     for host, words in calls.items():
         try:
             asked.append(Call(host, words, (given or {}).get(host), **more))
         except GpuleaseError as trouble:
-            asked.append(Answer(host, None, trouble))
-    _read([call for call in asked if isinstance(call, Call)], time.monotonic() + (deadline or ssh.patience()))
-    return [call.answer() if isinstance(call, Call) else call for call in asked]
+            refused.append(Answer(host, None, trouble))
+    yield from refused
+    for call in _ended(asked, time.monotonic() + patience):
+        yield call.answer()
 
 
 def ask(host: str, words: Sequence[str], deadline: float | None = None, given: str | None = None) -> Any:
@@ -210,8 +246,8 @@ def ask(host: str, words: Sequence[str], deadline: float | None = None, given: s
     return answer.document
 
 
-def _read(calls: list[Call], until: float) -> None:
-    """Their output, until all have ended or the time is over."""
+def _ended(calls: list[Call], until: float) -> Iterator[Call]:
+    """Each once its output has ended; when the time is over, those that are left."""
     ready = select.poll()
     open_calls = {call.stream: call for call in calls}
     for stream in open_calls:
@@ -226,9 +262,10 @@ def _read(calls: list[Call], until: float) -> None:
             open_calls[stream].output += block
             if not block or len(open_calls[stream].output) > LARGEST:
                 ready.unregister(stream)
-                del open_calls[stream]
+                yield open_calls.pop(stream)
     for call in open_calls.values():
         call.late = True
+        yield call
 
 
 # ---------------------------------------------------------------------- looking

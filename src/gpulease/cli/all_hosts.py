@@ -13,12 +13,7 @@ if TYPE_CHECKING:
     from gpulease.cli.doctor import Finding
     from gpulease.cli.render import Terminal
 
-STATES = {
-    "free": ".", "leased": "L", "shared": "S", "outside": "O", "draining": "D", "excluded": "X", "lost": "!",
-}  # fmt: skip
-LEGEND = ". free, L leased, S shared, O outside use, D draining, X excluded, ! lost"
 OF_LS = ("label", "state", "user", "most")
-TOLD = 3  # users that are named
 
 
 def _refuse(arguments: Namespace, *names: str) -> None:
@@ -37,55 +32,16 @@ def status(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
     else:
+        from gpulease.cli.host_rows import status_lines
         from gpulease.cli.render import Terminal
 
-        print("\n".join(status_lines(document, Terminal())))
+        print("\n".join(status_lines(document["hosts"], Terminal())))
     return _code(document)
 
 
 def _code(document: dict[str, Any]) -> int:
     """69 when no host answers; one that does not is shown, and that is what was asked for."""
     return 69 if all(row["answer"] is None for row in document["hosts"]) else 0
-
-
-def status_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
-    from gpulease.cli.render import plain_table
-
-    rows: list[Sequence[str]] = [("HOST", "GPUS", "FREE", "WAIT", "STATE", "USED BY")]
-    rows += [_status_row(row) for row in document["hosts"]]
-    lines = plain_table(rows, terminal, least=30)
-    shown = [
-        line if row["trouble"] is None else terminal.paint(line, "red")
-        for row, line in zip(document["hosts"], lines[1:], strict=True)
-    ]
-    simulated = [row["host"] for row in document["hosts"] if row["answer"] and row["answer"]["simulated"]]
-    head = [f"SIMULATED GPUs: {', '.join(simulated)}"] if simulated else []
-    return [*head, lines[0], *shown, terminal.paint(LEGEND, "dim")]
-
-
-def _status_row(row: dict[str, Any]) -> tuple[str, ...]:
-    told = row["answer"]
-    if told is None:
-        return (row["host"], "-", "-", "-", "-", row["trouble"])
-    from gpulease.cli.status_table import short_name
-
-    devices = told["devices"]
-    names = [short_name(one["name"]) for one in devices]
-    models = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
-    free = sum(one["state"] == "free" for one in devices)
-    letters = "".join(STATES.get(one["state"], "?") for one in devices)
-    return (row["host"], models or "none", str(free), str(told["line_length"]), letters, _users(told))
-
-
-def _users(told: dict[str, Any]) -> str:
-    """Who holds how many, and what is wrong there."""
-    held: dict[str, int] = {}
-    for lease in told["leases"]:
-        held[lease["user"]] = held.get(lease["user"], 0) + len(lease["labels"])
-    parts = [f"{user} {held[user]}" for user in sorted(held, key=lambda user: (-held[user], user))[:TOLD]]
-    more = len(held) - TOLD
-    parts += [f"{more} more users"] if more > 0 else []
-    return ", ".join([*parts, *([told["trouble"]] if told.get("trouble") else [])])
 
 
 # ---------------------------------------------------------------------- the queue

@@ -208,9 +208,11 @@ def add_where(parser: Any, verb: str, absent: Any = None) -> None:
     group.add_argument("--engine", metavar="NAME", default=absent, help=engine)
 
 
-def add_hosts(parser: ArgumentParser) -> None:
-    text = "of all hosts of the config, or of these (a,b); see `gpulease help several-hosts`"
-    parser.add_argument("--hosts", nargs="?", const="", metavar="HOSTS", help=text)
+OF_HOSTS = "of all hosts of the config, or of these (a,b); see `gpulease help several-hosts`"
+
+
+def add_hosts(parser: ArgumentParser, help: str = OF_HOSTS) -> None:
+    parser.add_argument("--hosts", nargs="?", const="", metavar="HOSTS", help=help)
 
 
 def add_last(parser: ArgumentParser, help: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, print_json
 from gpulease.errors import NotPermitted, UsageError
 
 TYPE_CHECKING = False
@@ -21,6 +21,7 @@ listens on this machine only; from elsewhere: ssh -L 8420:localhost:8420 HOST.
 examples:
   gpulease web
   gpulease web --actions          with buttons to kill, pause and move your jobs
+  gpulease web --hosts gpu1,gpu2  with a table of these hosts
   curl "$ADDRESS"                 the same as text; with ?json as JSON
   gpulease web --public --bind 0.0.0.0 --allow-host gpu1.example.org
   gpulease web --user-header X-Remote-User --token-file ~/.gpulease-token
@@ -52,6 +53,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dcgm-mapping", metavar="DIR", help="keep the lease of each GPU in DIR, for dcgm-exporter's hpc_job"
     )
+    add_hosts(parser, "with a table of these hosts (a,b); those of the config are shown without it")
     add_json(parser)
 
 
@@ -66,8 +68,16 @@ def run(arguments: Namespace) -> int:
     access = _access(arguments)
     with listen(arguments.bind, arguments.port) as listening:
         port = listening.getsockname()[1]
-        serve(listening, access, lambda: _begun(arguments, access, port), _mapping(arguments.dcgm_mapping))
+        begun, watch = lambda: _begun(arguments, access, port), _mapping(arguments.dcgm_mapping)
+        serve(listening, access, begun, watch, _hosts(arguments.hosts))
     return 0
+
+
+def _hosts(asked: str | None) -> list[str]:
+    """Those that are to be shown; where none are known, nobody misses them unless they were asked for."""
+    from gpulease import hosts
+
+    return hosts.names(asked) if asked is not None or hosts.known() else []
 
 
 def _mapping(folder: str | None) -> Callable[[PagePicture], None] | None:

@@ -11,6 +11,7 @@ from gpulease.job_selection import STATES
 from gpulease.terminal import Terminal, fit, width_of
 from gpulease.top.entries import GROUPS, SORTS, MachineSeen, Row, TableEntry
 from gpulease.top.gpu_rows import gpu_lines
+from gpulease.top.host_lines import OTHER_LINES, host_lines
 from gpulease.top.output_lines import wrapped
 from gpulease.top.recent_load import RecentLoad
 from gpulease.top.view import View
@@ -18,6 +19,7 @@ from gpulease.top.view import View
 Line = list[tuple[str, str]]  # texts, each with its style: a word of terminal.STYLES, `reverse` or nothing
 
 KEYS = "↑↓ Enter open  / filter  s sort  m mine  x kill  p pause  ? help  q quit"
+KEYS_OF_HOSTS = "↑↓ PgUp PgDn scroll  h back"
 KEYS_OF_ENTRY = "↑↓ PgUp PgDn scroll  End follow  x kill  p pause  q back"
 WIDE = 110  # columns from which the reason has a column of its own
 WHY = 24  # columns: the longest short reason
@@ -32,6 +34,7 @@ Keys
   s, r                 sort by order, user, time, GPU, what; turn it around
   x, F9                kill a job, after a question
   p                    pause a job, or let it go on, after a question
+  h                    all hosts, where several are configured; h goes back
   g                    some GPUs, all of them, or none
   t                    history in steps of 2 s, 10 s, 1 min
   q, F10, Ctrl-C       leave; Ctrl-Z goes to the shell, `fg` comes back
@@ -53,6 +56,8 @@ class Scene(NamedTuple):
     job: Row | None = None  # the same, if it is a job's
     output: tuple[str, ...] = ()  # the end of its log
     output_note: str = ""  # why there is none
+    hosts: tuple[Row, ...] = ()  # `hosts[]` of `status --hosts`, while they are looked at
+    hosts_note: str = ""  # why there are none
 
 
 def frame(scene: Scene, view: View, width: int, height: int, terminal: Terminal) -> list[Line]:
@@ -63,6 +68,8 @@ def frame(scene: Scene, view: View, width: int, height: int, terminal: Terminal)
         below: list[Line] = [[(fit(text, width, terminal), "")] for text in HELP.splitlines()]
     elif view.page == "entry":
         below = _page(scene, view, width, room, terminal)
+    elif view.page == "hosts":
+        below = host_lines(scene.hosts, scene.hosts_note, view.scroll, width, room, terminal)
     else:
         below = _table(scene, view, width, room, terminal)
     lines = [_cut(line, width, terminal) for line in (*above, *below[:room])]
@@ -236,7 +243,10 @@ def output_window(output: tuple[str, ...], scroll: int, width: int, room: int) -
 
 
 def most_scroll(scene: Scene, view: View, width: int, height: int, terminal: Terminal) -> int:
-    """How far the log that is shown can be scrolled."""
+    """How far the log, or the table of hosts, that is shown can be scrolled."""
+    if view.page == "hosts":
+        room = table_room(scene, view, width, height, terminal) + 1
+        return max(0, len(scene.hosts) - max(1, room - OTHER_LINES))
     if view.page != "entry" or not view.scroll:
         return 0
     rows = sum(len(wrapped(text, width)) for text in scene.output)
@@ -284,6 +294,6 @@ def _footer(scene: Scene, view: View, width: int, terminal: Terminal) -> Line:
     parts += ["only mine"] if view.mine else []
     parts += [f"by {view.sort}"] if view.sort != SORTS[0] else []
     state = f"[{', '.join(parts)}] " if parts and view.page == "table" else ""
-    keys = {"entry": KEYS_OF_ENTRY, "help": "any key goes back"}.get(view.page, KEYS)
+    keys = {"entry": KEYS_OF_ENTRY, "hosts": KEYS_OF_HOSTS, "help": "any key goes back"}.get(view.page, KEYS)
     keys = keys if terminal.unicode else keys.replace("↑↓", "j/k")
     return [(fit(f"{state}{keys}", width, terminal), "dim")]

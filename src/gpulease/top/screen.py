@@ -12,7 +12,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from gpulease import hosts
 from gpulease.errors import GpuleaseError
+from gpulease.host_watch import HostWatch
 from gpulease.identity import user_name
 from gpulease.job_selection import one_job
 from gpulease.job_words import left_text
@@ -25,6 +27,7 @@ from gpulease.top.output_lines import Output
 from gpulease.top.view import Action, View, press, settled
 
 LOOK = 0.25  # seconds between looks at a log that is shown
+LOOKS = 5.0  # seconds that the hosts are taken to be looked at, once they were shown: a loop takes one
 SAID = 8.0  # seconds that a message stays, unless a key is pressed
 PAST = {"kill": "killed", "pause": "paused", "resume": "resumed"}
 
@@ -64,6 +67,9 @@ class Screen:
         self._wake, woken = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(woken, False)
+        self._woken = woken
+        self._hosts: HostWatch | None = None  # from when they are first looked at
+        self._hosts_note = ""
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGWINCH, lambda *_: None)  # it wakes the loop, which looks at the size
 
@@ -81,6 +87,8 @@ class Screen:
             self._tick()
             self._resize()
             self._grow()
+            if self._view.page == "hosts":
+                self._look_at_hosts()
             if self._live.changed:
                 self._draw(self._scene())
             if self._wait() and not self._read_keys():
@@ -141,6 +149,8 @@ class Screen:
             live.opened,
             output.lines if output else (),
             output.note if output else live.refused,
+            self._hosts.rows if self._hosts else (),
+            self._hosts_note,
         )
 
     def _grow(self) -> None:
@@ -154,6 +164,21 @@ class Screen:
         self._live.changed |= self._output.grow(job)
         if scroll:  # what is read stays where it is
             self._view = self._view._replace(scroll=scroll + self._output.count - count)
+
+    def _look_at_hosts(self) -> None:
+        if self._hosts is None:
+            try:
+                self._hosts = HostWatch(hosts.names(), lambda rows: self._wake_up())
+            except GpuleaseError as error:
+                self._hosts_note = f"{error.what} {error.next_step}"
+                return
+            self._hosts.start()
+        self._hosts.want(LOOKS)
+
+    def _wake_up(self) -> None:
+        """From another thread: the loop draws again."""
+        with suppress(BlockingIOError):  # then it wakes anyway
+            os.write(self._woken, b"\0")
 
     # ---------------------------------------------------------------- keys
 

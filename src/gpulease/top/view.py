@@ -27,7 +27,7 @@ class Question(NamedTuple):
 
 
 class View(NamedTuple):
-    page: str = "table"  # or "entry", or "help"
+    page: str = "table"  # or "entry", "hosts" or "help"
     selected: str = ""  # the key of an entry
     at: int = 0  # where it stood: if it goes, another one there is selected
     opened: str = ""  # the key of the entry whose page is shown
@@ -39,7 +39,7 @@ class View(NamedTuple):
     ended: bool = True
     gpus: str = GPU_ROWS[0]
     step: int = STEPS[0]
-    scroll: int = 0  # lines of a log between its end and what is shown; 0 follows it
+    scroll: int = 0  # lines of a log between its end and what is shown, 0 follows it; of hosts those above
     question: Question | None = None
     message: str = ""
 
@@ -69,11 +69,15 @@ def press(
         return (view, Action("quit")) if view.page == "table" else (view._replace(page="table", scroll=0), None)
     if view.page == "help":
         return view._replace(page="table"), None
+    if view.page == "hosts":
+        return _move_hosts(view, key, page), None
     row = opened if view.page == "entry" else next((row for row in rows if row.key == view.selected), None)
     if key in ("x", "f9", "p"):
         return _ask(view, key, row), None
-    if key in ("?", "f1", "h"):
+    if key in ("?", "f1"):
         return view._replace(page="help"), None
+    if key == "h":
+        return view._replace(page="hosts", scroll=0), None
     return (_move_log(view, key, page) if view.page == "entry" else _move(view, key, rows, page)), None
 
 
@@ -135,6 +139,16 @@ def _move_log(view: View, key: str, page: int) -> View:
         return view._replace(page="table", scroll=0)
     steps = {**dict.fromkeys(UP, 1), **dict.fromkeys(DOWN, -1), "pageup": page, "pagedown": -page}
     steps |= {"home": 1 << 30, "end": -view.scroll, "enter": -view.scroll}
+    return view._replace(scroll=max(0, view.scroll + steps.get(key, 0)))
+
+
+def _move_hosts(view: View, key: str, page: int) -> View:
+    if key in ("?", "f1"):
+        return view._replace(page="help", scroll=0)
+    if key in ("h", "escape", "left"):
+        return view._replace(page="table", scroll=0)
+    steps = {**dict.fromkeys(UP, -1), **dict.fromkeys(DOWN, 1), "pageup": -page, "pagedown": page}
+    steps |= {"home": -view.scroll, "end": 1 << 30}
     return view._replace(scroll=max(0, view.scroll + steps.get(key, 0)))
 
 

@@ -16,6 +16,7 @@ from gpulease.job_words import end_text, state_text
 from gpulease.web.buttons import buttons
 from gpulease.web.cards import card, state_word
 from gpulease.web.heat_map import day_rows
+from gpulease.web.host_table import host_row
 from gpulease.web.markup import Markup, join, tag
 from gpulease.web.picture import PagePicture, Row, Viewer
 from gpulease.web.usage_bars import usage_row
@@ -29,6 +30,7 @@ def sections(picture: PagePicture, viewer: Viewer) -> Sections:
     return {
         "summary": {"now": _summary(picture), "trouble": _trouble(picture)},
         "gpus": {_key(row["uuid"]): card(row, picture, f"gpus-{_key(row['uuid'])}") for row in picture.devices},
+        "hosts": {_key(row["host"]): host_row(row, f"hosts-{_key(row['host'])}") for row in picture.hosts},
         "line": _line(picture),
         "jobs": {str(job["id"]): _job(job, picture, viewer) for job in picture.jobs},
         "day": day_rows(picture),

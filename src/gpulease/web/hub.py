@@ -11,13 +11,16 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from gpulease.errors import GpuleaseError
+from gpulease.host_watch import is_known
 from gpulease.web.fragments import Section, Sections, sections
-from gpulease.web.picture import NOTHING, PagePicture, Viewer, seen_by
+from gpulease.web.picture import NOTHING, PagePicture, Row, Viewer, seen_by
 
 RENDER = 0.1  # seconds between two versions
 FIRST = 10.0  # seconds for the broker's first answer
+FIRST_HOSTS = 2.0  # seconds for the first answers of other hosts, where nothing follows what is sent
 MOST_PAGES = 200  # kinds of viewers, where a proxy names them
 
 
@@ -88,6 +91,8 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._pages: dict[Viewer, Page] = {}
         self._known = asyncio.Event()
+        self._hosts: tuple[Row, ...] = ()
+        self._hosts_known = asyncio.Event()
         self._rendered = 0.0
         self._due: asyncio.TimerHandle | None = None
         self.on_picture: Callable[[PagePicture], None] = lambda picture: None
@@ -99,8 +104,23 @@ class Hub:
         except RuntimeError:
             pass  # the loop has ended, and so does the server
 
+    def hear_hosts(self, rows: tuple[Row, ...]) -> None:
+        """From another thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._take_hosts, rows)
+        except RuntimeError:
+            pass  # as above
+
+    def _take_hosts(self, rows: tuple[Row, ...]) -> None:
+        self._hosts = rows
+        if all(map(is_known, rows)):
+            self._hosts_known.set()
+        else:
+            self._hosts_known.clear()
+        self._take(self.picture)
+
     def _take(self, picture: PagePicture) -> None:
-        self.picture = picture
+        self.picture = picture._replace(hosts=self._hosts)
         if not picture.status and picture.trouble is None:
             self._known.clear()  # nobody looks
             return
@@ -130,6 +150,13 @@ class Hub:
         except TimeoutError:
             return self.picture._replace(trouble="The broker does not answer.", time=time.time())
         return self.picture
+
+    async def hosts(self) -> tuple[Row, ...]:
+        """Once all of them have answered, or that took too long."""
+        if self._hosts:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hosts_known.wait(), FIRST_HOSTS)
+        return self._hosts
 
     def page(self, viewer: Viewer) -> Page:
         """Of this kind of viewer; those at which nobody looks are forgotten when there are many."""

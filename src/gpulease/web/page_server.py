@@ -13,6 +13,7 @@ from importlib.resources import files
 from aiohttp import web
 
 from gpulease.errors import GpuleaseError, NotFound
+from gpulease.host_watch import HostWatch
 from gpulease.metrics.exposition import CONTENT_TYPE, text
 from gpulease.web.access import Access, Refusal, Visit
 from gpulease.web.broker_feed import BrokerFeed
@@ -32,11 +33,12 @@ from gpulease.web.streams import MOST_VIEWERS, stream
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 LARGEST = 64 << 10  # bytes of a form
+LOOKS = 20.0  # seconds that one who was seen is taken to look: longer than a stream's pulse and a refresh
 
 
 class PageServer:
-    def __init__(self, access: Access, cookie: str, hub: Hub, feed: BrokerFeed) -> None:
-        self._access, self._cookie, self._hub, self._feed = access, cookie, hub, feed
+    def __init__(self, access: Access, cookie: str, hub: Hub, feed: BrokerFeed, hosts: HostWatch | None) -> None:
+        self._access, self._cookie, self._hub, self._feed, self._hosts = access, cookie, hub, feed, hosts
         self._slowdown = Slowdown()
         self._threads = ThreadPoolExecutor(4, "asking")
         self._readers = ThreadPoolExecutor(4, "reading")  # apart: a disk that hangs must not keep others from acting
@@ -92,13 +94,24 @@ class PageServer:
     # ---------------------------------------------------------------- looking
 
     async def _first(self, request: web.Request) -> web.StreamResponse:
-        viewer, picture = self._viewer(request), await self._picture()
-        shown = seen_by(picture, viewer)
-        if "json" in request.query:
-            return web.json_response({**shown.document(), "trouble": shown.trouble or shown.status.get("trouble")})
-        if wants_page(request):
+        viewer = self._viewer(request)
+        self._want()
+        picture = await self._picture()
+        if "json" not in request.query and wants_page(request):
+            shown = seen_by(picture, viewer)
             return html(first_page(shown, sections(shown, viewer)))
+        shown = seen_by(picture._replace(hosts=await self._hub.hosts()), viewer)
+        if "json" in request.query:
+            hosts = {"hosts": shown.hosts} if shown.hosts else {}
+            trouble = shown.trouble or shown.status.get("trouble")
+            return web.json_response({**shown.document(), "trouble": trouble, **hosts})
         return plain(status_text(shown))
+
+    def _want(self) -> None:
+        """Somebody looks at the first page."""
+        self._feed.want()
+        if self._hosts is not None:
+            self._hosts.want(LOOKS)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         viewer, picture = self._viewer(request), await self._picture()
@@ -117,17 +130,19 @@ class PageServer:
         page = self._hub.page(self._viewer(request))
         page.viewers += 1
         try:
-            return await self._entered(request, page.told().next)
+            return await self._entered(request, page.told().next, self._want)
         finally:
             page.viewers -= 1
             self._hub.forget(page)
 
-    async def _entered(self, request: web.Request, next_event: Callable[[], Awaitable[bytes]]) -> web.StreamResponse:
+    async def _entered(
+        self, request: web.Request, next_event: Callable[[], Awaitable[bytes]], seen: Callable[[], None]
+    ) -> web.StreamResponse:
         if self._viewers >= MOST_VIEWERS:
             return answer_with(request, 503, f"{MOST_VIEWERS} viewers look already. Try again later.")
         self._viewers += 1
         try:
-            return await stream(request, next_event, self._feed.want)
+            return await stream(request, next_event, seen)
         finally:
             self._viewers -= 1
 
@@ -169,7 +184,7 @@ class PageServer:
         watch.enter()
         told = JobEvents(watch, self._viewer(request), lambda: self._hub.picture.hides)
         try:
-            return await self._entered(request, told.next)
+            return await self._entered(request, told.next, self._feed.want)
         finally:
             watch.leave()
             self._leave(watch)

@@ -10,6 +10,7 @@ REFRESH = 10  # seconds, without JavaScript
 DAYS = 7
 
 TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "hosts": ("Hosts", ("Host", "GPUs", "Free", "Waiting", "State", "Used by"), ""),
     "line": ("Waiting", ("#", "Request", "User", "Wants", "Since", "Start", "Why"), "Nobody waits."),
     "jobs": ("Jobs", ("Job", "State", "User", "GPU", "Command", "Time", "Actions"), "No jobs."),
     "usage": (f"Used in {DAYS} days", ("User", "Held above used", "Held", "Used", "Idle"), "Nothing is known yet."),
@@ -47,6 +48,7 @@ def first_page(picture: PagePicture, parts: Sections) -> str:
         tag(
             "main",
             _section("gpus", "GPUs", tag("ul", *parts["gpus"].values(), id="gpus", class_="cards")),
+            _table("hosts", parts) if parts["hosts"] else None,
             _table("line", parts),
             _section(
                 "day",

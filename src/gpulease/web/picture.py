@@ -26,6 +26,7 @@ class PagePicture(NamedTuple):
     usage: tuple[Row, ...] = ()  # of `usage`: the last days, by user
     usage_shown: str = "own"  # the parameter of that name
     hides: bool = True  # whether `hide-commands` is on
+    hosts: tuple[Row, ...] = ()  # `hosts[]` of `status --hosts`, where there are several
     trouble: str | None = None  # why the broker cannot be asked
     time: float = 0.0
 
@@ -56,6 +57,7 @@ def seen_by(picture: PagePicture, viewer: Viewer) -> PagePicture:
     if not viewer.public:
         return picture
     user = viewer.user
+    picture = picture._replace(hosts=tuple(map(_host_for_all, picture.hosts)))
     if picture.usage_shown != "all":
         picture = picture._replace(usage=tuple(row for row in picture.usage if row["name"] == user))
     if not picture.hides:
@@ -67,6 +69,25 @@ def seen_by(picture: PagePicture, viewer: Viewer) -> PagePicture:
         jobs=tuple(of_job(row, user) for row in picture.jobs),
         events=tuple(of_event(row, user) for row in picture.events),
     )
+
+
+def _host_for_all(row: Row) -> Row:
+    """Whether `hide-commands` is on there is not known here, and whose name it is there neither: so all is hidden.
+
+    What ssh says may name accounts and files of who runs this page.
+    """
+    told, host = row["answer"], row["host"]
+    try:
+        shown = told and {
+            **told,
+            "devices": [of_device(one, "") for one in told["devices"]],
+            "leases": [of_lease(one, "") for one in told["leases"]],
+            "line": [of_lease(one, "") for one in told["line"]],
+        }
+    except (KeyError, TypeError, AttributeError):  # of another version
+        shown = None
+    trouble = None if shown else f"{host} gives no answer."
+    return {"host": host, "trouble": trouble, "next_step": None, "answer": shown}
 
 
 def totals_seen_by(totals: Row, viewer: Viewer, picture: PagePicture) -> Row:

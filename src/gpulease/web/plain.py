@@ -1,9 +1,10 @@
-"""The page as text, for `curl`: what `gpulease status` prints, 80 columns wide."""
+"""The page as text, for `curl`: what `gpulease status` prints, 80 columns wide, and of several hosts their table."""
 
 from __future__ import annotations
 
 from io import StringIO
 
+from gpulease.cli.host_rows import status_lines
 from gpulease.cli.render import Terminal
 from gpulease.cli.status_table import lines
 from gpulease.web.picture import PagePicture
@@ -13,4 +14,6 @@ def status_text(picture: PagePicture) -> str:
     terminal = Terminal(StringIO())
     terminal.unicode, terminal.width = True, 80
     shown = lines(picture.document(), terminal) if picture.status else []
+    if picture.hosts:
+        shown += [*([""] if shown else []), *status_lines(picture.hosts, terminal)]
     return "\n".join([*shown, *([picture.trouble] if picture.trouble else [])]) + "\n"

@@ -10,11 +10,12 @@ import secrets
 import signal
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
 from gpulease.errors import NotPermitted, UsageError, in_words
+from gpulease.host_watch import HostWatch
 from gpulease.web.access import Access
 from gpulease.web.broker_feed import BrokerFeed
 from gpulease.web.hub import Hub
@@ -87,31 +88,44 @@ def _kept_token(path: str) -> str:
 
 
 def serve(
-    listening: socket.socket, access: Access, begun: Callable[[], None], watch: Callable[[PagePicture], None] | None
+    listening: socket.socket,
+    access: Access,
+    begun: Callable[[], None],
+    watch: Callable[[PagePicture], None] | None,
+    hosts: Sequence[str] = (),
 ) -> None:
-    """Until it is told to end. `watch` hears of each change, though nobody looks."""
+    """Until it is told to end. `watch` hears of each change, though nobody looks; `hosts` are shown too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, FILES)), hard))
-    asyncio.run(_serve(listening, access, begun, watch))
+    asyncio.run(_serve(listening, access, begun, watch, hosts))
 
 
 async def _serve(
-    listening: socket.socket, access: Access, begun: Callable[[], None], watch: Callable[[PagePicture], None] | None
+    listening: socket.socket,
+    access: Access,
+    begun: Callable[[], None],
+    watch: Callable[[PagePicture], None] | None,
+    hosts: Sequence[str],
 ) -> None:
     hub = Hub()
     feed = BrokerFeed(hub.hear, always=watch is not None)
     hub.on_picture = watch or hub.on_picture
-    server = PageServer(access, f"gpulease-{listening.getsockname()[1]}", hub, feed)
+    host_watch = HostWatch(hosts, hub.hear_hosts) if hosts else None
+    server = PageServer(access, f"gpulease-{listening.getsockname()[1]}", hub, feed, host_watch)
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
     await runner.setup()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     feed.start()
+    if host_watch is not None:
+        host_watch.start()
     await web.SockSite(runner, listening).start()
     begun()
     try:
         await ended.wait()
     finally:
+        if host_watch is not None:
+            host_watch.stop()
         feed.stop()
         await runner.cleanup()
