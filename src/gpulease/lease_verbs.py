@@ -85,9 +85,9 @@ def events(
     return [event for event in told if choice.has(event)][-shown:]
 
 
-def learned() -> Learned:
+def learned(start: bool = True) -> Learned:
     """How long one's own earlier runs took, by shape, and how the last starts compared with what was said of them."""
-    told: Learned = ask("learned")
+    told: Learned = ask("learned", start=start)
     return told
 
 

@@ -23,7 +23,7 @@ LIMIT: dict[str, st.SearchStrategy[Value]] = {
     "used": st.floats(0, 1e18),
 }
 EXPECTED = {"expected": st.none(), "seconds": st.none() | SECONDS, "latest": SECONDS}
-OVERTAKEN = {"shorter": st.lists(WORDS, max_size=9).map(tuple), "turn": SECONDS}
+OVERTAKEN: dict[str, st.SearchStrategy[Value]] = {"shorter": st.lists(WORDS, max_size=9).map(tuple), "turn": SECONDS}
 FIELDS: dict[str, Mapping[str, st.SearchStrategy[Value]]] = {
     "blocked": {"text": WORDS, "short": WORDS},
     "closed": {"text": WORDS, "short": WORDS},

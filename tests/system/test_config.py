@@ -33,7 +33,7 @@ def test_what_was_set_wins_over_the_file_and_the_file_over_the_default(site: Sit
     write(site, 'grace = "3s"\nhide-commands = true\n')
     assert row(site, "grace") == ("3s", "config")
     assert row(site, "hide-commands") == ("on", "config")
-    assert row(site, "patience") == ("6", "default")
+    assert row(site, "patience") == ("20", "default")
     site.run("set", "grace", "7s")
     assert row(site, "grace") == ("7s", "set")
     site.kill_broker()

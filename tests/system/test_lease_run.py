@@ -99,6 +99,7 @@ def test_a_client_killed_while_waiting_leaves_the_line(site: Site, number: signa
 
 
 def test_the_waiting_line_tells_place_and_reason_once_for_each_place(site: Site) -> None:
+    assert site.run("set", "order", "arrival").returncode == 0
     holder = site.holder("-n", "4")
     first = site.start("run", "--", sys.executable, "-c", HOLD)
     wait_until(lambda: line_length(site) == 1)

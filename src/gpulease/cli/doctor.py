@@ -341,7 +341,7 @@ def _estimates() -> Iterator[Finding]:
     from gpulease.lease_verbs import learned
 
     try:
-        yield Finding("ok", "estimates", accuracy(learned()["starts"]))
+        yield Finding("ok", "estimates", accuracy(learned(start=False)["starts"]))
     except GpuleaseError:
         return  # told already
 
