@@ -382,7 +382,6 @@ class Server:
         self.log(traceback.format_exc())
 
     def _close(self) -> None:
-        self._clients.close()
         self._sampling.close()
         self._ordering.close()
         self._neighbours.close()
@@ -392,6 +391,7 @@ class Server:
         self._guarded(lambda: self._history.close(self._clock.now()))
         busy = self._core.busy
         self._store.close()
+        self._clients.close()  # last: whoever asked for the end is told of it so, and may ask the next broker at once
         if not busy:
             self._home.leave()
 
