@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush, merge
-from itertools import groupby, islice, takewhile
+from itertools import groupby, islice
 from math import inf
 from operator import itemgetter
 from sys import maxsize
@@ -24,7 +24,7 @@ from gpulease.planner.device_states import DeviceView
 from gpulease.planner.expected import AHEAD, Course, expected_starts, running_from, running_lease
 from gpulease.planner.fairness import Standing, Usage
 from gpulease.planner.holds import Hold, hold, worthwhile
-from gpulease.planner.lengths import NO_SKETCHES, Alike, Lengths, Sketches, alike
+from gpulease.planner.lengths import NO_SKETCHES, Lengths, Sketches
 from gpulease.planner.limits import Ledger, parts_of
 from gpulease.planner.line import (
     Family,
@@ -32,23 +32,19 @@ from gpulease.planner.line import (
     Party,
     Queues,
     Tier,
-    expected_of,
     party_of,
-    place_of,
-    ready_of,
     size_of,
 )
 from gpulease.planner.next_in_line import next_in_line
 from gpulease.planner.peaks import Peak
 from gpulease.planner.placement import place
-from gpulease.planner.policy import SHORT, UNLIMITED, Policy
+from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key
 from gpulease.planner.ranking import Passed, RankedClass, Ranking
 from gpulease.planner.reasons import of_user
-from gpulease.planner.result import ROUNDING, Grant, Plan
+from gpulease.planner.result import Grant, Plan
 from gpulease.planner.running import NO_CAPS, RunningCounts
-from gpulease.planner.search import Order, Search, by_arrival, in_order
-from gpulease.planner.why import Overtaken
+from gpulease.planner.search import Order, Orders, by_arrival, in_order
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, Cause] = {}
@@ -115,6 +111,7 @@ class _Decision:
     ) -> None:
         self.line = line
         self.lengths = lengths
+        self.orders = Orders(line, policy, lengths, now)
         self.running = running
         self.policy = policy
         self.now = now
@@ -142,9 +139,9 @@ class _Decision:
             self.closed,
             self.play,
             self.running,
-            self.patience,
+            self.orders.patience,
             self.lengths,
-            self.overtaken,
+            lambda waiting: self.orders.overtaken(waiting, self.first),
         )
 
     def play(self, course: Course) -> dict[str, float]:
@@ -162,27 +159,8 @@ class _Decision:
     def first(self) -> list[Waiting]:
         """Who is served next of those who were not granted anything."""
         first = (*self.holds, *(() if self.order is None else self.order.waiting))
-        order = self._by_length if self.policy.order == SHORT else by_arrival
+        order = self.orders.usual
         return next_in_line(self.line, self.standing, first, self.may_start_later, AHEAD, order)
-
-    def overtaken(self, waiting: Waiting) -> Overtaken | None:
-        """Of those who are served next: shorter ones that came later; as long as its patience has not ended."""
-        if self.policy.order != SHORT:
-            return None
-        place, length = place_of(waiting)[0], self.length_of(waiting)
-        expected = expected_of(waiting)
-        patience = (
-            self.patience(waiting.user, alike(waiting)) if expected is None else self.line.patience.span(expected)
-        )
-        turn = min(ready_of(waiting) + patience, waiting.since + self.policy.longest_wait)
-        ahead = takewhile(lambda one: one.id != waiting.id, self.first)
-        shorter = tuple(one.id for one in ahead if place_of(one)[0] > place and self.length_of(one) < length)
-        return Overtaken(shorter, turn - self.now) if shorter and turn > self.now else None
-
-    def length_of(self, waiting: Waiting) -> float:
-        """Seconds that it should run."""
-        expected = expected_of(waiting)
-        return self.lengths.mean(waiting.user, alike(waiting)) if expected is None else expected
 
     def may_start_later(self, waiting: Waiting) -> bool:
         """Whether nothing but devices and limits is in its way."""
@@ -232,8 +210,8 @@ class _Decision:
         self.serve_first(self._longest(tier))
         if self.holding:
             self.serve_first(self._overdue(tier))
-        self.fill(priority, tier, self._by_patience)
-        self.fill(priority, tier, self._by_length if self.policy.order == SHORT else by_arrival)
+        self.fill(priority, tier, self.orders.by_patience)
+        self.fill(priority, tier, self.orders.usual)
 
     def serve_without_device(self, priority: int) -> None:
         """Whoever needs no device, while there are slots: first of the user who has fewest of them."""
@@ -276,7 +254,7 @@ class _Decision:
             due = (
                 (search, self.running.left(family.cap))
                 for party, family, queues in found
-                for search in self._by_patience(party, queues)
+                for search in self.orders.by_patience(party, queues)
             )
             yield from (key[-1] for key in in_order(due))
 
@@ -314,30 +292,6 @@ class _Decision:
 
     def is_closed(self, waiting: Waiting) -> bool:
         return waiting.kind in self.closed or of_user(waiting.kind, waiting.user) in self.closed
-
-    def _by_patience(self, party: Party, queues: Queues) -> list[Search]:
-        """Who is overdue, by the moment when that began."""
-        found, now = [], self.now
-        if queues.deadline and queues.deadline.firsts[0][0] <= now:
-            found.append(Search(queues.deadline, now))
-        for like, queue in queues.undeclared.items():
-            span = self.patience(party.user, like)
-            since = now - span + ROUNDING
-            if queue.firsts[0][0] <= since:
-                found.append(Search(queue, since, span))
-        return found
-
-    def patience(self, user: str, like: Alike) -> float:
-        if not self.lengths.known:
-            return self.policy.patience_undeclared
-        return self.line.patience.span(self.lengths.mean(user, like))
-
-    def _by_length(self, party: Party, queues: Queues) -> Iterator[Search]:
-        """The shortest expected first; of equal ones, who came first."""
-        if queues.short:
-            yield Search(queues.short)
-        for like, queue in queues.undeclared.items():
-            yield Search(queue, length=self.lengths.mean(party.user, like))
 
     def fill(self, priority: int, tier: Tier, order: Order) -> None:
         """Grant whoever fits, in order, until nobody does."""

@@ -18,10 +18,10 @@ from gpulease.planner.limits import Ledger
 from gpulease.planner.line import Line
 from gpulease.planner.reasons import Reason
 from gpulease.planner.running import RunningCounts
+from gpulease.planner.search import ROUNDING
 from gpulease.planner.verdicts import Verdict, verdicts
 from gpulease.planner.why import Overtaken, why
 
-ROUNDING = 1e-3  # seconds that a moment may be off which was added up in another order
 REVIEW = 60.0  # seconds after which holds are judged again when nothing else happens
 
 

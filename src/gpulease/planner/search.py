@@ -8,8 +8,14 @@ from itertools import islice, takewhile
 from math import inf
 from sys import maxsize
 
-from gpulease.planner.line import Party, Queues
+from gpulease.model import Waiting
+from gpulease.planner.lengths import Alike, Lengths, alike
+from gpulease.planner.line import Line, Party, Queues, expected_of, place_of, ready_of
+from gpulease.planner.policy import SHORT, Policy
 from gpulease.planner.queue import Key, Queue
+from gpulease.planner.why import Overtaken
+
+ROUNDING = 1e-3  # seconds that a moment may be off which was added up in another order
 
 
 class Search:
@@ -56,3 +62,54 @@ Order = Callable[[Party, Queues], Iterable[Search]]
 
 def by_arrival(party: Party, queues: Queues) -> Iterable[Search]:
     return (Search(queues.arrival),)
+
+
+class Orders:
+    """The orders of one plan."""
+
+    def __init__(self, line: Line, policy: Policy, lengths: Lengths, now: float) -> None:
+        self.line, self.policy, self.lengths, self.now = line, policy, lengths, now
+        self.usual: Order = self.by_length if policy.order == SHORT else by_arrival
+
+    def by_patience(self, party: Party, queues: Queues) -> list[Search]:
+        """Who is overdue, by the moment when that began."""
+        found, now = [], self.now
+        if queues.deadline and queues.deadline.firsts[0][0] <= now:
+            found.append(Search(queues.deadline, now))
+        for like, queue in queues.undeclared.items():
+            span = self.patience(party.user, like)
+            since = now - span + ROUNDING
+            if queue.firsts[0][0] <= since:
+                found.append(Search(queue, since, span))
+        return found
+
+    def patience(self, user: str, like: Alike) -> float:
+        if not self.lengths.known:
+            return self.policy.patience_undeclared
+        return self.line.patience.span(self.lengths.mean(user, like))
+
+    def by_length(self, party: Party, queues: Queues) -> Iterator[Search]:
+        """The shortest expected first; of equal ones, who came first."""
+        if queues.short:
+            yield Search(queues.short)
+        for like, queue in queues.undeclared.items():
+            yield Search(queue, length=self.lengths.mean(party.user, like))
+
+    def overtaken(self, waiting: Waiting, first: Iterable[Waiting]) -> Overtaken | None:
+        """Of those who are served `first`: shorter ones that came later; as long as its patience has not ended."""
+        if self.policy.order != SHORT:
+            return None
+        place, length = place_of(waiting)[0], self.length_of(waiting)
+        expected = expected_of(waiting)
+        patience = (
+            self.patience(waiting.user, alike(waiting)) if expected is None else self.line.patience.span(expected)
+        )
+        turn = min(ready_of(waiting) + patience, waiting.since + self.policy.longest_wait)
+        ahead = takewhile(lambda one: one.id != waiting.id, first)
+        shorter = tuple(one.id for one in ahead if place_of(one)[0] > place and self.length_of(one) < length)
+        return Overtaken(shorter, turn - self.now) if shorter and turn > self.now else None
+
+    def length_of(self, waiting: Waiting) -> float:
+        """Seconds that it should run."""
+        expected = expected_of(waiting)
+        return self.lengths.mean(waiting.user, alike(waiting)) if expected is None else expected
