@@ -15,8 +15,9 @@ from collections.abc import Callable
 from aiohttp import web
 
 from gpulease.errors import NotPermitted, UsageError, in_words
-from gpulease.web.access import Access
+from gpulease.web.access import LONGEST, Access
 from gpulease.web.broker_feed import BrokerFeed
+from gpulease.web.broker_link import BrokerLink
 from gpulease.web.hub import Hub
 from gpulease.web.page_server import PageServer
 from gpulease.web.picture import PagePicture
@@ -74,14 +75,15 @@ def token_of(path: str | None) -> str:
 def _kept_token(path: str) -> str:
     try:
         with open(path) as file:
-            about, text = os.fstat(file.fileno()), file.read(1000).strip()
+            about, text = os.fstat(file.fileno()), file.read(4 * LONGEST).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The token in {path!r} cannot be read: {in_words(error)}.") from None
     if not stat.S_ISREG(about.st_mode) or about.st_mode & 0o077 or about.st_uid != os.geteuid():
         raise NotPermitted(f"Others can read the token in {path!r}, or it is not yours.", f"chmod 600 {path}")
-    if len(text) < SHORTEST or not text.isalnum():
+    if not SHORTEST <= len(text) <= LONGEST or not (text.isascii() and text.isalnum()):
         raise UsageError(
-            f"The token in {path!r} is no token.", f"It has {SHORTEST} letters and digits or more; or remove the file."
+            f"The token in {path!r} is no token.",
+            f"It has {SHORTEST} to {LONGEST} letters and digits; or remove the file.",
         )
     return text
 
@@ -99,7 +101,7 @@ async def _serve(
     listening: socket.socket, access: Access, begun: Callable[[], None], watch: Callable[[PagePicture], None] | None
 ) -> None:
     hub = Hub()
-    feed = BrokerFeed(hub.hear, always=watch is not None)
+    feed = BrokerFeed(hub.hear, BrokerLink(access.for_others), always=watch is not None)
     hub.on_picture = watch or hub.on_picture
     server = PageServer(access, f"gpulease-{listening.getsockname()[1]}", hub, feed)
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
