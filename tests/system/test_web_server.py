@@ -317,6 +317,18 @@ def test_a_token_that_is_no_text_is_a_wrong_one(site: QueueSite) -> None:
     assert web.process.stderr.read() == ""
 
 
+def test_a_request_that_is_no_http_is_one_line_in_the_log(site: QueueSite) -> None:
+    web = start_web(site)
+    with socket.create_connection(("127.0.0.1", web.port), PATIENCE) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nNo Header\r\n\r\n")
+        assert b" 400 " in connection.recv(1000)
+    web.process.terminate()
+    assert web.process.wait(PATIENCE) == 0
+    assert web.process.stderr is not None
+    (line,) = web.process.stderr.read().splitlines()
+    assert line.startswith("gpulease: Error handling request")
+
+
 def test_a_bar_of_progress_is_written_over_in_the_page(site: QueueSite, web: Web) -> None:
     os.mkfifo(site.folder / "step")
     id = site.shell("printf 'begin\\n10%%'; read line < step; printf '\\r20%%'; sleep 60")

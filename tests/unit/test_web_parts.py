@@ -12,9 +12,9 @@ from gpulease.web.cards import state_word
 from gpulease.web.fragments import expected
 from gpulease.web.heat_map import colours, day_rows
 from gpulease.web.hub import difference
+from gpulease.web.lines_written import LONGEST, WrittenLines
 from gpulease.web.log_text import MOST, LogText
 from gpulease.web.markup import join, tag
-from gpulease.web.output_lines import LONGEST, OutputLines
 from gpulease.web.picture import PagePicture
 
 
@@ -110,7 +110,7 @@ def reader(path: Path) -> LogText:
 
 def test_escapes_and_bars_that_were_written_over_are_left_out() -> None:
     text = "\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b(B\n10%\r20%\r30%\nend\r\n"
-    assert OutputLines().add(text) == "red x\n30%\nend\n"
+    assert WrittenLines().add(text) == "red x\n30%\nend\n"
 
 
 PIECES = some.sampled_from(["a", "bc", "\n", "\r", "\x1b", "[", "]", "0;", "m", "\x07", "\\", "(", "B", "\x01"])
@@ -118,13 +118,13 @@ PIECES = some.sampled_from(["a", "bc", "\n", "\r", "\x1b", "[", "]", "0;", "m", 
 
 @given(some.lists(PIECES))
 def test_output_is_the_same_however_it_is_cut(pieces: list[str]) -> None:
-    whole, cut = OutputLines(), OutputLines()
+    whole, cut = WrittenLines(), WrittenLines()
     assert whole.add("".join(pieces)) == "".join(map(cut.add, pieces))
     assert whole.tail == cut.tail
 
 
 def test_a_bar_of_progress_stays_small_and_its_last_state_is_shown() -> None:
-    bar = OutputLines()
+    bar = WrittenLines()
     for percent in range(101):
         assert bar.add(f"\r\x1b[3{percent % 8}m{percent}%" + " " * 3000) == ""
     assert bar.tail.rstrip() == "100%"

@@ -104,7 +104,7 @@ class JobWatch:
             return False
         owner = self._link.log_owner(job)
         if owner is None:
-            self.log_trouble = "The output is not shown: its user has no account here."
+            self.log, self.log_trouble = None, "The output is not shown: its user has no account here."
             return False
         if self.log is None or not self.log.is_of(job["log"], owner):
             self.log = LogText(job["log"], owner)

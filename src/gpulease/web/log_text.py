@@ -9,7 +9,7 @@ import codecs
 import os
 
 from gpulease.job_log import open_log
-from gpulease.web.output_lines import OutputLines
+from gpulease.web.lines_written import WrittenLines
 
 MOST = 128 << 10  # bytes that are read at a time, and kept
 
@@ -25,7 +25,7 @@ class LogText:
         self._identity: tuple[int, int] | None = None
         self._position = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._lines = OutputLines()
+        self._lines = WrittenLines()
         self.text, self.past, self.size, self.skipped = "", 0, 0, 0
 
     def is_of(self, path: str, uid: int) -> bool:
@@ -60,7 +60,7 @@ class LogText:
         if self._identity is not None:
             self.past += len(self.text) + 1  # so that who was told all of the last one is told this one anew
         self._identity = identity
-        self.text, self.skipped, self._lines = "", 0, OutputLines()
+        self.text, self.skipped, self._lines = "", 0, WrittenLines()
         self._decoder.reset()
         self._position = 0
         if size > MOST:

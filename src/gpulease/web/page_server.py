@@ -6,7 +6,6 @@ Each answer is for one viewer, whom `guard` has found out before anything else i
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
@@ -15,12 +14,11 @@ from aiohttp import web
 
 from gpulease.errors import GpuleaseError, NotFound
 from gpulease.metrics.exposition import CONTENT_TYPE, text
-from gpulease.terminal import clean
 from gpulease.web.access import Access, Refusal, Visit
 from gpulease.web.broker_feed import BrokerFeed
 from gpulease.web.broker_link import BrokerLink
 from gpulease.web.fragments import sections
-from gpulease.web.http_answers import answer_with, headed, html, plain, wants_page
+from gpulease.web.http_answers import answer_with, headed, html, plain, tell_mistake, wants_page
 from gpulease.web.hub import Hub
 from gpulease.web.job_details import about_log, as_text, details
 from gpulease.web.job_stream import NOT_SHOWN, JobEvents, may_read
@@ -68,10 +66,8 @@ class PageServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return headed(await self._guarded(request, handler))
-        except Exception as error:  # a mistake of ours: a line tells of it, however often it is asked for
-            print(
-                f"gpulease: {clean(request.path)[:80]} failed: {clean(repr(error))[:200]}", file=sys.stderr, flush=True
-            )
+        except Exception as error:  # a mistake of ours
+            tell_mistake(f"{request.path} failed", error)
             return headed(answer_with(request, 500, "The server made a mistake. Its log says more."))
 
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:

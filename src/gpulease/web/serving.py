@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import resource
 import secrets
@@ -18,6 +19,7 @@ from gpulease.errors import NotPermitted, UsageError, in_words
 from gpulease.web.access import LONGEST, Access
 from gpulease.web.broker_feed import BrokerFeed
 from gpulease.web.broker_link import BrokerLink
+from gpulease.web.http_answers import OneLine
 from gpulease.web.hub import Hub
 from gpulease.web.page_server import PageServer
 from gpulease.web.picture import PagePicture
@@ -104,7 +106,9 @@ async def _serve(
     feed = BrokerFeed(hub.hear, BrokerLink(access.for_others), always=watch is not None)
     hub.on_picture = watch or hub.on_picture
     server = PageServer(access, f"gpulease-{listening.getsockname()[1]}", hub, feed)
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
+    runner = web.AppRunner(
+        server.application(), access_log=None, logger=_logger(), shutdown_timeout=0.5, handler_cancellation=True
+    )
     await runner.setup()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -117,3 +121,10 @@ async def _serve(
     finally:
         feed.stop()
         await runner.cleanup()
+
+
+def _logger() -> logging.Logger:
+    logger = logging.getLogger("gpulease.web")
+    logger.propagate = False
+    logger.addHandler(OneLine())
+    return logger

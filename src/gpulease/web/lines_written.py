@@ -11,11 +11,11 @@ import re
 from gpulease.web.markup import printable
 
 LONGEST = 128 << 10  # characters of a line without an end that are kept
-ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[^\r\n])?")
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[^\x1b\r\n])?")
 UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\r\n]*\x1b?|[ -/]+)?\Z")  # none of them goes over a line
 
 
-class OutputLines:
+class WrittenLines:
     def __init__(self) -> None:
         self._rest = ""  # behind the last line break, of what was written over only the last
 
