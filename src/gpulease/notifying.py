@@ -46,11 +46,10 @@ def choose(address: str | None, on: str | None) -> dict[str, Any]:
     """Another address, other events, or both."""
     path = own_file.path_of(os.environ)
     events = None if on is None else list(read_events(on, "--on")) or [NONE]
-    if address is None:
-        own_file.read(path)  # there is one
-    else:
-        own_file.write(path, _checked(address))
-    ask("notify", file=path, events=events)
+    found = own_file.read(path) if address is None else _checked(address)
+    ask("notify", file=path, events=events)  # first: where it refuses, nothing is written
+    if address is not None:
+        own_file.write(path, found)
     return show()
 
 
@@ -78,9 +77,11 @@ def clear() -> bool:
 
 def test() -> str:
     """Send one now, from this process; where it went. Raises NotDelivered, which tells why not."""
-    address = own_file.read(own_file.path_of(os.environ))
+    path = own_file.path_of(os.environ)
+    address = own_file.read(path)
     try:
         deliver(address, trial(os.uname().nodename))
     except Undelivered as trouble:
         raise NotDelivered(f"The notice was not delivered to {address.shown}: {trouble.why}.") from None
+    own_file.write_test(path)
     return address.shown

@@ -73,7 +73,7 @@ class Web:
         names = {name.replace("_", "-"): value for name, value in more.items()}
         return {"Authorization": f"Bearer {self.token}", **names}
 
-    def ask(self, path: str = "/", method: str = "GET", body: str | None = None, **headers: str) -> Answer:
+    def ask(self, path: str = "/", method: str = "GET", body: str | bytes | None = None, **headers: str) -> Answer:
         """With exactly these headers, where there are any; else with the token."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:

@@ -329,6 +329,7 @@ def test_set_show_test_and_clear(queue: QueueSite, hook: WebHook) -> None:
     choose(queue, hook.url(SECRET), "--on", "none")
     assert queue.json("notify", "test") == {"sent_to": f"http://{hook.host}/…"}
     assert "Notices reach you here" in hook.heard[0]["text"]
+    assert "a test was sent; no notice yet" in queue.run("notify").stdout
     assert "ended, failed" in choose_events(queue, "ended,failed")
     for wrong in (["set"], ["set", "--on", "bogus"], ["set", "gopher:x"], ["clear", "tty"], ["bogus"]):
         assert queue.run("notify", *wrong).returncode == 2, wrong

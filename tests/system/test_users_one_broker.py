@@ -14,7 +14,8 @@ import pytest
 from support.accounts import BROKER, Accounts, Namespace
 from support.site import HOLD, Site, devices_of
 from support.users import PATHS, User, interpreter, shared_cache
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
+from support.web_site import start_web
 
 from gpulease.wire import pack
 
@@ -159,6 +160,35 @@ def test_only_managers_manage(town: Town) -> None:
         assert town.carol.run("exclude", "0").returncode == 0
     assert town.site.run("exclude", "1").returncode == 0
     assert town.broker.poll() is None
+
+
+LINKS = """
+from gpulease.web.broker_link import BrokerLink
+BrokerLink().open().close()
+BrokerLink(for_others=True).open().close()
+"""
+
+
+def test_root_shows_others_the_systems_broker_and_nobody_elses(town: Town) -> None:
+    """Another's broker could name any file of root's as the output of a job, at the first connection or a later one."""
+    linked = town.site.python(LINKS).communicate(timeout=PATIENCE)[1]
+    if town.kind == "system":
+        assert linked == ""
+        assert start_web(town.site, "--user-header", "X-Remote-User").ask("/").status == 403
+        return
+    assert f"NotPermitted: The broker is run by {CAROL}" in linked.splitlines()[-1]
+    for option in (("--public",), ("--user-header", "X-Remote-User")):
+        refused = town.site.run("web", *option)
+        assert (refused.returncode, f"run by {CAROL}" in refused.stderr) == (77, True)
+
+
+@pytest.mark.parametrize("town", ["shared"], indirect=True)
+def test_a_shared_broker_sends_no_notices_of_others_and_nothing_is_set(town: Town) -> None:
+    refused = town.first.run("notify", "set", "tty")
+    assert refused.returncode == 77
+    assert f"The broker of {CAROL} cannot send notices for another user." in refused.stderr
+    assert "job" not in refused.stderr
+    assert "no address is set" in town.first.run("notify").stdout
 
 
 def test_nobody_holds_for_or_cancels_what_is_anothers(town: Town) -> None:

@@ -56,7 +56,12 @@ def test_the_output_grows_on_the_page_of_a_job_and_html_in_it_is_text(
         for number in range(3):
             lines.write(f"\x1b[1mline {number}\x1b[0m\n")
             browser.shows(f"line {number}")
+        for percent in (10, 20):
+            lines.write(f"\r{percent}%")
+            lines.flush()
+            browser.shows(f"{percent}%")
     browser.shows("complete")
+    assert browser.run("return document.getElementById('log').textContent").endswith("line 2\n20%")
     assert browser.run("return window.same")
     (site.folder / "lines").unlink()
 

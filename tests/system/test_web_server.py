@@ -129,8 +129,9 @@ def test_a_token_is_kept_in_a_file_that_only_its_user_reads(site: QueueSite) -> 
     path.chmod(0o644)
     assert site.run("web", "--token-file", str(path)).returncode == 77
     path.chmod(0o600)
-    path.write_text("short\n")
-    assert site.run("web", "--token-file", str(path)).returncode == 2
+    for no_token in ("short", "a" * 257, "é" * 20):
+        path.write_text(f"{no_token}\n")
+        assert site.run("web", "--token-file", str(path)).returncode == 2
 
 
 # ---------------------------------------------------------------------- live
@@ -285,6 +286,58 @@ def test_a_waiting_job_is_moved_to_the_front(site: QueueSite, web: Web) -> None:
     token = wait_until(lambda: action_token(web.page()))
     assert web.act(second, "move", token).status == 200
     wait_until(lambda: [row["id"] for row in web.ask("/?json").json()["line"]] == [f"J{second}", f"J{first}"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/x-www-form-urlencoded", b"token=\xff"),
+        ("application/x-www-form-urlencoded; charset=nope", b"token=x"),
+        ("multipart/form-data", b"token=x"),
+    ],
+)
+def test_a_form_that_cannot_be_read_is_a_bad_request(web: Web, kind: str, body: bytes) -> None:
+    answer = web.ask("/jobs/1/kill", "POST", body, **web.headers(Content_Type=kind))
+    assert (answer.status, answer.text) == (400, "The form cannot be read.\n")
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_a_token_that_is_no_text_is_a_wrong_one(site: QueueSite) -> None:
+    web = start_web(site)
+    for header in ({"Authorization": "Bearer \xff\xfe"}, {"Cookie": f"gpulease-{web.port}=\xff"}):
+        answer = web.ask("/", **header)
+        assert (answer.status, answer.text) == (403, "The token is wrong.\n")
+        assert (answer.headers["Server"], "default-src" in answer.headers["Content-Security-Policy"]) == (
+            "gpulease",
+            True,
+        )
+    web.process.terminate()
+    assert web.process.wait(PATIENCE) == 0
+    assert web.process.stderr is not None
+    assert web.process.stderr.read() == ""
+
+
+def test_a_request_that_is_no_http_is_one_line_in_the_log(site: QueueSite) -> None:
+    web = start_web(site)
+    with socket.create_connection(("127.0.0.1", web.port), PATIENCE) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nNo Header\r\n\r\n")
+        assert b" 400 " in connection.recv(1000)
+    web.process.terminate()
+    assert web.process.wait(PATIENCE) == 0
+    assert web.process.stderr is not None
+    (line,) = web.process.stderr.read().splitlines()
+    assert line.startswith("gpulease: Error handling request")
+
+
+def test_a_bar_of_progress_is_written_over_in_the_page(site: QueueSite, web: Web) -> None:
+    os.mkfifo(site.folder / "step")
+    id = site.shell("printf 'begin\\n10%%'; read line < step; printf '\\r20%%'; sleep 60")
+    site.said(id, "10%")
+    reader = web.events(f"/jobs/{id}/stream")
+    reader.until('"log": "begin\\n"', '"log_tail": "10%"')
+    (site.folder / "step").write_text("on\n")
+    reader.until('"log_tail": "20%"')
+    assert "begin\n20%</pre>" in web.page(f"/jobs/{id}")
 
 
 # ---------------------------------------------------------------------- for others

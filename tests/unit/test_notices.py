@@ -65,6 +65,8 @@ def test_control_characters_and_line_breaks_leave_with_no_message() -> None:
     assert letter["Bcc"] is None
     assert letter["To"] == "ada@example.org"
     assert payload(message)["text"].replace("\n", "").isprintable()
+    (told,) = payload(message)["notices"]
+    assert told["name"] == told["why"] == "x ]0;owned  Bcc: all@example.org  "
 
 
 def test_a_long_text_is_cut() -> None:
@@ -137,6 +139,15 @@ def test_the_file_is_its_users_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
     assert own_file.read(path).text == f"https://h/{SECRET}"
     assert os.listdir(os.path.dirname(path)) == ["notify.json"]
+
+
+def test_a_test_does_not_hide_how_the_last_notice_fared(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify.json")
+    own_file.write_test(path)
+    assert (own_file.last(path) or {})["test"]
+    own_file.write_last(path, 3, "the server cannot be reached")
+    own_file.write_test(path)
+    assert (own_file.last(path) or {})["trouble"] == "the server cannot be reached"
 
 
 def test_a_file_that_others_may_read_or_that_is_a_link_is_not_trusted(tmp_path: Path) -> None:

@@ -55,6 +55,14 @@ def test_what_waits_says_why_and_when() -> None:
     assert (entry.why, entry.time, entry.gpus, entry.what) == ("needs 2", "in 10min", "(2)", "python train.py")
 
 
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_range_of_starts_is_shown_whole(width: int) -> None:
+    what = seen(
+        [device(0)], line=[waiting(expected_start=NOW + 62 * 60, expected_latest=NOW + 4 * 3600)], line_length=1
+    )
+    assert "in 62min-4h " in text_of(frame(scene(what), View(), width, 24, terminal()))
+
+
 def test_a_filter_keeps_what_has_every_word() -> None:
     found = entries(EVERYTHING, NOW)
     assert {entry.key for entry in chosen(found, "ADA train", None, True)} == {"J3", "J5", "J6"}

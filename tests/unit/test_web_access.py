@@ -39,7 +39,9 @@ def test_the_token_lets_one_see_what_the_user_sees(given: dict[str, Any]) -> Non
 def test_nothing_and_a_wrong_token_are_refused_and_only_the_wrong_one_counts_as_a_guess() -> None:
     assert not refused(OWN.viewer(asked())).guessed
     assert not refused(OWN.viewer(asked(cookie="of another server"))).guessed
-    for given in ({"token": TOKEN[:-1]}, {"token": ""}, {"token": "é" * 9999}, {"headers": bearer("guess")}):
+    wrong: tuple[dict[str, Any], ...] = ({"token": TOKEN[:-1]}, {"token": ""}, {"token": "é" * 9999})
+    no_text = "\udcff\udcfe"  # as bytes of a header that are no text
+    for given in (*wrong, {"headers": bearer("guess")}, {"headers": bearer(no_text)}, {"cookie": no_text}):
         assert refused(OWN.viewer(asked(**given))).guessed
 
 

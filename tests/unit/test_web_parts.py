@@ -12,7 +12,8 @@ from gpulease.web.cards import state_word
 from gpulease.web.fragments import expected
 from gpulease.web.heat_map import colours, day_rows
 from gpulease.web.hub import difference
-from gpulease.web.log_text import MOST, LogText, plain
+from gpulease.web.lines_written import LONGEST, WrittenLines
+from gpulease.web.log_text import MOST, LogText
 from gpulease.web.markup import join, tag
 from gpulease.web.picture import PagePicture
 
@@ -58,17 +59,21 @@ def test_an_expected_start_is_told_and_none_where_nobody_can_say() -> None:
     assert expected({}, 100.0) == ""
 
 
-def idle_minutes(known: float, idle: float) -> PagePicture:
-    holder = {"user": "ada", "outside": False, "known": known, "idle": idle}
-    return PagePicture({}, minutes=({"uuid": "GPU-1", "holders": [holder]},))
+def idle_minutes(known: float, idle: float, since: float = 0.0) -> PagePicture:
+    """Of ten minutes; the last holder has it from `since` on."""
+    holder = {"user": "ada", "outside": False, "known": known / 10, "idle": idle / 10}
+    minutes = tuple({"uuid": "GPU-1", "time": 60.0 * number, "holders": [holder]} for number in range(10))
+    return PagePicture({}, leases=({"id": "L1", "since": since},), minutes=minutes)
 
 
 def test_a_held_gpu_is_idle_only_where_it_is_known_to_have_done_nothing_for_minutes() -> None:
-    device = {"uuid": "GPU-1", "state": "leased"}
+    device = {"uuid": "GPU-1", "state": "leased", "leases": ["L1"]}
     assert state_word(device, idle_minutes(400, 400)) == "idle"
     assert state_word(device, idle_minutes(400, 300)) == "held"
     assert state_word(device, idle_minutes(100, 100)) == "held"
     assert state_word(device, PagePicture({})) == "held"
+    assert state_word(device, idle_minutes(600, 600, since=200)) == "idle"
+    assert state_word(device, idle_minutes(600, 600, since=400)) == "held"  # the idle minutes were somebody else's
     assert state_word({**device, "state": "free"}, idle_minutes(400, 400)) == "free"
 
 
@@ -104,7 +109,44 @@ def reader(path: Path) -> LogText:
 
 
 def test_escapes_and_bars_that_were_written_over_are_left_out() -> None:
-    assert plain("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\n10%\r20%\r30%\nend\r\n") == "red x\n30%\nend\n"
+    text = "\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b(B\n10%\r20%\r30%\nend\r\n"
+    assert WrittenLines().add(text) == "red x\n30%\nend\n"
+
+
+PIECES = some.sampled_from(["a", "bc", "\n", "\r", "\x1b", "[", "]", "0;", "m", "\x07", "\\", "(", "B", "\x01"])
+
+
+@given(some.lists(PIECES))
+def test_output_is_the_same_however_it_is_cut(pieces: list[str]) -> None:
+    whole, cut = WrittenLines(), WrittenLines()
+    assert whole.add("".join(pieces)) == "".join(map(cut.add, pieces))
+    assert whole.tail == cut.tail
+
+
+def test_a_bar_of_progress_stays_small_and_its_last_state_is_shown() -> None:
+    bar = WrittenLines()
+    for percent in range(101):
+        assert bar.add(f"\r\x1b[3{percent % 8}m{percent}%" + " " * 3000) == ""
+    assert bar.tail.rstrip() == "100%"
+    assert len(bar._rest) < 4000
+    bar.add("x" * 2 * LONGEST)
+    assert len(bar.tail) == LONGEST
+
+
+def test_a_line_that_is_written_over_is_told_anew(log: Path) -> None:
+    log.write_text("begin\n10%")
+    read = reader(log)
+    assert read.read()
+    assert (read.text, read.tail) == ("begin\n", "10%")
+    for more, text, tail in (
+        ("\r20", "begin\n", "20"),
+        ("%\x1b[", "begin\n", "20%"),
+        ("0m\nend", "begin\n20%\n", "end"),
+    ):
+        with log.open("a") as file:
+            file.write(more)
+        assert read.read()
+        assert (read.text, read.tail, read.shown) == (text, tail, text + tail)
 
 
 def test_what_is_added_is_read_and_the_rest_is_not_read_again(log: Path) -> None:

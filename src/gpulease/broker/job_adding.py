@@ -114,18 +114,18 @@ def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
     check_jobs(allowance(state, user.user, turn.world.groups_of(user.uid)), there, number)
 
 
-def check_user(turn: Turn, peer: Peer) -> None:
-    """Only a system broker runs jobs of other users; its launcher proves who they are."""
+def check_user(turn: Turn, peer: Peer, deed: str = "run jobs as", instead: str = "Use `gpulease run`, or ask") -> None:
+    """Only a system broker has agents of other users; its launcher proves who they are."""
     about = turn.state.about
     if peer.uid == about.uid:
         return
     if about.kind != "system":
         raise NotPermitted(
-            f"The broker of {about.user} cannot run jobs as another user.",
-            "Use `gpulease run`, or ask for a system broker (`gpulease broker --system`, as root).",
+            f"The broker of {about.user} cannot {deed} another user.",
+            f"{instead} for a system broker (`gpulease broker --system`, as root).",
         )
     if not turn.world.has_account(peer.uid):
-        raise NotPermitted(f"User {peer.uid} has no account here, so no job can run as it.", "Have one made.")
+        raise NotPermitted(f"User {peer.uid} has no account here, so the broker cannot {deed} it.", "Have one made.")
 
 
 def _gathered(turn: Turn, event: Received) -> Parts | None:

@@ -229,7 +229,7 @@ def stop(turn: Turn, event: Received) -> None:
 def notify(turn: Turn, event: Received) -> None:
     """Who is to be told of something needs an agent, as jobs do."""
     if event.message.get("file") is not None:
-        check_user(turn, event.peer)
+        check_user(turn, event.peer, "send notices for", "Ask")
     noticing.notify(turn, event)
 
 

@@ -91,6 +91,8 @@ def _show(told: dict[str, Any], as_json: bool) -> int:
     if last is None:
         return _say("last     none was sent yet; `gpulease notify test` sends one")
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last["time"]))
+    if last.get("test"):
+        return _say(f"last     {at} a test was sent; no notice yet")
     many = f" ({last['count']} notices)" if last["count"] > 1 else ""
     how = "sent" if last["trouble"] is None else f"failed: {last['trouble']}"
     return _say(f"last     {at} {how}{many}")

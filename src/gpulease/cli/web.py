@@ -38,7 +38,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--public",
         action="store_true",
-        help="for root and who runs the broker: show everybody what everybody may see, without a token",
+        help="for who runs the broker: show everybody what everybody may see, without a token",
     )
     parser.add_argument("--token-file", metavar="PATH", help="keep the token there, so that it stays the same")
     parser.add_argument(
@@ -114,13 +114,18 @@ def _check_networks(networks: list[str]) -> None:
 
 
 def _only_managers(option: str) -> None:
-    """Who shows things to others must be one whom the broker lets manage it."""
+    """Who shows things to others must be one whom the broker lets manage it, and who need not fear its answers."""
     from gpulease.client import Client
 
     client = Client()
     client.close()
-    if os.geteuid() not in (0, client.broker_uid):
-        raise NotPermitted(f"{option} is for root and for whoever runs the broker.", "Ask one of them.")
+    if os.geteuid() == client.broker_uid:
+        return
+    if os.geteuid() != 0:
+        raise NotPermitted(f"{option} is for whoever runs the broker.", "Ask them.")
+    from gpulease.web.broker_link import not_own
+
+    raise not_own(client.broker_uid)
 
 
 def _access(arguments: Namespace) -> Access:

@@ -54,16 +54,22 @@ def remove(path: str) -> bool:
 
 
 def last(path: str) -> dict[str, Any] | None:
-    """How the last message fared: `time`, `count` of notices, `trouble` or None."""
+    """How the last message fared: `time`, `count` of notices, `trouble` or None, and whether it was a `test`."""
     with contextlib.suppress(UsageError, StateError):
         return _read(_last(path))
     return None
 
 
-def write_last(path: str, count: int, trouble: str | None) -> None:
+def write_last(path: str, count: int, trouble: str | None, test: bool = False) -> None:
     """As well as it can be: a full disk keeps nobody from a notice."""
     with contextlib.suppress(StateError):
-        _write(_last(path), {"time": time.time(), "count": count, "trouble": trouble})
+        _write(_last(path), {"time": time.time(), "count": count, "trouble": trouble, "test": test})
+
+
+def write_test(path: str) -> None:
+    """A test was sent. It takes the place of no notice: how that fared says more."""
+    if (last(path) or {"test": True}).get("test"):
+        write_last(path, 1, None, test=True)
 
 
 def _last(path: str) -> str:

@@ -51,7 +51,17 @@ def compose(notices: list[Notice], left_out: int = 0) -> Composed:
     host = clean(str(notices[0].get("host", ""))) if notices else ""
     about = _title(ordered[0]) if len(ordered) == 1 and not left_out else _counts(ordered, left_out)
     title = _short(f"gpulease {host}: {about}")
-    return Composed(title, "\n".join(lines), tuple(ordered[:MOST]), len(ordered) + left_out)
+    return Composed(title, "\n".join(lines), tuple(map(_cleaned, ordered[:MOST])), len(ordered) + left_out)
+
+
+def _cleaned(notice: Notice) -> Notice:
+    return {field: _clean(value) for field, value in notice.items()}
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_clean(one) for one in value]
+    return clean(value) if isinstance(value, str) else value
 
 
 def _last_word(notices: list[Notice]) -> list[Notice]:

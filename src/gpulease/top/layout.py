@@ -177,7 +177,7 @@ def _widths(rows: list[TableEntry], width: int) -> dict[str, int]:
         "USER": _widest([row.user for row in rows], 4, 10 if width < WIDE else 16),
         "STATE": 8,
         "GPU": _widest([row.gpus for row in rows], 4, 8 if width < WIDE else 16),
-        "TIME": 8,
+        "TIME": _widest([row.time for row in rows], 8, 12),  # `in 62min-4h`
     }
     if width >= WIDE:
         widths = {**widths, "PRIO": 4, "WHY": WHY}

@@ -57,7 +57,8 @@ class Access(NamedTuple):
             right = _same(asked.cookie, self.cookie)  # of an earlier server perhaps: no guess
         else:
             return Refusal(403, "A token is needed: open the address that `gpulease web` printed.")
-        return self._known(self.user) if right else Refusal(403, "The token is wrong.", guessed=given is not None)
+        guessed = given is not None or not (asked.cookie or "").isascii()  # no server of ours gave such a cookie
+        return self._known(self.user) if right else Refusal(403, "The token is wrong.", guessed)
 
     def _named_by_proxy(self, asked: Visit) -> Viewer | Refusal:
         """On a machine of many users any of them can speak from loopback, so the proxy shows the token too."""
@@ -73,9 +74,13 @@ class Access(NamedTuple):
         return self._known(name)._replace(public=True)
 
     @property
+    def for_others(self) -> bool:
+        return self.public or self.user_header is not None
+
+    @property
     def by_token(self) -> bool:
         """Whether a cookie may be given: only who has shown the token is seen as a viewer."""
-        return not self.public and self.user_header is None
+        return not self.for_others
 
     def _known(self, user: str) -> Viewer:
         return Viewer(user, action_token=self._derived(f"action {user}") if self.actions else "")
@@ -111,7 +116,8 @@ def _bearer(headers: Mapping[str, str]) -> str | None:
 
 
 def _same(given: str, secret: str) -> bool:
-    return hmac.compare_digest(given[:LONGEST].encode(), secret.encode())
+    """What a stranger gives may be no text at all, as the byte 0xff: that is a wrong one like others."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret.encode())
 
 
 def _is_among(address: str, networks: tuple[str, ...]) -> bool:

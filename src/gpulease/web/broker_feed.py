@@ -12,9 +12,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from gpulease.client import Client
 from gpulease.errors import GpuleaseError, in_words
 from gpulease.subscription import Subscription
+from gpulease.web.broker_link import BrokerLink
 from gpulease.web.picture import NOTHING, PagePicture
 from gpulease.web.questions import Questions
 
@@ -25,9 +25,9 @@ LINGER = 60.0  # seconds that the subscription outlives the last who looked
 
 
 class BrokerFeed:
-    def __init__(self, publish: Callable[[PagePicture], None], always: bool = False) -> None:
+    def __init__(self, publish: Callable[[PagePicture], None], link: BrokerLink, always: bool = False) -> None:
         """`publish` is called in the feed's thread; `always`: also while nobody looks."""
-        self._publish, self._always = publish, always
+        self._publish, self._link, self._always = publish, link, always
         self._picture = NOTHING
         self._wanted = threading.Event()
         self._until = 0.0
@@ -72,8 +72,8 @@ class BrokerFeed:
 
     def _follow(self, start: bool) -> None:
         """Until nobody looks, or the broker ends."""
-        client = Client(start)
-        questions = Questions(Client(start=False))
+        client = self._link.open(start)
+        questions = Questions(self._link.open())
         try:
             with Subscription(*TOPICS, client=client) as told:
                 self._listen(told, questions)

@@ -18,27 +18,32 @@ WORDS = {"leased": "held", "shared": "held"}
 def state_word(device: Row, picture: PagePicture) -> str:
     """As `status` has it, but for a device that is held and has done nothing for some minutes."""
     word = WORDS.get(device["state"], str(device["state"]))
-    return "idle" if word == "held" and _is_idle(device["uuid"], picture) else word
+    return "idle" if word == "held" and _is_idle(device, picture) else word
 
 
-def _is_idle(uuid: str, picture: PagePicture) -> bool:
-    """What is not known is not idle."""
-    held = [one for row in picture.minutes if row["uuid"] == uuid for one in row["holders"] if not one["outside"]]
+def _is_idle(device: Row, picture: PagePicture) -> bool:
+    """Since whoever came last has it: what others did before is not theirs. What is not known is not idle."""
+    since = max((lease["since"] for lease in _leases(device, picture)), default=float("inf"))
+    rows = [row for row in picture.minutes if row["uuid"] == device["uuid"] and row["time"] >= since]
+    held = [one for row in rows for one in row["holders"] if not one["outside"]]
     known: float = sum(one["known"] for one in held)
     idle: float = sum(one["idle"] for one in held)
     return known >= IDLE_AFTER and idle >= IDLE_SHARE * known
 
 
+def _leases(device: Row, picture: PagePicture) -> list[Row]:
+    return [lease for lease in picture.leases if lease["id"] in device["leases"]]
+
+
 def card(device: Row, picture: PagePicture, id: str) -> Markup:
     word = state_word(device, picture)
-    leases = [lease for lease in picture.leases if lease["id"] in device["leases"]]
     return tag(
         "li",
         tag("h3", f"GPU {device['label']} ", tag("span", word, class_="badge")),
         tag("p", short_name(device["name"]), class_="model"),
         _bars(device),
         tag("p", _sensors(device), class_="sensors"),
-        *(tag("p", _holder(lease, picture.time), class_="holder") for lease in leases),
+        *(tag("p", _holder(lease, picture.time), class_="holder") for lease in _leases(device, picture)),
         *_details(device),
         id=id,
         class_=f"card {word}",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+
 from aiohttp import web
 
+from gpulease.terminal import clean
 from gpulease.web.markup import printable
 from gpulease.web.pages import refusal_page
 
@@ -38,6 +42,18 @@ def answer_with(request: web.Request, status: int, what: str) -> web.Response:
 def plain(text: str, status: int = 200) -> web.Response:
     """Of other people's texts only what can be printed: a half letter would be no answer at all."""
     return web.Response(text=printable(text), status=status)
+
+
+def tell_mistake(about: str, error: object) -> None:
+    """A line, however often it is asked for: a traceback for each request would fill the disk."""
+    print(f"gpulease: {clean(about)[:80]}: {clean(repr(error))[:200]}", file=sys.stderr, flush=True)
+
+
+class OneLine(logging.Handler):
+    """For what the HTTP library says by itself, as of requests that are no HTTP."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell_mistake(record.getMessage(), record.exc_info[1] if record.exc_info else None)
 
 
 def headed(response: web.StreamResponse) -> web.StreamResponse:

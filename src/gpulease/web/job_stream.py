@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gpulease.web.hub import packed
 from gpulease.web.job_details import about_log, details
 from gpulease.web.job_watch import JobWatch
+from gpulease.web.log_text import LogText
 from gpulease.web.picture import Row, Viewer, job_seen_by
 
 NOT_SHOWN = "The output of a job is for its own user."
@@ -23,7 +24,8 @@ class JobEvents:
 
     def __init__(self, watch: JobWatch, viewer: Viewer, hides: Callable[[], bool]) -> None:
         self._watch, self._viewer, self._hides = watch, viewer, hides
-        self._sent: int | None = None  # characters of the output
+        self._log: LogText | None = None
+        self._sent, self._tail = 0, ""  # characters of its whole lines, and the line behind them
         self._details = ""
         self._changed: asyncio.Event | None = None  # None: it was told nothing yet
 
@@ -47,11 +49,13 @@ class JobEvents:
         return news
 
     def _log_news(self) -> dict[str, str]:
-        """What it lacks; all that is kept, where that no longer reaches back so far."""
-        log, sent = self._watch.log, self._sent
+        """What it lacks; all that is kept, where that does not reach back so far. A tail takes the last one's place."""
+        log, sent, tail = self._watch.log, self._sent, self._tail
         if log is None:
             return {}
-        self._sent = log.past + len(log.text)
-        if sent is None or sent < log.past:
-            return {"log": log.text}
-        return {"log_more": log.text[sent - log.past :]} if sent < self._sent else {}
+        another, self._log = log is not self._log, log
+        self._sent, self._tail = log.past + len(log.text), log.tail
+        if another or sent < log.past:
+            return {"log": log.text, "log_tail": self._tail}
+        more = {"log_more": log.text[sent - log.past :]} if sent < self._sent else {}
+        return more | ({"log_tail": self._tail} if self._tail != tail else {})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from gpulease.client import Client
 from gpulease.errors import GpuleaseError, NotFound, in_words
 from gpulease.job_selection import one_job
+from gpulease.web.broker_link import BrokerLink
 from gpulease.web.log_text import LogText
 from gpulease.web.picture import Row
 
@@ -15,9 +15,9 @@ LOOK = 0.25  # seconds between looks at the log
 ASK = 1.0  # seconds between questions about the job
 
 
-def ask_for_job(id: int) -> Row:
+def ask_for_job(link: BrokerLink, id: int) -> Row:
     """NotFound where there is none. As `ls` shows it: `show` is about one's own."""
-    client = Client(start=False)
+    client = link.open()
     try:
         found: list[Row] = client.ask("ls", select=one_job(id), all=True)["jobs"]
     finally:
@@ -27,10 +27,10 @@ def ask_for_job(id: int) -> Row:
     return found[0]
 
 
-def ask_totals() -> Row | None:
+def ask_totals(link: BrokerLink) -> Row | None:
     """None where the broker does not answer."""
     try:
-        client = Client(start=False)
+        client = link.open()
     except (GpuleaseError, OSError):
         return None
     try:
@@ -45,8 +45,8 @@ def ask_totals() -> Row | None:
 class JobWatch:
     """While anybody looks. What is read comes from threads: a disk of a user's may hang."""
 
-    def __init__(self, id: int, threads: ThreadPoolExecutor) -> None:
-        self.id, self._threads = id, threads
+    def __init__(self, id: int, link: BrokerLink, threads: ThreadPoolExecutor) -> None:
+        self.id, self._link, self._threads = id, link, threads
         self.viewers = 0
         self.job: Row | None = None
         self.trouble: str | None = None
@@ -92,7 +92,7 @@ class JobWatch:
 
     def _ask(self) -> None:
         try:
-            self.job, self.trouble = ask_for_job(self.id), None
+            self.job, self.trouble = ask_for_job(self._link, self.id), None
         except GpuleaseError as error:
             self.trouble = f"{error.what} {error.next_step}"
         except OSError as error:
@@ -102,7 +102,12 @@ class JobWatch:
         job = self.job
         if job is None or not job["runs"] or not job["log"]:
             return False
-        self.log = self.log or LogText(job["log"], job["uid"])
+        owner = self._link.log_owner(job)
+        if owner is None:
+            self.log, self.log_trouble = None, "The output is not shown: its user has no account here."
+            return False
+        if self.log is None or not self.log.is_of(job["log"], owner):
+            self.log = LogText(job["log"], owner)
         try:
             grown, self.log_trouble = self.log.read(), None
             return grown

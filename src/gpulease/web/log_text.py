@@ -1,36 +1,43 @@
 """The end of a job's log, and then what is added to it, as text that a page can show.
 
-Never more than MOST bytes at a time, however large the file is. Escape sequences and control characters are left out.
+Never more than MOST bytes at a time, however large the file is.
 """
 
 from __future__ import annotations
 
 import codecs
 import os
-import re
 
 from gpulease.job_log import open_log
-from gpulease.web.markup import printable
+from gpulease.web.lines_written import WrittenLines
 
 MOST = 128 << 10  # bytes that are read at a time, and kept
-ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?", re.DOTALL)
-
-
-def plain(text: str) -> str:
-    """Of a line that was written over, as a bar of progress is, what stood there last."""
-    text = ESCAPES.sub("", text).replace("\r\n", "\n")
-    return "\n".join(printable(line.rstrip("\r").rpartition("\r")[2]) for line in text.split("\n"))
 
 
 class LogText:
-    """`text` is the end of it; `past` says how many characters stood before that since this began to read."""
+    """`text` is the end of its whole lines, `tail` the line that is still written.
+
+    `past` says how many characters stood before `text` since this began to read.
+    """
 
     def __init__(self, path: str, uid: int) -> None:
         self._path, self._uid = path, uid
         self._identity: tuple[int, int] | None = None
         self._position = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._lines = WrittenLines()
         self.text, self.past, self.size, self.skipped = "", 0, 0, 0
+
+    def is_of(self, path: str, uid: int) -> bool:
+        return (path, uid) == (self._path, self._uid)
+
+    @property
+    def tail(self) -> str:
+        return self._lines.tail
+
+    @property
+    def shown(self) -> str:
+        return self.text + self.tail
 
     def read(self) -> bool:
         """Whether there is something new. OSError and GpuleaseError where it cannot be read."""
@@ -45,12 +52,16 @@ class LogText:
             file.seek(self._position)
             data = file.read(MOST)
         self._position += len(data)
-        return self._add(plain(self._decoder.decode(data)))
+        before = self.tail
+        grown = self._add(self._lines.add(self._decoder.decode(data)))
+        return grown or self.tail != before
 
     def _begin(self, identity: tuple[int, int], size: int) -> None:
+        if self._identity is not None:
+            self.past += len(self.text) + 1  # so that who was told all of the last one is told this one anew
         self._identity = identity
-        self.past += len(self.text)
-        self.text, self.skipped = "", 0
+        self.text, self.skipped, self._lines = "", 0, WrittenLines()
+        self._decoder.reset()
         self._position = 0
         if size > MOST:
             self._skip_to(size - MOST)
@@ -59,6 +70,7 @@ class LogText:
         self.skipped += position - self._position
         self._position = position
         self._decoder.reset()
+        self._add(self._lines.end())
 
     def _add(self, text: str) -> bool:
         self.text += text

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulease.client import Client
 from gpulease.errors import NotPermitted, UsageError
 from gpulease.job_selection import one_job
+from gpulease.web.broker_link import BrokerLink
 from gpulease.web.buttons import ACTIONS
 from gpulease.web.job_watch import ask_for_job
 from gpulease.web.picture import Viewer
 
 
-def act(action: str, id: int, viewer: Viewer) -> dict[str, Any]:
+def act(link: BrokerLink, action: str, id: int, viewer: Viewer) -> dict[str, Any]:
     """Whose job it is is asked first: this process may be root's, and whoever looks is not."""
     if action not in ACTIONS:
         raise UsageError(f"There is no action {action[:40]!r}.", f"There are: {', '.join(ACTIONS)}.")
-    if ask_for_job(id)["user"] != viewer.user:
+    if ask_for_job(link, id)["user"] != viewer.user:
         raise NotPermitted(f"Job {id} is not yours.", "Only its user or root may do that.")
-    client = Client(start=False)
+    client = link.open()
     try:
         about = {"id": id, "index": 0} if action == "move" else {"select": one_job(id)}
         done: dict[str, Any] = client.ask(action, **about)

@@ -17,8 +17,9 @@ from gpulease.host_watch import HostWatch
 from gpulease.metrics.exposition import CONTENT_TYPE, text
 from gpulease.web.access import Access, Refusal, Visit
 from gpulease.web.broker_feed import BrokerFeed
+from gpulease.web.broker_link import BrokerLink
 from gpulease.web.fragments import sections
-from gpulease.web.http_answers import answer_with, headed, html, plain, wants_page
+from gpulease.web.http_answers import answer_with, headed, html, plain, tell_mistake, wants_page
 from gpulease.web.hub import Hub
 from gpulease.web.job_details import about_log, as_text, details
 from gpulease.web.job_stream import NOT_SHOWN, JobEvents, may_read
@@ -39,6 +40,7 @@ LOOKS = 20.0  # seconds that one who was seen is taken to look: longer than a st
 class PageServer:
     def __init__(self, access: Access, cookie: str, hub: Hub, feed: BrokerFeed, hosts: HostWatch | None) -> None:
         self._access, self._cookie, self._hub, self._feed, self._hosts = access, cookie, hub, feed, hosts
+        self._link = BrokerLink(access.for_others)
         self._slowdown = Slowdown()
         self._threads = ThreadPoolExecutor(4, "asking")
         self._readers = ThreadPoolExecutor(4, "reading")  # apart: a disk that hangs must not keep others from acting
@@ -64,6 +66,13 @@ class PageServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return headed(await self._guarded(request, handler))
+        except Exception as error:  # a mistake of ours
+            tell_mistake(f"{request.path} failed", error)
+            return headed(answer_with(request, 500, "The server made a mistake. Its log says more."))
+
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         judged = self._access.viewer(self._asked(request))
         if isinstance(judged, Refusal) and not request.path.startswith("/static/"):
             return await self._refused(request, judged)
@@ -73,7 +82,7 @@ class PageServer:
             response = answer_with(request, answer.status, answer.reason)
         if isinstance(judged, Viewer) and self._access.by_token and "token" in request.query and not response.prepared:
             response.set_cookie(self._cookie, self._access.cookie, httponly=True, samesite="Strict", path="/")
-        return headed(response)
+        return response
 
     def _viewer(self, request: web.Request) -> Viewer:
         """Of a request that `guard` let pass."""
@@ -89,7 +98,7 @@ class PageServer:
     async def _refused(self, request: web.Request, refusal: Refusal) -> web.StreamResponse:
         if refusal.guessed and not await self._slowdown.wait():
             refusal = Refusal(429, "Too many wrong tokens.")
-        return headed(answer_with(request, refusal.status, refusal.what))
+        return answer_with(request, refusal.status, refusal.what)
 
     # ---------------------------------------------------------------- looking
 
@@ -117,7 +126,7 @@ class PageServer:
         viewer, picture = self._viewer(request), await self._picture()
         totals = None
         if picture.trouble is None:
-            totals = await asyncio.get_running_loop().run_in_executor(self._threads, ask_totals)
+            totals = await asyncio.get_running_loop().run_in_executor(self._threads, ask_totals, self._link)
         shown = text(picture.document(), totals and totals_seen_by(totals, viewer, picture))
         return web.Response(body=shown.encode(), headers={"Content-Type": CONTENT_TYPE})
 
@@ -150,7 +159,7 @@ class PageServer:
 
     def _watch(self, request: web.Request) -> JobWatch:
         id = int(request.match_info["id"])
-        return self._watches.setdefault(id, JobWatch(id, self._readers))
+        return self._watches.setdefault(id, JobWatch(id, self._link, self._readers))
 
     def _leave(self, watch: JobWatch) -> None:
         if not watch.viewers:
@@ -170,7 +179,7 @@ class PageServer:
     def _shown_job(self, request: web.Request, watch: JobWatch, job: Row, viewer: Viewer) -> web.StreamResponse:
         readable = may_read(job, viewer)
         about = about_log(watch.log, watch.log_trouble) if readable else NOT_SHOWN
-        log = watch.log.text if readable and watch.log else ""
+        log = watch.log.shown if readable and watch.log else ""
         if "json" in request.query:
             return web.json_response(job)
         if wants_page(request):
@@ -192,15 +201,16 @@ class PageServer:
     # ---------------------------------------------------------------- acting
 
     async def _act(self, request: web.Request) -> web.StreamResponse:
-        viewer, form = self._viewer(request), await request.post()
-        token = form.get("token")
+        viewer, token = self._viewer(request), await _form_token(request)
+        if token is None:
+            return answer_with(request, 400, "The form cannot be read.")
         origin = request.headers.get("Origin")
-        refusal = self._access.may_act(viewer, origin, request.host, token if isinstance(token, str) else "")
+        refusal = self._access.may_act(viewer, origin, request.host, token)
         if refusal is not None:
             return answer_with(request, refusal.status, refusal.what)
         loop, id, action = asyncio.get_running_loop(), int(request.match_info["id"]), request.match_info["action"]
         try:
-            done = await loop.run_in_executor(self._threads, act, action, id, viewer)
+            done = await loop.run_in_executor(self._threads, act, self._link, action, id, viewer)
         except GpuleaseError as error:
             return answer_with(request, 404 if isinstance(error, NotFound) else 403, f"{error.what} {error.next_step}")
         except OSError:
@@ -215,3 +225,14 @@ class PageServer:
             raise web.HTTPNotFound
         content = files("gpulease.web").joinpath("static", name).read_bytes()
         return web.Response(body=content, content_type=STATIC[name], charset="utf-8")
+
+
+async def _form_token(request: web.Request) -> str | None:
+    """None where the body is no form of ours: no text, in no charset, or with files."""
+    if request.content_type != "application/x-www-form-urlencoded":
+        return None
+    try:
+        token = (await request.post()).get("token", "")
+    except (ValueError, LookupError):
+        return None
+    return token if isinstance(token, str) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import resource
 import secrets
@@ -16,8 +17,10 @@ from aiohttp import web
 
 from gpulease.errors import NotPermitted, UsageError, in_words
 from gpulease.host_watch import HostWatch
-from gpulease.web.access import Access
+from gpulease.web.access import LONGEST, Access
 from gpulease.web.broker_feed import BrokerFeed
+from gpulease.web.broker_link import BrokerLink
+from gpulease.web.http_answers import OneLine
 from gpulease.web.hub import Hub
 from gpulease.web.page_server import PageServer
 from gpulease.web.picture import PagePicture
@@ -75,14 +78,15 @@ def token_of(path: str | None) -> str:
 def _kept_token(path: str) -> str:
     try:
         with open(path) as file:
-            about, text = os.fstat(file.fileno()), file.read(1000).strip()
+            about, text = os.fstat(file.fileno()), file.read(4 * LONGEST).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The token in {path!r} cannot be read: {in_words(error)}.") from None
     if not stat.S_ISREG(about.st_mode) or about.st_mode & 0o077 or about.st_uid != os.geteuid():
         raise NotPermitted(f"Others can read the token in {path!r}, or it is not yours.", f"chmod 600 {path}")
-    if len(text) < SHORTEST or not text.isalnum():
+    if not SHORTEST <= len(text) <= LONGEST or not (text.isascii() and text.isalnum()):
         raise UsageError(
-            f"The token in {path!r} is no token.", f"It has {SHORTEST} letters and digits or more; or remove the file."
+            f"The token in {path!r} is no token.",
+            f"It has {SHORTEST} to {LONGEST} letters and digits; or remove the file.",
         )
     return text
 
@@ -108,11 +112,13 @@ async def _serve(
     hosts: Sequence[str],
 ) -> None:
     hub = Hub()
-    feed = BrokerFeed(hub.hear, always=watch is not None)
+    feed = BrokerFeed(hub.hear, BrokerLink(access.for_others), always=watch is not None)
     hub.on_picture = watch or hub.on_picture
     host_watch = HostWatch(hosts, hub.hear_hosts) if hosts else None
     server = PageServer(access, f"gpulease-{listening.getsockname()[1]}", hub, feed, host_watch)
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
+    runner = web.AppRunner(
+        server.application(), access_log=None, logger=_logger(), shutdown_timeout=0.5, handler_cancellation=True
+    )
     await runner.setup()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -129,3 +135,10 @@ async def _serve(
             host_watch.stop()
         feed.stop()
         await runner.cleanup()
+
+
+def _logger() -> logging.Logger:
+    logger = logging.getLogger("gpulease.web")
+    logger.propagate = False
+    logger.addHandler(OneLine())
+    return logger

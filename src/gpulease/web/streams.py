@@ -27,12 +27,12 @@ async def stream(
     """`next_event` may be given up and asked again; `seen` is called now and then while somebody looks."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
     response.headers["Cache-Control"] = "no-store"
-    await response.prepare(request)
-    if request.transport is not None:
-        request.transport.set_write_buffer_limits(high=BUFFER)
-        request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL)
     event = RETRY
     try:
+        await response.prepare(request)
+        if request.transport is not None:
+            request.transport.set_write_buffer_limits(high=BUFFER)
+            request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL)
         while True:
             seen()
             async with asyncio.timeout(PATIENCE):
@@ -44,4 +44,8 @@ async def stream(
     except (ConnectionError, TimeoutError):
         if request.transport is not None:
             request.transport.abort()
+    except Exception:  # the answer has begun: it can be ended, and nothing else
+        if request.transport is not None:
+            request.transport.abort()
+        raise
     return response

@@ -40,13 +40,22 @@ function say(text) {
 
 // ---------------------------------------------------------------------- a job's output
 
+const tail = new Text(); // the last line, which may be written over
+
+function putLog(log, news) {
+  tail.remove();
+  if (news.log !== undefined) log.textContent = news.log;
+  if (news.log_more !== undefined) log.append(news.log_more);
+  if (log.textContent.length > MOST_LOG) log.textContent = log.textContent.slice(-MOST_LOG / 2);
+  if (news.log_tail !== undefined) tail.data = news.log_tail;
+  log.append(tail);
+}
+
 function showLog(news) {
   const log = document.getElementById("log");
   if (!log) return;
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  if (news.log !== undefined) log.textContent = news.log;
-  if (news.log_more !== undefined) log.append(news.log_more);
-  if (log.textContent.length > MOST_LOG) log.textContent = log.textContent.slice(-MOST_LOG / 2);
+  if (news.log !== undefined || news.log_more !== undefined || news.log_tail !== undefined) putLog(log, news);
   if (news.about_log !== undefined) document.getElementById("about-log").textContent = news.about_log;
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
@@ -63,10 +72,10 @@ function listen() {
     if (ended) setTimeout(listen, 5000);
   };
   source.onmessage = (event) => {
-    const { log, log_more, about_log, trouble, ...sections } = JSON.parse(event.data);
+    const { log, log_more, log_tail, about_log, trouble, ...sections } = JSON.parse(event.data);
     document.body.classList.remove("stale");
     for (const [section, news] of Object.entries(sections)) show(section, news);
-    showLog({ log, log_more, about_log });
+    showLog({ log, log_more, log_tail, about_log });
     if (trouble !== undefined) say(trouble || "");
   };
 }
