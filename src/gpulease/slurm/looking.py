@@ -131,7 +131,7 @@ def with_last(trouble: SlurmUnavailable, records: Records) -> SlurmUnavailable:
         told.append(f"{span_text(max(0.0, time.time() - when))} ago you had these jobs: {what}.")
     added = records.added_since(when or 0.0)
     if added:
-        told.append(f"You have added {added} since." if when is not None else f"You have added {added}.")
+        told.append(f"You have added {added} {'job' if added == 1 else 'jobs'}{'' if when is None else ' since'}.")
     return SlurmUnavailable(" ".join(told), trouble.next_step)
 
 

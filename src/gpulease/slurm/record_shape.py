@@ -35,7 +35,7 @@ def is_record(found: Any) -> bool:
 
 
 def _has_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(name) or "", str) for name in TEXTS)
+    return isinstance(value, dict) and all(isinstance(value.get(name), (str, type(None))) for name in TEXTS)
 
 
 def _is_request(value: Any) -> bool:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 LONGEST_SHORT = 24  # characters of a reason in a table
 TEXTS = ("name", "label", "note", "kind", "job_name")  # of a comment
 MOST_RETRIES = 1_000_000
-NoneType = type(None)
 YEAR = 360 * 86400.0  # what has no time limit counts as a year for Slurm: a start after it is no forecast
 STATES = {
     "PENDING": "waiting",
@@ -107,7 +106,7 @@ def is_comment(found: Any) -> bool:
         return False
     retry, command = found.get("retry", 0), found.get("command")
     return (
-        all(isinstance(found.get(name), (str, NoneType)) for name in TEXTS)
+        all(isinstance(found.get(name), (str, type(None))) for name in TEXTS)
         and (command is None or fields.are_words(command))
         and type(retry) is int
         and 0 <= retry <= MOST_RETRIES
