@@ -18,7 +18,7 @@ from gpulease.allocation_keeper import is_served, remove
 from gpulease.errors import SlurmUnavailable
 from gpulease.places import LOCK, Place
 from gpulease.slurm import commands, rows
-from gpulease.slurm.looking import record_of, with_last
+from gpulease.slurm.looking import forgotten_row, record_of, with_last
 from gpulease.slurm.slurm_records import KEPT, Records
 
 UID = 1000
@@ -102,6 +102,7 @@ def test_a_comment_that_is_not_as_ours_is_that_of_a_plain_job(comment: str) -> N
         {"commands": "train"},
         {"each": [{"name": 3}]},
         {"each": 5},
+        {"each": [{}, {}]},
         {"request": {"gpus": "one"}},
         {"request": None},
         {"options": {}},
@@ -159,6 +160,14 @@ def test_the_name_that_slurm_tells_wins_once_it_was_changed() -> None:
     assert name(ours(name="mine", job_name=None), "other", "mine") == "other"
     assert name(ours(), "train", "of this task") == "of this task"
     assert name(ours(), "", "kept") == "kept"
+
+
+def test_a_new_name_is_kept_for_the_time_after_slurm_has_forgotten_the_job(records: Records) -> None:
+    records.write("ab", {**RECORD, "commands": [["a"], ["b"]]})
+    records.submitted("ab", "7")
+    records.rename("ab", [1], "new")
+    assert records.by_token()["ab"]["each"] == [{}, {"name": "new"}]
+    assert forgotten_row("7_1", records.by_token()["ab"], None, None, 0.0)["name"] == "new"
 
 
 def test_tries_are_counted_by_slurm_and_by_the_jobs_own_notes(records: Records) -> None:

@@ -108,8 +108,9 @@ def _by_record(records: Records, jobs: list[JobRow]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for row in jobs:
         id, _, number = str(row["id"]).partition("_")
-        if (id, row["uid"]) in tokens:
-            found.setdefault(tokens[id, row["uid"]], []).append(int(number or 0))
+        token = tokens.get((id, row["uid"]))
+        if token is not None and int(number or 0) < len(records.by_token()[token]["commands"]):
+            found.setdefault(token, []).append(int(number or 0))
     return found
 
 
@@ -141,6 +142,9 @@ def edit(records: Records, jobs: list[JobRow], changes: dict[str, Any]) -> Done:
             commands.told(["scontrol", "update", f"JobId={id}", *words, *kept], deadline=commands.ACTING)
             if kept:
                 commands.told(["scontrol", "uhold", id], deadline=commands.ACTING)
+    if "name" in changes:
+        for token, numbers in _by_record(records, waiting).items():
+            records.rename(token, numbers, changes["name"])
     return _done(waiting, jobs)
 
 

@@ -22,6 +22,7 @@ def is_record(found: Any) -> bool:
         and bool(commands)
         and all(are_words(words) for words in commands)
         and isinstance(each, list)
+        and len(each) in (0, len(commands))
         and all(_has_texts(texts) for texts in each)
         and _has_texts(options)
         and isinstance(options.get("cwd"), str)

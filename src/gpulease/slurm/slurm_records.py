@@ -136,11 +136,21 @@ class Records:
         if record is None:
             return
         gone = sorted({*record.get("forgotten", ()), *ids})
-        name = f"{record['id']}.{token}.json" if record["id"] else f"{token}.json"
         for id in ids:
             _remove(self._note(id, token))
             _remove(f"{self._note(id, token)}.began")
-        self._put(name, {**record, "forgotten": gone})
+        self._change(token, {**record, "forgotten": gone})
+
+    def rename(self, token: str, numbers: list[int], name: str | None) -> None:
+        """These tasks, for the time when Slurm has forgotten them."""
+        record = self.by_token()[token]
+        each = [dict(texts) for texts in record.get("each") or [{} for _ in record["commands"]]]
+        for number in numbers:
+            each[number]["name"] = name
+        self._change(token, {**record, "each": each})
+
+    def _change(self, token: str, record: dict[str, Any]) -> None:
+        self._put(f"{record['id']}.{token}.json" if record["id"] else f"{token}.json", record)
 
     def saw(self, counts: dict[str, int], now: float) -> None:
         """What Slurm last told of one's own jobs, for the time when it does not answer."""
