@@ -17,6 +17,7 @@ import time
 from gpulease import places, queueing, thread_client
 from gpulease.errors import GpuleaseError
 
+PAUSE = 0.05  # seconds between looks
 PATIENCE = 30.0  # seconds for what it runs to end
 OPEN = ("running", "paused", "waiting", "held")
 
@@ -31,7 +32,7 @@ def main(pid: int) -> int:
         _until_gone(pid)
         with contextlib.suppress(GpuleaseError, ConnectionError):
             _end_everything()
-    shutil.rmtree(place.run, ignore_errors=True)
+    remove(place)
     return 0
 
 
@@ -57,6 +58,30 @@ def _end_everything() -> None:
             queueing.kill("all")
         time.sleep(0.2)
     thread_client.ask("stop")
+
+
+def remove(place: places.Place) -> None:
+    """The folder, once the broker has ended; and again, while somebody still writes into it."""
+    until = time.monotonic() + PATIENCE
+    while is_served(place) and time.monotonic() < until:
+        time.sleep(PAUSE)
+    while os.path.exists(place.run):
+        shutil.rmtree(place.run, ignore_errors=True)
+        if time.monotonic() > until:
+            break
+        time.sleep(PAUSE)
+
+
+def is_served(place: places.Place) -> bool:
+    """Whether a broker holds its lock, which the kernel takes from it when it ends."""
+    try:
+        with open(place.kept(places.LOCK), "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def _codec() -> tuple[Callable[[Any], str], Callable[[str], Any]]:
         text = text.strip(" \t\n\r")
         try:
             value, end = scan(text, 0)
-        except StopIteration:
-            end = -1
+        except (StopIteration, RecursionError, SystemError):
+            end = -1  # SystemError: up to 3.12 the scanner finds its own error only where `json` is loaded
         if end != len(text):
             raise ValueError("no JSON, or more than one document")
         return value

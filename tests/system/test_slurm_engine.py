@@ -91,6 +91,8 @@ def test_retries_run_again_until_one_is_well(box: SlurmBox) -> None:  # noqa: F8
     id = box.add("--retry", "5", "--", "sh", "-c", script)
     assert box.run("wait", id).returncode == 0
     assert (box.folder / "work" / "tries").read_text() == "x\nx\nx\n"
+    assert (box.job(id)["tries"], box.job(id)["retry"]) == (3, 5)
+    assert "3 of 6" in box.ok("show", id)
 
 
 def test_hold_resume_pause_edit_move_kill_and_rm(box: SlurmBox) -> None:  # noqa: F811
@@ -99,6 +101,7 @@ def test_hold_resume_pause_edit_move_kill_and_rm(box: SlurmBox) -> None:  # noqa
     box.ok("edit", held, "--time-limit", "2h", "--name", "renamed", "--priority", "7")
     job = box.job(held)
     assert (job["state"], job["time_limit"], job["request"]["priority"]) == ("held", 7200, 7)
+    assert job["name"] == "renamed"
     refused = box.run("edit", held, "--", "other", "command")
     assert (refused.returncode, "cannot give a job another command" in refused.stderr) == (2, True)
     assert box.ok("resume", held) == f"resumed {held}\n"
@@ -172,6 +175,30 @@ def test_no_wait_is_75_and_a_request_that_no_node_can_serve_is_refused(box: Slur
     assert "No node of Slurm has a GPU of the model H100." in refused.stderr
     assert box.run("add", "--mem", "6G", "--", "true").returncode == 2
     assert box.add("--model", "A100", "--", "true")
+
+
+def test_a_refused_job_is_no_job(box: SlurmBox) -> None:  # noqa: F811
+    before = [job["id"] for job in box.json("ls", "--all")["jobs"]]
+    assert box.run("add", "-n", "9", "--label", "refused", "--", "true").returncode == 1
+    assert "FAILED" in box.slurm("squeue", "-h", "--states=all", "-o", "%T")  # Slurm shows it all the same
+    assert [job["id"] for job in box.json("ls", "--all")["jobs"]] == before
+    assert box.run("wait", "--label", "refused").returncode == 1  # there is none
+
+
+def test_no_comment_of_another_user_hinders_anybody_or_shows_under_anothers_name(box: SlurmBox) -> None:  # noqa: F811
+    mine = box.add("--hold", "--name", "mine", "--", "sleep", "600")
+    told = json.loads(box.slurm("squeue", "-j", mine, "--json"))["jobs"][0]["comment"]
+    comments = ["gpulease {", 'gpulease {"token":"a","command":[1,{}],"note":5,"label":[]}', told]
+    ids = []
+    for comment in comments:
+        words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sbatch", "--parsable", "--hold"]
+        words += ["--gres=gpu:1", f"--comment={comment}", "--job-name=theirs", f"--chdir={box.folder}/work"]
+        ids.append(box.slurm(*words, "--wrap=sleep 5").strip())
+    jobs = {job["id"]: job for job in box.json("ls")["jobs"]}
+    assert [(jobs[id]["user"], jobs[id]["name"]) for id in ids] == [("nobody", "theirs")] * 3
+    assert (jobs[mine]["user"], jobs[mine]["name"]) == ("root", "mine")
+    for words in (["status"], ["show", ids[0]], ["events"], ["usage"], ["kill", ids[1]]):
+        box.ok(*words)
 
 
 @pytest.mark.long

@@ -98,6 +98,25 @@ def test_a_job_that_slurm_has_forgotten_is_known_by_what_was_recorded(box: Slurm
 
 
 @pytest.mark.long
+def test_a_job_whose_id_slurm_gave_before_is_another_job_and_runs(box: SlurmBox) -> None:
+    first = box.add("--name", "first", "--", "true")
+    assert box.run("wait", first).returncode == 0
+    box.kill("slurmctld")
+    for path in (box.folder / "saved").iterdir():  # its state is lost, with the last id
+        if path.is_file():
+            path.unlink()
+    box.start_controller("-c")
+    wait_until(lambda: box.slurm("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", LONG, 0.1)
+    second = box.add("--hold", "--name", "second", "--", "touch", "ran")
+    assert second == first
+    box.ok("kill", second)
+    assert [(job["name"], job["state"]) for job in box.json("ls", "--all")["jobs"]] == [("second", "killed")]
+    again = box.ok("retry", second).split()[-1]
+    assert box.run("wait", again).returncode == 0
+    assert (box.folder / "work" / "ran").exists()
+
+
+@pytest.mark.long
 def test_a_partition_without_gpus_is_told_of() -> None:
     bare = "NodeName=bare NodeAddr=127.0.0.1 Port=1 CPUs=1 State=DOWN\nPartitionName=bare Nodes=bare State=UP"
     box = SlurmBox(more=bare)

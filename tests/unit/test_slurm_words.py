@@ -187,7 +187,7 @@ def test_a_request_becomes_arguments_and_what_slurm_cannot_do_is_refused() -> No
 
 def test_a_script_quotes_what_a_shell_would_read() -> None:
     assert quoted("it's $HOME") == "'it'\"'\"'s $HOME'"
-    text = batch_script([["echo", "a b"], ["false"]], [None, "/l o g"], "/ends", retry=1)
+    text = batch_script([["echo", "a b"], ["false"]], [None, "/l o g"], "/ends", "ab", retry=1)
     assert "0) set -- echo 'a b' ;;" in text
     assert "1) exec >>'/l o g' 2>&1; set -- false ;;" in text
     assert "gpulease_most=2" in text
@@ -198,19 +198,21 @@ def test_a_second_run_of_a_job_ends_as_the_first_did_and_runs_nothing(tmp_path: 
     environ = {"SLURM_JOB_ID": "12", "PATH": os.environ["PATH"]}
     count = ["sh", "-c", f"echo x >>{tmp_path}/runs; exit 3"]
 
-    def run(retry: int = 0, **more: str) -> int:
-        text = batch_script([count], [None], str(tmp_path), retry)
+    def run(retry: int = 0, token: str = "ab", **more: str) -> int:
+        text = batch_script([count], [None], str(tmp_path), token, retry)
         return subprocess.run(["sh", "-c", text], env={**environ, **more}, stderr=subprocess.DEVNULL).returncode
 
     assert [run(), run()] == [3, 3]
     assert (tmp_path / "runs").read_text() == "x\n"
     assert run(SLURM_RESTART_COUNT="1") == 3  # Slurm was told to run it again
     assert (tmp_path / "runs").read_text() == "x\nx\n"
-    (tmp_path / "12").unlink()  # it was ended before it could note how
+    (tmp_path / "12.ab").unlink()  # it was ended before it could note how
     assert run(SLURM_RESTART_COUNT="1") == 75
     assert (tmp_path / "runs").read_text() == "x\nx\n"
     assert run(retry=1, SLURM_RESTART_COUNT="1") == 3
     assert (tmp_path / "runs").read_text() == "x\n" * 4
+    assert run(token="cd") == 3  # another job, to which Slurm gave the same id
+    assert (tmp_path / "runs").read_text() == "x\n" * 5
 
 
 def test_batches_are_arrays_of_a_thousand() -> None:

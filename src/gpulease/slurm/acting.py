@@ -44,17 +44,15 @@ def clean(records: Records, jobs: list[JobRow]) -> Done:
 
 def _forget(records: Records, jobs: list[JobRow]) -> None:
     """The records of jobs, and the logs that were made for them."""
-    ids = {str(row["id"]) for row in jobs}
     for row in jobs:
         if row["log"].startswith(f"{records.logs}/") and row["state"] in ENDED:
             try:
                 os.unlink(row["log"])
             except OSError:
                 pass
-    for token, record in list(records.by_token().items()):
-        own = [id for id in ids if record["id"] and id.partition("_")[0] == record["id"]]
-        if own:
-            records.forget(token, own)
+    for token, numbers in _by_record(records, jobs).items():
+        id, single = records.by_token()[token]["id"], len(records.by_token()[token]["commands"]) == 1
+        records.forget(token, [id] if single else [f"{id}_{number}" for number in numbers])
 
 
 def pause(records: Records, jobs: list[JobRow]) -> Done:
@@ -106,12 +104,13 @@ def retry(records: Records, jobs: list[JobRow], environ: dict[str, str]) -> Done
 
 def _by_record(records: Records, jobs: list[JobRow]) -> dict[str, list[int]]:
     """Of each record, the numbers of the tasks that are meant."""
-    tokens = {record["id"]: token for token, record in records.by_token().items() if record["id"]}
+    tokens = {(record["id"], record.get("uid", os.geteuid())): token for token, record in records.by_token().items()}
     found: dict[str, list[int]] = {}
     for row in jobs:
         id, _, number = str(row["id"]).partition("_")
-        if id in tokens:
-            found.setdefault(tokens[id], []).append(int(number or 0))
+        token = tokens.get((id, row["uid"]))
+        if token is not None and int(number or 0) < len(records.by_token()[token]["commands"]):
+            found.setdefault(token, []).append(int(number or 0))
     return found
 
 
@@ -143,6 +142,9 @@ def edit(records: Records, jobs: list[JobRow], changes: dict[str, Any]) -> Done:
             commands.told(["scontrol", "update", f"JobId={id}", *words, *kept], deadline=commands.ACTING)
             if kept:
                 commands.told(["scontrol", "uhold", id], deadline=commands.ACTING)
+    if "name" in changes:
+        for token, numbers in _by_record(records, waiting).items():
+            records.rename(token, numbers, changes["name"])
     return _done(waiting, jobs)
 
 

@@ -94,15 +94,18 @@ def _add_part(
             "options": kept,
             "added": time.time(),
             "log": log,
+            "uid": os.geteuid(),
         },
     )
+    name = options.get("name") or os.path.basename(batch[0][0])
     told = {"token": token, "command": batch[0] if count == 1 else None, "name": options.get("name")}
+    told["job_name"] = None if options.get("name") else name
     told |= {name: options.get(name) for name in ("label", "note", "retry")}
     words = asking.batch(request, options, kind, count, after, log)
-    words += [f"--job-name={options.get('name') or os.path.basename(batch[0][0])}", *extra()]
+    words += [f"--job-name={name}", *extra()]
     words.append(f"--comment={asking.comment(told)}")
     logs = [None if path is None or path.endswith("/") else path for path in own]
-    text = batch_script(batch, logs, records.ends, options.get("retry") or 0)
+    text = batch_script(batch, logs, records.ends, token, options.get("retry") or 0)
     try:
         id = _submit(words, text, job_environment(options["environment"]), token)
     except BaseException as trouble:
@@ -169,7 +172,7 @@ def _find(token: str) -> str:
             time.sleep(PAUSE)
             continue
         for raw in told.get("jobs", ()):
-            if rows.comment_of(raw).get("token") == token:
+            if rows.carries(raw, token, os.geteuid()) and not rows.was_refused(raw):
                 return rows.ids_of(raw)[0].partition("_")[0]
         raise SlurmUnavailable("Slurm's controller gave no answer, and the job was not queued.", "Add it again.")
     raise SlurmUnavailable(

@@ -182,6 +182,11 @@ def spawn(
     words: list[str], actions: list[tuple[int, int, int]], environ: Mapping[str, str], apart: bool = False
 ) -> int:
     """`apart`: in a session of its own, which no terminal ends."""
+    conf = environ.get("SLURM_CONF")
+    if conf and not os.path.exists(conf):  # Slurm's commands would look for another for half a minute
+        raise SlurmUnavailable(
+            f"SLURM_CONF is {conf[:200]!r}, and there is no such file.", "Correct it, or unset it.", absent=1
+        )
     try:
         # The ignored signals of Python would be ignored by srun's commands too.
         return os.posix_spawnp(words[0], words, environ, file_actions=actions, setsid=apart, setsigdef=(PIPE, XFSZ))

@@ -47,6 +47,11 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) and value not in ("(null)", "N/A", "None") else ""
 
 
+def are_words(value: Any) -> bool:
+    """A command: texts, and at least one."""
+    return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
+
+
 def ended_with(value: Any) -> tuple[int | None, int | None]:
     """Exit code and signal."""
     if isinstance(value, dict) and "return_code" in value:

@@ -142,7 +142,7 @@ def _tell(records: Records, token: str, waiting: Waiting | None) -> None:
         return
     try:
         for id, raw in SlurmJobs(records).raw:
-            if rows.comment_of(raw).get("token") == token and rows.state_of(raw) == "waiting":
+            if rows.carries(raw, token, os.geteuid()) and rows.state_of(raw) == "waiting":
                 waiting(id, rows.line_row(raw, id, time.time())["why"])
     except SlurmUnavailable:
         pass  # salloc goes on trying

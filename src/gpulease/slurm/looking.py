@@ -41,23 +41,32 @@ class SlurmJobs:
     def jobs(self) -> list[JobRow]:
         """Batch jobs, in the order of their ids; what `srun` and `salloc` run is no job but a lease."""
         kept = self._records.by_token()
-        found = [
-            rows.job_row(raw, id, _task(kept, rows.comment_of(raw).get("token"), id), self.time)
-            for id, raw in self.raw
-            if raw.get("batch_flag", True)
-        ]
-        found = [self._as_noted(row) for row in found if row["id"] not in self._forgotten(kept)]
-        known = {str(row["id"]) for row in found} | {id for id, _ in self.raw}
-        found += self._recorded(kept, known)
+        found = [row for id, raw in self.raw if (row := self._row(id, raw, kept)) is not None]
+        found += self._recorded(kept, {id for id, _ in self.raw})
         found.sort(key=lambda row: id_order(row["id"]))
         self._remember(found)
         return found
 
-    def _as_noted(self, row: JobRow) -> JobRow:
+    def _row(self, id: str, raw: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) -> JobRow | None:
+        """None of what is no job, was removed by `rm` or `clean` while Slurm still knew it, or was never taken."""
+        token = rows.comment_of(raw).get("token", "")
+        record = record_of(raw, id, token, kept)
+        if not raw.get("batch_flag", True) or (record and id in record.get("forgotten", ())):
+            return None
+        if record is None:
+            return None if token and rows.was_refused(raw) else rows.job_row(raw, id, {}, self.time)
+        return self._as_noted(rows.job_row(raw, id, _task(record, id), self.time), token)
+
+    def _as_noted(self, row: JobRow, token: str) -> JobRow:
+        """With its tries, which Slurm does not count."""
+        if row["retry"]:
+            tries = max(row["tries"], self._records.tries_of(str(row["id"]), token))
+            row = {**row, "tries": tries, "runs": tries}
+        return self._as_ended(row, token)
+
+    def _as_ended(self, row: JobRow, token: str) -> JobRow:
         """A controller that was killed may take for lost, or for running, what has ended; the job's own note knows."""
-        if row["state"] not in ("running", "killed", "lost") or row["uid"] != os.geteuid():
-            return row
-        end = self._records.end_of(str(row["id"]))
+        end = self._records.end_of(str(row["id"]), token) if row["state"] in ("running", "killed", "lost") else None
         if end is None:
             return row
         state = "failed" if end[0] else "complete"
@@ -80,26 +89,22 @@ class SlurmJobs:
                 found.append(rows.job_row({**told, "job_id": id_order(id)[0]}, id, {}, self.time))
         return found
 
-    def _forgotten(self, kept: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Those that were removed by `rm` or `clean` while Slurm still knew them."""
-        return {id for record in kept.values() for id in record.get("forgotten", ())}
-
     def _recorded(self, kept: Mapping[str, Mapping[str, Any]], known: set[str]) -> list[JobRow]:
         """One's own that Slurm tells nothing of any more."""
-        missing = [
-            (id, record, token)
+        missing = {
+            id: (record, token)
             for token, record in kept.items()
             if record["id"]
             for id in ids_in(record)
             if id not in known and id not in record.get("forgotten", ())
-        ]
-        ends = {id: end for id, _, _ in missing if (end := self._records.end_of(id)) is not None}
-        unknown = [id for id, _, _ in missing if id not in ends]
+        }  # of two with the same id, the newer
+        ends = {id: self._records.end_of(id, token) for id, (_, token) in missing.items()}
+        unknown = [id for id, end in ends.items() if end is None]
         accounted = accounting(unknown) if unknown else {}
-        return [
-            forgotten_row(id, record, _task(kept, token, id), ends.get(id), accounted.get(id), self.time)
-            for id, record, token in missing
+        found = [
+            forgotten_row(id, record, ends[id], accounted.get(id), self.time) for id, (record, _) in missing.items()
         ]
+        return [self._as_noted(row, missing[str(row["id"])][1]) for row in found]
 
     def _remember(self, found: list[JobRow]) -> None:
         own = [row["state"] for row in found if row["uid"] == os.geteuid()]
@@ -115,15 +120,19 @@ def _asked(words: list[str], records: Records) -> dict[str, Any]:
 
 def with_last(trouble: SlurmUnavailable, records: Records) -> SlurmUnavailable:
     """The error, with what was known of one's own jobs and since when."""
-    seen = records.last_seen()
-    if seen is None:
+    if trouble.fields.get("absent"):
         return trouble
-    from gpulease.quantities import span_text
+    when, counts = records.last_seen() or (None, {})
+    told = [trouble.what]
+    if when is not None:
+        from gpulease.quantities import span_text
 
-    when, counts = seen
-    what = ", ".join(f"{number} {state}" for state, number in counts.items()) or "none that was not over"
-    ago = span_text(max(0.0, time.time() - when))
-    return SlurmUnavailable(f"{trouble.what} {ago} ago you had these jobs: {what}.", trouble.next_step)
+        what = ", ".join(f"{number} {state}" for state, number in counts.items()) or "none that was not over"
+        told.append(f"{span_text(max(0.0, time.time() - when))} ago you had these jobs: {what}.")
+    added = records.added_since(when or 0.0)
+    if added:
+        told.append(f"You have added {added} {'job' if added == 1 else 'jobs'}{'' if when is None else ' since'}.")
+    return SlurmUnavailable(" ".join(told), trouble.next_step)
 
 
 def nodes(records: Records) -> list[dict[str, Any]]:
@@ -136,15 +145,22 @@ def ids_in(record: Mapping[str, Any]) -> list[str]:
     return [f"{record['id']}_{number}" for number in range(count)] if count > 1 else [record["id"]]
 
 
-def _task(kept: Mapping[str, Mapping[str, Any]], token: Any, id: str) -> dict[str, Any]:
+def record_of(
+    raw: Mapping[str, Any], id: str, token: str, kept: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    """PURE: what was kept of the job, if it is the one: anybody may give the token of another's job to his own."""
+    record = kept.get(token)
+    if record is None or (fields.whole(raw.get("user_id")) or 0) != record.get("uid", os.geteuid()):
+        return None
+    return record if record["id"] in (None, id.partition("_")[0]) else None
+
+
+def _task(record: Mapping[str, Any], id: str) -> dict[str, Any]:
     """What was kept of one task."""
-    record = kept.get(token) if isinstance(token, str) else None
-    if record is None:
-        return {}
     number = int(id.partition("_")[2] or 0)
     options, each = record["options"], record.get("each") or ()
     texts = {**options, **(each[number] if number < len(each) else {})}
-    found = {name: texts.get(name) for name in ("name", "label", "note")}
+    found = {name: texts.get(name) for name in ("name", "label", "note", "retry")}
     log = texts.get("log")
     if log is not None:
         found["log"] = f"{log}{id}.log" if log.endswith("/") else log
@@ -154,8 +170,7 @@ def _task(kept: Mapping[str, Mapping[str, Any]], token: Any, id: str) -> dict[st
 def forgotten_row(
     id: str,
     record: Mapping[str, Any],
-    task: Mapping[str, Any],
-    end: tuple[int, float, float, int] | None,
+    end: tuple[int, float, float] | None,
     accounted: Mapping[str, Any] | None,
     now: float,
 ) -> JobRow:
@@ -172,11 +187,11 @@ def forgotten_row(
         "standard_output": record["log"],
     }
     if end is not None:
-        code, began, ended, _ = end
+        code, began, ended = end
         state = "FAILED" if code else "COMPLETED"
         told |= {"job_state": state, "exit_code": code << 8, "start_time": began, "end_time": ended}
     told |= accounted or {}
-    row = rows.job_row(told, id, task, now)
+    row = rows.job_row(told, id, _task(record, id), now)
     from gpulease.identity import user_name
 
     row["user"] = user_name(os.geteuid())

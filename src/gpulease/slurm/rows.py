@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     Record = Mapping[str, Any]  # what was kept when it was added
 
 LONGEST_SHORT = 24  # characters of a reason in a table
+TEXTS = ("name", "label", "note", "kind", "job_name")  # of a comment
+MOST_RETRIES = 1_000_000
 YEAR = 360 * 86400.0  # what has no time limit counts as a year for Slurm: a start after it is no forecast
 STATES = {
     "PENDING": "waiting",
@@ -95,7 +97,31 @@ def comment_of(raw: Raw) -> dict[str, Any]:
         found = from_text(text[len(MARK) :])
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if is_comment(found) else {}
+
+
+def is_comment(found: Any) -> bool:
+    """Whether gpulease may have written it: anybody writes comments, and one that is not as ours is none of ours."""
+    if not isinstance(found, dict) or not isinstance(found.get("token"), str):
+        return False
+    retry, command = found.get("retry", 0), found.get("command")
+    return (
+        all(isinstance(found.get(name), (str, type(None))) for name in TEXTS)
+        and (command is None or fields.are_words(command))
+        and type(retry) is int
+        and 0 <= retry <= MOST_RETRIES
+    )
+
+
+def carries(raw: Raw, token: str, uid: int) -> bool:
+    """Whether it is this user's job of this token: a token is no secret, and another user's job may have the same."""
+    return (fields.whole(raw.get("user_id")) or 0) == uid and comment_of(raw).get("token") == token
+
+
+def was_refused(raw: Raw) -> bool:
+    """Slurm keeps a job that it refused to `sbatch` as a failed one for some minutes."""
+    told = fields.states(raw.get("job_state"))
+    return "FAILED" in told and reason_of(raw) == "BadConstraints" and not fields.text(raw.get("nodes"))
 
 
 def gpus_of(raw: Raw) -> int:
@@ -154,6 +180,7 @@ def job_row(raw: Raw, id: str, record: Record, now: float) -> JobRow:
     over = state in ("complete", "failed", "killed", "lost")
     waits = state in ("waiting", "held")
     began = not waits and not (over and raw.get("nodes") == "")  # what is killed while it waits had no node
+    runs = int(began) + (fields.whole(raw.get("restart_cnt")) or 0)
     limit = fields.number(raw.get("time_limit"))
     why = why_ended(fields.states(raw.get("job_state")), reason) if over else None
     return {
@@ -165,17 +192,17 @@ def job_row(raw: Raw, id: str, record: Record, now: float) -> JobRow:
         "request": request_row(raw),
         "added": fields.moment(raw.get("submit_time")) or now,
         "state": state,
-        "name": record.get("name") or (comment.get("name") if "token" in comment else fields.text(raw.get("name"))),
+        "name": name_of(raw, record, comment),
         "label": record.get("label") or comment.get("label"),
         "note": record.get("note") or comment.get("note"),
         "log": record.get("log") or log_of(raw, id),
-        "retry": comment.get("retry", 0),
+        "retry": record.get("retry") or comment.get("retry", 0),
         "time_limit": None if limit is None or limit * 60 >= YEAR else limit * 60,
         "after": after_ids(fields.text(raw.get("dependency"))),
         "after_any": "afterany" in fields.text(raw.get("dependency")),
         "at_most": fields.whole(raw.get("array_max_tasks")) or None,
-        "tries": int(began),
-        "runs": int(began),
+        "tries": runs,
+        "runs": runs,
         "started": fields.moment(raw.get("start_time")) if began else None,
         "ended": fields.moment(raw.get("end_time")) if over else None,
         "exit_code": (128 + caught if caught else code) if over and state != "killed" else None,
@@ -192,6 +219,15 @@ def job_row(raw: Raw, id: str, record: Record, now: float) -> JobRow:
         "ending": "by Slurm" if "COMPLETING" in fields.states(raw.get("job_state")) and not over else None,
         "removing": False,
     }
+
+
+def name_of(raw: Raw, record: Record, comment: Mapping[str, Any]) -> str | None:
+    """What Slurm says, if it is not what the job was submitted with: then somebody has changed it."""
+    told = fields.text(raw.get("name"))
+    sent = comment.get("job_name") or comment.get("name") or told
+    if (told and told != sent) or (not record and "token" not in comment):
+        return told
+    return record.get("name") or comment.get("name")
 
 
 def why_ended(told: list[str], reason: str) -> str | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 KEPT = 90 * 86400.0  # seconds
 LAST = "last-seen"
+LONGEST_NOTE = 1 << 20  # bytes
 
 
 def folder(environ: Mapping[str, str]) -> str:
@@ -71,44 +72,63 @@ class Records:
         self._found = None
 
     def by_token(self) -> dict[str, dict[str, Any]]:
-        """All records; each has its `id`, or None when it never got one."""
+        """All records, the newest last; each has its `id`, or None when it never got one."""
         if self._found is None:
-            self._found = dict(self._read_all())
+            self._found = dict(sorted(self._read_all(), key=lambda pair: float(pair[1]["added"])))
         return self._found
 
     def _read_all(self) -> Iterator[tuple[str, dict[str, Any]]]:
         from time import time
 
+        from gpulease.slurm.record_shape import is_record
         from gpulease.wire import from_text
 
         for name in self._names():
             path = os.path.join(self.folder, name)
-            id, token = name.removesuffix(".json").rpartition(".")[::2]
+            id, _, token = name.removesuffix(".json").rpartition(".")
             try:
                 if time() - os.stat(path).st_mtime > KEPT:
-                    _remove(path)
+                    self._expire(time() - KEPT)
                     continue
                 with open(path, errors="surrogateescape") as file:
                     record = from_text(file.read())
             except (OSError, ValueError):
                 continue  # it was removed, or the disk was full when it was written
-            if isinstance(record, dict):
+            if is_record(record) and (id.isdecimal() or not id):
                 yield token, {**record, "id": id or None}
 
-    def _names(self) -> list[str]:
-        try:
-            return [name for name in os.listdir(self.folder) if name.endswith(".json")]
-        except OSError:
-            return []
+    def _expire(self, before: float) -> None:
+        """Records, and the notes of how jobs began and ended, that were written before that moment."""
+        names = [os.path.join(self.folder, name) for name in self._names()]
+        for path in (*names, *(os.path.join(self.ends, name) for name in _listed(self.ends))):
+            try:
+                if os.stat(path).st_mtime < before:
+                    os.unlink(path)
+            except OSError:
+                pass
 
-    def end_of(self, id: str) -> tuple[int, float, float, int] | None:
-        """Exit code, start, end and tries, as the job's own script wrote them."""
+    def _names(self) -> list[str]:
+        return [name for name in _listed(self.folder) if name.endswith(".json")]
+
+    def _note(self, id: str, token: str) -> str:
+        return os.path.join(self.ends, f"{id}.{token}")
+
+    def end_of(self, id: str, token: str) -> tuple[int, float, float] | None:
+        """Exit code, start and end, as the job's own script wrote them."""
         try:
-            with open(os.path.join(self.ends, id)) as file:
-                code, began, ended, tries = file.read(200).split()
-                return int(code), float(began), float(ended), int(tries)
+            with open(self._note(id, token)) as file:
+                code, began, ended, _, whose = file.read(200).split()
+                return (int(code), float(int(began)), float(int(ended))) if whose == token else None
         except (OSError, ValueError):
             return None
+
+    def tries_of(self, id: str, token: str) -> int:
+        """How often its command was begun: a line for each."""
+        try:
+            with open(f"{self._note(id, token)}.began", "rb") as file:
+                return file.read(LONGEST_NOTE).count(b"\n")
+        except OSError:
+            return 0
 
     def forget(self, token: str, ids: list[str]) -> None:
         """These tasks are shown no more; the record goes with the last of them."""
@@ -116,11 +136,21 @@ class Records:
         if record is None:
             return
         gone = sorted({*record.get("forgotten", ()), *ids})
-        name = f"{record['id']}.{token}.json" if record["id"] else f"{token}.json"
         for id in ids:
-            _remove(os.path.join(self.ends, id))
-            _remove(os.path.join(self.ends, f"{id}.began"))
-        self._put(name, {**record, "forgotten": gone})
+            _remove(self._note(id, token))
+            _remove(f"{self._note(id, token)}.began")
+        self._change(token, {**record, "forgotten": gone})
+
+    def rename(self, token: str, numbers: list[int], name: str | None) -> None:
+        """These tasks, for the time when Slurm has forgotten them."""
+        record = self.by_token()[token]
+        each = [dict(texts) for texts in record.get("each") or [{} for _ in record["commands"]]]
+        for number in numbers:
+            each[number]["name"] = name
+        self._change(token, {**record, "each": each})
+
+    def _change(self, token: str, record: dict[str, Any]) -> None:
+        self._put(f"{record['id']}.{token}.json" if record["id"] else f"{token}.json", record)
 
     def saw(self, counts: dict[str, int], now: float) -> None:
         """What Slurm last told of one's own jobs, for the time when it does not answer."""
@@ -130,15 +160,28 @@ class Records:
         except OSError:
             pass  # nothing depends on it
 
+    def added_since(self, moment: float) -> int:
+        """How many jobs Slurm has taken since."""
+        kept = self.by_token().values()
+        return sum(len(record["commands"]) for record in kept if record["id"] and record["added"] > moment)
+
     def last_seen(self) -> tuple[float, dict[str, int]] | None:
         from gpulease.wire import from_text
 
         try:
             with open(os.path.join(self.folder, LAST)) as file:
                 told = from_text(file.read())
-                return float(told["time"]), dict(told["counts"])
-        except (OSError, ValueError, KeyError, TypeError):
+                counts = {state: number for state, number in told["counts"].items() if type(number) is int}
+                return float(told["time"]), counts
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _private(path: str, flags: int) -> int:
