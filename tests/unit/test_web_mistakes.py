@@ -23,7 +23,9 @@ async def mistaken(request: web.Request) -> web.StreamResponse:
 
 async def ask(path: str) -> tuple[int, str, str]:
     hub = Hub()
-    application = PageServer(Access("ada", TOKEN), "cookie", hub, BrokerFeed(hub.hear, BrokerLink())).application()
+    application = PageServer(
+        Access("ada", TOKEN), "cookie", hub, BrokerFeed(hub.hear, BrokerLink()), None
+    ).application()
     application.router.add_get("/mistaken", mistaken)
     async with TestClient(TestServer(application)) as client:
         answer = await client.get(path, headers={"Authorization": f"Bearer {TOKEN}"})
