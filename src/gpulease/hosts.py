@@ -152,7 +152,7 @@ class Call:
         lines = [line for line in said.split("\n") if line]
         if self.late:
             how = "stopped in the middle of its answer" if self.output else "does not answer"
-            raise HostUnavailable(f"{self.host} {how}.", f"See what `ssh {self.host}` says.", host=self.host)
+            raise ssh.silent(self.host, how)
         if code == ssh.LOST:
             raise ssh.failure(self.host, said)
         import json

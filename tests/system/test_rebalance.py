@@ -173,9 +173,9 @@ def test_a_share_by_memory_moves_with_all_that_was_asked(hosts: SshHosts, tmp_pa
     more = ("--for", "20m", "--retry", "2", "--time-limit", "1h", "--label", "l", "--note", "n", "--env", "COLOUR=red")
     for name in ("gpu1", "gpu2"):
         hosts.run("--host", name, "notify", "set", "tty")
-    more += ("--notify=failed", "--env", "MY_TOKEN=secret")
+    told = ("--notify=failed", "--env", "MY_TOKEN=secret")
     script = f"echo $COLOUR $MY_TOKEN $PWD $GPULEASE_DIR > {tmp_path}/out"
-    done = hosts.run("add", "--host", "gpu1", *asked, *more, "--", "sh", "-c", script, cwd=tmp_path)
+    done = hosts.run("add", "--host", "gpu1", *asked, *more, *told, "--", "sh", "-c", script, cwd=tmp_path)
     before = hosts.json("show", done.stdout.strip())["jobs"][0]
     to = hosts.json("rebalance", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
     after = hosts.json("show", to)["jobs"][0]
@@ -229,3 +229,18 @@ def test_what_its_user_removes_meanwhile_does_not_run(hosts: SshHosts, tmp_path:
     wait_until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text().split() == ["2"])
     assert wait_until(lambda: settled(hosts))["gpu2"] == {"complete": 1}
     assert (tmp_path / "out").read_text().split() == ["2"]
+
+
+def test_who_waits_for_a_moved_job_or_reads_its_log_is_told_its_new_id(hosts: SshHosts, tmp_path: Path) -> None:
+    old = fill(hosts, 1, tmp_path / "out")[0]
+    calls = [("wait", old), ("log", old, "-f")]
+    followers = [
+        subprocess.Popen(hosts.words(*words), env=hosts.environ, stderr=subprocess.PIPE, text=True) for words in calls
+    ]
+    new = hosts.json("rebalance", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
+    for follower in followers:
+        said = follower.communicate(timeout=PATIENCE)[1]
+        assert (follower.returncode, f"was moved to {new}" in said) == (1, True), said
+    for words in calls:
+        done = hosts.run(*words)
+        assert (done.returncode, f"was moved to {new}" in done.stderr) == (1, True), done
