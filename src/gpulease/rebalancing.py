@@ -256,7 +256,8 @@ def _step(host: str, step: str, jobs: list[dict[str, Any]]) -> Any:
 
 def _let_go(group: Group, moved: list[dict[str, Any]]) -> None:
     """Until none is held: one that stayed so would never run."""
-    held = [id for id, state in _states(group.target, [job["new"] for job in moved]).items() if state == "held"]
+    there = _states(group.target, [job["new"] for job in moved])
+    held = [id for id, state in there.items() if state in ("held", "killed")]
     if held:
         _step(group.target, "let_go", [{"id": job["new"], "token": job["token"]} for job in moved])
         held = [id for id, state in _states(group.target, held).items() if state == "held"]

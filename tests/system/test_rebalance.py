@@ -244,3 +244,15 @@ def test_who_waits_for_a_moved_job_or_reads_its_log_is_told_its_new_id(hosts: Ss
     for words in calls:
         done = hosts.run(*words)
         assert (done.returncode, f"was moved to {new}" in done.stderr) == (1, True), done
+
+
+def test_a_copy_that_was_killed_by_hand_may_be_retried_once_it_is_moved(hosts: SshHosts, tmp_path: Path) -> None:
+    fill(hosts, 1, tmp_path / "out")
+    killed_at(hosts, tmp_path, 7, "after")
+    copy = copies(hosts)
+    assert hosts.run("--host", "gpu2", "kill", copy).returncode == 0
+    assert hosts.run("--host", "gpu2", "retry", copy).returncode == 1
+    assert hosts.json("rebalance", "--hosts", "gpu1,gpu2")["troubles"] == []
+    assert hosts.run("--host", "gpu2", "retry", copy).returncode == 0
+    assert hosts.run("--host", "gpu2", "wait", copy).returncode == 0
+    assert (tmp_path / "out").read_text().split() == ["1"]

@@ -64,9 +64,13 @@ def let_go(turn: Turn, event: Received) -> None:
     ids = []
     for copy in event.message["jobs"]:
         job = _own(turn, event, copy)
-        if job is not None and job.state == "held" and job.transfer is not None and job.transfer == copy.get("token"):
+        if job is None or job.transfer is None or job.transfer != copy.get("token"):
+            continue
+        ids.append(job.id)
+        if job.state == "held":
             job_life.advance(turn, job, "let-go", transfer=None, why=None)
-            ids.append(job.id)
+        else:  # it was killed by hand: from now on it is a job as any other
+            turn.state.write_job(job._replace(transfer=None), job)
     turn.reply(event.peer, ids=ids, skipped=[])
 
 
