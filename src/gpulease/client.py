@@ -41,7 +41,7 @@ LOOKING = (
     15.0  # seconds for an answer that changes nothing; longer than a driver may take, and than a large batch takes
 )
 LONG = 600.0  # seconds for an answer about jobs, of which there may be a hundred thousand
-OF_MANY = frozenset({"add", "kill", "rm", "edit", "clean", "retry", "start", "pause", "resume"})
+OF_MANY = frozenset({"add", "kill", "rm", "edit", "clean", "retry", "start", "pause", "resume", "moved", "let_go"})
 PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
 FIRST_WHY, NEXT_WHY = 1.0, 2.0  # seconds until the reason is asked for again, while waiting in the line
 NEXT_TRY = 0.5  # seconds until what could not be written is asked for again, while waiting in the line

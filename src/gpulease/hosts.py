@@ -30,7 +30,7 @@ NEEDED = {
     "doctor": ("findings",),
     "explain": ("possible", "starts", "load", "gpus", "why"),
     "add": ("added",),
-    **dict.fromkeys(("rm", "resume"), ("ids",)),
+    "rm": ("ids",),
 }
 MARK = "# gpulease"  # a line of its own in ssh's config, above a `Host` line whose names are meant
 
@@ -61,10 +61,11 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
         asked = asked.replace(",", " ").split() or None
     found = list(dict.fromkeys(asked or known(environ)))
     if not found:
-        raise UsageError(
-            "No hosts are known.",
-            'Give --hosts gpu1,gpu2, or write hosts = ["gpu1", "gpu2"] into ~/.config/gpulease/config.toml.',
-        )
+        from gpulease.places import config_path
+
+        path = config_path("own", environ)  # None with simulated GPUs
+        written = "" if path is None else f', or write hosts = ["gpu1", "gpu2"] into {path}'
+        raise UsageError("No hosts are known.", f"Give --hosts gpu1,gpu2{written}.")
     if len(found) > MOST_HOSTS:
         raise UsageError(f"{len(found)} hosts were named.", f"Name at most {MOST_HOSTS}; for more, see Slurm.")
     return found
@@ -151,7 +152,7 @@ class Call:
         lines = [line for line in said.split("\n") if line]
         if self.late:
             how = "stopped in the middle of its answer" if self.output else "does not answer"
-            raise HostUnavailable(f"{self.host} {how}.", f"See what `ssh {self.host}` says.", host=self.host)
+            raise ssh.silent(self.host, how)
         if code == ssh.LOST:
             raise ssh.failure(self.host, said)
         import json

@@ -53,6 +53,7 @@ class Job(NamedTuple):
     cap: int | None = None  # its sweep, by the id of the first, if that has a number
     at_most: int | None = None  # of its sweep that run at a time; what holds is in the broker's state
     notify: tuple[str, ...] | None = None  # of which its user is told; None: as they chose for all
+    transfer: str | None = None  # by which token a copy of another host's job is let go, once the original is gone
     met: tuple[int, ...] = ()  # of those that it comes after: who has ended as it must, whatever becomes of it later
 
     @property

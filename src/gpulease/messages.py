@@ -61,6 +61,8 @@ REQUESTS: dict[str, dict[str, str]] = {
     "rm": {"select": "select"},
     "pause": {"select": "select?", "queue": "bool?"},
     "resume": {"select": "select?", "queue": "bool?"},
+    "moved": {"jobs": "marked"},
+    "let_go": {"jobs": "marked"},
     "move": {"id": "int", "index": "int?"},
     "start": {"select": "select"},
     "retry": {"select": "select"},
@@ -140,6 +142,20 @@ def _is_each(value: object) -> bool:
     )
 
 
+def _is_marked(value: object) -> bool:
+    """Jobs by their ids, each with texts or numbers about it."""
+    return isinstance(value, list) and len(value) <= LIST and all(map(_is_mark, value))
+
+
+def _is_mark(one: object) -> bool:
+    return (
+        isinstance(one, dict)
+        and len(one) <= 4
+        and FITS["int"](one.get("id"))
+        and all(_is_text(value) or isinstance(value, (int, float)) for value in one.values())
+    )
+
+
 FITS: dict[str, Callable[[object], bool]] = {
     "text": _is_text,
     "texts": _is_list,
@@ -148,6 +164,7 @@ FITS: dict[str, Callable[[object], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     "commands": _is_commands,
     "each": _is_each,
+    "marked": _is_marked,
     "options": lambda value: isinstance(value, dict) and len(value) <= 64,
     "select": lambda value: isinstance(value, dict) and len(value) <= 8,
     "request": lambda value: isinstance(value, dict) and len(value) <= 32,
@@ -308,7 +325,7 @@ JobRow = TypedDict("JobRow", {
     "id": JobId, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
     "state": str, "name": str | None, "label": str | None, "note": str | None, "log": str, "retry": int,
     "time_limit": float | None, "after": list[JobId], "after_any": bool, "at_most": int | None, "tries": int,
-    "runs": int, "started": float | None, "notify": NotRequired[list[str] | None],
+    "runs": int, "changed": NotRequired[float], "started": float | None, "notify": NotRequired[list[str] | None],
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,
     "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
@@ -367,6 +384,7 @@ Learned = TypedDict("Learned", {"shapes": list[ShapeRow], "starts": Starts, "for
 # verb -> what its `ok` is, or the name of its one list and what each entry of that is
 REPLIES: dict[str, tuple[str | None, Any]] = {
     **dict.fromkeys(("kill", "rm", "pause", "resume", "move", "start", "retry", "edit", "clean"), (None, Done)),
+    **dict.fromkeys(("moved", "let_go"), (None, Done)),
     "add": (None, Added), "ls": (None, Listing), "show": ("jobs", JobRow),
     "notify": (None, ToldOf),
     "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),

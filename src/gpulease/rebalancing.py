@@ -4,8 +4,9 @@ The order of steps is what holds that, through an end of this process at any ins
 
     begun      the journal has what is moved, with a token for each job
     added      the new host has the jobs, held; sent again by the same token they are there once
-    removing   the old host is told to remove those that still wait: a job that has started stays where it is
-    removed    what was removed there is let go here; of what was not, the held copy is removed
+    removing   the old host is told to remove those that still wait, as they were copied and with nothing after them:
+               a job that has started or was changed stays where it is
+    removed    what was removed there is let go here, by its token; of what was not, the held copy is removed
 
 Each step is on disk before the next begins. The next `rebalance` finishes what one that was killed has begun.
 Not for: which jobs are moved (`host_choice`), and how a job is sent (`transfer`).
@@ -31,6 +32,7 @@ MARGIN = 60.0  # seconds that a move must gain
 AT_ONCE = 30  # jobs of one group, which go together; a broker remembers the tokens of as many batches of a user
 MOST_REQUESTS = 16  # different ones of which hosts are asked about in one run
 ALIKE = 64  # of one request that a host is asked about
+MOST_EVENTS = 10_000  # that a host tells of at once
 LONG = 120.0  # seconds for a host to do something to a group
 # field of a request, its option of `explain`, its unit
 OPTIONS = (("memory", "--mem", "B"), ("min_memory", "--min-memory", "B"), ("max_leases", "--max-leases", ""))
@@ -40,9 +42,9 @@ BEGUN, ADDED, REMOVING, REMOVED = "begun", "added", "removing", "removed"
 # ---------------------------------------------------------------------- which
 
 
-def planned(names: Sequence[str]) -> tuple[list[Move], list[GpuleaseError]]:
-    """The moves that would gain something, and the hosts that cannot be asked."""
-    words = ("ls", "--json", "--mine", "--state=waiting", "--most=1000")
+def planned(names: Sequence[str]) -> tuple[list[Move], list[str], list[GpuleaseError]]:
+    """The moves that would gain something, what stays though it would gain, and the hosts that cannot be asked."""
+    words = ("ls", "--json", "--mine", "--state=waiting,held", "--most=1000")
     answers = hosts.ask_all(dict.fromkeys(names, words))
     waiting: list[tuple[str, int, float | None, str]] = []
     requests: dict[str, dict[str, Any]] = {}
@@ -59,7 +61,26 @@ def planned(names: Sequence[str]) -> tuple[list[Move], list[GpuleaseError]]:
     alive = [answer.host for answer in answers if answer.trouble is None]
     count = {key: min(ALIKE, sum(one[3] == key for one in waiting)) for key in requests}
     candidates = {key: _candidates(alive, request, count[key]) for key, request in requests.items()}
-    return moves(waiting, candidates, MARGIN), [answer.trouble for answer in answers if answer.trouble is not None]
+    chosen, followers = moves(waiting, candidates, MARGIN), _followers(answers)
+    stayed = [move for move in chosen if (move.source, move.job) in followers]
+    if stayed:
+        free = [one for one in waiting if (one[0], one[1]) not in followers]
+        chosen = moves(free, candidates, MARGIN)
+    told = [
+        f"{move.source}:{move.job} stays: it is what job {ranges(followers[move.source, move.job])} comes after."
+        for move in stayed
+    ]
+    return chosen, told, [answer.trouble for answer in answers if answer.trouble is not None]
+
+
+def _followers(answers: Sequence[hosts.Answer]) -> dict[tuple[str, int], list[int]]:
+    """By host and job: the jobs that come after it."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for answer in answers:
+        for job in () if answer.trouble is not None else answer.document["jobs"]:
+            for id in job["after"]:
+                found.setdefault((answer.host, id), []).append(job["id"])
+    return found
 
 
 def _candidates(names: Sequence[str], request: dict[str, Any], count: int) -> list[HostOffer]:
@@ -87,7 +108,9 @@ class Group:
     def __init__(self, path: str, document: dict[str, Any]) -> None:
         self.path, self.document = path, document
         self.source, self.target = str(document["source"]), str(document["target"])
-        self.jobs: list[dict[str, Any]] = document["jobs"]  # id, token, batch, new: the id there, removed
+        # id, changed: when it was last, token, batch, new: the id there, removed
+        self.jobs: list[dict[str, Any]] = document["jobs"]
+        self.interrupted = "step" in document  # an earlier `rebalance` began it, and others may have acted since
 
     def to(self, step: str) -> None:
         """On disk, and then it is so."""
@@ -141,7 +164,8 @@ def begin(folder: str, source: str, target: str, ids: Sequence[int]) -> Group | 
     for row in rows:
         if may_move(row) and row.get("environment") is not None:
             token = os.urandom(8).hex()
-            jobs.append({"id": row["id"], "token": token, "batch": batch_of(row, token), "new": None, "removed": False})
+            about = {"id": row["id"], "changed": row["changed"], "token": token, "batch": batch_of(row, token)}
+            jobs.append({**about, "new": None, "removed": False})
     if not jobs:
         return None
     path = os.path.join(folder, f"{time.time():.6f}-{os.urandom(4).hex()}.json")
@@ -165,10 +189,10 @@ def carry(group: Group) -> tuple[list[tuple[int, int]], list[str]]:
         group.to(ADDED)
     if group.document["step"] in (ADDED, REMOVING):
         group.to(REMOVING)
-        _remove(group, again)
+        troubles += _remove(group, again)
         group.to(REMOVED)
     moved = [job for job in group.jobs if job["removed"]]
-    _let_go(group, [job["new"] for job in moved])
+    _let_go(group, moved)
     _drop(group, [job["new"] for job in group.jobs if not job["removed"]])
     group.over()
     return [(job["id"], job["new"]) for job in moved], troubles
@@ -187,33 +211,55 @@ def _add(group: Group) -> list[str]:
     return troubles
 
 
-def _remove(group: Group, again: bool) -> None:
-    """Those that still wait there, and only these: each is either removed, or stays."""
+def _remove(group: Group, again: bool) -> list[str]:
+    """Those that still wait there as they were copied, and only these: each is either removed, or stays, with why."""
     gone = _gone(group) if again else set()
-    left = [job["id"] for job in group.jobs if job["id"] not in gone]
-    removed = gone | (set(_acted(group.source, "rm", left, "--state=waiting")) if left else set())
+    left = [job for job in group.jobs if job["id"] not in gone]
+    if group.interrupted:  # a copy that was removed by hand takes nobody's place
+        copies = _states(group.target, [job["new"] for job in left])
+        left = [job for job in left if copies.get(job["new"]) == "held"]
+    moves = [{"id": job["id"], "changed": job["changed"], "to": _new_id(group, job)} for job in left]
+    done = _step(group.source, "moved", moves) if moves else {"ids": [], "skipped": []}
     for job in group.jobs:
-        job["removed"] = job["id"] in removed
+        job["removed"] = job["id"] in gone or job["id"] in done["ids"]
+    return [
+        f"{group.source}:{id} stays: it is {why}." for id, _, why in (one.partition(" is ") for one in done["skipped"])
+    ]
+
+
+def _new_id(group: Group, job: dict[str, Any]) -> str:
+    return f"{group.target}:{job['new']}"
 
 
 def _gone(group: Group) -> set[int]:
-    """Jobs that are not there any more and have not run since: they were removed before this was interrupted."""
+    """Jobs that were removed for this move before it was interrupted; what their user removed is not moved.
+
+    Where too much has happened since for anybody to know, what has not run is taken to be moved: else it might be lost.
+    """
     there = _states(group.source, [job["id"] for job in group.jobs])
-    missing = [job["id"] for job in group.jobs if job["id"] not in there]
+    missing = [job for job in group.jobs if job["id"] not in there]
     since = f"{time.time() - group.document['began'] + 3600:.0f}"
-    return {id for id in missing if not _has_run(group.source, id, since)}
+    told = hosts.ask(group.source, ("events", "--json", f"--since={since}"))["events"] if missing else []
+    moved = {(event.get("id"), event.get("why")) for event in told if event["what"] == "moved"}
+    ran = {event.get("id") for event in told if event["what"] == "granted"}
+    cut = len(told) >= MOST_EVENTS
+    return {
+        job["id"]
+        for job in missing
+        if (f"J{job['id']}", f"moved to {_new_id(group, job)}") in moved or (cut and f"J{job['id']}" not in ran)
+    }
 
 
-def _has_run(host: str, id: int, since: str) -> bool:
-    told = hosts.ask(host, ("events", "--json", f"--since={since}"))["events"]
-    return any(event.get("id") == f"J{id}" and event["what"] == "granted" for event in told)
+def _step(host: str, step: str, jobs: list[dict[str, Any]]) -> Any:
+    return hosts.ask(host, ("add", "--transfer"), LONG, json.dumps({step: jobs}))
 
 
-def _let_go(group: Group, ids: list[int]) -> None:
+def _let_go(group: Group, moved: list[dict[str, Any]]) -> None:
     """Until none is held: one that stayed so would never run."""
-    held = [id for id, state in _states(group.target, ids).items() if state == "held"]
+    there = _states(group.target, [job["new"] for job in moved])
+    held = [id for id, state in there.items() if state in ("held", "killed")]
     if held:
-        _acted(group.target, "resume", held, may_refuse=True)
+        _step(group.target, "let_go", [{"id": job["new"], "token": job["token"]} for job in moved])
         held = [id for id, state in _states(group.target, held).items() if state == "held"]
     if held:
         raise HostUnavailable(
@@ -224,18 +270,11 @@ def _let_go(group: Group, ids: list[int]) -> None:
 
 def _drop(group: Group, ids: list[int]) -> None:
     if ids:
-        _acted(group.target, "rm", ids, "--state=held")
-
-
-def _acted(host: str, verb: str, ids: list[int], *options: str, may_refuse: bool = False) -> list[int]:
-    """The jobs that it was done to. That none is as it has to be is no error; of another nobody knows what was done."""
-    try:
-        done: list[int] = hosts.ask(host, (verb, "--json", *options, ranges(ids)), LONG)["ids"]
-        return done
-    except GpuleaseError as trouble:
-        if MISSING in trouble.what or (may_refuse and not isinstance(trouble, HostUnavailable)):
-            return []
-        raise
+        try:
+            hosts.ask(group.target, ("rm", "--json", "--state=held,killed", ranges(ids)), LONG)
+        except GpuleaseError as trouble:
+            if MISSING not in trouble.what:
+                raise
 
 
 def _states(host: str, ids: list[int]) -> dict[int, str]:

@@ -186,6 +186,10 @@ def failure(host: str, said: str) -> GpuleaseError:
     return HostUnavailable(f"{host} cannot be reached: {last[:200]}", f"See what `ssh {host}` says.", host=host)
 
 
+def silent(host: str, how: str = "does not answer") -> HostUnavailable:
+    return HostUnavailable(f"{host} {how}.", f"See what `ssh {host}` says.", host=host)
+
+
 def _clean(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text).strip()
 

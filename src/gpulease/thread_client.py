@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpulease.backends import BackendConnection
 
 # What does something else when it is asked twice; the rest may be asked again after a broker that ended.
-ONCE = ("kill", "rm", "retry", "move", "start", "pause", "resume")
+ONCE = ("kill", "rm", "retry", "move", "start", "pause", "resume", "moved")
 
 _kept = _local()
 

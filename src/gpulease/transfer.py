@@ -1,6 +1,7 @@
 """Jobs that come from another host's gpulease, as JSON: `gpulease add --transfer` takes them, by this host's checks.
 
-A batch has a token of the sender's choice: the same batch sent twice is queued once.
+A batch has a token of the sender's choice: the same batch sent twice is queued once. The other two steps of a move are
+sent so too: `moved` removes originals that wait as they were copied, `let_go` lets copies start, by their tokens.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from gpulease import thread_client
 from gpulease.errors import BrokerUnavailable, GpuleaseError, UsageError
 from gpulease.job_commands import refuse_unstartable
 from gpulease.job_fields import command_words, folder, own_environment, variables, with_log, without
@@ -17,13 +19,20 @@ from gpulease.queueing import add
 LARGEST = 64 << 20  # characters
 OF_THE_HOST = ("HOSTNAME", "XDG_RUNTIME_DIR", "DISPLAY")  # variables that say where a process is, and GPULEASE_, SSH_
 NOT_MOVED = ("devices", "exclude")  # of a request: they name GPUs of one host
+STEPS = ("moved", "let_go")  # as the broker's requests are called
 TEXTS = ("name", "label", "note")
 
 
-def received(document: Any) -> list[dict[str, Any]]:
-    """Queue the batches. For each the ids of its jobs here; or what is wrong with it, and then none of it is queued."""
+def received(document: Any) -> dict[str, Any]:
+    """Do a step of a move, or queue the batches.
+
+    For each batch the ids of its jobs here; or what is wrong with it, and then none of it is queued.
+    """
     try:
-        return [_answer(batch) for batch in document["batches"]]
+        for step in STEPS:
+            if step in document:
+                return {"added": [], **thread_client.ask(step, jobs=document[step])}
+        return {"added": [_answer(batch) for batch in document["batches"]]}
     except (KeyError, TypeError, AttributeError):
         raise UsageError("What was sent is no batch of jobs.", "Use the same gpulease version on both hosts.") from None
 
@@ -71,18 +80,21 @@ def may_move(job: JobRow) -> bool:
 def batch_of(job: JobRow, token: str) -> dict[str, Any]:
     """A job as it is sent elsewhere, from `gpulease show --environment --json`; held until it is let go there."""
     options: dict[str, Any] = {name: job[name] for name in TEXTS if job[name] is not None}  # type: ignore[literal-required]
-    options |= {"cwd": job["cwd"], "hold": True}
+    options |= {"cwd": job["cwd"], "hold": True, "transfer": token}
+    options |= {} if job.get("notify") is None else {"notify": job["notify"]}
     options |= {"retry": job["retry"]} if job["retry"] else {}
     options |= {} if job["time_limit"] is None else {"time_limit": job["time_limit"]}
     log = _log_of(job)
     options |= {} if log is None else {"log": log}
     request = {name: value for name, value in job["request"].items() if name in REQUEST_FIELDS and value is not None}
+    environment = job.get("environment") or {}
     return {
         "token": token,
         "commands": [job["command"]],
         "request": request,
         "options": options,
-        "environment": job.get("environment") or {},
+        "environment": environment,
+        "env": list(environment),  # what it has was kept on its host already
     }
 
 

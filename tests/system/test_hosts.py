@@ -227,6 +227,29 @@ def test_a_connection_that_stands_still_is_a_row_after_the_deadline(hosts: SshHo
     assert found["gpu1"]["trouble"] is None
 
 
+def test_one_host_that_stands_still_is_told_after_the_deadline(hosts: SshHosts) -> None:
+    assert hosts.run("--host", "gpu2", "ls").returncode == 0  # the connection is open, and its own patience is longer
+    hosts["gpu2"].freeze()
+    try:
+        done = hosts.run("--host", "gpu2", "ls", environ={"GPULEASE_HOST_TIMEOUT": "0.5"})
+    finally:
+        hosts["gpu2"].freeze(signal.SIGCONT)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (69, "gpulease: gpu2 does not answer.")
+
+
+def test_get_on_another_host_needs_to_know_until_when(hosts: SshHosts) -> None:
+    done = hosts.run("get", "--host", "gpu1")
+    assert (done.returncode, "--for" in done.stderr) == (2, True)
+    assert hosts.json("--host", "gpu1", "status")["leases"] == []
+    assert hosts.run("get", "--host", "gpu1", "--until-released").returncode == 0
+    assert hosts.run("release", "--host", "gpu1", "--mine").returncode == 0
+
+
+def test_where_hosts_are_written_is_told(hosts: SshHosts, tmp_path: Path) -> None:
+    done = hosts.run("status", "--hosts", environ={"GPULEASE_DIR": str(tmp_path), "HOME": str(tmp_path)})
+    assert (done.returncode, f"into {tmp_path}/config.toml" in done.stderr) == (2, True), done
+
+
 def test_the_doctor_tells_of_hosts_without_gpulease_or_with_another_version(hosts: SshHosts) -> None:
     real = Path(hosts.words()[0]).parent / "gpulease"
     hosts["gpu2"].gpulease(f'[ $1 = doctor ] && exec {real} "$@" | sed \'s/"text": "0[.][0-9.]*"/"text": "0.0.1"/\'')

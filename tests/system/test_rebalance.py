@@ -13,7 +13,7 @@ from support.ssh_hosts import SshHosts, three_hosts  # noqa: F401  # pytest find
 from support.waiting import PATIENCE, wait_until
 
 # The calls of other hosts' gpulease that one `rebalance` of two jobs to one host makes: ls, ls, explain, explain, show,
-# add, rm, show, resume, show.
+# add, add (removes the originals), show, add (lets go), show.
 CALLS = 10
 SOME = ((6, "after"), (7, "after"))  # added and not heard of it; removed and not heard of it
 # In gpulease's place on each host: counts the calls of all, and kills the one who asks before or after the chosen one.
@@ -75,17 +75,23 @@ def test_what_is_tied_to_its_host_stays(hosts: SshHosts, tmp_path: Path) -> None
     hosts.run("add", "--host", "gpu1", "--after", first.partition(":")[2], "--", "true")
     hosts.run("add", "--host", "gpu1", "-d", "0", "--", "true")
     hosts.run("add", "--host", "gpu1", "--hold", "--", "true")
-    assert [row["from"] for row in hosts.json("rebalance", "--dry-run")["moved"]] == [first]
+    hosts.run("add", "--host", "gpu1", "--name", "free", "--", "true")
+    for words in (("rebalance", "--dry-run"), ("rebalance",)):
+        told = hosts.json(*words)
+        assert [row["from"] for row in told["moved"]] == [f"gpu1:{int(first.partition(':')[2]) + 4}"]
+        assert [one.partition(" stays")[0] for one in told["stayed"]] == [first]
+        assert "comes after" in told["stayed"][0]
+    assert hosts.json("--host", "gpu1", "ls")["counts"] == {"running": 1, "waiting": 3, "held": 1}
 
 
 def test_a_job_that_starts_meanwhile_stays_and_its_copy_goes(hosts: SshHosts, tmp_path: Path) -> None:
     """At the call that would remove it from gpu1, it has begun to run there."""
-    folder, script = tmp_path, f'[ $1 != rm ] || {real(hosts)} kill 1 --wait >/dev/null; {real(hosts)} "$@"'
+    folder, script = tmp_path, f'[ $1 != add ] || {real(hosts)} kill 1 --wait >/dev/null; {real(hosts)} "$@"'
     waiting = fill(hosts, 1, folder / "out")[0].partition(":")[2]
     running = hosts.json("--host", "gpu1", "ls", "--state", "running")["jobs"][0]["id"]
     starts = f"until {real(hosts)} show {waiting} --json | grep -q complete; do sleep 0.1; done"
     hosts["gpu1"].gpulease(
-        script.replace("kill 1", f"kill {running}").replace(";", f"; [ $1 != rm ] || {{ {starts}; }};", 1)
+        script.replace("kill 1", f"kill {running}").replace(";", f"; [ $1 != add ] || {{ {starts}; }};", 1)
     )
     assert hosts.json("rebalance")["moved"] == []
     hosts["gpu1"].as_it_was()
@@ -103,13 +109,17 @@ def killed_at(hosts: SshHosts, folder: Path, which: int, when: str) -> None:
         (folder / name).write_text(f"{text}\n" if text else "")
     for host in hosts.hosts.values():
         host.gpulease(KILLER.format(folder=folder, real=real(hosts)))
-    script = f"echo $$ > {folder}/victim; exec {' '.join(hosts.words('rebalance', '--hosts', 'gpu1,gpu2'))}"
-    done = subprocess.run(["sh", "-c", script], env=hosts.environ, capture_output=True, text=True, timeout=PATIENCE)
+    done = run_as_victim(hosts, folder)
     for host in hosts.hosts.values():
         host.as_it_was()
     calls = (folder / "calls").read_text().splitlines()
     assert done.returncode == -signal.SIGKILL, (done, calls)
     assert len(calls) >= which, calls
+
+
+def run_as_victim(hosts: SshHosts, folder: Path) -> subprocess.CompletedProcess[str]:
+    script = f"echo $$ > {folder}/victim; exec {' '.join(hosts.words('rebalance', '--hosts', 'gpu1,gpu2'))}"
+    return subprocess.run(["sh", "-c", script], env=hosts.environ, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def each_runs_once(hosts: SshHosts, folder: Path, jobs: int) -> None:
@@ -161,12 +171,88 @@ def test_a_share_by_memory_moves_with_all_that_was_asked(hosts: SshHosts, tmp_pa
     wait_until(lambda: hosts.json("--host", "gpu1", "ls")["counts"].get("running") == 1)
     asked = ("--mem", "6G", "--model", "A100", "--min-memory", "40G", "--max-leases", "3", "--priority", "4")
     more = ("--for", "20m", "--retry", "2", "--time-limit", "1h", "--label", "l", "--note", "n", "--env", "COLOUR=red")
-    script = f"echo $COLOUR $PWD $GPULEASE_DIR > {tmp_path}/out"
-    done = hosts.run("add", "--host", "gpu1", *asked, *more, "--", "sh", "-c", script, cwd=tmp_path)
+    for name in ("gpu1", "gpu2"):
+        hosts.run("--host", name, "notify", "set", "tty")
+    told = ("--notify=failed", "--env", "MY_TOKEN=secret")
+    script = f"echo $COLOUR $MY_TOKEN $PWD $GPULEASE_DIR > {tmp_path}/out"
+    done = hosts.run("add", "--host", "gpu1", *asked, *more, *told, "--", "sh", "-c", script, cwd=tmp_path)
     before = hosts.json("show", done.stdout.strip())["jobs"][0]
     to = hosts.json("rebalance", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
     after = hosts.json("show", to)["jobs"][0]
-    same = ("command", "cwd", "request", "retry", "time_limit", "label", "note", "name", "user")
+    same = ("command", "cwd", "request", "retry", "time_limit", "label", "note", "name", "user", "notify")
+    assert after["notify"] == ["failed"]
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
     assert hosts.run("wait", to).returncode == 0
-    assert (tmp_path / "out").read_text() == f"red {tmp_path} {hosts['gpu2'].directory}\n"
+    assert (tmp_path / "out").read_text() == f"red secret {tmp_path} {hosts['gpu2'].directory}\n"
+
+
+# ---------------------------------------------------------------------- who acts before the next one
+
+
+def copies(hosts: SshHosts) -> str:
+    return ",".join(str(job["id"]) for job in hosts.json("--host", "gpu2", "ls", "--state", "held")["jobs"])
+
+
+def test_a_copy_is_not_let_go_by_hand(hosts: SshHosts, tmp_path: Path) -> None:
+    fill(hosts, 2, tmp_path / "out")
+    killed_at(hosts, tmp_path, 6, "after")
+    for words in (("resume", "all"), ("start", "all"), ("resume", copies(hosts)), ("start", copies(hosts))):
+        done = hosts.run("--host", "gpu2", *words)
+        assert (done.returncode, "`gpulease rebalance`" in done.stderr) == (1, True), done
+    hosts.run("--host", "gpu2", "kill", copies(hosts).partition(",")[0])
+    done = hosts.run("--host", "gpu2", "retry", "all")
+    assert (done.returncode, "`gpulease rebalance`" in done.stderr) == (1, True), done
+    each_runs_once(hosts, tmp_path, 2)
+
+
+def test_an_original_that_was_changed_stays(hosts: SshHosts, tmp_path: Path) -> None:
+    first = fill(hosts, 2, tmp_path / "out")[0]
+    killed_at(hosts, tmp_path, 6, "after")
+    assert hosts.run("edit", first, "--", "sh", "-c", f"echo changed >> {tmp_path}/out").returncode == 0
+    told = hosts.json("rebalance", "--hosts", "gpu1,gpu2")
+    assert f"{first} stays: it is not as it was copied" in told["stayed"][0]
+    assert [row["from"] for row in told["moved"]].count(first) == 1  # anew, as it is now
+    wait_until(lambda: len((tmp_path / "out").read_text().split()) == 2)
+    assert wait_until(lambda: settled(hosts))["gpu2"] == {"complete": 2}
+    assert sorted((tmp_path / "out").read_text().split()) == ["2", "changed"]
+
+
+def test_what_its_user_removes_meanwhile_does_not_run(hosts: SshHosts, tmp_path: Path) -> None:
+    """The call that would remove the originals is not heard there, and its sender dies."""
+    first = fill(hosts, 2, tmp_path / "out")[0]
+    hosts["gpu1"].gpulease(f'[ $1 != add ] || {{ kill -9 $(cat {tmp_path}/victim); exit 1; }}; {real(hosts)} "$@"')
+    done = run_as_victim(hosts, tmp_path)
+    hosts["gpu1"].as_it_was()
+    assert (done.returncode, hosts.run("rm", first).returncode) == (-signal.SIGKILL, 0)
+    told = hosts.json("rebalance", "--hosts", "gpu1,gpu2")
+    assert first not in [row["from"] for row in told["moved"]]
+    wait_until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text().split() == ["2"])
+    assert wait_until(lambda: settled(hosts))["gpu2"] == {"complete": 1}
+    assert (tmp_path / "out").read_text().split() == ["2"]
+
+
+def test_who_waits_for_a_moved_job_or_reads_its_log_is_told_its_new_id(hosts: SshHosts, tmp_path: Path) -> None:
+    old = fill(hosts, 1, tmp_path / "out")[0]
+    calls = [("wait", old), ("log", old, "-f")]
+    followers = [
+        subprocess.Popen(hosts.words(*words), env=hosts.environ, stderr=subprocess.PIPE, text=True) for words in calls
+    ]
+    new = hosts.json("rebalance", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
+    for follower in followers:
+        said = follower.communicate(timeout=PATIENCE)[1]
+        assert (follower.returncode, f"was moved to {new}" in said) == (1, True), said
+    for words in calls:
+        done = hosts.run(*words)
+        assert (done.returncode, f"was moved to {new}" in done.stderr) == (1, True), done
+
+
+def test_a_copy_that_was_killed_by_hand_may_be_retried_once_it_is_moved(hosts: SshHosts, tmp_path: Path) -> None:
+    fill(hosts, 1, tmp_path / "out")
+    killed_at(hosts, tmp_path, 7, "after")
+    copy = copies(hosts)
+    assert hosts.run("--host", "gpu2", "kill", copy).returncode == 0
+    assert hosts.run("--host", "gpu2", "retry", copy).returncode == 1
+    assert hosts.json("rebalance", "--hosts", "gpu1,gpu2")["troubles"] == []
+    assert hosts.run("--host", "gpu2", "retry", copy).returncode == 0
+    assert hosts.run("--host", "gpu2", "wait", copy).returncode == 0
+    assert (tmp_path / "out").read_text().split() == ["1"]

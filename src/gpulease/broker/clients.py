@@ -43,7 +43,7 @@ class Costs:
 
 RUNS = ("add", "edit")  # what may have a new command run
 INSTEAD = {"notify": "See `gpulease help notices`: those who run the broker have `on-broken`."}
-RUNS_AGAIN = ("retry", "resume", "start")  # of others' too, where root orders it
+RUNS_AGAIN = ("retry", "resume", "start", "let_go")  # of others' too, where root orders it
 
 
 class Clients:

@@ -13,6 +13,7 @@ from gpulease.broker.events import Adding, Received
 from gpulease.broker.instructions import GoOn
 from gpulease.broker.peer import Peer
 from gpulease.broker.state_values import Added, Coming, Parts
+from gpulease.broker.transferring import IN_MOVE
 from gpulease.broker.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError
 from gpulease.job import Job
@@ -186,7 +187,10 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
         after_any=bool(options.get("after_any")),
         at_most=capping.read(options),
         notify=noticing.read_choice(turn, peer.uid, options.get("notify")),
+        transfer=given.text(options, "transfer") if options.get("hold") else None,
     )
+    if alike.transfer is not None:
+        alike = alike._replace(why=IN_MOVE)
     if alike.at_most is not None and sum(map(len, parts.commands)) > 1:
         alike = alike._replace(cap=first)
     alike = alike._replace(met=_met(turn, alike.after))

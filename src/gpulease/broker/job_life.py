@@ -28,7 +28,20 @@ from gpulease.job_words import end_text
 from gpulease.model import Cause, Lease, Owner, Waiting
 from gpulease.planner import Grant
 
-HIDDEN = ("environment", "history", "ending", "removing", "run", "log_begin", "pid", "place", "forced", "met", "cap")
+HIDDEN = (
+    "environment",
+    "history",
+    "ending",
+    "removing",
+    "run",
+    "log_begin",
+    "pid",
+    "place",
+    "forced",
+    "met",
+    "cap",
+    "transfer",
+)
 FAILED_BEFORE = Cause("It comes after a job that failed.", "after a failed job")
 ENDED_BY = ("killed", "removed")  # by a user, whose name follows
 FREED = 100  # jobs that are let go, or killed, in one turn because of others

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from gpulease import job as jobs
-from gpulease.broker import bulk, capping, job_ends, job_life, learning, packing, reports, requesting, settings
+from gpulease.broker import (
+    bulk,
+    capping,
+    job_ends,
+    job_life,
+    learning,
+    packing,
+    reports,
+    requesting,
+    settings,
+    transferring,
+)
 from gpulease.broker.allowances import refused
 from gpulease.broker.events import Progress, Received
 from gpulease.broker.instructions import GoOn
@@ -32,8 +43,9 @@ WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
 STARTABLE = (*WAITING, "failed", "killed", "lost")
 UNDONE = tuple(end for end in jobs.ENDS if end != "complete")
+STARTED = ("resumed", "started", "run again")  # what is not done by hand to a copy that is being moved here
 AGAIN = ("started", "run again")  # what is done to jobs by verbs that run ended ones
-INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met", "cap")
+INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met", "cap", "transfer")
 
 # ---------------------------------------------------------------------- many of them
 
@@ -52,6 +64,7 @@ def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[li
     skipped: list[str] = []
     for job in piece.jobs:
         in_vain = _in_vain(turn, job, fitting) if job.over and wrong in AGAIN else None
+        in_vain = (transferring.in_move(job) if wrong in STARTED else None) or in_vain
         if job.state not in states or in_vain is not None:
             skipped.append(f"{job.id} is {job.state if job.state not in states else in_vain}")
         else:
@@ -90,6 +103,8 @@ def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
     step = None
     if any(" is to come after " in text for text in skipped):
         step = "Retry what they come after too, in the same call or before."
+    elif any(text.endswith(transferring.IN_MOVE) for text in skipped):
+        step = transferring.FINISH
     elif wrong == "run again" and any(text.endswith("complete") for text in skipped):
         step = "Complete ones are run again by their ids, or with --state complete."
     if len(skipped) == 1:
@@ -107,6 +122,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     if job.state in WAITING:
         fields["devices"] = []  # one that waits again has none, and had those of its last run
     fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
+    fields["changed"] = transferring.changed_at(job)
     fields["at_most"] = capping.most(turn.state, job)
     waits = job.state == "waiting" and job.planner_id in turn.state.line
     reason = requesting.reason(turn, job.planner_id) if waits else None
@@ -451,6 +467,8 @@ JOB_VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "rm": rm,
     "pause": pause,
     "resume": resume,
+    "moved": transferring.moved,
+    "let_go": transferring.let_go,
     "move": move,
     "start": start,
     "retry": retry,

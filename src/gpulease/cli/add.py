@@ -97,7 +97,9 @@ def configure(parser: ArgumentParser) -> None:
         help="tell me of it: of ended,failed and so on, or of all (see `notify`)",
     )
     parser.add_argument(
-        "--transfer", action="store_true", help="take jobs that gpulease on another host sends: JSON, standard input"
+        "--transfer",
+        action="store_true",
+        help="take jobs, or a step of their move, from gpulease on another host: JSON, standard input",
     )
     parser.add_argument("--at-most", metavar="N", help="run at most N of the sweep, or of the file, at a time")
     add_command(parser)
@@ -149,7 +151,7 @@ def _transfer() -> int:
         document = json.loads(sys.stdin.read(LARGEST))
     except ValueError:
         raise UsageError("What was sent is not JSON.", "--transfer is for gpulease on another host.") from None
-    return print_json({"added": received(document)})
+    return print_json(received(document))
 
 
 def prepare(arguments: Namespace) -> Prepared:

@@ -16,6 +16,7 @@ OPTIONS_OF_IDS = {
     "edit": ("--after", "--after-any"),
     "events": ("--job",),
 }  # by verb
+HELD_BY = {"--for", "--until-released", "--owner", "--help", "-h"}  # of `get`
 
 
 def go(words: list[str]) -> int | list[str]:
@@ -68,6 +69,11 @@ def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:
         from gpulease.cli.any_host import run_anywhere
 
         return run_anywhere(found)
+    if found.verb == "get" and not HELD_BY & {group[0].partition("=")[0] for group in found.groups}:
+        raise UsageError(
+            "`get` holds GPUs for the script that asks, and that is not on the other host.",
+            "Say for how long, as --for 4h; or --until-released, or --owner with a process there.",
+        )
     if named is not None:
         hosts = {named: found.loose}
     if len(hosts) > 1:

@@ -6,6 +6,7 @@ import os
 import sys
 
 from gpulease.cli.choosing import add_choice, filters, say_missing
+from gpulease.cli.moved_jobs import tell_moved
 from gpulease.cli.parsing import ArgumentParser, Namespace, at_least, say
 from gpulease.errors import GpuleaseError, NotFound, UsageError
 from gpulease.job_log import open_log, tail
@@ -44,11 +45,19 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.queueing import show
-
     at_least(0, "--tail", arguments.tail)
     if set(arguments.ids) & set(BROKER):
         return _show_broker(arguments)
+    try:
+        return _show_jobs(arguments)
+    except NotFound:
+        tell_moved("log", arguments.ids)
+        raise
+
+
+def _show_jobs(arguments: Namespace) -> int:
+    from gpulease.queueing import show
+
     found = show(*arguments.ids, **filters(arguments))
     absent = say_missing(found, arguments.ids)
     if len(found) > 1 and arguments.follow:
@@ -179,7 +188,11 @@ def _follow(path: str, position: int, job: JobRow | None) -> None:
             line.look(told.rows.get("jobs"))
             return bool(changed) and not told.open
 
-        return _grow(path, position, job["uid"], over, before)
+        _grow(path, position, job["uid"], over, before)
+    row = told.rows["jobs"].get(str(job["id"]))
+    if row is None or row["state"] == "killed":
+        tell_moved("log", [job["id"]])
+    return None
 
 
 def seen(path: str) -> tuple[int, ...] | None:

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import IO
 
 from gpulease import ssh
 from gpulease.job_fields import full_path
 
+LOOK = 0.02  # seconds between looks at whether the call has ended
 PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FROM_HERE = ("run", "shell", "select", "add", "simulate")  # verbs with a command: they belong into this folder
 READING = ("run", "shell", "select", "simulate", "pool")  # verbs whose command reads what is typed
@@ -36,14 +38,20 @@ def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "") -> i
 
 
 def _reach(host: str) -> None:
-    """Have the connection open: what keeps it from that is told here, in our words. The rest is the terminal's."""
-    if (
-        ssh.is_node(host)
-        or subprocess.run(ssh.command(host, "", False, "-O", "check"), capture_output=True).returncode == 0
-    ):
+    """Have the connection open: what keeps it from that is told here, in our words. The rest is the terminal's.
+
+    One that is kept may lead to a host that hangs, so it is tried too.
+    """
+    if ssh.is_node(host):
         return
-    with subprocess.Popen(ssh.command(host, "exit 0"), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as called:
-        if called.wait() == ssh.LOST:
+    words = ssh.command(host, "exit 0")
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as called:
+        try:
+            code = called.wait(ssh.patience())
+        except subprocess.TimeoutExpired:
+            called.kill()
+            raise ssh.silent(host) from None
+        if code == ssh.LOST:
             assert called.stderr is not None
             raise ssh.failure(host, called.stderr.read(1 << 16).decode(errors="replace"))
 
@@ -61,6 +69,8 @@ def _passed_through(host: str, words: list[str], reads: bool, prefix: str) -> in
     signals = {number: signal.signal(number, lambda got, _: there.signal(host, got, called)) for number in PASSED}
     try:
         there.start()
+        if not ssh.is_node(host):  # Slurm may have it wait
+            _until_answered(host, there, called)
         for line in called.stdout or ():
             sys.stdout.write(prefix + line.decode(errors="replace"))
         sys.stdout.flush()
@@ -75,6 +85,16 @@ def _passed_through(host: str, words: list[str], reads: bool, prefix: str) -> in
     return code if code >= 0 else 128 - code
 
 
+def _until_answered(host: str, there: _Errors, called: subprocess.Popen[bytes]) -> None:
+    """A connection that is kept may lead to a host that hangs; what runs there may then take as long as it likes."""
+    until = time.monotonic() + ssh.patience()
+    while not there.answered.wait(LOOK) and called.poll() is None:
+        if time.monotonic() > until:
+            called.kill()
+            called.wait()
+            raise ssh.silent(host)
+
+
 class _Errors(threading.Thread):
     """The other side's stderr: its first line names the process there, and the rest is passed on."""
 
@@ -83,6 +103,7 @@ class _Errors(threading.Thread):
         assert stream is not None
         self._stream = stream
         self.pid: int | None = None
+        self.answered = threading.Event()  # its shell runs there, or nothing more comes
         self.held = b""  # before that line: ssh's own words, or those of the shell's start
 
     def run(self) -> None:
@@ -91,7 +112,9 @@ class _Errors(threading.Thread):
             if self.pid is None:
                 self._find_pid()
             if self.pid is not None:
+                self.answered.set()
                 self.let_go()
+        self.answered.set()
 
     def _find_pid(self) -> None:
         before, _, after = self.held.partition(f"{ssh.PID} ".encode())

@@ -18,8 +18,8 @@ Each host's planner is asked when each of your waiting jobs would start there.
 One is moved if it gains a minute or more. It is queued on the new host, held,
 then removed from the old one if it still waits there, and then let go: no job
 is lost or run twice. What an interrupted one left is finished by the next.
-Jobs that come after others, have run before, name GPUs, or belong to a sweep
-with --at-most stay where they are.
+Jobs that come after others or before them, have run before, name GPUs, or
+belong to a sweep with --at-most stay where they are.
 
 examples:
   gpulease rebalance
@@ -43,7 +43,8 @@ def run(arguments: Namespace) -> int:
     with rebalancing.journal() as folder:
         for group in () if arguments.dry_run else rebalancing.unfinished(folder):
             _carry(group, told)
-        chosen, troubles = rebalancing.planned(names)
+        chosen, stayed, troubles = rebalancing.planned(names)
+        told["stayed"] += stayed
         told["troubles"] += [trouble.what for trouble in troubles]
         if arguments.dry_run:
             told["moved"] = [_row(move.source, move.job, move.target, None) for move in chosen]

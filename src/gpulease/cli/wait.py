@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from gpulease.cli.choosing import add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, print_json
+from gpulease.errors import NotFound
 from gpulease.job_selection import selection
 from gpulease.job_words import ends_text
 
@@ -40,16 +42,27 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.queueing import wait_hearing
 
-    bar = _Bar(arguments.quiet)
+    bar, began = _Bar(arguments.quiet), time.monotonic()
     try:
         ended = wait_hearing(selection(arguments.ids, **filters(arguments)), arguments.timeout, bar.show)
+    except NotFound:
+        _tell_moved(arguments.ids)
+        raise
     finally:
         bar.end()
+    if len(ended) < bar.total or any(job["state"] == "killed" for job in ended):
+        _tell_moved(arguments.ids, time.monotonic() - began + 1)
     if arguments.json:
         print_json({"jobs": ended})
     elif not arguments.quiet:
         print(ends_text(ended, _reasons(ended)) or ("removed before they ended" if bar.total else "nothing to do"))
     return exit_code(ended)
+
+
+def _tell_moved(ids: list[str], *since: float) -> None:
+    from gpulease.cli.moved_jobs import tell_moved
+
+    tell_moved("wait", ids, *since)
 
 
 def _reasons(ended: list[JobEnd]) -> dict[JobId, str]:

@@ -1,0 +1,33 @@
+"""Says of a job that is not there any more that `gpulease rebalance` moved it to another host, and its id there."""
+
+from __future__ import annotations
+
+import os
+
+from gpulease import places
+from gpulease.errors import NotFound
+from gpulease.job_selection import selection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpulease.job_selection import Named
+
+LONG_AGO = 7 * 86400.0  # seconds; who asks later has seen where the jobs are
+
+
+def tell_moved(verb: str, named: Sequence[Named], since: float = LONG_AGO) -> None:
+    """An error, if one of those that were named was moved; `all` are this user's."""
+    if places.engine(os.environ) != places.LOCAL:
+        return
+    from gpulease.identity import user_name
+    from gpulease.lease_verbs import events
+
+    select = selection(named, required=False)
+    spans = [(0, 1 << 62)] if "all" in select else select.get("ids", [])
+    for event in events(since=since, user=user_name(os.getuid()), kind="job") if spans else ():
+        number = int(event["id"][1:])
+        if event["what"] == "moved" and any(first <= number <= last for first, last in spans):
+            new = (event["why"] or "").removeprefix("moved to ")
+            raise NotFound(f"Job {number} was moved to {new} by `gpulease rebalance`.", f"Use `gpulease {verb} {new}`.")
