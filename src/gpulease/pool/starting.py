@@ -82,16 +82,20 @@ def wait_for_workers(name: str) -> list[str]:
         try:
             told = places.ask(name, "status")
         except (NotFound, PoolClosed):
-            raise PoolBroken(
-                f"The pool {name!r} ended at once: {_last_trouble(name)}", f"See `gpulease pool log {name}`."
-            ) from None
+            raise _broken(name) from None
         states = [worker["state"] for worker in told["workers"]]
         if states and all(state in SETTLED for state in states):
             until = until or time.monotonic() + GRACE
-            passing = "waiting" in states or set(states) == {"failed"}  # a pool of which nothing is left ends by itself
-            if not passing or time.monotonic() > until:
+            late = time.monotonic() > until
+            if set(states) != {"failed"} and (late or "waiting" not in states):
                 return states
+            if late and "waiting" not in states:  # it ends by itself, and before that its log says why
+                raise _broken(name)
         time.sleep(POLL)
+
+
+def _broken(name: str) -> PoolBroken:
+    return PoolBroken(f"The pool {name!r} ended at once: {_last_trouble(name)}", f"See `gpulease pool log {name}`.")
 
 
 def _last_trouble(name: str) -> str:
