@@ -116,6 +116,8 @@ def test_every_reply_has_the_fields_that_it_is_typed_with(queue: QueueSite) -> N
         "rm": {"select": all},
         "add": {"request": {}, "commands": [["sleep", "600"]], "options": {"cwd": "/", "environment": {}}},
         "pause": {"select": {"last": True}},
+        "moved": {"jobs": []},
+        "let_go": {"jobs": []},
     }
     order = [*words, *(verb for verb in REPLIES if verb not in words and verb != "stop"), "stop"]
     for verb in order:
