@@ -1,17 +1,23 @@
-# `make demo` and `make test` each do their own set-up: a .venv. What the system lacks, such as a C compiler, is named.
+# `make demo` and `make test` do all of their own set-up: a .venv here and, as root, the Debian packages that are missing.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-long lint types bench setup clean
+# The parts of the long tests, each under 20 minutes on two cores: `make test-long PART=slurm`.
+PART ?= properties leases queue neighbours pool hosts slurm faces frameworks fresh
+
+.PHONY: demo test slowest test-long lint types bench setup clean
 
 demo: .venv/.ready
 	@$(BIN)/python -m gpulease demo
 
 test: .venv/.ready-test lint types
-	$(BIN)/python -m pytest -q -n 2 -m "not long"
+	$(BIN)/python -m pytest -q -n 2
+
+slowest: .venv/.ready-test
+	$(BIN)/python -m pytest -q -n 2 --durations 20
 
 test-long: .venv/.ready-test lint types
-	GPULEASE_LONG=1 $(BIN)/python -m pytest -q -n 2 --timeout 3600
+	@sh tools/long_tests.sh $(PART)
 
 lint: .venv/.ready-test
 	$(BIN)/ruff format --check -q .
@@ -30,7 +36,7 @@ setup: .venv/.ready-test
 	@PYTHON="$(PYTHON)" sh tools/setup.sh .
 	@touch $@
 
-.venv/.ready-test: pyproject.toml tools/setup.sh
+.venv/.ready-test: pyproject.toml tools/setup.sh tests/support/packages.py
 	@PYTHON="$(PYTHON)" sh tools/setup.sh '.[test]'
 	@touch .venv/.ready $@
 

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support import skips
 from support.machine import Machine, listener_at, plain_environment
 
 from gpulease import thread_client
@@ -24,6 +25,42 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("anywhere")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", help="run this part of the long tests, see `make test-long`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --part, all tests but the long ones; with it, the long tests of that part."""
+    part = config.getoption("--part")
+    chosen = [item for item in items if part in _parts(item)]
+    config.hook.pytest_deselected(items=[item for item in items if part not in _parts(item)])
+    items[:] = chosen
+
+
+def _parts(item: pytest.Item) -> set[str | None]:
+    """The parts that the test belongs to; None is `make test`."""
+    if (long := item.get_closest_marker("long")) is not None:
+        return {long.args[0]}
+    if (longer := item.get_closest_marker("longer")) is not None:
+        return {None, longer.args[0]}
+    return {None, "properties"} if item.path.parent.name == "properties" else {None}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    counted = skips.reasons(terminalreporter.stats.get("skipped", []))
+    for line in skips.summary(counted):
+        terminalreporter.write_line(line)
+    for reason in skips.unexpected(counted):
+        terminalreporter.write_line(f"Not in tests/allowed_skips.toml, so this run fails: {reason}", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []  # a worker of xdist has none
+    if session.exitstatus == 0 and skips.unexpected(skips.reasons(skipped)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(autouse=True)

@@ -220,7 +220,7 @@ class NoLibrary(Unavailable):
     code = "no-library"
     next_step = (
         "Install a C compiler and its headers: `apt-get install gcc libc6-dev` (Debian, Ubuntu) "
-        "or `dnf install gcc` (Fedora)."
+        "or `dnf install gcc` (Fedora). Without root: `pip install 'gpulease[simulate]'`."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from subprocess import PIPE
@@ -105,8 +104,7 @@ def test_many_tasks_share_the_gpus_one_on_each(machines: CompatMachines, site: S
     assert (done, info) == (["ok"] * 10, "GPU total:4 managed:4 idle:4")
 
 
-@pytest.mark.long
-@pytest.mark.skipif("GPULEASE_LONG" not in os.environ, reason="set GPULEASE_LONG=1")
+@pytest.mark.long("neighbours")
 @pytest.mark.timeout(600)
 def test_a_hundred_and_fifty_tasks(machines: CompatMachines, site: Site) -> None:
     begin = "GPU.py --redis-manage-all >&2; export D=$(mktemp -d)"

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 from support.drop_ins import DropIns
+from support.needs import needs_root
 from support.site import Site
 from support.users import PATHS, User
 from support.waiting import wait_until
 
 FIRST, SECOND, CAROL = 61001, 61002, 61003
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
+pytestmark = needs_root
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ def test_an_empty_list_without_a_driver_says_that_there_is_none(drop_ins: DropIn
     assert listed.stdout.startswith("[error]: No GPU is visible")
 
 
-@pytest.mark.long
+@pytest.mark.long("neighbours")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("python", [sys.executable, old_python()], ids=["this Python", "Python 3.6"])
 def test_every_call_as_a_command(drop_ins: DropIns, tmp_path: Path, python: str | None) -> None:

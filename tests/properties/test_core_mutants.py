@@ -146,7 +146,7 @@ MUTANTS: list[Patch] = [
 ]
 
 
-@pytest.mark.long
+@pytest.mark.long("properties")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_each_bug_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from fractions import Fraction
 from math import inf
 from typing import Any
@@ -413,8 +412,7 @@ def test_every_step_keeps_the_rules() -> None:
     _run(60, 30)
 
 
-@pytest.mark.long
+@pytest.mark.long("properties")
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(not os.environ.get("GPULEASE_LONG"), reason="set GPULEASE_LONG=1")
 def test_a_hundred_thousand_steps_keep_the_rules() -> None:
     _run(3500, 50)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpulease.installation.manifest import system
+from support.needs import NAMESPACES
 from support.other_users import as_user
 from support.queue_site import QueueSite
 from support.site import MARK, Site
@@ -85,7 +86,7 @@ class Namespace:
         self.keeper = site.popen(words)
         assert self.keeper.stdout is not None
         if self.keeper.stdout.readline() != "ready\n":
-            pytest.skip("mounting is not permitted here")
+            pytest.skip(NAMESPACES)
 
     def words(self, *words: str) -> list[str]:
         return ["nsenter", "--mount", "--target", str(self.keeper.pid), *words]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpulease.broker.safe_gpu_lock import FOLDER
+from support.needs import NAMESPACES
 from support.site import Site
 
 
@@ -43,7 +44,7 @@ def opened(count: int = 4) -> Iterator[Apart]:
     site = Apart(count)
     try:
         if not site.apart():
-            pytest.skip("mounting is not permitted here")
+            pytest.skip(NAMESPACES)
         yield site
         assert "Traceback" not in site.log(), site.log()
     finally:

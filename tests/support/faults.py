@@ -8,15 +8,14 @@ import struct
 import subprocess
 from pathlib import Path
 
-from gpulease.simulation.library import find_compiler
+from gpulease.simulation.library import find_compilers
 
 
 class Faults:
     """What fails, and how often; faults.c has the same fields."""
 
     def __init__(self, folder: Path, below: str, seed: int) -> None:
-        compiler = find_compiler(os.environ)
-        assert compiler is not None
+        compiler = find_compilers(os.environ)[0]
         library, control = folder / "faults.so", folder / "faults"
         words = [
             *compiler,

@@ -12,6 +12,7 @@ import pytest
 
 import gpulease as gpulease_package
 from support.accounts import BROKER, Accounts
+from support.needs import NAMESPACES
 from support.site import MARK, Site, marked
 from support.users import PATHS, becoming, interpreter, shared_cache
 from support.waiting import wait_until
@@ -52,7 +53,7 @@ class Island:
         }
         assert self.keeper.stdout is not None
         if self.keeper.stdout.readline() != "ready\n":
-            pytest.skip("mounting is not permitted here")
+            pytest.skip(NAMESPACES)
 
     def words(self, uid: int, words: list[str]) -> list[str]:
         return [

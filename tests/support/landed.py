@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.needs import lacking
 from support.waiting import PATIENCE
 
 COMMIT = "e08dd22"
@@ -29,7 +30,7 @@ def sources(folder: Path) -> dict[str, str]:
     folder.mkdir()
     packed = subprocess.run(["git", "archive", COMMIT, "src", "native"], cwd=ROOT, capture_output=True)
     if packed.returncode != 0:
-        pytest.skip("the history of the repository is not here")
+        pytest.skip(lacking("git") or "the history of the repository is not here")
     subprocess.run(["tar", "x", "-C", str(folder)], input=packed.stdout, check=True)
     # It builds a simulated driver of its own when it is first asked, which takes a busy machine a while.
     return {"PYTHONPATH": str(folder / "src"), "GPULEASE_PROBE_DEADLINE": str(PATIENCE)}

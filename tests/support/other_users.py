@@ -10,10 +10,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+from support.needs import needs_root as needs_root
 
 PR_SET_DUMPABLE = 4
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as several users")
 
 
 def two_users() -> tuple[pwd.struct_passwd, pwd.struct_passwd]:

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pamela
 import pynvml
 import pytest
 
 import gpulease
 from gpulease.simulation.state import create
 from support.machine import plain_environment
+from support.needs import NAMESPACES
 from support.users import interpreter
 from support.waiting import PATIENCE
 
@@ -38,7 +40,7 @@ class OwnEtc:
         assert self.keeper.stdout is not None
         if self.keeper.stdout.readline() != "ready\n":
             self.close()
-            pytest.skip("mounting is not permitted here")
+            pytest.skip(NAMESPACES)
 
     def make_python(self, name: str) -> str:
         """A virtual environment with gpulease in it, as an administrator makes it for everybody."""
@@ -49,7 +51,7 @@ class OwnEtc:
         without = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(gpulease.__file__).parent, packages / "gpulease", ignore=without)
         shutil.copytree(Path(__file__).parents[2] / "docs", packages / "gpulease" / "docs", dirs_exist_ok=True)
-        for module in (pynvml, pytest.importorskip("pamela")):
+        for module in (pynvml, pamela):
             shutil.copy(module.__file__, packages)
         return str(venv / "bin" / "python")
 

@@ -13,6 +13,7 @@ import pytest
 
 from gpulease import thread_client
 from gpulease.errors import by_code
+from support.needs import NAMESPACES
 from support.site import Site
 from support.waiting import PATIENCE, wait_until
 
@@ -132,7 +133,7 @@ def on_a_small_disk() -> Iterator[QueueSite]:
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "none", site.directory])
     try:
         if mounted.returncode:
-            pytest.skip("mounting is not permitted here")
+            pytest.skip(NAMESPACES)
         site.ensure_broker()
         yield site
         assert "Traceback" not in site.log(), site.log()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.needs import program
 from support.waiting import wait_until
 
 
@@ -68,9 +69,7 @@ class RedisServer:
 
 @pytest.fixture(name="server")
 def redis_server() -> Iterator[RedisServer]:
-    pytest.importorskip("redis")
-    if shutil.which("redis-server") is None:
-        pytest.skip("there is no redis-server here (Debian: apt-get install redis-server)")
+    program("redis-server")
     server = RedisServer()
     try:
         yield server

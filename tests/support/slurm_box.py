@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from support.machine import plain_environment
+from support.needs import ONLY_ROOT, lacking
 from support.waiting import PATIENCE, wait_for_end, wait_until
 
 LONG = 90.0  # seconds; a loaded machine starts daemons slowly
 USERS = {"nobody": 65534, "daemon": 1}
 needs_slurm = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("slurmctld") or not shutil.which("munged"),
-    reason="needs root, and Debian's slurm-wlm and munge",
+    os.geteuid() != 0 or lacking("slurmctld", "munged") is not None, reason=lacking("slurmctld", "munged") or ONLY_ROOT
 )
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from gpulease.simulation.state import create
 from support.machine import PATIENCE, listener_at, plain_environment
+from support.needs import program
 from support.site import MARK, kill_marked
 from support.waiting import wait_until
 
@@ -144,6 +145,8 @@ class SshHosts:
     """Three hosts, gpu1 to gpu3, and a machine from which they are reached."""
 
     def __init__(self, gpus: tuple[int, ...] = (2, 4, 1), profile: str = "a100") -> None:
+        for name in ("ssh", "ssh-keygen", "sshd", "ip"):
+            program(name)
         self.folder = Path(tempfile.mkdtemp(prefix="gls-"))
         keygen(self.folder / "key")
         self.hosts = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+from support.needs import program
 from support.queue_site import QueueSite
 from support.site import Site
 from support.waiting import PATIENCE, wait_until
@@ -92,8 +91,7 @@ def small_terminal(queue: QueueSite) -> Iterator[Tmux]:
 
 
 def opened(site: Site, columns: int, rows: int) -> Iterator[Tmux]:
-    if shutil.which("tmux") is None and not os.environ.get("CI"):
-        pytest.skip("tmux is not installed")
+    program("tmux")
     tmux = Tmux(site, columns, rows)
     try:
         yield tmux

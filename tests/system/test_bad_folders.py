@@ -6,11 +6,12 @@ import os
 
 import pytest
 from support.island import Island, fresh_island, gpulease  # noqa: F401  # pytest finds the fixture here
+from support.needs import needs_root
 
 FIRST = 61001
 HOST = os.uname().nodename
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
+pytestmark = needs_root
 
 
 FOLDERS = {

@@ -70,7 +70,7 @@ def test_no_two_compute_on_one_gpu(site: Apart) -> None:
     check(site, 4, 1)
 
 
-@pytest.mark.long
+@pytest.mark.long("neighbours")
 @pytest.mark.timeout(900)
 def test_no_two_compute_on_one_gpu_for_minutes(site: Apart) -> None:
     check(site, float(os.environ.get("GPULEASE_BESIDE_SECONDS", "180")), 10)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.needs import needs_root
 from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.users import becoming, interpreter
 from support.waiting import wait_for_end, wait_until
@@ -233,7 +234,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
+@needs_root
 @pytest.mark.parametrize("manner", ["listens", "is silent"])
 def test_another_user_who_takes_the_brokers_name_keeps_nobody_out(site: Site, manner: str) -> None:
     os.mkdir(site.directory, 0o700)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.needs import NAMESPACES, ONLY_ROOT
 from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
@@ -147,12 +148,12 @@ def test_a_job_that_starts_at_a_time_means_the_wall_clock_that_was_set_since(sit
 def small(site: Site) -> Iterator[Path]:
     """GPULEASE_DIR on a file system of its own that a test can fill."""
     if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
+        pytest.skip(ONLY_ROOT)
     folder = Path(site.directory)
     folder.mkdir(mode=0o700)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k,mode=700", "none", str(folder)])
     if mounted.returncode:
-        pytest.skip("mounting is not permitted here")
+        pytest.skip(NAMESPACES)
     try:
         yield folder
     finally:

@@ -36,7 +36,7 @@ def test_30_jobs_and_100_leases_through_one_shortage_of_each_kind() -> None:
 
 
 @needs_root
-@pytest.mark.long
+@pytest.mark.long("queue")
 @pytest.mark.timeout(900)
 def test_500_jobs_and_2000_leases_through_shortages_and_kills() -> None:
     seed = int(os.environ.get("GPULEASE_SEED") or random.SystemRandom().getrandbits(32))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.machine import listener_at
+from support.needs import needs, program
 from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.waiting import read_terminal
 
@@ -112,15 +112,13 @@ def prepared(site: Site, folder: Path) -> dict[str, str]:
 
 def typed_in(shell: str, words: str, start: str, site: Site, folder: Path) -> str:
     """What a terminal shows when `words` and the tab key are typed."""
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"{shell} is not installed")
+    found = program(shell)
     options = {"zsh": ["-f", "-i"], "bash": ["--norc", "--noprofile", "-i"]}[shell]
     environ = prepared(site, folder)
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(folder)
-        os.execve(program, [program, *options], environ)
+        os.execve(found, [found, *options], environ)
     os.write(terminal, f"{start}; echo re''ady\n".encode())
     read_terminal(terminal, b"ready")
     os.write(terminal, f"{words}\t".encode())
@@ -150,7 +148,7 @@ def test_a_tab_completes_at_a_terminal(shell: str, busy: Site, tmp_path: Path) -
         assert found in typed_in(shell, words, START[shell], busy, tmp_path), words
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@needs("fish")
 def test_fish_completes_too(busy: Site, tmp_path: Path) -> None:
     asked = "; echo ===; ".join(f"complete -C {shlex.quote(words)}" for words in FOUND)
     done = subprocess.run(

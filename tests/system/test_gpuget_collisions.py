@@ -126,7 +126,7 @@ def test_both_sides_share_the_gpus_without_a_collision_or_a_loss(server: RedisSe
     print(rival(server, 15, 1.0, 1))
 
 
-@pytest.mark.long
+@pytest.mark.long("neighbours")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_thousand_grants_through_kills_on_both_sides(server: RedisServer, seed: int) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
 from support.machine import Machine, plain_environment
+from support.needs import needs
 from support.waiting import read_terminal
 
 from gpulease.cli import pages
@@ -73,7 +71,6 @@ def test_on_a_terminal_a_page_is_rendered(machine: Machine) -> None:
     assert "```" not in shown
 
 
-@pytest.mark.skipif(find_spec("hatchling") is None, reason="hatchling is not installed")
 def test_an_installed_wheel_has_its_pages_and_prompts(tmp_path: Path) -> None:
     words = ["wheel", "-q", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
     made = subprocess.run([sys.executable, "-m", "pip", *words, str(ROOT)], capture_output=True, text=True, timeout=100)
@@ -111,7 +108,7 @@ def test_the_manual_page_has_verbs_exit_codes_variables_and_files() -> None:
     assert [name for name in documented if name not in text.partition(".SH ENVIRONMENT")[2]] == []
 
 
-@pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not installed")
+@needs("mandoc")
 def test_mandoc_has_nothing_to_say_about_it(tmp_path: Path) -> None:
     (tmp_path / "gpulease.1").write_text(man_page())
     words = ["mandoc", "-Tlint", "-W", "warning", str(tmp_path / "gpulease.1")]
@@ -119,9 +116,7 @@ def test_mandoc_has_nothing_to_say_about_it(tmp_path: Path) -> None:
     assert [line for line in told if "missing date" not in line] == []
 
 
-@pytest.mark.skipif(
-    shutil.which("man") is None or shutil.which("groff") is None, reason="man or groff is not installed"
-)
+@needs("man", "groff")
 def test_man_shows_it_without_warnings(tmp_path: Path) -> None:
     (tmp_path / "gpulease.1").write_text(man_page())
     words = ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(tmp_path / "gpulease.1")]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.machine import PATIENCE, plain_environment
+from support.needs import needs
 
 from gpulease.broker import settings
 from gpulease.broker.config import texts_of
@@ -234,7 +234,7 @@ def test_other_folders_for_settings_and_data_are_heeded(home: dict[str, str], tm
 
 # -------------------------------------------------------------------- what the files say
 
-needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+needs_systemd = needs("systemd-analyze")
 
 
 def analyze(*words: str) -> subprocess.CompletedProcess[str]:
@@ -293,7 +293,7 @@ def test_the_account_check_is_the_distributions(files: list[str], line: str, tmp
     assert line in (tmp_path / "etc/pam.d/gpulease").read_text().splitlines()
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+@needs("groff")
 def test_the_manual_page_is_sound_and_has_every_verb(root: Path) -> None:
     page = root / "usr/local/share/man/man1/gpulease.1"
     done = subprocess.run(["groff", "-man", "-k", "-ww", "-Tutf8", "-P-c", str(page)], capture_output=True, text=True)

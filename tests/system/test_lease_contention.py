@@ -94,7 +94,7 @@ def test_the_broker_is_killed_with_9_twenty_times(site: Site) -> None:
     through_killed_brokers(site, 20, 8)
 
 
-@pytest.mark.long
+@pytest.mark.long("leases")
 @pytest.mark.timeout(1800)
 def test_the_broker_is_killed_with_9_two_hundred_times(site: Site) -> None:
     through_killed_brokers(site, 200, 12)

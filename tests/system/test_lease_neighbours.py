@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.apart import Apart, apart_site  # noqa: F401
+from support.needs import needs_root
 from support.site import devices_of
 from support.waiting import wait_until
 
@@ -185,7 +186,7 @@ def test_a_lock_that_is_no_regular_file_is_not_held(tmp_path: Path, make: Callab
     assert lock.trouble is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@needs_root
 def test_a_folder_that_is_closed_to_us_counts_as_used(tmp_path: Path) -> None:
     folder = tmp_path / "safe_gpu"
     folder.mkdir(0o700)

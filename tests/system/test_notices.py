@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.needs import NAMESPACES
 from support.other_users import needs_root
 from support.queue_site import QueueSite
 from support.site import marked, words_of_all
@@ -194,7 +195,7 @@ def test_a_terminal_that_takes_messages_shows_them_and_another_does_not(queue: Q
     done = queue.popen(words, cwd="/")
     shown, complained = done.communicate(timeout=2 * PATIENCE)
     if done.returncode == 99:
-        pytest.skip("mounting is not permitted here")
+        pytest.skip(NAMESPACES)
     assert done.returncode == 0, complained
     assert "(night ]0;owned run) is failed: exit code 1." in shown
     assert "\\x1b" not in shown

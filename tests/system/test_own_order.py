@@ -100,7 +100,9 @@ ALSO = {
 }
 
 
-@pytest.mark.parametrize("codes", [MISBEHAVING, pytest.param(ALSO, marks=pytest.mark.long)], ids=["most", "also"])
+@pytest.mark.parametrize(
+    "codes", [MISBEHAVING, pytest.param(ALSO, marks=pytest.mark.long("queue"))], ids=["most", "also"]
+)
 def test_one_that_misbehaves_costs_nothing_but_its_own_say(queue: QueueSite, codes: dict[str, str]) -> None:
     for number, (said, code) in enumerate(codes.items()):
         configure(queue, code, f"order{number}")

@@ -88,8 +88,9 @@ def test_arrays_of_every_kind_and_byte_buffers_are_read_only(in_machine: Machine
         assert pool.submit(lambda: bytes(gpulease.worker().shared["few"])).result(30) == b"x"
 
 
+@pytest.mark.long("frameworks")
 def test_a_shared_tensor_is_mapped_and_a_write_to_it_stays_in_its_worker(in_machine: Machine) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
 
     def write(number: int) -> float:
         gpulease.worker().shared["tensor"][0, 0] += number

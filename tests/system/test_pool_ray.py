@@ -15,7 +15,7 @@ import gpulease
 from gpulease.errors import NotEnoughDevices, OutOfMemory, PoolBroken, PoolClosed, UsageError, WorkerDied
 
 ray: Any = pytest.importorskip("ray")
-pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long("pool"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.machine import Machine
+from support.needs import program
 from support.waiting import read_terminal
 
 SHELLS = {
@@ -22,15 +23,13 @@ SHELLS = {
 
 def typed(machine: Machine, home: Path, shell: str, lines: str, *words: str) -> str:
     """What a terminal shows in which a user types `lines`."""
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"{shell} is not installed")
+    path = program(shell)
     name, text = SHELLS[shell]
     (home / name).parent.mkdir(parents=True, exist_ok=True)
     (home / name).write_text(f"{text}\n")
     kept = {name: value for name, value in machine.environ.items() if not name.startswith(("XDG", "ZDOTDIR"))}
     kept["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # with a built library
-    environ = {**kept, "HOME": str(home), "SHELL": program, "TERM": "dumb"}
+    environ = {**kept, "HOME": str(home), "SHELL": path, "TERM": "dumb"}
     words = tuple(machine.words(*words))
     process, ours = pty.fork()  # a shell wants a terminal of its own
     if process == 0:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.queue_site import QueueSite
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(3600 if os.environ.get("GPULEASE_LONG") else 600)
+pytestmark = [pytest.mark.longer("queue"), pytest.mark.timeout(3600 if os.environ.get("GPULEASE_LONG") else 600)]
 LONG = bool(os.environ.get("GPULEASE_LONG"))
 DEVICES = 2
 # Runs until it is told its exit code, and counts its runs.

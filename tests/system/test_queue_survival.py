@@ -160,13 +160,13 @@ def test_200_jobs_run_once_each_while_the_broker_is_killed_5_times(queue: QueueS
     run_through_kills(queue, 200, 5, 0.1)
 
 
-@pytest.mark.long
+@pytest.mark.long("queue")
 @pytest.mark.timeout(900)
 def test_1000_jobs_run_once_each_while_the_broker_is_killed_20_times(queue: QueueSite) -> None:
     run_through_kills(queue, 1000, 20, 0.2)
 
 
-@pytest.mark.long
+@pytest.mark.long("queue")
 @pytest.mark.timeout(600)
 def test_a_gigabyte_of_output_is_kept(queue: QueueSite) -> None:
     id = queue.shell("head -c 1000000000 /dev/zero | tr '\\0' x; echo; echo end")

@@ -144,7 +144,7 @@ def test_killed_in_the_middle_each_job_runs_once(hosts: SshHosts, tmp_path: Path
     each_runs_once(hosts, tmp_path, 2)
 
 
-@pytest.mark.long
+@pytest.mark.long("hosts")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("which", range(1, CALLS + 1))
 def test_killed_at_any_call_each_job_runs_once(hosts: SshHosts, tmp_path: Path, which: int, when: str) -> None:

@@ -371,7 +371,7 @@ def test_a_log_of_an_older_queue_is_not_the_new_jobs(queue: QueueSite) -> None:
     assert (id, queue.output(id)) == (1, "mine\n")
 
 
-@pytest.mark.long
+@pytest.mark.long("queue")
 def test_a_lock_that_its_user_holds_keeps_no_job_from_ending(queue: QueueSite) -> None:
     """Its jobs ran on for ever without a process, past their time limit and root's kill."""
     folder = Path(queue.directory, "jobs", str(os.geteuid()))

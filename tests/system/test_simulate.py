@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from support.machine import Machine
+from support.needs import ONLY_ROOT, needs_root
 
 from gpulease.errors import NoLibrary, SimulationError, UnknownDevice, UsageError
 from gpulease.simulation import activate, folder, keys, library, state
@@ -416,7 +417,7 @@ def test_a_state_directory_of_somebody_else_is_no_traceback(environ: dict[str, s
     assert "Set GPULEASE_DIR to a folder that can be written to." in told
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+@needs_root
 def test_a_state_directory_that_may_not_be_entered_is_an_error_with_a_way_out(tmp_path: Path) -> None:
     environ = {"GPULEASE_SIMULATE": "2", "GPULEASE_DIR": str(tmp_path / "closed" / "state")}
     (tmp_path / "closed").mkdir(mode=0o700)
@@ -600,7 +601,7 @@ def make_link(place: Path) -> None:
 
 def make_foreign(place: Path) -> None:
     if os.getuid() != 0:
-        pytest.skip("only root can give a directory away")
+        pytest.skip(ONLY_ROOT)
     place.mkdir(mode=0o700)
     os.chown(place, 65534, 65534)
 

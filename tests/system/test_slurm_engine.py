@@ -73,7 +73,7 @@ def test_a_job_waits_with_slurms_reason_in_a_sentence_and_its_expected_start(box
     assert "No such job" in refused.stderr
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_dependencies_follow_ends_and_what_can_never_start_is_killed(box: SlurmBox) -> None:  # noqa: F811
     good, bad = box.add("--", "true"), box.add("--", "false")
     after = box.add("--after", good, "--", "true")
@@ -84,7 +84,7 @@ def test_dependencies_follow_ends_and_what_can_never_start_is_killed(box: SlurmB
     assert "did not end well" in box.job(never)["why"]
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_retries_run_again_until_one_is_well(box: SlurmBox) -> None:  # noqa: F811
     script = "echo x >>tries; test $(wc -l <tries) -ge 3"
     (box.folder / "work" / "tries").unlink(missing_ok=True)
@@ -116,7 +116,7 @@ def test_hold_resume_pause_edit_move_kill_and_rm(box: SlurmBox) -> None:  # noqa
     assert box.run("show", held).returncode == 1
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_move_puts_a_job_first(box: SlurmBox) -> None:  # noqa: F811
     for _ in range(2):
         box.until(box.add("-n", "4", "--", "sleep", "600"), "running")
@@ -127,7 +127,7 @@ def test_move_puts_a_job_first(box: SlurmBox) -> None:  # noqa: F811
     assert "to the front only" in box.run("move", second, "3").stderr
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_what_failed_is_queued_again(box: SlurmBox) -> None:  # noqa: F811
     ids = box.add("--sweep", "i=0:2", "--", "sh", "-c", "test {i} = 1 || exit 5").splitlines()
     box.run("wait", *ids)
@@ -161,7 +161,7 @@ def test_run_has_the_terminal(box: SlurmBox) -> None:  # noqa: F811
     os.close(ours)
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_no_wait_is_75_and_a_request_that_no_node_can_serve_is_refused(box: SlurmBox) -> None:  # noqa: F811
     for _ in range(2):
         box.until(box.add("-n", "4", "--", "sleep", "600"), "running")
@@ -202,7 +202,7 @@ def test_no_comment_of_another_user_hinders_anybody_or_shows_under_anothers_name
         box.ok(*words)
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_get_holds_for_a_process_and_for_a_time_until_it_is_released(box: SlurmBox) -> None:  # noqa: F811
     owner = subprocess.Popen(["sleep", "600"])
     try:
@@ -253,7 +253,7 @@ def test_a_request_that_would_start_now_is_foreseen_and_not_queued(box: SlurmBox
     assert box.slurm("squeue", "-h") == ""
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_events_tell_who_had_what(box: SlurmBox) -> None:  # noqa: F811
     id = box.add("--name", "seen", "--", "true")
     box.run("wait", id)
@@ -262,7 +262,7 @@ def test_events_tell_who_had_what(box: SlurmBox) -> None:  # noqa: F811
     assert f"job {id}" in box.ok("events", "--since", "1h")
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_python_calls_are_the_same(box: SlurmBox) -> None:  # noqa: F811
     program = """
 import gpulease, gpulease.errors
@@ -284,7 +284,7 @@ except gpulease.errors.GpuleaseError as error:
     assert done.stdout.splitlines()[1:] == ["[0, 4]", "engine"]
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_one_call_asks_for_all_jobs_and_not_faster_than_once_in_two_seconds(box: SlurmBox) -> None:  # noqa: F811
     """A hundred jobs, and a squeue in front of the real one that counts."""
     folder = box.folder / "counting"
@@ -375,7 +375,7 @@ def test_no_slurm_is_a_clear_error() -> None:
         assert "There is no Slurm here" in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_a_waiting_run_that_is_ended_leaves_the_line(box: SlurmBox) -> None:  # noqa: F811
     for _ in range(2):
         box.until(box.add("-n", "4", "--", "sleep", "600"), "running")

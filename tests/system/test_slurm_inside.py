@@ -52,7 +52,7 @@ def over(box: SlurmBox, id: str) -> bool:  # noqa: F811
 
 
 @needs_slurm
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_small_jobs_are_packed_into_an_allocation_and_only_its_gpus_are_served(box: SlurmBox, script: Path) -> None:  # noqa: F811
     other = box.add("-n", "1", "--", "sleep", "600")  # so that the allocation does not begin at GPU 0
     box.until(other, "running")
@@ -99,7 +99,7 @@ def test_the_broker_and_its_jobs_end_with_the_allocation(box: SlurmBox, script: 
 
 
 @needs_slurm
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_on_several_nodes_each_has_a_broker_and_any_spreads_over_them(box: SlurmBox, script: Path) -> None:  # noqa: F811
     work = box.folder / "work"
     id, out = submit(

@@ -33,7 +33,7 @@ def notes_of(box: SlurmBox, ending: str = "") -> int:
     return sum(name.endswith(".began") == (ending != "") for name in names)
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 @pytest.mark.timeout(400)
 def test_each_of_200_runs_once_though_the_controller_is_killed_in_the_middle(box: SlurmBox) -> None:
     runs = box.folder / "work" / "runs"
@@ -54,7 +54,7 @@ def test_each_of_200_runs_once_though_the_controller_is_killed_in_the_middle(box
     assert all(len(path.read_text().splitlines()) == 1 for path in runs.iterdir())
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_while_the_controller_is_away_it_is_told_what_is_known_and_what_runs_goes_on(box: SlurmBox) -> None:
     gate, done = box.folder / "work" / "gate", box.folder / "work" / "done"
     runs = box.add("--", "sh", "-c", f"until test -e {gate}; do sleep 0.1; done; touch {done}")
@@ -74,7 +74,7 @@ def test_while_the_controller_is_away_it_is_told_what_is_known_and_what_runs_goe
     assert len(box.json("ls", "--all")["jobs"]) == 1  # what was refused was not queued
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_a_job_that_slurm_has_forgotten_is_known_by_what_was_recorded(box: SlurmBox) -> None:
     ids = box.add("--sweep", "i=0:2", "--name", "kept", "--", "sh", "-c", "echo {i} was here; exit {i}").splitlines()
     box.run("wait", *ids)
@@ -97,7 +97,7 @@ def test_a_job_that_slurm_has_forgotten_is_known_by_what_was_recorded(box: Slurm
     assert box.json("ls", "--all")["jobs"] == []
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_a_job_whose_id_slurm_gave_before_is_another_job_and_runs(box: SlurmBox) -> None:
     first = box.add("--name", "first", "--", "true")
     assert box.run("wait", first).returncode == 0
@@ -116,7 +116,7 @@ def test_a_job_whose_id_slurm_gave_before_is_another_job_and_runs(box: SlurmBox)
     assert (box.folder / "work" / "ran").exists()
 
 
-@pytest.mark.long
+@pytest.mark.long("slurm")
 def test_a_partition_without_gpus_is_told_of() -> None:
     bare = "NodeName=bare NodeAddr=127.0.0.1 Port=1 CPUs=1 State=DOWN\nPartitionName=bare Nodes=bare State=UP"
     box = SlurmBox(more=bare)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
 from support.accounts import USERS
 from support.island import Island, fresh_island, gpulease  # noqa: F401  # pytest finds the fixture here
+from support.needs import needs_root
 from support.waiting import wait_until
 
 FIRST = 61001
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
+pytestmark = needs_root
 
 
 class Session:

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.needs import needs, needs_root
 from support.queue_site import QueueSite
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("bindfs") is None, reason="mounting with bindfs needs root and bindfs"
-)
+pytestmark = [needs_root, needs("bindfs")]
 
 
 @pytest.fixture

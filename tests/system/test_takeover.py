@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support import landed
 from support.island import Island, gpulease
+from support.needs import ONLY_ROOT
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.site import HOLD, Site, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.users import PATHS
@@ -230,7 +231,7 @@ def _connected(pid: int) -> bool:
 @pytest.fixture
 def island() -> Iterator[Island]:
     if os.geteuid() != 0:
-        pytest.skip("becoming other users needs root")
+        pytest.skip(ONLY_ROOT)
     island = Island()
     try:
         yield island

@@ -203,7 +203,7 @@ def test_without_a_terminal_it_names_what_needs_none(queue: QueueSite, small: Tm
     small.wait("The terminal 'no-such-terminal' cannot be drawn on.", "status --watch", "code 2")
 
 
-@pytest.mark.long
+@pytest.mark.long("faces")
 def test_the_picture_in_the_docs_is_made_of_a_simulated_machine(tmp_path: Path) -> None:
     environ = {**plain_environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(

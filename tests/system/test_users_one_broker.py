@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.accounts import BROKER, Accounts, Namespace
+from support.needs import needs_root
 from support.site import HOLD, Site, devices_of
 from support.users import PATHS, User, interpreter, shared_cache
 from support.waiting import PATIENCE, wait_until
@@ -22,7 +23,7 @@ from gpulease.wire import pack
 CONTENDER = str(Path(__file__).parents[1] / "support" / "contender.py")
 FIRST, SECOND, CAROL = 61001, 61002, 61003
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
+pytestmark = needs_root
 
 
 class Town:

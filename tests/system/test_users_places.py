@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 from support.island import ASK, Island, fresh_island, gpulease  # noqa: F401  # pytest finds the fixture here
+from support.needs import needs_root
 from support.site import Site
 from support.users import User
 from support.waiting import wait_until
 
 FIRST, SECOND, THIRD = 61001, 61002, 61666
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
+pytestmark = needs_root
 
 
 @pytest.fixture

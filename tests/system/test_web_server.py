@@ -176,7 +176,7 @@ def test_many_viewers_are_one_subscription_to_the_broker(site: QueueSite, web: W
     assert connections < 20
 
 
-@pytest.mark.long
+@pytest.mark.long("faces")
 def test_five_hundred_viewers_are_all_told(site: QueueSite, web: Web) -> None:
     viewers = [web.events() for _ in range(500)]
     for viewer in viewers:
@@ -204,7 +204,7 @@ def test_a_viewer_that_never_reads_costs_little_memory_and_delays_nobody(site: Q
         one.close()
 
 
-@pytest.mark.long
+@pytest.mark.long("faces")
 def test_a_viewer_that_never_reads_is_dropped(site: QueueSite, web: Web) -> None:
     silent = _silent(web)
     port = silent.getsockname()[1]

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from support.needs import needs_root
 
 from gpulease import places
 from gpulease.errors import BrokerUnavailable, UsageError
@@ -42,7 +43,7 @@ def test_a_runtime_folder_that_is_not_there_or_not_absolute_is_passed_by(tmp_pat
         assert own.run == f"/home/a/.local/state/gpulease/{HOST}/run"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder away needs root")
+@needs_root
 def test_a_runtime_folder_of_another_user_is_passed_by(tmp_path: Path) -> None:
     """As after `su`, which keeps the variables of who called it."""
     os.chown(tmp_path, 61001, 61001)

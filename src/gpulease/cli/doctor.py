@@ -92,7 +92,7 @@ def _software() -> Iterator[Finding]:
 def _simulation() -> Finding:
     environ = os.environ
     from gpulease.simulation.activate import directory_from_environment
-    from gpulease.simulation.library import built_library, find_compiler, library_path
+    from gpulease.simulation.library import built_library, find_compilers, library_path
 
     try:
         directory = directory_from_environment(environ)
@@ -102,7 +102,7 @@ def _simulation() -> Finding:
         return Finding("error", "simulation", error.what, error.next_step)
     if directory is not None:
         return Finding("warning", "simulation", "on: the GPUs below are SIMULATED", f"State is in {directory}.")
-    if built_library(environ) is None and find_compiler(environ) is None:
+    if built_library(environ) is None and not find_compilers(environ):
         return Finding("ok", "simulation", "off; there is no C compiler to build its library", NoLibrary.next_step)
     return Finding("ok", "simulation", "off")
 

@@ -32,8 +32,8 @@ def library_path(environ: Mapping[str, str] = os.environ, beside: Path | None = 
     source = source_path()
     if found := built_library(environ, beside):
         return found
-    compiler = find_compiler(environ)
-    if compiler is None:
+    compilers = find_compilers(environ)
+    if not compilers:
         raise NoLibrary("GPUs cannot be simulated: there is no C compiler to build the library with.")
     trouble = NoLibrary(
         "GPUs cannot be simulated: there is no folder for the library that only you can change.",
@@ -41,7 +41,7 @@ def library_path(environ: Mapping[str, str] = os.environ, beside: Path | None = 
     )
     for folder in _folders(environ, beside):
         try:
-            if built := _build(compiler, source, folder):
+            if built := _build(compilers, source, folder):
                 return built
         except NoLibrary as error:  # the next folder may do: this one's disk may be full
             trouble = error
@@ -72,14 +72,16 @@ def source_path() -> Path:
     return Path(__file__).parent.parent / "native" / "nvmlsim.c"
 
 
-def find_compiler(environ: Mapping[str, str]) -> list[str] | None:
+def find_compilers(environ: Mapping[str, str]) -> list[list[str]]:
+    """Those to try, the best first: one may be there without the headers of the C library."""
+    import sys
+    from importlib.util import find_spec
     from shutil import which
 
     wanted = environ.get("CC", "").split()
-    for command in ([wanted] if wanted else []) + [["cc"], ["gcc"], ["clang"], ["tcc"]]:
-        if found := which(command[0], path=environ.get("PATH")):
-            return [found, *command[1:]]
-    return None
+    commands = ([wanted] if wanted else []) + [["cc"], ["gcc"], ["clang"], ["tcc"]]
+    found = [[path, *rest] for name, *rest in commands if (path := which(name, path=environ.get("PATH")))]
+    return found + ([[sys.executable, "-m", "ziglang", "cc"]] if find_spec("ziglang") else [])  # it has its own headers
 
 
 def _fingerprint(source: Path) -> str:
@@ -125,7 +127,7 @@ def _is_usable(place: Path) -> bool:
     return trust.is_private_folder(str(place)) if is_fallback else trust.is_safe_folder(str(place))
 
 
-def _build(compiler: list[str], source: Path, folder: Path) -> Path | None:
+def _build(compilers: list[list[str]], source: Path, folder: Path) -> Path | None:
     """None where the folder cannot be used."""
     library = folder / NAME
     try:
@@ -136,10 +138,19 @@ def _build(compiler: list[str], source: Path, folder: Path) -> Path | None:
             if alone:
                 _remove_leftovers(folder.parent)
             if not trust.is_safe_file(str(library)):  # another process may have been first
-                _compile(compiler, source, folder)
+                _compile_with_first_that_works(compilers, source, folder)
     except OSError:
         pass
     return library if trust.is_safe_file(str(library)) else None
+
+
+def _compile_with_first_that_works(compilers: list[list[str]], source: Path, folder: Path) -> None:
+    for number, compiler in enumerate(compilers, 1):
+        try:
+            return _compile(compiler, source, folder)
+        except NoLibrary:
+            if number == len(compilers):
+                raise
 
 
 def _compile(compiler: list[str], source: Path, folder: Path) -> None:
@@ -149,8 +160,14 @@ def _compile(compiler: list[str], source: Path, folder: Path) -> None:
 
     scratch = Path(mkdtemp(prefix=SCRATCH, dir=folder.parent))
     try:
-        command = [*compiler, *FLAGS, str(source), "-o", str(scratch / NAME)]
-        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=BUILD_SECONDS)
+        (scratch / "zig").mkdir()
+        # Zig keeps 50 MB of its own for the next time, which will hardly come.
+        environ = {**os.environ, **dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), str(scratch / "zig"))}
+        words = [*compiler, *FLAGS, str(source), "-o", str(scratch / NAME)]
+        subprocess.run(
+            words, check=True, env=environ, capture_output=True, text=True, errors="replace", timeout=BUILD_SECONDS
+        )
+        shutil.rmtree(scratch / "zig")
         (scratch / NAME).chmod(0o755)  # whatever the umask is
         (scratch / CUDA_NAME).symlink_to(NAME)
         shutil.rmtree(folder, ignore_errors=True)  # if it is there, it is damaged
