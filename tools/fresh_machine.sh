@@ -19,9 +19,8 @@ if [ "${INSIDE_FRESH_MACHINE:-}" != yes ]; then
         mmdebstrap --quiet --variant=minbase --include=python3,make bookworm "$root"
     fi
     # how this machine reaches the registries
-    for file in /etc/resolv.conf /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
-        [ ! -e "$file" ] || { mkdir -p "$root$(dirname "$file")" && cp -L "$file" "$root$file"; }
-    done
+    cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+    [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/this-machines-authorities.crt"
     case $who in root) home=/root ;; *) home=/home/user ;; esac
     rm -rf "$root$home/gpulease"
     mkdir -p "$root$home"
@@ -53,9 +52,10 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 for name in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do ln -s "/proc/self/${name#*:}" "$root/dev/${name%%:*}"; done
 case $who in root) home=/root id=0 ;; *) home=/home/user id=1000 ;; esac
 [ $# -gt 0 ] || set -- sh -c 'make demo && make test'
-passed=$(env | sed -n 's/^\(PIP_[A-Z_]*\|SSL_CERT_FILE\|REQUESTS_CA_BUNDLE\|https*_proxy\|no_proxy\)=.*/\1/p')
-keep=
-for name in $passed; do keep="$keep $name=$(printenv "$name")"; done
+passed="PIP_CERT=/etc/this-machines-authorities.crt"
+for name in PIP_INDEX_URL PIP_DEFAULT_TIMEOUT http_proxy https_proxy no_proxy; do
+    value=$(printenv "$name") && passed="$passed $name=$value"
+done
 # shellcheck disable=SC2086
-exec env -i $keep PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=$home TERM=dumb PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
+exec env -i $passed PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=$home TERM=dumb \
     chroot --userspec="$id:$id" "$root" sh -c 'cd "$HOME/gpulease" && exec "$@"' sh "$@"
