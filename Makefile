@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # The parts of the long tests, each under 20 minutes on two cores: `make test-long PART=slurm`.
-PART ?= properties leases queue neighbours pool hosts slurm faces frameworks fresh
+PART ?= properties leases queue neighbours pool hosts slurm faces frameworks fresh-root fresh-user
 
 .PHONY: demo test slowest test-long lint types bench setup clean
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy
 import pytest
+import ray
 from support import pool_tasks as tasks
 
 import gpulease
 from gpulease.errors import NotEnoughDevices, OutOfMemory, PoolBroken, PoolClosed, UsageError, WorkerDied
 
-ray: Any = pytest.importorskip("ray")
 pytestmark = [pytest.mark.long("pool"), pytest.mark.timeout(120)]
 
 
