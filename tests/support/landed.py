@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.needs import lacking
+from support.needs import program
 from support.waiting import PATIENCE
 
 COMMIT = "e08dd22"
@@ -28,9 +28,9 @@ def write_state(path: Path) -> None:
 def sources(folder: Path) -> dict[str, str]:
     """The variables with which Python runs that version; a test is skipped where there is no history."""
     folder.mkdir()
-    packed = subprocess.run(["git", "archive", COMMIT, "src", "native"], cwd=ROOT, capture_output=True)
+    packed = subprocess.run([program("git"), "archive", COMMIT, "src", "native"], cwd=ROOT, capture_output=True)
     if packed.returncode != 0:
-        pytest.skip(lacking("git") or "the history of the repository is not here")
+        pytest.skip("the history of the repository is not here")
     subprocess.run(["tar", "x", "-C", str(folder)], input=packed.stdout, check=True)
     # It builds a simulated driver of its own when it is first asked, which takes a busy machine a while.
     return {"PYTHONPATH": str(folder / "src"), "GPULEASE_PROBE_DEADLINE": str(PATIENCE)}

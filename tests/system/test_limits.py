@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.me import GROUP, USER
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
@@ -22,7 +23,7 @@ def test_what_a_limit_never_allows_is_refused_at_once_and_the_limit_is_named(que
     limit(queue, "user:*:gpus=2")
     done = queue.run(*words.split())
     assert done.returncode == 77
-    assert "The limit of 2 GPUs for user root never allows that." in done.stderr
+    assert f"The limit of 2 GPUs for user {USER} never allows that." in done.stderr
     assert queue.run("get", "-n", "2", "--for", "1h").returncode == 0
     done = queue.run("get", "--no-wait")
     assert (done.returncode, "is reached: 2 in use" in done.stderr) == (75, True)
@@ -33,7 +34,7 @@ def test_large_shares_of_every_gpu_are_stopped_by_a_limit_of_one_gpu(queue: Queu
     assert queue.run("get", "--mem", "70G", "--for", "1h").returncode == 0
     done = queue.run("get", "--mem", "70G", "--for", "1h", "--no-wait")
     assert done.returncode == 75
-    assert "the limit of 1 GPUs for user root is reached" in done.stderr
+    assert f"the limit of 1 GPUs for user {USER} is reached" in done.stderr
 
 
 def test_a_limit_of_a_priority_that_is_no_number_is_refused_and_everything_goes_on(queue: QueueSite) -> None:
@@ -73,7 +74,7 @@ def test_the_longest_reservation_bounds_asking_and_renewing(queue: QueueSite) ->
     """All GPUs were had for 1000 days."""
     limit(queue, "user:*:longest-reservation=2h")
     done = queue.run("get", "-n", "4", "--for", "1000d")
-    assert (done.returncode, "The longest reservation of user root is 2 h" in done.stderr) == (77, True)
+    assert (done.returncode, f"The longest reservation of user {USER} is 2 h" in done.stderr) == (77, True)
     assert queue.run("get", "--for", "1h").returncode == 0
     assert queue.run("renew", "--for", "3h").returncode == 77
     assert queue.run("renew", "--for", "90m").returncode == 0
@@ -103,10 +104,10 @@ def test_whoever_is_cut_by_the_longest_lease_is_told_at_the_grant_and_in_events(
 
 
 def test_a_job_without_a_time_limit_gets_the_default(queue: QueueSite) -> None:
-    limit(queue, "user:*:time-limit=4h user:@root:time-limit=5h")
+    limit(queue, f"user:*:time-limit=4h user:@{GROUP}:time-limit=5h")
     assert queue.job(queue.submit("true", hold=True))["time_limit"] == 5 * 3600
     assert queue.job(queue.submit("true", hold=True, time_limit=60.0))["time_limit"] == 60
-    limit(queue, "user:*:time-limit=4h user:root:time-limit=none")
+    limit(queue, f"user:*:time-limit=4h user:{USER}:time-limit=none")
     assert queue.job(queue.submit("true", hold=True))["time_limit"] is None
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from support.me import USER
 from support.queue_site import (  # noqa: F401  # pytest finds the fixtures here
     STUBBORN,
     QueueSite,
@@ -30,16 +31,16 @@ def test_it_is_ending_until_it_has_ended_wherever_it_is_shown(queue: QueueSite) 
     id, pid = deaf(queue)
     assert queue.run("kill", str(id)).stdout == f"ending {id}\n"
     job = queue.job(id)
-    assert (job["state"], job["ending"], job["removing"]) == ("running", "killed by root", False)
+    assert (job["state"], job["ending"], job["removing"]) == ("running", f"killed by {USER}", False)
     (line,) = (line for line in queue.run("ls").stdout.splitlines() if line.startswith(str(id)))
     assert line.split()[1] == "ending"
-    assert line.endswith("[killed by root]")
-    assert "ending: killed by root" in queue.run("show", str(id)).stdout
-    assert queue.status()["leases"][0]["ending"] == "killed by root"
-    assert ", ending: killed by root" in queue.run("status").stdout
+    assert line.endswith(f"[killed by {USER}]")
+    assert f"ending: killed by {USER}" in queue.run("show", str(id)).stdout
+    assert queue.status()["leases"][0]["ending"] == f"killed by {USER}"
+    assert f", ending: killed by {USER}" in queue.run("status").stdout
     os.kill(pid, signal.SIGKILL)
     (job,) = queue.end(id)
-    assert (job["state"], job["ending"], job["why"]) == ("killed", None, "killed by root")
+    assert (job["state"], job["ending"], job["why"]) == ("killed", None, f"killed by {USER}")
 
 
 def test_rm_says_removing_and_wait_goes_on_until_it_is_gone(queue: QueueSite) -> None:
@@ -61,7 +62,7 @@ def test_ctrl_c_leaves_the_waiting_and_not_the_order(queue: QueueSite) -> None:
     waiting.stdout.readline()
     waiting.send_signal(signal.SIGINT)
     assert waiting.communicate(timeout=60) == ("", "")
-    assert queue.job(id)["ending"] == "killed by root"
+    assert queue.job(id)["ending"] == f"killed by {USER}"
     os.kill(pid, signal.SIGKILL)
     assert queue.end(id)[0]["state"] == "killed"
 

@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+from support.me import USER
 from support.queue_site import (  # noqa: F401  # pytest finds the fixture here
     STUBBORN,
     QueueSite,
@@ -49,7 +50,7 @@ def test_what_forks_and_detaches_is_killed_whole(queue: QueueSite) -> None:
     found = pids(queue, id, "detached", "main")
     queue.act("kill", id)
     (job,) = queue.end(id)
-    assert (job["state"], job["why"]) == ("killed", "killed by root")
+    assert (job["state"], job["why"]) == ("killed", f"killed by {USER}")
     assert not any(map(alive, found))
     wait_until(lambda: devices_of(queue, "free") == [0, 1, 2, 3])
 
@@ -86,7 +87,7 @@ def test_an_order_to_kill_survives_the_broker(queue: QueueSite) -> None:
     queue.act("kill", id)
     queue.restart()
     (job,) = queue.end(id)
-    assert (job["state"], job["why"], job["tries"]) == ("killed", "killed by root", 1)
+    assert (job["state"], job["why"], job["tries"]) == ("killed", f"killed by {USER}", 1)
 
 
 def test_kill_9_of_the_command_is_a_failure_with_its_signal(queue: QueueSite) -> None:

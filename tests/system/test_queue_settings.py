@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.me import GROUP
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 from support.web_hook import web_hook
@@ -132,7 +133,7 @@ def test_a_failing_hook_harms_nobody(queue: QueueSite, hook: str) -> None:
 
 
 def test_group_quotas_count_for_jobs(queue: QueueSite) -> None:
-    queue.ask("set", name="quotas", value="group:root:gpus=1")
+    queue.ask("set", name="quotas", value=f"group:{GROUP}:gpus=1")
     ids = queue.submit_all([["sleep", "600"]] * 2)
     wait_until(lambda: [queue.job(id)["state"] for id in ids] == ["running", "waiting"])
     wait_until(lambda: "limit" in queue.job(ids[1])["why_waiting"])

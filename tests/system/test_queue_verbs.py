@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.me import USER
 from support.queue_site import QueueSite, fresh_queue, state_of  # noqa: F401  # pytest finds the fixture here
 from support.site import devices_of
 from support.waiting import read_terminal, wait_until
@@ -62,7 +63,7 @@ def test_ls_has_running_then_the_line_with_reasons_then_the_ended(queue: QueueSi
     assert [job["id"] for job in queue.json("ls", "--state", "failed")["jobs"]] == [ended]
     explained = queue.run("explain", str(late))
     assert explained.returncode == 0
-    assert "Leased to root" in explained.stdout
+    assert f"Leased to {USER}" in explained.stdout
 
 
 def test_pause_stops_the_tree_and_keeps_the_device(queue: QueueSite) -> None:

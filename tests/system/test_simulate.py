@@ -497,8 +497,8 @@ def no_compiler(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
     places = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path), "GPULEASE_DIR": str(tmp_path / "dir")}
-    bare = {name: value for name, value in environ.items() if name not in ("CC", "LD_LIBRARY_PATH")}
-    return {**bare, **places, "PATH": str(tmp_path / "bin")}
+    bare = {name: value for name, value in environ.items() if name != "LD_LIBRARY_PATH"}
+    return {**bare, **places, "PATH": str(tmp_path / "bin"), "CC": "none"}  # so that the ziglang package is not used
 
 
 def names_what_to_install(told: str) -> None:

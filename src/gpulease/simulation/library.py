@@ -73,15 +73,18 @@ def source_path() -> Path:
 
 
 def find_compilers(environ: Mapping[str, str]) -> list[list[str]]:
-    """Those to try, the best first: one may be there without the headers of the C library."""
+    """Those to try, in this order: one may be there without the headers of the C library. CC alone, if it is there."""
     import sys
     from importlib.util import find_spec
     from shutil import which
 
-    wanted = environ.get("CC", "").split()
-    commands = ([wanted] if wanted else []) + [["cc"], ["gcc"], ["clang"], ["tcc"]]
-    found = [[path, *rest] for name, *rest in commands if (path := which(name, path=environ.get("PATH")))]
-    return found + ([[sys.executable, "-m", "ziglang", "cc"]] if find_spec("ziglang") else [])  # it has its own headers
+    path, wanted = environ.get("PATH"), environ.get("CC", "").split()
+    if wanted and (found := which(wanted[0], path=path)):
+        return [[found, *wanted[1:]]]
+    compilers = [[found] for name in ("cc", "gcc", "clang", "tcc") if (found := which(name, path=path))]
+    if not wanted and find_spec("ziglang") is not None:  # it brings the headers too
+        compilers.append([sys.executable, "-m", "ziglang", "cc"])
+    return compilers
 
 
 def _fingerprint(source: Path) -> str:
