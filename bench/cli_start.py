@@ -11,10 +11,10 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).parent / "common")
 
 import os
-import tempfile
 
 from interleaved import command, compile_everything, interleave, own_command, show
 from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.simulation.library import library_path
 from gpulease.simulation.state import create
@@ -23,8 +23,8 @@ from gpulease.simulation.state import create
 def main(report: Report, rounds: int) -> None:
     compile_everything(report.quick)
     library = library_path()
-    with tempfile.TemporaryDirectory() as folder:
-        create(Path(folder) / "machine", 8, "a100")
+    with scratch() as folder:
+        create(folder / "machine", 8, "a100")
         environ = {
             **os.environ,
             "GPULEASE_SIMULATION": f"{folder}/machine",

@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import select
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -26,6 +25,7 @@ from typing import Any
 
 from interleaved import Timings, compile_everything, own_command, show
 from report import Report, Size, bench, percentile
+from scratch import scratch
 
 import gpulease
 from gpulease import PROTOCOL
@@ -178,8 +178,8 @@ def tell(report: Report, what: str, timings: Timings) -> None:
 
 def main(report: Report, rounds: int) -> None:
     compile_everything(report.quick)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ.update(GPULEASE_DIR=str(Path(folder) / "broker"), GPULEASE_SIMULATE="8")
+    with scratch() as folder:
+        os.environ.update(GPULEASE_DIR=str(folder / "broker"), GPULEASE_SIMULATE="8")
         client = Client()
         crowd = Crowd()
         try:
@@ -188,7 +188,6 @@ def main(report: Report, rounds: int) -> None:
             tell(report, "gpulease get in a shell", measure(crowd, from_the_shell(client), rounds, 1))
         finally:
             crowd.end()
-            client.ask("stop")
     report.value("answers to the crowd", [crowd.answers / crowd.seconds], "a second", better="higher")
 
 

@@ -21,7 +21,6 @@ import os
 import select
 import socket
 import subprocess
-import tempfile
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -29,6 +28,7 @@ from typing import Any
 from interleaved import Timings, compile_everything, own_command
 from processes import resident, seconds, with_children
 from report import TIMES, Report, Size, bench, percentile
+from scratch import scratch
 
 from gpulease.client import Client
 
@@ -149,14 +149,6 @@ class Measured:
         after = seconds(self.broker), seconds([self.server.pid])
         return (after[0] - before[0]) / spent * 100, (after[1] - before[1]) / spent * 100
 
-    def end(self) -> None:
-        self.server.terminate()
-        self.server.wait()
-        self.client.ask("kill", select={"all": True})
-        while self.client.ask("status")["leases"]:
-            time.sleep(0.1)
-        self.client.ask("stop")
-
 
 def latency(measured: Measured, crowd: Crowd) -> float:
     """From the commit of a change to the last viewer that is told."""
@@ -170,12 +162,8 @@ def latency(measured: Measured, crowd: Crowd) -> float:
 
 def main(report: Report, span: float, rounds: int, viewers: int, waiting: int, changes: int) -> None:
     compile_everything(report.quick)
-    with tempfile.TemporaryDirectory(prefix="gl-", ignore_cleanup_errors=True) as folder:
-        measured = Measured(f"{folder}/b", waiting)
-        try:
-            measure(report, measured, span, rounds, viewers, changes)
-        finally:
-            measured.end()
+    with scratch() as folder:
+        measure(report, Measured(f"{folder}/b", waiting), span, rounds, viewers, changes)
 
 
 def measure(report: Report, measured: Measured, span: float, rounds: int, viewers: int, changes: int) -> None:

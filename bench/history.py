@@ -24,6 +24,7 @@ import time
 from interleaved import Timings, compile_everything, own_command
 from processes import seconds, with_children
 from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.broker.history import History
 from gpulease.broker.instructions import Began, Observed
@@ -44,8 +45,8 @@ OWNER = Owner(1000, "ada", "host", "boot", groups=("users", "lab"))
 
 def measure_broker(span: float, rounds: int) -> Timings:
     """Percent of a core with all GPUs held, and with none."""
-    with tempfile.TemporaryDirectory() as folder:
-        environ = {**os.environ, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": str(GPUS)}
+    with scratch() as folder:
+        environ = {**os.environ, "GPULEASE_DIR": str(folder), "GPULEASE_SIMULATE": str(GPUS)}
 
         def gpulease(*words: str) -> str:
             done = subprocess.run([own_command(), *words], env=environ, capture_output=True, text=True, check=True)
@@ -61,7 +62,6 @@ def measure_broker(span: float, rounds: int) -> Timings:
                 before = seconds(with_children(pid))
                 time.sleep(span)
                 found[state].append((seconds(with_children(pid)) - before) / span * 100)
-        gpulease("stop")
     return found
 
 

@@ -15,18 +15,18 @@ sys.path[0] = str(Path(__file__).parent / "common")
 import json
 import os
 import subprocess
-import tempfile
 import time
 
 from interleaved import compile_everything, own_command
 from processes import resident, seconds, with_children
 from report import Report, Size, bench
+from scratch import scratch
 
 
 def main(report: Report, span: float, rounds: int) -> None:
     compile_everything(report.quick)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        environ = {**os.environ, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": "8"}
+    with scratch() as folder:
+        environ = {**os.environ, "GPULEASE_DIR": str(folder), "GPULEASE_SIMULATE": "8"}
         gpulease = own_command()
         subprocess.run([gpulease, "get", "--for", "1h"], env=environ, stdout=subprocess.DEVNULL, check=True)
         told = subprocess.run([gpulease, "status", "--json"], env=environ, capture_output=True, text=True, check=True)
@@ -41,7 +41,6 @@ def main(report: Report, span: float, rounds: int) -> None:
         report.value("idle broker, memory", [resident(pid)], "MiB", 40)
         report.value("idle broker, its sampler's memory", [resident(with_children(pid)[-1])], "MiB")
         report.value("idle broker with its sampler, processor", parts, "% of a core", 0.2)
-        subprocess.run([gpulease, "stop"], env=environ, stdout=subprocess.DEVNULL, check=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from typing import Any
 
 from interleaved import command, compile_everything, interleave, own_command, show
 from report import Report, Size, bench
+from scratch import scratch
 
 REDIS = "redis BRPOP/LPUSH"
 SETTLE = 0.002  # seconds after which whoever announced a wait really waits
@@ -170,8 +170,8 @@ def in_a_shell(report: Report, rounds: int) -> None:
 
 def main(report: Report, rounds: int, pairs: int) -> None:
     compile_everything(report.quick)
-    with tempfile.TemporaryDirectory() as folder, redis_server() as port:
-        os.environ.update(GPULEASE_DIR=str(Path(folder) / "broker"), GPULEASE_SIMULATE="1")
+    with scratch() as folder, redis_server() as port:
+        os.environ.update(GPULEASE_DIR=str(folder / "broker"), GPULEASE_SIMULATE="1")
         makers: dict[str, Callable[[], Any]] = {REDIS: lambda: Redis(port), "gpulease": Gpulease}
         print("acquire + release from Python")
         both = acquire_and_release(makers, rounds)
@@ -183,7 +183,6 @@ def main(report: Report, rounds: int, pairs: int) -> None:
         report.ratio("hand-off to a waiting process / Redis's", timings, "gpulease", [REDIS], 2.5)
         print("\nfrom the shell")
         in_a_shell(report, pairs)
-        subprocess.run([own_command(), "stop"], stdout=subprocess.DEVNULL, check=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,8 +24,9 @@ from multiprocessing import shared_memory
 from statistics import median
 from typing import Any
 
-from interleaved import compile_everything, interleave, own_command, show
+from interleaved import compile_everything, interleave, show
 from report import TIMES, Report, Size, bench
+from scratch import scratch
 
 import gpulease
 
@@ -199,12 +199,11 @@ def compare_items(report: Report, rounds: int, count: int, others: list[str]) ->
 
 
 def _run_version(path: str, count: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        environ = {**os.environ, "PYTHONPATH": path, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": str(WORKERS)}
+    with scratch() as folder:
+        environ = {**os.environ, "PYTHONPATH": path, "GPULEASE_DIR": str(folder), "GPULEASE_SIMULATE": str(WORKERS)}
         done = subprocess.run(
             [sys.executable, __file__, "--once", str(count)], env=environ, stdout=subprocess.PIPE, text=True, check=True
         )
-        subprocess.run([own_command(), "stop"], env=environ, stdout=subprocess.DEVNULL, check=True)
     told: dict[str, float] = json.loads(done.stdout)
     return told
 
@@ -356,15 +355,14 @@ def main(report: Report, rounds: int, calls: int, count: int, size: int, items: 
     compile_everything(report.quick)
     if items is not None:
         return compare_items(report, rounds, count, items)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ.update(GPULEASE_DIR=str(Path(folder) / "broker"), GPULEASE_SIMULATE=str(WORKERS))
+    with scratch() as folder:
+        os.environ.update(GPULEASE_DIR=str(folder / "broker"), GPULEASE_SIMULATE=str(WORKERS))
         print(f"{calls:,} trivial calls on {WORKERS} warm workers")
         small_calls(report, rounds, calls)
         print(f"\nitems that take longer, on {WORKERS} warm workers")
         compare_items(report, rounds, count, [])
         print(f"\n{size} MiB for {WORKERS} workers, read by {ITEMS} items")
         broadcast(report, rounds, size << 20)
-        subprocess.run([own_command(), "stop"], stdout=subprocess.DEVNULL, check=True)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

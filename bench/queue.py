@@ -17,7 +17,6 @@ import itertools
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 from interleaved import command, compile_everything, interleave, own_command, show
 from processes import resident
 from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.client import Client, acquire
 
@@ -155,9 +155,6 @@ class Place:
         granted, self.client = acquire({"request": {}, "kind": "acquire", "wait": None}, None, self.client)
         self.client.ask("release", what=[granted["id"]])
 
-    def stop(self) -> None:
-        self._run("stop")
-
 
 def long_queue(report: Report, folder: Path, many: int, trials: int) -> None:
     short, long = Place(folder, "short"), Place(folder, "long")
@@ -175,14 +172,11 @@ def long_queue(report: Report, folder: Path, many: int, trials: int) -> None:
         timings = interleave(dict(zip(words, (getattr(short, name), getattr(long, name)), strict=True)), trials)
         show(timings, words[0])
         report.ratio(f"{name} with {many:,} queued / with {FEW}", timings, words[1], words[:1], 2.0)
-    short.stop()
-    long.stop()
 
 
 def main(report: Report, rounds: int, jobs: int, many: int, trials: int, peer: str) -> None:
     compile_everything(report.quick)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with scratch() as folder:
         os.environ.update(GPULEASE_DIR=str(folder / "broker"), GPULEASE_SIMULATE="2")
         short_jobs(report, folder, rounds, jobs, peer)
         one_add(report, trials)

@@ -16,12 +16,12 @@ sys.path[0] = str(Path(__file__).parent / "common")
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 
 from interleaved import compile_everything, interleave, own_command, show
 from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.client import Client
 from gpulease.job import Job, stored
@@ -73,10 +73,8 @@ def restart(folder: Path) -> Callable[[], object]:
 
 def main(report: Report, rounds: int, jobs: int) -> None:
     compile_everything(report.quick)
-    with tempfile.TemporaryDirectory(
-        ignore_cleanup_errors=True
-    ) as folder:  # a killed broker leaves its sampler for a moment
-        long, empty = Path(folder) / "long", Path(folder) / "empty"
+    with scratch() as folder:
+        long, empty = folder / "long", folder / "empty"
         fill(long, jobs)
         name = f"{jobs:,} jobs that wait and {jobs:,} that ended"
         timings = interleave({"no jobs": restart(empty), name: restart(long)}, rounds)

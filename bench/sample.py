@@ -15,12 +15,12 @@ sys.path[0] = str(Path(__file__).parent / "common")
 import ctypes
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from interleaved import compile_everything, interleave, show
 from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.simulation.library import library_path
 from gpulease.simulation.state import create, occupy
@@ -29,21 +29,15 @@ from gpulease.simulation.state import create, occupy
 @contextmanager
 def machine() -> Iterator[None]:
     """This process sees it, and so do the libraries that it loads from here on."""
-    sleepers = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "machine"
+    with scratch() as place:
+        folder = place / "machine"
         create(folder, 8, "a100")
         os.environ["GPULEASE_SIMULATION"] = str(folder)
         ctypes.CDLL(str(library_path()))  # who wants a library of that name afterwards gets this one
-        try:
-            for number in range(16):
-                sleepers.append(subprocess.Popen(["sleep", "600"]))
-                occupy(folder, str(number % 8), 2 << 30, pid=sleepers[-1].pid)
-            yield
-        finally:
-            for sleeper in sleepers:
-                sleeper.kill()
-                sleeper.wait()
+        for number in range(16):
+            sleeper = subprocess.Popen(["sleep", "600"])
+            occupy(folder, str(number % 8), 2 << 30, pid=sleeper.pid)
+        yield
 
 
 def measure(report: Report, rounds: int) -> None:

@@ -1,6 +1,6 @@
 """What `gpulease top` costs: time to its first picture, and processor time while nothing changes and while all GPUs do.
 
-python bench/top.py [--span SECONDS] [--waiting N]
+python bench/top.py [--span SECONDS] [--rounds N] [--waiting N]
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import select
 import signal
 import struct
 import subprocess
-import tempfile
 import termios
 import time
 
 from interleaved import compile_everything, own_command
 from processes import seconds
 from report import Report, Size, bench
+from scratch import scratch
 
 GPUS, FEW = 8, 40
 SIZES = ((80, 24), (200, 60))
@@ -83,28 +83,31 @@ def add(environ: dict[str, str], gpus: int, count: int) -> None:
 
 
 def compare(
-    report: Report, environ: dict[str, str], machine: str, name: str, size: tuple[int, int], span: float
+    report: Report, environ: dict[str, str], name: str, size: tuple[int, int], span: float, rounds: int
 ) -> None:
     top = Watched(environ, *size)
-    top.read(span / 4)
-    quiet, sent = measured(top, span)
-    child = os.fork()
-    if child == 0:
-        busy(machine, span)
-    loaded, sent_busy = measured(top, span)
-    os.waitpid(child, 0)
+    top.read(span / 2)
+    quiet, loaded = [], []
+    for _ in range(rounds):
+        quiet.append(measured(top, span))
+        child = os.fork()
+        if child == 0:
+            busy(environ["GPULEASE_SIMULATION"], span)
+        loaded.append(measured(top, span))
+        os.waitpid(child, 0)
+        top.read(span / 2)
     top.close()
-    print(f"{name}: nothing changes: {sent:.0f} bytes/s; all GPUs change: {sent_busy:.0f} bytes/s")
-    report.value(f"first picture, {name}", [top.first], "s")
-    report.value(f"nothing changes, {name}", [quiet], "% of a core", 1)
-    report.value(f"all GPUs change, {name}", [loaded], "% of a core")
+    report.value(f"top, first picture, {name}", [top.first], "s")
+    for what, found, target in (("nothing changes", quiet, 1.0), ("all GPUs change", loaded, None)):
+        report.value(f"top, {what}, {name}, processor", [part for part, _ in found], "% of a core", target)
+        report.value(f"top, {what}, {name}, output", [sent for _, sent in found], "bytes a second")
 
 
-def main(report: Report, span: float, waiting: int) -> None:
+def main(report: Report, span: float, rounds: int, waiting: int) -> None:
     from gpulease.simulation.state import create
 
     compile_everything(report.quick)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         machine = f"{folder}/machine"
         create(Path(machine), GPUS, "a100")
         environ = {**os.environ, "GPULEASE_DIR": f"{folder}/dir", "GPULEASE_SIMULATION": machine}
@@ -114,15 +117,14 @@ def main(report: Report, span: float, waiting: int) -> None:
             add(environ, 2, count - there)
             there = count
             for columns, rows in SIZES:
-                compare(report, environ, machine, f"{columns}x{rows}, {count:,} waiting", (columns, rows), span)
-        subprocess.run([own_command(), "kill", "all"], env=environ, stdout=subprocess.DEVNULL, check=True)
-        subprocess.run([own_command(), "stop"], env=environ, stdout=subprocess.DEVNULL, check=True)
+                compare(report, environ, f"{columns}x{rows}, {count:,} waiting", (columns, rows), span, rounds)
 
 
 if __name__ == "__main__":
     bench(
         __doc__,
         main,
-        span=Size(8.0, 0.3, "seconds of each measurement"),
+        span=Size(3.0, 0.2, "seconds of each measurement"),
+        rounds=Size(3, 1, "rounds"),
         waiting=Size(1000, 60, "jobs of the longer queue"),
     )

@@ -11,12 +11,11 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).parent / "common")
 
 import os
-import subprocess
-import tempfile
 from collections.abc import Callable
 
 from interleaved import command, compile_everything, interleave, own_command, show
 from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.simulation.state import create
 
@@ -27,13 +26,10 @@ LIMITS = {"get + release": 4.5, "ls": 2.2, "explain": 2.2, "events": 2.2, "statu
 
 def main(report: Report, rounds: int) -> None:
     compile_everything(report.quick)
-    with tempfile.TemporaryDirectory() as folder:
-        create(Path(folder) / "machine", 4, "a100")
+    with scratch() as folder:
+        create(folder / "machine", 4, "a100")
         environ = {**os.environ, "GPULEASE_SIMULATION": f"{folder}/machine", "GPULEASE_DIR": f"{folder}/dir"}
-        try:
-            timings = interleave(_things(environ), rounds)
-        finally:
-            subprocess.run([own_command(), "stop"], env=environ, stdout=subprocess.DEVNULL)
+        timings = interleave(_things(environ), rounds)
     show(timings, EMPTY)
     for name, limit in LIMITS.items():
         report.ratio(f"gpulease {name} / {EMPTY}", timings, name, [EMPTY], limit)

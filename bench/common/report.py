@@ -43,13 +43,19 @@ class Figure(NamedTuple):
             return True
         return self.value <= self.target if self.better == "lower" else self.value >= self.target
 
+    @property
+    def bound(self) -> str:
+        """What is to be reached; nothing, where there is no target."""
+        if self.target is None:
+            return ""
+        return f"at {'most' if self.better == 'lower' else 'least'} {self.target:g}"
+
     def __str__(self) -> str:
-        bound = "at most" if self.better == "lower" else "at least"
         text = f"figure: {self.what}: {shown(self.value)} {self.unit}"
         if self.rounds > 1:
             text += f", {shown(self.low)} to {shown(self.high)} in {self.rounds} rounds"
-        if self.target is not None:
-            text += f"; target: {bound} {self.target:g}, {'reached' if self.reached else 'NOT reached'}"
+        if self.bound:
+            text += f"; target: {self.bound}, {'reached' if self.reached else 'NOT reached'}"
         return text
 
 
