@@ -95,7 +95,7 @@ def section(document: Document) -> str:
     text = f"\n## {document['bench']}\n\n{document['about']}\n\n```sh\n{command}\n```\n\n{TABLE}"
     text += "".join(rows([Figure(**one) for one in document["figures"]]))
     if document["left_out"]:
-        text += f"\nNot installed, so not measured: {', '.join(document['left_out'])}.\n"
+        text += f"\nNot measured, because it is not installed or the run is short: {', '.join(document['left_out'])}.\n"
     return text
 
 

@@ -89,8 +89,9 @@ class Report:
         self.value(what, [mine / other for mine, other in zip(timings[ours], sums, strict=True)], TIMES, target)
 
     def leave_out(self, peer: str) -> None:
+        """One that is not installed, or too slow for a short run."""
         self.left_out.append(peer)
-        print(f"{peer} is not installed: left out")
+        print(f"left out: {peer}")
 
     def document(self, path: str, about: str) -> dict[str, Any]:
         return {
