@@ -197,7 +197,7 @@ if __name__ == "__main__":
     bench(
         __doc__,
         main,
-        span=Size(5.0, 0.3, "seconds of each measurement"),
+        span=Size(4.0, 0.3, "seconds of each measurement"),
         rounds=Size(3, 1, "rounds"),
         viewers=Size(200, 10, "viewers"),
         waiting=Size(1000, 260, "jobs that wait"),

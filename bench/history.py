@@ -155,7 +155,7 @@ if __name__ == "__main__":
     bench(
         __doc__,
         main,
-        span=Size(10.0, 0.3, "seconds of each measurement"),
+        span=Size(8.0, 0.3, "seconds of each measurement"),
         rounds=Size(3, 1, "rounds"),
         days=Size(90, 1, "days of the history on disk"),
     )

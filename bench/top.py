@@ -124,7 +124,7 @@ if __name__ == "__main__":
     bench(
         __doc__,
         main,
-        span=Size(3.0, 0.2, "seconds of each measurement"),
+        span=Size(2.0, 0.2, "seconds of each measurement"),
         rounds=Size(3, 1, "rounds"),
         waiting=Size(1000, 60, "jobs of the longer queue"),
     )

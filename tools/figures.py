@@ -93,16 +93,18 @@ def page(about: dict[str, str], documents: Sequence[Document]) -> str:
 def section(document: Document) -> str:
     command = f"python bench/{document['bench']}{' --quick' if document['quick'] else ''}"
     text = f"\n## {document['bench']}\n\n{document['about']}\n\n```sh\n{command}\n```\n\n{TABLE}"
-    text += "".join(rows([Figure(**one) for one in document["figures"]]))
+    text += "".join(rows([Figure(**one) for one in document["figures"]], judged=not document["quick"]))
     if document["left_out"]:
         text += f"\nNot measured, because it is not installed or the run is short: {', '.join(document['left_out'])}.\n"
     return text
 
 
-def rows(figures: Sequence[Figure]) -> Iterator[str]:
+def rows(figures: Sequence[Figure], judged: bool) -> Iterator[str]:
     for figure in figures:
         span = f"{shown(figure.low)} to {shown(figure.high)}" if figure.rounds > 1 else ""
-        target = f"{figure.bound}, {'reached' if figure.reached else '**not reached**'}" if figure.bound else ""
+        target = figure.bound
+        if judged and target:
+            target += ", reached" if figure.reached else ", **not reached**"
         value = f"{shown(figure.value)} {figure.unit}"
         yield f"| {figure.what} | {value} | {span} | {figure.rounds} | {figure.better} | {target} |\n"
 
