@@ -35,8 +35,10 @@ HEAD = """\
 
 {facts}
 
+How to read the tables:
+
 - A figure is the median over the rounds. Eight of ten rounds lie in the range beside it.
-- `a / b` is the time of `a` divided by the time of `b`. Both are measured in turn, round after round.
+- `a / b` is what `a` takes divided by what `b` takes. Both are measured in turn, round after round.
 - Python's byte-code is compiled before, of gpulease and of what it is compared with.
 - The GPUs are simulated. Everything else is real: processes, sockets, disks, Redis, Slurm, ssh.
 """
