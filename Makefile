@@ -5,7 +5,7 @@ BIN := .venv/bin
 # The parts of the long tests, each under 20 minutes on two cores: `make test-long PART=slurm`.
 PART ?= properties leases queue neighbours pool hosts slurm faces frameworks fresh-root fresh-user
 
-.PHONY: demo test slowest test-long lint types bench setup clean
+.PHONY: demo test slowest test-long lint types figures setup clean
 
 demo: .venv/.ready
 	@$(BIN)/python -m gpulease demo
@@ -26,9 +26,9 @@ lint: .venv/.ready-test
 types: .venv/.ready-test
 	$(BIN)/mypy
 
-bench: .venv/.ready-test
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]' 2>&1 | grep -v '^WARNING' || true
-	@for name in cli_start verbs sample replay plan_cost leases crowd idle faces restart top; do echo "== bench/$$name.py"; $(BIN)/python bench/$$name.py || exit 1; done
+# Every program in bench/, and docs/figures.md from what they print. `make figures QUICK=1` shows in a minute that they work.
+figures: .venv/.ready-test
+	$(BIN)/python tools/figures.py $(if $(QUICK),--quick)
 
 setup: .venv/.ready-test
 

@@ -1,6 +1,6 @@
 """How long a command takes to start and answer, beside an empty Python and gpustat, on 8 simulated GPUs.
 
-python bench/cli_start.py [ROUNDS]
+python bench/cli_start.py [--rounds N]
 """
 
 from __future__ import annotations
@@ -8,24 +8,23 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
 import os
-import sys
-import tempfile
-from pathlib import Path
 
-from interleaved import command, compile_everything, interleave, medians, own_command, show, to_reach
+from interleaved import command, compile_everything, interleave, own_command, show
+from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.simulation.library import library_path
 from gpulease.simulation.state import create
 
 
-def main(rounds: int) -> None:
-    compile_everything()
+def main(report: Report, rounds: int) -> None:
+    compile_everything(report.quick)
     library = library_path()
-    with tempfile.TemporaryDirectory() as folder:
-        create(Path(folder) / "machine", 8, "a100")
+    with scratch() as folder:
+        create(folder / "machine", 8, "a100")
         environ = {
             **os.environ,
             "GPULEASE_SIMULATION": f"{folder}/machine",
@@ -42,10 +41,9 @@ def main(rounds: int) -> None:
             rounds,
         )
     show(timings, "python -c pass")
-    middle = medians(timings)
-    to_reach("--version / python -c pass", middle["gpulease --version"] / middle["python -c pass"], 1.6)
-    to_reach("status --json / gpustat", middle["gpulease status --json"] / middle["gpustat"], 0.5)
+    report.ratio("gpulease --version / python -c pass", timings, "gpulease --version", ["python -c pass"], 1.6)
+    report.ratio("gpulease status --json / gpustat", timings, "gpulease status --json", ["gpustat"], 0.5)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    bench(__doc__, main, rounds=Size(20, 1, "rounds"))

@@ -1,6 +1,6 @@
 """A lease while a crowd asks: 100 clients ask for `status` as fast as they can, and somebody else wants a GPU.
 
-    python bench/crowd.py [ROUNDS]
+    python bench/crowd.py [--rounds N]
 
 Each client of the crowd has a connection of its own on which one question is always under way. The crowd asks and
 rests in turn, round after round; the same lease is taken in both, from Python over one kept connection and by
@@ -12,20 +12,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
 import multiprocessing
 import os
 import select
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from statistics import quantiles
 from typing import Any
 
-from interleaved import Timings, compile_everything, medians, own_command, show, to_reach
+from interleaved import Timings, compile_everything, own_command, show
+from report import Report, Size, bench, percentile
+from scratch import scratch
 
 import gpulease
 from gpulease import PROTOCOL
@@ -167,30 +167,29 @@ def measure(crowd: Crowd, action: Callable[[], float], rounds: int, each: int) -
     return timings
 
 
-def report(what: str, timings: Timings) -> None:
+def tell(report: Report, what: str, timings: Timings) -> None:
     print(what)
     show(timings, "nobody else asks")
-    late = {name: quantiles(values, n=20)[-1] for name, values in timings.items()}
+    late = {name: percentile(values, 95) for name, values in timings.items()}
     print("95 of 100 within", ", ".join(f"{value * 1000:.2f} ms ({name})" for name, value in late.items()))
-    alone, beside = medians(timings).values()
-    to_reach(f"{what}, beside {CLIENTS} clients / alone", beside / alone, MOST)
+    name = f"{what}, beside {CLIENTS} clients that ask for status / alone"
+    report.ratio(name, timings, "beside the crowd", ["nobody else asks"], MOST)
 
 
-def main(rounds: int) -> None:
-    compile_everything()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ.update(GPULEASE_DIR=str(Path(folder) / "broker"), GPULEASE_SIMULATE="8")
+def main(report: Report, rounds: int) -> None:
+    compile_everything(report.quick)
+    with scratch() as folder:
+        os.environ.update(GPULEASE_DIR=str(folder / "broker"), GPULEASE_SIMULATE="8")
         client = Client()
         crowd = Crowd()
         try:
-            report("acquire + release from Python", measure(crowd, from_python, rounds, EACH))
+            tell(report, "acquire + release from Python", measure(crowd, from_python, rounds, EACH))
             print()
-            report("gpulease get in a shell", measure(crowd, from_the_shell(client), rounds, 1))
+            tell(report, "gpulease get in a shell", measure(crowd, from_the_shell(client), rounds, 1))
         finally:
             crowd.end()
-            client.ask("stop")
-    print(f"the crowd had {crowd.answers / crowd.seconds:.0f} answers a second")
+    report.value("answers to the crowd", [crowd.answers / crowd.seconds], "a second", better="higher")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
+    bench(__doc__, main, rounds=Size(20, 1, "rounds"))

@@ -1,9 +1,9 @@
-"""What many viewers of the page cost: 200 of them, 8 simulated GPUs, 1,000 jobs that wait.
+"""What many viewers of the page cost, with 8 simulated GPUs and many jobs that wait.
 
-    python bench/faces.py [SECONDS] [VIEWERS]
+    python bench/faces.py [--span SECONDS] [--viewers N] [--waiting N]
 
 The broker's time on the processor is measured with one viewer and with all of them, while nothing changes and while
-jobs come and go; so is the server's own. Then jobs are moved in the line, one after another: from the broker's answer,
+jobs are moved; so is the server's own. Then jobs are moved in the line, one after another: from the broker's answer,
 which follows the commit, to the event at a viewer. Viewers are sockets that read, in a process of their own.
 """
 
@@ -12,29 +12,30 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
+import itertools
 import json
 import multiprocessing
 import os
 import select
 import socket
 import subprocess
-import tempfile
 import time
 from multiprocessing.connection import Connection
-from statistics import median, quantiles
 from typing import Any
 
-from interleaved import compile_everything, own_command, to_reach
-from processes import children, resident, seconds
+from interleaved import Timings, compile_everything, own_command
+from processes import resident, seconds, with_children
+from report import TIMES, Report, Size, bench, percentile
+from scratch import scratch
 
 from gpulease.client import Client
 
-WAITING = 1000
-VIEWERS = 200
-ROUNDS = 60
 PACE = 0.25  # seconds between changes
+HOW = {"nothing changes": False, f"{1 / PACE:.0f} changes a second": True}
+SHOWN = 200  # jobs of the queue that the page may show
+LEAST = 0.01  # % of a core that counts
 READ = 1 << 16
 
 
@@ -111,17 +112,19 @@ class Crowd:
 class Measured:
     """A broker with jobs that wait, and a server of the page."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, waiting: int) -> None:
         environ = {**os.environ, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": "8"}
         os.environ.update(environ)
         self.client = Client()
         given = {"cwd": folder, "environment": {"PATH": os.environ["PATH"]}}
-        for count in (8, WAITING):
+        for count in (8, waiting):
             commands = [["sleep", "100000"]] * count
             first = self.client.ask("add", request={}, commands=commands, options=given)["first"]
-        self.jobs = range(first, first + WAITING)
+        self.jobs = range(first, first + waiting)
         pid = self.client.ask("ping")["pid"]
-        self.broker = [pid, *children(pid)]
+        self.broker = with_children(pid)
+        self._moves = itertools.cycle(reversed(self.jobs[SHOWN:]))
+        self.next = next(self._moves)
         words = [own_command(), "web", "--json", "--port", "0"]
         self.server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self.server.stdout is not None
@@ -130,11 +133,10 @@ class Measured:
     def crowd(self, count: int) -> Crowd:
         return Crowd(self.about["port"], self.about["token"], count)
 
-    def change(self, number: int) -> str:
-        """A job moves to the front; what a viewer sees of that. It was too far back to be on the page before."""
-        id = self.jobs[-1 - number]
-        self.client.ask("move", id=id, index=0)
-        return f"line-J{id}"
+    def change(self) -> None:
+        """A job moves to the front, which was too far back to be on the page before."""
+        self.client.ask("move", id=self.next, index=0)
+        self.next = next(self._moves)
 
     def cost(self, span: float, changes: bool) -> tuple[float, float]:
         """Percent of a core: of the broker with its children, and of the server."""
@@ -142,74 +144,62 @@ class Measured:
         begin = time.monotonic()
         while (spent := time.monotonic() - begin) < span:
             if changes:
-                self.change(self._next())
+                self.change()
             time.sleep(PACE)
         after = seconds(self.broker), seconds([self.server.pid])
         return (after[0] - before[0]) / spent * 100, (after[1] - before[1]) / spent * 100
 
-    _moved = ROUNDS
 
-    def _next(self) -> int:
-        self._moved = ROUNDS + (self._moved - ROUNDS + 1) % (WAITING - ROUNDS - 200)
-        return self._moved
-
-    def end(self) -> None:
-        self.server.terminate()
-        self.server.wait()
-        self.client.ask("kill", select={"all": True})
-        while self.client.ask("status")["leases"]:
-            time.sleep(0.1)
-        self.client.ask("stop")
+def latency(measured: Measured, crowd: Crowd) -> float:
+    """From the commit of a change to the last viewer that is told."""
+    crowd.look_for(f"line-J{measured.next}")
+    measured.change()
+    committed = time.monotonic()  # the answer leaves after the commit
+    seconds = max(crowd.seen()) - committed
+    time.sleep(0.05)
+    return seconds
 
 
-def latencies(measured: Measured, crowd: Crowd) -> list[float]:
-    """Of the last viewer that is told, each time."""
-    found = []
-    for number in range(ROUNDS):
-        crowd.look_for(f"line-J{measured.jobs[-1 - number]}")
-        measured.change(number)
-        committed = time.monotonic()  # the answer leaves after the commit
-        found.append(max(crowd.seen()) - committed)
-        time.sleep(0.05)
-    return found
+def main(report: Report, span: float, rounds: int, viewers: int, waiting: int, changes: int) -> None:
+    compile_everything(report.quick)
+    with scratch() as folder:
+        measure(report, Measured(f"{folder}/b", waiting), span, rounds, viewers, changes)
 
 
-def main(span: float, count: int) -> None:
-    compile_everything()
-    with tempfile.TemporaryDirectory(prefix="gl-", ignore_cleanup_errors=True) as folder:
-        measured = Measured(f"{folder}/b")
-        try:
-            report(measured, span, count)
-        finally:
-            measured.end()
-
-
-def report(measured: Measured, span: float, count: int) -> None:
-    costs: dict[tuple[int, bool], tuple[float, float]] = {}
-    for viewers in (1, count):
-        crowd = measured.crowd(viewers)
-        for changes in (False, True):
-            measured.cost(2.0, changes)
-            costs[viewers, changes] = measured.cost(span, changes)
-            how = f"{1 / PACE:.0f} changes a second" if changes else "nothing changes"
-            broker, server = costs[viewers, changes]
-            print(f"{viewers:>4} viewers, {how:<20} broker {broker:6.2f} %, server {server:6.2f} % of a core")
-        if viewers == count:
-            each = (costs[count, True][1] - costs[1, True][1]) / (count - 1)
-            print(f"the server: {resident(measured.server.pid):.0f} MB; {each:.3f} % of a core for each more viewer")
-            waits = latencies(measured, crowd)
-            print(f"commit to the last of {count} viewers: median {median(waits) * 1000:.0f} ms")
-            to_reach("95 of 100, ms", quantiles(waits, n=20)[-1] * 1000, 300)
-        crowd.end()
-    for changes in (False, True):
-        name = "with changes" if changes else "idle"
-        to_reach(
-            f"broker, {count} viewers / one, {name}", costs[count, changes][0] / max(costs[1, changes][0], 0.01), 2
-        )
+def measure(report: Report, measured: Measured, span: float, rounds: int, viewers: int, changes: int) -> None:
+    """One viewer and all of them in turn."""
+    brokers: Timings = {}
+    waits: list[float] = []
+    for _ in range(rounds):
+        for count in (1, viewers):
+            crowd = measured.crowd(count)
+            for how, changing in HOW.items():
+                measured.cost(span / 4, changing)
+                broker, server = measured.cost(span, changing)
+                brokers.setdefault(f"{count} {how}", []).append(broker)
+                print(f"{count:>4} viewers, {how:<20} broker {broker:6.2f} %, server {server:6.2f} % of a core")
+            if count == viewers:
+                waits += [latency(measured, crowd) * 1000 for _ in range(changes)]
+            crowd.end()
+    for how in HOW:
+        # Of a broker that did nothing, which is so in a short run, there is no ratio.
+        ratios = [
+            max(many, LEAST) / max(one, LEAST)
+            for one, many in zip(brokers[f"1 {how}"], brokers[f"{viewers} {how}"], strict=True)
+        ]
+        report.value(f"processor of the broker, {viewers} viewers of the page / one, {how}", ratios, TIMES, 2)
+    report.value("memory of the page's server", [resident(measured.server.pid)], "MiB")
+    report.value(f"commit to the last of {viewers} viewers", waits, "ms")
+    report.value(f"commit to the last of {viewers} viewers, 95 of 100", [percentile(waits, 95)], "ms", 300)
 
 
 if __name__ == "__main__":
-    main(
-        float(sys.argv[1]) if len(sys.argv) > 1 else 20.0,
-        int(sys.argv[2]) if len(sys.argv) > 2 else VIEWERS,
+    bench(
+        __doc__,
+        main,
+        span=Size(4.0, 0.3, "seconds of each measurement"),
+        rounds=Size(3, 1, "rounds"),
+        viewers=Size(200, 10, "viewers"),
+        waiting=Size(1000, 260, "jobs that wait"),
+        changes=Size(20, 3, "changes in a round, of which viewers are told"),
     )

@@ -1,6 +1,6 @@
 """What the history costs: time on the processor while 8 simulated GPUs are held, bytes on the disk, and time to answer.
 
-python bench/history.py [SECONDS]
+python bench/history.py [--span SECONDS] [--rounds N] [--days N]
 
 The first figure is of a broker and its sampler, whole, by the kernel's count of nanoseconds, interleaved: a span with
 8 GPUs held, a span with nothing held, again and again. The others are of the history alone, in this process.
@@ -11,18 +11,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
 import contextlib
 import json
 import os
 import sqlite3
-import statistics
 import subprocess
 import tempfile
 import time
 
-from interleaved import own_command, to_reach
+from interleaved import Timings, compile_everything, own_command
+from processes import seconds, with_children
+from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.broker.history import History
 from gpulease.broker.instructions import Began, Observed
@@ -31,7 +33,7 @@ from gpulease.spans import DAY, KEPT, Activity, DeviceName, Span, SpanHolder, Sp
 from gpulease.stores.history_file import HistoryFile
 
 GPUS = 8
-ROUNDS = 3
+SAMPLES = 1800
 NOW = 1_800_000_000
 DEVICES = tuple(Device(at, f"GPU-{at}", "A100", utilization=40 + at, memory_used=at << 30, power=1) for at in range(8))
 PLACES = tuple(DeviceName(device.uuid, device.label, device.name) for device in DEVICES)
@@ -41,20 +43,10 @@ OWNER = Owner(1000, "ada", "host", "boot", groups=("users", "lab"))
 # -------------------------------------------------------------------- the processor
 
 
-def on_processor(pids: list[int]) -> float:
-    """Seconds, of all of them."""
-    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
-
-
-def family(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *map(int, children)]
-
-
-def measure_broker(span: float) -> tuple[float, float]:
+def measure_broker(span: float, rounds: int) -> Timings:
     """Percent of a core with all GPUs held, and with none."""
-    with tempfile.TemporaryDirectory() as folder:
-        environ = {**os.environ, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": str(GPUS)}
+    with scratch() as folder:
+        environ = {**os.environ, "GPULEASE_DIR": str(folder), "GPULEASE_SIMULATE": str(GPUS)}
 
         def gpulease(*words: str) -> str:
             done = subprocess.run([own_command(), *words], env=environ, capture_output=True, text=True, check=True)
@@ -62,16 +54,15 @@ def measure_broker(span: float) -> tuple[float, float]:
 
         gpulease("set", "neighbours.safe-gpu", "off")  # for whose users held devices are looked at each second
         pid = json.loads(gpulease("status", "--json"))["broker"]["pid"]
-        found: dict[str, list[float]] = {"held": [], "free": []}
-        for _ in range(ROUNDS):
+        found: Timings = {"held": [], "free": []}
+        for _ in range(rounds):
             for state, words in (("held", ("get", "-n", str(GPUS), "--for", "1h")), ("free", ("release", "--mine"))):
                 gpulease(*words)
-                time.sleep(1)
-                before = on_processor(family(pid))
+                time.sleep(min(1.0, span))
+                before = seconds(with_children(pid))
                 time.sleep(span)
-                found[state].append((on_processor(family(pid)) - before) / span * 100)
-        gpulease("stop")
-    return statistics.median(found["held"]), statistics.median(found["free"])
+                found[state].append((seconds(with_children(pid)) - before) / span * 100)
+    return found
 
 
 def measure_own(folder: str) -> float:
@@ -81,12 +72,11 @@ def measure_own(folder: str) -> float:
         lease = Lease(f"L{device.index}", "get", (device.uuid,), OWNER, NOW)
         history.began(Began(NOW, lease, (PLACES[device.index],), None, 0.0))
     begin = time.process_time()
-    seconds = 1800
-    for second in range(seconds):
+    for second in range(SAMPLES):
         history.observed(Observed(NOW + second, DEVICES, {}))
         if second % 5 == 0:
             history.keep(NOW + second)
-    return (time.process_time() - begin) / seconds * 100
+    return (time.process_time() - begin) / SAMPLES * 100
 
 
 # -------------------------------------------------------------------- the disk, and answers
@@ -109,8 +99,9 @@ def fill(path: str, moments: list[int]) -> int:
     return os.path.getsize(path)
 
 
-def days_90() -> list[int]:
-    return [at for step, younger in ((3600, 14), (600, 2), (60, 0)) for at in _moments(step, younger)]
+def all_moments(days: int) -> list[int]:
+    moments = [at for step, younger in ((3600, 14), (600, 2), (60, 0)) for at in _moments(step, younger)]
+    return [at for at in moments if at >= NOW - days * DAY]
 
 
 def _moments(step: int, younger: int) -> range:
@@ -142,24 +133,29 @@ def slowest(path: str) -> tuple[float, float]:
     return longest * 1000, whole * 1000
 
 
-def main(span: float) -> None:
-    held, free = measure_broker(span)
-    print(f"a broker with {GPUS} GPUs held: {held:.3f} % of a core; with none held: {free:.3f} %")
-    to_reach("of a core with 8 GPUs held, %", held, 0.2)
+def main(report: Report, span: float, rounds: int, days: int) -> None:
+    compile_everything(report.quick)
+    found = measure_broker(span, rounds)
+    for state, values in found.items():
+        target = 0.2 if state == "held" else None
+        report.value(f"broker with all of {GPUS} GPUs {state}, processor", values, "% of a core", target)
     with tempfile.TemporaryDirectory() as folder:
-        own = measure_own(folder)
-        print(f"the history alone, with a sample each second: {own:.3f} % of a core")
-        to_reach("of a core for the history alone, %", own, 0.2)
-        hours = list(_moments(3600, 15))
+        report.value("history alone, with a sample each second, processor", [measure_own(folder)], "% of a core", 0.2)
+        hours = list(_moments(3600, 15))[-24 * days :]
         year = fill(f"{folder}/hours.db", hours) / len(hours) * 24 * 365 / GPUS
-        print(f"a GPU-year in hours: {year / 1000:.0f} kB")
-        size = fill(f"{folder}/full.db", days_90())
-        print(f"90 days of {GPUS} GPUs: {size / 1e6:.1f} MB, {size / GPUS / 1000:.0f} kB a GPU")
-        to_reach("90 days of a GPU, kB", size / GPUS / 1000, 1000)
+        report.value("a GPU-year in hours on disk", [year / 1000], "kB")
+        size = fill(f"{folder}/full.db", all_moments(days))
+        report.value(f"{days} days of a GPU on disk", [size / GPUS / 1000], "kB", 1000)
         longest, day = slowest(f"{folder}/full.db")
-        print(f"the longest piece of an answer {longest:.1f} ms of the processor; a day in hours {day:.1f} ms")
-        to_reach("longest piece of an answer, ms", longest, 20)
+        report.value("longest piece of an answer, processor", [longest], "ms", 20)
+        report.value("a day in hours, answered", [day], "ms")
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60.0)
+    bench(
+        __doc__,
+        main,
+        span=Size(8.0, 0.3, "seconds of each measurement"),
+        rounds=Size(3, 1, "rounds"),
+        days=Size(90, 1, "days of the history on disk"),
+    )

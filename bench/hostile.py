@@ -1,10 +1,10 @@
 """One user does what it can to the broker, and another wants to work: `get`, `release`, `run` and `ls`.
 
-    python bench/hostile.py [ROUNDS [LOAD]]     as root: it makes two other users, in a namespace
+    python bench/hostile.py [--rounds N] [--load NAME]     as root: it makes two other users, in a namespace
 
-The hostile user has 200 connections and 100,000 jobs, and each kind of load is tried by itself: floods of `ls` and
+The hostile user has many connections and jobs, and each kind of load is tried by itself: floods of `ls` and
 `explain`, the largest batches there are that are never finished, subscriptions, waits for all jobs, answers that are
-not read, and verbs about all 100,000 jobs. The load goes on and rests in turn, and the other user works in both. The
+not read, and verbs about all of its jobs. The load goes on and rests in turn, and the other user works in both. The
 figure is how much longer the other's commands take: the 95th of 100 beside the load, over the same alone.
 """
 
@@ -13,8 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path[:1] = [str(Path(__file__).parent / "common"), str(Path(__file__).parents[1] / "tests")]
 
 import ctypes
 import os
@@ -27,10 +26,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
-from statistics import median, quantiles
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
-from interleaved import Timings, compile_everything, to_reach
+from interleaved import Timings, compile_everything
+from processes import resident
+from report import TIMES, Report, Size, bench, percentile
 from support.accounts import SystemSite
 from support.users import PATHS
 
@@ -38,11 +39,8 @@ from gpulease import PROTOCOL
 from gpulease.client import Client, connect
 from gpulease.wire import pack
 
-CONNECTIONS = 200
-JOBS = 100_000
 MOST = 5.0  # times as long as alone
 MOST_MEMORY = 1024.0  # MiB
-EACH = 4  # of each command in a round
 READ = 1 << 20
 PR_SET_DUMPABLE = 4
 
@@ -79,12 +77,19 @@ LOADS: dict[str, tuple[bytes, ...]] = {
 class Hostile:
     """All of the load, in a process of its own user: each connection has a question under way at any time."""
 
-    def __init__(self, user: pwd.struct_passwd, namespace: int, messages: tuple[bytes, ...], reads: bool) -> None:
+    def __init__(
+        self,
+        user: pwd.struct_passwd,
+        namespace: int,
+        connections: int,
+        messages: tuple[bytes, ...],
+        reads: bool,
+    ) -> None:
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 become(user, namespace)
-                ask_for_ever(messages, reads)
+                ask_for_ever(connections, messages, reads)
             finally:
                 os._exit(0)
 
@@ -104,7 +109,7 @@ def become(user: pwd.struct_passwd, namespace: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as after an exec
 
 
-def ask_for_ever(messages: tuple[bytes, ...], reads: bool) -> None:
+def ask_for_ever(connections: int, messages: tuple[bytes, ...], reads: bool) -> None:
     """A connection that was refused or cut off is made anew."""
     poll, waiting = select.epoll(), {}
     turns = cycle(messages)
@@ -115,7 +120,7 @@ def ask_for_ever(messages: tuple[bytes, ...], reads: bool) -> None:
         waiting[connected.fileno()] = (connected, bytearray(next(turns)))
         poll.register(connected.fileno(), select.EPOLLOUT | (select.EPOLLIN if reads else 0))
 
-    for _ in range(CONNECTIONS):
+    for _ in range(connections):
         join()
     while True:
         for descriptor, flags in poll.poll():
@@ -144,8 +149,8 @@ class Worker:
     def __init__(self, user: pwd.struct_passwd, python: str) -> None:
         self._user, self._command = user, [python, "-m", "gpulease"]
 
-    def work(self, timings: Timings) -> None:
-        for _ in range(EACH):
+    def work(self, timings: Timings, each: int) -> None:
+        for _ in range(each):
             taken = self._timed(timings, "get", "get", "--for", "1h")
             self._timed(timings, "release", "release", taken.strip())
             self._timed(timings, "run", "run", "--", "true")
@@ -164,12 +169,6 @@ class Worker:
         return subprocess.run(words, user=user, group=group, extra_groups=[], cwd="/", capture_output=True, text=True)
 
 
-def memory(pid: int) -> float:
-    """MiB that are in use now."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
-
-
 @contextmanager
 def machine() -> Iterator[SystemSite]:
     """With a system broker, and accounts that are not this machine's."""
@@ -182,13 +181,13 @@ def machine() -> Iterator[SystemSite]:
         site.close()
 
 
-def fill(user: pwd.struct_passwd, namespace: int) -> None:
+def fill(user: pwd.struct_passwd, namespace: int, jobs: int) -> None:
     """The hostile user's jobs."""
     pid = os.fork()
     if pid == 0:
         try:
             become(user, namespace)
-            client, rest = Client(start=False), JOBS
+            client, rest = Client(start=False), jobs
             while rest:
                 part = [["python", "train.py", "--seed", str(rest - at)] for at in range(min(10_000, rest))]
                 client.ask("add", request={"gpus": 4}, options=OPTIONS, commands=part, token=str(rest))
@@ -198,46 +197,68 @@ def fill(user: pwd.struct_passwd, namespace: int) -> None:
     os.waitpid(pid, 0)
 
 
-def measure(worker: Worker, load: Callable[[], Hostile], rounds: int, pid: int) -> tuple[float, float, float]:
+class Beside(NamedTuple):
+    """How much longer the worst of the other's commands took beside the load."""
+
+    late: float  # 95 of 100
+    middle: float
+    memory: float  # of the broker, MiB
+
+
+def measure(worker: Worker, load: Callable[[], Hostile], rounds: int, each: int, settle: float, pid: int) -> Beside:
     alone: Timings = {}
     beside: Timings = {}
     most = 0.0
     for _ in range(rounds):
-        worker.work(alone)
+        worker.work(alone, each)
         hostile = load()
-        time.sleep(1.0)  # until it is under way; not what is measured
-        worker.work(beside)
-        most = max(most, memory(pid))
+        time.sleep(settle)  # until it is under way; not what is measured
+        worker.work(beside, each)
+        most = max(most, resident(pid))
         hostile.end()
-    late = {name: quantiles(values, n=20)[-1] / quantiles(alone[name], n=20)[-1] for name, values in beside.items()}
-    middle = max(median(values) / median(alone[name]) for name, values in beside.items())
-    return max(late.values()), middle, most
+    late = max(percentile(values, 95) / percentile(alone[name], 95) for name, values in beside.items())
+    return Beside(late, max(median(values) / median(alone[name]) for name, values in beside.items()), most)
 
 
-def main(rounds: int, part: str) -> None:
+def main(report: Report, load: str, rounds: int, each: int, settle: float, connections: int, jobs: int) -> None:
     if os.geteuid() != 0:
-        sys.exit("Only root can be two other users.")
-    compile_everything()
-    worst, most = 0.0, 0.0
+        sys.exit("This bench needs root, to be two other users.")
+    compile_everything(report.quick)
+    found = {}
     with machine() as site:
         one, other, pid = site.alice, site.bob, site.ask("ping")["pid"]
         site.ask("pause", queue=True)
-        begin = memory(pid)
+        begin = resident(pid)
         inside = site.namespace.keeper.pid
-        fill(one, inside)
-        print(f"memory of the broker: {begin:.0f} MiB, with {JOBS} jobs {memory(pid):.0f} MiB")
+        fill(one, inside, jobs)
+        print(f"memory of the broker: {begin:.0f} MiB, with {jobs:,} jobs {resident(pid):.0f} MiB")
         worker = Worker(other, site.python_of_all)
         loads = {name: (messages, True) for name, messages in LOADS.items()}
         loads["ls that is not read"] = (LOADS["ls of 5,000 jobs"], False)
         print(f"{'':<46} {'p95':>6} {'median':>7}   memory")
-        for name, (messages, reads) in ((name, load) for name, load in loads.items() if part in name):
-            load = partial(Hostile, one, inside, messages, reads)
-            late, middle, used = measure(worker, load, rounds, pid)
-            worst, most = max(worst, late), max(most, used)
+        for name, (messages, reads) in ((name, chosen) for name, chosen in loads.items() if load in name):
+            start = partial(Hostile, one, inside, connections, messages, reads)
+            late, middle, used = found[name] = measure(worker, start, rounds, each, settle, pid)
             print(f"{name:<46} {late:>5.1f}x {middle:>6.1f}x {used:>5.0f} MiB", flush=True)
-    to_reach("p95 beside a hostile user / alone", worst, MOST)
-    to_reach("memory of the broker, in MiB", most, MOST_MEMORY)
+    report.value(
+        "commands beside the worst load of a hostile user / alone, 95 of 100",
+        [max(one.late for one in found.values())],
+        TIMES,
+        MOST,
+    )
+    report.value(
+        "memory of the broker under these loads", [max(one.memory for one in found.values())], "MiB", MOST_MEMORY
+    )
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, sys.argv[2] if len(sys.argv) > 2 else "")
+    bench(
+        __doc__,
+        main,
+        load=Size("", "explain", "only the loads that have this in their name"),
+        rounds=Size(2, 1, "rounds"),
+        each=Size(5, 1, "of each command in a round"),
+        settle=Size(1.0, 0.1, "seconds until a load is under way"),
+        connections=Size(200, 20, "connections of the hostile user"),
+        jobs=Size(100_000, 300, "its jobs"),
+    )

@@ -1,6 +1,6 @@
 """`gpulease status --hosts` of 3 and of 20 hosts, beside one `ssh host true` and one `gpulease status`.
 
-python bench/hosts.py [ROUNDS]
+python bench/hosts.py [--rounds N] [--few N] [--many N]
 
 The hosts are sshds of this one machine, with kept connections, as root. Twenty real hosts would each do their part on
 their own cores. So that the part of *this* machine is measured, the hosts of the second table answer with a document
@@ -12,52 +12,53 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path[:1] = [str(Path(__file__).parent / "common"), str(Path(__file__).parents[1] / "tests")]
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 
-from interleaved import command, compile_everything, interleave, medians, own_command, show, to_reach
+from interleaved import Timings, command, compile_everything, interleave, own_command, show
+from report import Report, Size, bench
 from support.ssh_hosts import SshHosts
 
-SIZES = (3, 20)
 LIMIT = 1.5
 ONE, STATUS, ALL = "ssh host true", "gpulease status", "ssh host true, all at once"
 
 
-def main(rounds: int) -> None:
-    compile_everything()
-    hosts = SshHosts((2,) * max(SIZES))
+def main(report: Report, rounds: int, few: int, many: int) -> None:
+    os.environ.setdefault("LC_ALL", "C")
+    compile_everything(report.quick)
+    measure(report, rounds, (few, many), SshHosts((2,) * many))
+
+
+def measure(report: Report, rounds: int, sizes: tuple[int, ...], hosts: SshHosts) -> None:
     try:
         hosts.run("status", "--hosts")  # connections, brokers
-        print("every host runs gpulease on these cores")
-        _measure(hosts, rounds)
-        _record(hosts)
-        print("\nhosts that answer as if they had cores of their own")
-        _measure(hosts, rounds)
+        for place in ("hosts on these cores", "hosts with cores of their own"):
+            print(place)
+            timings = _measure(hosts, rounds, sizes)
+            show(timings, ONE)
+            for size in sizes:
+                what = f"status --hosts of {size} {place} / {ONE} and {STATUS}"
+                report.ratio(what, timings, f"status --hosts, {size}", [ONE, STATUS], LIMIT)
+            _record(hosts)
     finally:
         hosts.close()
 
 
-def _measure(hosts: SshHosts, rounds: int) -> None:
+def _measure(hosts: SshHosts, rounds: int, sizes: tuple[int, ...]) -> Timings:
     names = list(hosts.hosts)
     things: dict[str, Callable[[], object]] = {
         ONE: command([*_ssh(hosts), names[0], "true"], hosts.environ),
         STATUS: command([own_command(), "status"], hosts.environ),
     }
-    for size in SIZES:
+    for size in sizes:
         things[f"{ALL}, {size}"] = _together(hosts, names[:size])
         chosen = f"--hosts={','.join(names[:size])}"
         things[f"status --hosts, {size}"] = command([own_command(), "status", chosen], hosts.environ)
-    timings = interleave(things, rounds)
-    show(timings, ONE)
-    middle = medians(timings)
-    for size in SIZES:
-        to_reach(
-            f"status --hosts, {size} / both", middle[f"status --hosts, {size}"] / (middle[ONE] + middle[STATUS]), LIMIT
-        )
+    return interleave(things, rounds)
 
 
 def _ssh(hosts: SshHosts) -> list[str]:
@@ -76,10 +77,7 @@ def _together(hosts: SshHosts, names: list[str]) -> Callable[[], object]:
 
 
 def _record(hosts: SshHosts) -> None:
-    import time
-
-    began = time.monotonic()
-    hosts.run("--host", "gpu1", "status", "--json")
+    """From now on each host answers with what one of them says now, after as long as `gpulease status` takes."""
     began = time.monotonic()
     subprocess.run([own_command(), "status"], env=hosts.environ, stdout=subprocess.DEVNULL)
     took = time.monotonic() - began
@@ -90,5 +88,4 @@ def _record(hosts: SshHosts) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("LC_ALL", "C")
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    bench(__doc__, main, rounds=Size(10, 1, "rounds"), few=Size(3, 1, "hosts"), many=Size(20, 2, "hosts"))

@@ -2,7 +2,7 @@
 
 Its looks at the devices for the history are in it; bench/history.py tells what these alone cost.
 
-python bench/idle.py [SECONDS]
+python bench/idle.py [--span SECONDS] [--rounds N]
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
+import json
 import os
 import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 
-from interleaved import own_command, to_reach
-from processes import children, resident, seconds
+from interleaved import compile_everything, own_command
+from processes import resident, seconds, with_children
+from report import Report, Size, bench
+from scratch import scratch
 
 
-def main(span: float) -> None:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        environ = {**os.environ, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": "8"}
+def main(report: Report, span: float, rounds: int) -> None:
+    compile_everything(report.quick)
+    with scratch() as folder:
+        environ = {**os.environ, "GPULEASE_DIR": str(folder), "GPULEASE_SIMULATE": "8"}
         gpulease = own_command()
         subprocess.run([gpulease, "get", "--for", "1h"], env=environ, stdout=subprocess.DEVNULL, check=True)
         told = subprocess.run([gpulease, "status", "--json"], env=environ, capture_output=True, text=True, check=True)
-        import json
-
         pid = json.loads(told.stdout)["broker"]["pid"]
-        pids = [pid, *children(pid)]
-        time.sleep(2)
-        before = seconds(pids)
-        time.sleep(span)
-        part = (seconds(pids) - before) / span * 100
-        print(f"broker {resident(pid):.1f} MB, its sampler {resident(pids[-1]):.1f} MB, {part:.3f} % of a core")
-        to_reach("broker, MB", resident(pid), 40)
-        to_reach("processor, % of a core", part, 0.2)
-        subprocess.run([gpulease, "stop"], env=environ, stdout=subprocess.DEVNULL, check=True)
+        time.sleep(span / 4)  # until what was asked is over
+        parts = []
+        for _ in range(rounds):
+            pids = with_children(pid)
+            before = seconds(pids)
+            time.sleep(span)
+            parts.append((seconds(pids) - before) / span * 100)
+        report.value("idle broker, memory", [resident(pid)], "MiB", 40)
+        report.value("idle broker, its sampler's memory", [resident(with_children(pid)[-1])], "MiB")
+        report.value("idle broker with its sampler, processor", parts, "% of a core", 0.2)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0)
+    bench(__doc__, main, span=Size(8.0, 0.5, "seconds of a round"), rounds=Size(3, 1, "rounds"))

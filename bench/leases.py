@@ -1,6 +1,6 @@
 """Leases beside Redis: acquire and release, hand-off to a process that waits, `get` and `release` in a shell.
 
-    python bench/leases.py [ROUNDS]
+    python bench/leases.py [--rounds N] [--pairs N]
 
 Redis stands for what gpuget does: BRPOP takes a GPU, LPUSH gives it back. A real redis-server is started and
 stopped again. gpulease does more in the same call: a commit to disk, a plan, a look at the device.
@@ -11,25 +11,24 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
 import multiprocessing
 import os
 import shutil
 import socket
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
-from statistics import median
 from typing import Any
 
-from interleaved import command, compile_everything, interleave, medians, own_command, show, to_reach
+from interleaved import command, compile_everything, interleave, own_command, show
+from report import Report, Size, bench
+from scratch import scratch
 
+REDIS = "redis BRPOP/LPUSH"
 SETTLE = 0.002  # seconds after which whoever announced a wait really waits
 
 
@@ -158,7 +157,7 @@ def acquire_and_release(makers: dict[str, Callable[[], Any]], rounds: int) -> di
     return interleave({name: pair(make()) for name, make in makers.items()}, rounds)
 
 
-def in_a_shell(rounds: int) -> None:
+def in_a_shell(report: Report, rounds: int) -> None:
     gpulease = own_command()
     pair = f'GPUID=$("{gpulease}" get) && "{gpulease}" release -q $GPUID'
     timings = interleave(
@@ -166,29 +165,25 @@ def in_a_shell(rounds: int) -> None:
         rounds,
     )
     show(timings, "python -c pass")
-    middle = medians(timings)
-    to_reach("get + release / python -c pass", middle["get + release"] / middle["python -c pass"], 4.5)
+    report.ratio("get and release in $(…) / python -c pass", timings, "get + release", ["python -c pass"], 4.5)
 
 
-def main(rounds: int) -> None:
-    compile_everything()
-    with tempfile.TemporaryDirectory() as folder, redis_server() as port:
-        os.environ.update(GPULEASE_DIR=str(Path(folder) / "broker"), GPULEASE_SIMULATE="1")
-        makers: dict[str, Callable[[], Any]] = {"redis BRPOP/LPUSH": lambda: Redis(port), "gpulease": Gpulease}
+def main(report: Report, rounds: int, pairs: int) -> None:
+    compile_everything(report.quick)
+    with scratch() as folder, redis_server() as port:
+        os.environ.update(GPULEASE_DIR=str(folder / "broker"), GPULEASE_SIMULATE="1")
+        makers: dict[str, Callable[[], Any]] = {REDIS: lambda: Redis(port), "gpulease": Gpulease}
         print("acquire + release from Python")
         both = acquire_and_release(makers, rounds)
-        show(both, "redis BRPOP/LPUSH")
-        pair = median(both["gpulease"]) / median(both["redis BRPOP/LPUSH"])
-        to_reach("acquire + release / Redis's", pair, 3.0)
+        show(both, REDIS)
+        report.ratio("acquire and release from Python / BRPOP and LPUSH of Redis", both, "gpulease", [REDIS], 3.0)
         print("\nhand-off to a waiting process")
         timings = hand_off(makers, rounds)
-        show(timings, "redis BRPOP/LPUSH")
-        ratio = median(timings["gpulease"]) / median(timings["redis BRPOP/LPUSH"])
-        to_reach("hand-off p50 / Redis's", ratio, 2.5)
+        show(timings, REDIS)
+        report.ratio("hand-off to a waiting process / Redis's", timings, "gpulease", [REDIS], 2.5)
         print("\nfrom the shell")
-        in_a_shell(max(10, rounds // 20))
-        subprocess.run([own_command(), "stop"], stdout=subprocess.DEVNULL, check=True)
+        in_a_shell(report, pairs)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
+    bench(__doc__, main, rounds=Size(300, 5, "leases"), pairs=Size(20, 1, "pairs of get and release in a shell"))

@@ -1,7 +1,7 @@
 """The pool beside its peers: many small calls, one call, and a large array for all workers.
 
-python bench/pool.py [ROUNDS]    with loky, ray and numpy where they are installed
-python bench/pool.py ROUNDS --items [SOURCES]    items of 5 ms and more alone; beside another version, by its `src`
+python bench/pool.py [--rounds N]     with loky, ray and others where they are installed
+python bench/pool.py --items SRC      items of 5 ms and more alone, beside another version, by its `src`
 """
 
 from __future__ import annotations
@@ -9,30 +9,28 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
+import argparse
 import json
 import multiprocessing
 import os
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing import shared_memory
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from interleaved import compile_everything, interleave, medians, own_command, show, to_reach
+from interleaved import compile_everything, interleave, show
+from report import TIMES, Report, Size, bench
+from scratch import scratch
 
 import gpulease
 
-CALLS = 10_000
 ITEMS = 200
-BYTES = 400 << 20
 WORKERS = 2
 
 
@@ -47,34 +45,32 @@ def refers(value: int) -> int:
 # -------------------------------------------------------------------- many small calls, and one
 
 
-def small_calls(rounds: int) -> None:
+def small_calls(report: Report, rounds: int, calls: int) -> None:
     with ExitStack() as stack:
         # Those that fork come first: a fork in a program with threads may hang.
         plain = stack.enter_context(multiprocessing.get_context("fork").Pool(WORKERS))
         standard = stack.enter_context(ProcessPoolExecutor(WORKERS, multiprocessing.get_context("fork")))
         list(standard.map(trivial, range(100)))
         others: dict[str, Callable[[], object]] = {}
-        _add_others(others, stack)
+        _add_others(report, others, stack, calls)
         for each in others.values():
             each()
         pool = stack.enter_context(gpulease.Pool(gpus=WORKERS))
         things: dict[str, Callable[[], object]] = {
-            "ProcessPoolExecutor.map": lambda: list(standard.map(trivial, range(CALLS))),
-            "gpulease map": lambda: list(pool.map(trivial, range(CALLS))),
-            "gpulease submit": lambda: [each.result() for each in [pool.submit(trivial, n) for n in range(CALLS)]],
-            "multiprocessing.Pool.imap": lambda: list(plain.imap(trivial, range(CALLS))),
+            "ProcessPoolExecutor.map": lambda: list(standard.map(trivial, range(calls))),
+            "gpulease map": lambda: list(pool.map(trivial, range(calls))),
+            "gpulease submit": lambda: [each.result() for each in [pool.submit(trivial, n) for n in range(calls)]],
+            "multiprocessing.Pool.imap": lambda: list(plain.imap(trivial, range(calls))),
         }
-        _add_loky(things)
+        _add_loky(report, things, calls)
         things.update(others)
-        _add_ray(things, stack)
+        _add_ray(report, things, calls)
         timings = interleave(things, rounds)
         show(timings, "ProcessPoolExecutor.map")
-        middle = medians(timings)
-        to_reach(
-            "gpulease map / ProcessPoolExecutor.map", middle["gpulease map"] / middle["ProcessPoolExecutor.map"], 1 / 3
-        )
-        if "loky map" in middle:
-            to_reach("gpulease map / loky", middle["gpulease map"] / middle["loky map"], 1.0)
+        what = f"Pool.map of {calls:,} small calls on {WORKERS} warm workers"
+        report.ratio(f"{what} / ProcessPoolExecutor", timings, "gpulease map", ["ProcessPoolExecutor.map"], 0.333)
+        if "loky map" in timings:
+            report.ratio(f"{what} / loky", timings, "gpulease map", ["loky map"], 1.0)
         print("\none call at a time")
         singles = {
             "ProcessPoolExecutor": _times(lambda: standard.submit(trivial, 1).result()),
@@ -84,12 +80,11 @@ def small_calls(rounds: int) -> None:
             "gpulease, one that refers to another": _times(lambda: pool.submit(refers, 1).result()),
         }
         single: dict[str, list[float]] = {name: [] for name in singles}
-        for _ in range(max(3, rounds) * 5):  # in turn, a hundred each
+        for _ in range(rounds * 5):  # in turn, a hundred each
             for name, measure in singles.items():
                 single[name] += measure()
         show(single, "ProcessPoolExecutor")
-        ratio = median(single["gpulease"]) / median(single["ProcessPoolExecutor"])
-        to_reach("latency of one call / ProcessPoolExecutor's", ratio, 1.0)
+        report.ratio("one call / of ProcessPoolExecutor", single, "gpulease", ["ProcessPoolExecutor"], 1.0)
 
 
 def _times(call: Callable[[], object]) -> Callable[[], list[float]]:
@@ -104,47 +99,49 @@ def _times(call: Callable[[], object]) -> Callable[[], list[float]]:
     return measure
 
 
-def _add_loky(things: dict[str, Callable[[], object]]) -> None:
+def _add_loky(report: Report, things: dict[str, Callable[[], object]], calls: int) -> None:
     try:
         import loky
     except ImportError:
-        return print("loky is not installed: left out")
+        return report.leave_out("loky")
     executor = loky.get_reusable_executor(WORKERS)
-    things["loky map"] = lambda: list(executor.map(trivial, range(CALLS)))
+    things["loky map"] = lambda: list(executor.map(trivial, range(calls)))
 
 
-def _add_others(things: dict[str, Callable[[], object]], stack: ExitStack) -> None:
+def _add_others(report: Report, things: dict[str, Callable[[], object]], stack: ExitStack, calls: int) -> None:
     """Those of the decision record, where they are installed."""
     try:
         import joblib
         import mpire.pool
         import pebble
-    except ImportError as error:
-        return print(f"{error.name} is not installed: joblib, mpire and pebble are left out")
+    except ImportError:
+        for name in ("joblib", "mpire", "pebble"):
+            report.leave_out(name)
+        return
     pebbles = stack.enter_context(pebble.ProcessPool(WORKERS))
     mpires: Any = stack.enter_context(mpire.pool.WorkerPool(WORKERS, keep_alive=True))
     jobs = stack.enter_context(joblib.Parallel(WORKERS))
-    things["pebble map"] = lambda: list(pebbles.map(trivial, range(CALLS)).result())
-    things["mpire imap, chunks of 1"] = lambda: list(mpires.imap(trivial, range(CALLS), chunk_size=1))
-    things["joblib, its own batches"] = lambda: jobs(joblib.delayed(trivial)(number) for number in range(CALLS))
+    things["pebble map"] = lambda: list(pebbles.map(trivial, range(calls)).result())
+    things["mpire imap, chunks of 1"] = lambda: list(mpires.imap(trivial, range(calls), chunk_size=1))
+    things["joblib, its own batches"] = lambda: jobs(joblib.delayed(trivial)(number) for number in range(calls))
 
 
-def _add_ray(things: dict[str, Callable[[], object]], stack: ExitStack) -> None:
-    ray = _ray()
+def _add_ray(report: Report, things: dict[str, Callable[[], object]], calls: int) -> None:
+    ray = None if report.quick else _ray()  # it takes seconds to start
     if ray is None:
-        return
+        return report.leave_out("ray")
     remote = ray.remote(trivial)
-    things["Ray tasks"] = lambda: ray.get([remote.remote(number) for number in range(CALLS)])
+    things["Ray tasks"] = lambda: ray.get([remote.remote(number) for number in range(calls)])
 
 
 def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        return print("ray is not installed: left out")
+        return None
     if not ray.is_initialized():
         os.environ["RAY_AUTH_MODE"] = "disabled"
-        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, object_store_memory=BYTES * 2)
+        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, object_store_memory=1 << 30)
     return ray
 
 
@@ -157,60 +154,56 @@ def waits(seconds: float, *more: object) -> float:
     return seconds
 
 
-def items_of_5_ms_and_more() -> dict[str, float]:
+def items_of_5_ms_and_more(count: int) -> dict[str, float]:
     """Seconds of each way, divided by what the items take by themselves."""
     array = bytes(1 << 20)
     with gpulease.Pool(gpus=WORKERS) as pool:
         while len(pool.gpus) < WORKERS:
             pool.submit(trivial, 1).result()
-        ways: dict[str, tuple[int, float, Callable[[int, float], object]]] = {
-            "map, 5 ms": (200, 0.005, lambda count, each: list(pool.map(waits, [each] * count))),
-            "map of a generator, 5 ms": (200, 0.005, lambda count, each: list(pool.map(waits, iter([each] * count)))),
-            "submit, 5 ms": (200, 0.005, lambda count, each: _all([pool.submit(waits, each) for _ in range(count)])),
+        ways: dict[str, tuple[float, Callable[[list[float]], object]]] = {
+            "map, 5 ms": (0.005, lambda items: list(pool.map(waits, items))),
+            "map of a generator, 5 ms": (0.005, lambda items: list(pool.map(waits, iter(items)))),
+            "submit, 5 ms": (0.005, lambda items: _all([pool.submit(waits, each) for each in items])),
             "submit of a lambda, 5 ms": (
-                200,
                 0.005,
-                lambda count, each: _all([pool.submit(lambda: waits(each)) for _ in range(count)]),
+                lambda items: _all([pool.submit(lambda each=each: waits(each)) for each in items]),
             ),
-            "map with 1 MB each, 5 ms": (
-                200,
-                0.005,
-                lambda count, each: list(pool.map(waits, [each] * count, [array] * count)),
-            ),
-            "map, 20 ms": (50, 0.02, lambda count, each: list(pool.map(waits, [each] * count))),
+            "map with 1 MB each, 5 ms": (0.005, lambda items: list(pool.map(waits, items, [array] * len(items)))),
+            "map, 20 ms": (0.02, lambda items: list(pool.map(waits, items))),
         }
-        return {name: _overhead(*way) for name, way in ways.items()}
+        return {name: _overhead([each] * int(count * 0.005 / each), run) for name, (each, run) in ways.items()}
 
 
 def _all(futures: list[Any]) -> list[Any]:
     return [future.result() for future in futures]
 
 
-def _overhead(count: int, each: float, run: Callable[[int, float], object]) -> float:
+def _overhead(items: list[float], run: Callable[[list[float]], object]) -> float:
     begin = time.perf_counter()
-    run(count, each)
-    return (time.perf_counter() - begin) / (count * each / WORKERS)
+    run(items)
+    return (time.perf_counter() - begin) / (sum(items) / WORKERS)
 
 
-def compare_items(rounds: int, others: list[str]) -> None:
+def compare_items(report: Report, rounds: int, count: int, others: list[str]) -> None:
     """Each version in a process of its own, in turn."""
     versions = {"this version": str(Path(__file__).parents[1] / "src"), **{path: path for path in others}}
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
     for _ in range(rounds):
         for name, path in versions.items():
-            figures[name].append(_run_version(path))
+            figures[name].append(_run_version(path, count))
     for way in figures["this version"][0]:
         middle = {name: median(each[way] for each in told) for name, told in figures.items()}
         print(f"{way:<26}", *(f"{name}: {value:.3f} x the items" for name, value in middle.items()), sep="  ")
+    for way in figures["this version"][0]:
+        report.value(f"Pool: {way} an item / the items alone", [told[way] for told in figures["this version"]], TIMES)
 
 
-def _run_version(path: str) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        environ = {**os.environ, "PYTHONPATH": path, "GPULEASE_DIR": folder, "GPULEASE_SIMULATE": str(WORKERS)}
+def _run_version(path: str, count: int) -> dict[str, float]:
+    with scratch() as folder:
+        environ = {**os.environ, "PYTHONPATH": path, "GPULEASE_DIR": str(folder), "GPULEASE_SIMULATE": str(WORKERS)}
         done = subprocess.run(
-            [sys.executable, __file__, "--once"], env=environ, stdout=subprocess.PIPE, text=True, check=True
+            [sys.executable, __file__, "--once", str(count)], env=environ, stdout=subprocess.PIPE, text=True, check=True
         )
-        subprocess.run([own_command(), "stop"], env=environ, stdout=subprocess.DEVNULL, check=True)
     told: dict[str, float] = json.loads(done.stdout)
     return told
 
@@ -251,8 +244,8 @@ attached: list[shared_memory.SharedMemory] = []
 
 def _look(array: Any, number: int) -> tuple[float, int, int]:
     """A part of the array for each item; the last ones read a bit of every page, and what this process weighs."""
-    part = len(array) // ITEMS
-    total = float(array[number * part : (number + 1) * part].sum())
+    first, end = (len(array) * at // ITEMS for at in (number, number + 1))
+    total = float(array[first:end].sum())
     if number < ITEMS - 8 * WORKERS:
         return total, os.getpid(), 0
     array[::512].sum()
@@ -261,33 +254,34 @@ def _look(array: Any, number: int) -> tuple[float, int, int]:
     return total, os.getpid(), pss
 
 
-def broadcast(rounds: int) -> None:
+def broadcast(report: Report, rounds: int, size: int) -> None:
     import numpy
 
-    array = numpy.arange(BYTES // 8, dtype="float64")
+    array = numpy.arange(size // 8, dtype="float64")
     expected = float(array.sum())
-    figures: dict[str, list[float]] = {name: [] for name in BROADCASTS}
+    ways = {name: way for name, way in BROADCASTS.items() if name != "ray.put" or "ray" not in report.left_out}
+    figures: dict[str, list[float]] = {name: [] for name in ways}
     weights: dict[str, float] = {}
     for _ in range(rounds):
-        for name, way in BROADCASTS.items():
+        for name, way in ways.items():
             begin = time.perf_counter()
             with way(array) as results:
                 figures[name].append(time.perf_counter() - begin)
-                if results is None:
-                    continue
                 assert abs(sum(total for total, _, _ in results) - expected) < 1e-6 * expected
                 weighed = {pid: pss for _, pid, pss in results if pss}  # the last word of each
-                weights[name] = max(weighed.values()) / BYTES
-    show({name: times for name, times in figures.items() if name in weights}, "gpulease shared=")
+                weights[name] = max(weighed.values()) / size
+    show(figures, "gpulease shared=")
     for name, weight in weights.items():
         print(f"PSS of a worker / array, {name}: {weight:.2f}")
-    to_reach("PSS of a worker / array", weights["gpulease shared="], 0.6)
+    shared = f"an array of {size >> 20} MiB for {WORKERS} workers"
+    report.value(f"{shared}, memory of a worker / of the array", [weights["gpulease shared="]], TIMES, 0.6)
     copies = interleave(
-        {"memcpy into shared memory": lambda: _copy(array), "gpulease broadcast": lambda: _give(array)}, 5
+        {"memcpy into shared memory": lambda: _copy(array), "gpulease broadcast": lambda: _give(array)}, rounds
     )
     show(copies, "memcpy into shared memory")
-    middle = medians(copies)
-    to_reach("broadcast / one memcpy", middle["gpulease broadcast"] / middle["memcpy into shared memory"], 1.3)
+    report.ratio(
+        f"{shared} / one copy into shared memory", copies, "gpulease broadcast", ["memcpy into shared memory"], 1.3
+    )
 
 
 def _copy(array: Any) -> None:
@@ -310,7 +304,7 @@ def _give(array: Any) -> None:
     os.close(memory)
 
 
-Results = Iterator[list[tuple[float, int, int]] | None]
+Results = Iterator[list[tuple[float, int, int]]]
 
 
 @contextmanager
@@ -339,9 +333,6 @@ def _with_shared_memory(array: Any) -> Results:
 @contextmanager
 def _with_ray(array: Any) -> Results:
     ray = _ray()
-    if ray is None:
-        yield None
-        return
     reference = ray.put(array)
     remote = ray.remote(_look)
     yield ray.get([remote.remote(reference, number) for number in range(ITEMS)])
@@ -356,24 +347,35 @@ BROADCASTS = {
 }
 
 
-def main(rounds: int) -> None:
-    compile_everything()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ.update(GPULEASE_DIR=str(Path(folder) / "broker"), GPULEASE_SIMULATE=str(WORKERS))
-        print(f"{CALLS} trivial calls on {WORKERS} warm workers")
-        small_calls(rounds)
+def main(report: Report, rounds: int, calls: int, count: int, size: int, items: list[str] | None) -> None:
+    compile_everything(report.quick)
+    if items is not None:
+        return compare_items(report, rounds, count, items)
+    with scratch() as folder:
+        os.environ.update(GPULEASE_DIR=str(folder / "broker"), GPULEASE_SIMULATE=str(WORKERS))
+        print(f"{calls:,} trivial calls on {WORKERS} warm workers")
+        small_calls(report, rounds, calls)
         print(f"\nitems that take longer, on {WORKERS} warm workers")
-        compare_items(rounds, [])
-        print(f"\n{BYTES >> 20} MB for {WORKERS} workers, read by {ITEMS} items")
-        broadcast(rounds)
-        subprocess.run([own_command(), "stop"], stdout=subprocess.DEVNULL, check=True)
+        compare_items(report, rounds, count, [])
+        print(f"\n{size} MiB for {WORKERS} workers, read by {ITEMS} items")
+        broadcast(report, rounds, size << 20)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    note = "only items that take longer, beside other versions of gpulease by their `src`"
+    parser.add_argument("--items", nargs="*", metavar="SRC", help=note)
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    if "--once" in words:
-        print(json.dumps(items_of_5_ms_and_more()))
-    elif "--items" in words:
-        compare_items(int(words[0]), words[2:])
+    if sys.argv[1:2] == ["--once"]:  # a version in a process of its own
+        print(json.dumps(items_of_5_ms_and_more(int(sys.argv[2]))))
     else:
-        main(int(words[0]) if words else 5)
+        bench(
+            __doc__,
+            main,
+            configure,
+            rounds=Size(5, 1, "rounds"),
+            calls=Size(10_000, 200, "small calls"),
+            count=Size(200, 20, "items that take longer"),
+            size=Size(400, 8, "MiB of the large array"),
+        )

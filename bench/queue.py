@@ -1,9 +1,9 @@
 """The queue beside task-spooler, simple_gpu_scheduler and xargs; one job from the shell; a hundred thousand at once.
 
-    python bench/queue.py [ROUNDS] [JOBS]
+    python bench/queue.py [--rounds N] [--jobs N] [--peer SCHEDULER]
 
-JOBS times /bin/true, two at once, on two simulated GPUs. task-spooler must be installed (Debian: apt-get install
-task-spooler); simple_gpu_scheduler is installed into a temporary venv, and left out where that does not work.
+Many times /bin/true, two at once, on two simulated GPUs. task-spooler is left out where it is not installed (Debian:
+apt-get install task-spooler), and simple_gpu_scheduler where --peer does not name its command.
 """
 
 from __future__ import annotations
@@ -11,32 +11,27 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
-if __name__ == "queue":
-    # A bench beside this one, or a library that it loads, wants the standard library's module of that name.
-    import os
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("queue", Path(os.__file__).with_name("queue.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["queue"] = module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["queue"])
+sys.path[0] = str(Path(__file__).parent / "common")
 
 import itertools
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from interleaved import command, compile_everything, interleave, medians, own_command, show, to_reach
+from interleaved import command, compile_everything, interleave, own_command, show
+from processes import resident
+from report import Report, Size, bench
+from scratch import scratch
 
-MANY, FEW = 100_000, 100
-TRIALS = 15  # of each thing that is measured with few and with many queued
+from gpulease.client import Client, acquire
+
+if TYPE_CHECKING:
+    from gpulease.backends import BackendConnection
+
+FEW = 100
 
 numbers = itertools.count()
 
@@ -48,12 +43,12 @@ def shell(script: str) -> None:
 class Sides:
     """Each runs all jobs to their end."""
 
-    def __init__(self, folder: Path, jobs: int) -> None:
+    def __init__(self, folder: Path, jobs: int, peer: str) -> None:
         self.gpulease = own_command()
         self.jobs = jobs
         self.file = folder / "jobs.txt"
         self.file.write_text("/bin/true\n" * jobs)
-        self.folder = folder
+        self.folder, self.peer = folder, peer
 
     def batch(self) -> None:
         label = f"batch{next(numbers)}"
@@ -72,7 +67,7 @@ class Sides:
         del os.environ["TMPDIR"]
 
     def scheduler(self) -> None:
-        shell(f"{self.folder}/peer/bin/simple_gpu_scheduler --gpus 0 1 < {self.file}")
+        shell(f"{self.peer} --gpus 0 1 < {self.file}")
 
     def shells(self) -> None:
         """What stands above each job, started by a bare loop: what is left is the broker's."""
@@ -95,41 +90,32 @@ class Sides:
         shell(f"seq {self.jobs} | xargs -P2 -n1 /bin/true")
 
 
-def install_peer(folder: Path) -> bool:
-    try:
-        subprocess.run([sys.executable, "-m", "venv", folder / "peer"], check=True, capture_output=True)
-        pip = [f"{folder}/peer/bin/pip", "install", "-q", "simple_gpu_scheduler", "setuptools<81"]
-        subprocess.run(pip, check=True, capture_output=True, timeout=120)
-        return (folder / "peer" / "bin" / "simple_gpu_scheduler").exists()
-    except (OSError, subprocess.SubprocessError):
-        return False
-
-
-def short_jobs(folder: Path, rounds: int, jobs: int) -> None:
-    if shutil.which("tsp") is None:
-        sys.exit("This bench needs task-spooler (Debian: apt-get install task-spooler).")
-    sides = Sides(folder, jobs)
+def short_jobs(report: Report, folder: Path, rounds: int, jobs: int, peer: str) -> None:
+    sides = Sides(folder, jobs, peer)
     things: dict[str, Callable[[], object]] = {
         "xargs -P2": sides.xargs,
-        "task-spooler, tsp -S 2": sides.spooler,
         "our shells, no broker": sides.shells,
         "gpulease, add --file": sides.batch,
     }
-    if install_peer(folder):
+    if shutil.which("tsp"):
+        things["task-spooler"] = sides.spooler
+    else:
+        report.leave_out("task-spooler")
+    if peer:
         things["simple_gpu_scheduler"] = sides.scheduler
     timings = interleave(things, rounds)
-    begin = time.perf_counter()
-    sides.loop()
-    timings["gpulease, add in a loop"] = [time.perf_counter() - begin]
     print(f"{jobs} x /bin/true, two at once")
     show(timings, "xargs -P2")
-    middle = medians(timings)
-    ours = middle["gpulease, add --file"]
-    to_reach("add --file / task-spooler", ours / middle["task-spooler, tsp -S 2"], 1.0)
-    to_reach("add --file / xargs", ours / middle["xargs -P2"], 2.2)
+    begin = time.perf_counter()
+    sides.loop()
+    print(f"gpulease, add in a loop: {time.perf_counter() - begin:.2f} s")
+    what = f"{jobs} times /bin/true, two at once: add --file and wait"
+    report.ratio(f"{what} / xargs -P2", timings, "gpulease, add --file", ["xargs -P2"], 2.2)
+    if "task-spooler" in timings:
+        report.ratio(f"{what} / task-spooler", timings, "gpulease, add --file", ["task-spooler"], 1.0)
 
 
-def one_add(rounds: int) -> None:
+def one_add(report: Report, rounds: int) -> None:
     things = {
         "python -c pass": command([sys.executable, "-c", "pass"]),
         "gpulease add": command([own_command(), "add", "--hold", "--", "/bin/true"]),
@@ -137,17 +123,13 @@ def one_add(rounds: int) -> None:
     timings = interleave(things, rounds)
     print("\none job from the shell")
     show(timings, "python -c pass")
-    middle = medians(timings)
-    to_reach("add / python -c pass", middle["gpulease add"] / middle["python -c pass"], 3.0)
+    report.ratio("gpulease add / python -c pass", timings, "gpulease add", ["python -c pass"], 3.0)
 
 
 class Place:
     """A broker of its own, with jobs that want all three GPUs, of which one is held: all of them wait."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        from gpulease.backends import BackendConnection
-        from gpulease.client import Client
-
         os.environ.update(GPULEASE_DIR=str(folder / name), GPULEASE_SIMULATE="3")
         self.environ = dict(os.environ)
         self.file = folder / f"{name}.txt"
@@ -170,55 +152,45 @@ class Place:
 
     def release(self) -> None:
         """Take a GPU and give it back, which is planned for all that wait."""
-        from gpulease.client import acquire
-
         granted, self.client = acquire({"request": {}, "kind": "acquire", "wait": None}, None, self.client)
         self.client.ask("release", what=[granted["id"]])
 
-    def stop(self) -> None:
-        self._run("stop")
 
-
-def resident(pid: int) -> int:
-    """KiB of memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1])
-    raise RuntimeError("no VmRSS")
-
-
-def hundred_thousand(folder: Path) -> None:
-    few, many = Place(folder, "few"), Place(folder, "many")
-    few.queue(FEW)
-    many.queue(FEW)
-    before = resident(many.pid)
+def long_queue(report: Report, folder: Path, many: int, trials: int) -> None:
+    short, long = Place(folder, "short"), Place(folder, "long")
+    short.queue(FEW)
+    long.queue(FEW)
+    before = resident(long.pid)
     begin = time.perf_counter()
-    many.queue(MANY)
+    long.queue(many)
     seconds = time.perf_counter() - begin
-    grown = (resident(many.pid) - before) * 1024 / MANY
-    print(f"\n{MANY} jobs in one batch")
-    to_reach(f"seconds for {MANY} jobs", seconds, 10.0)
-    to_reach("bytes of memory for a job", grown, 1024)
+    print(f"\n{many:,} jobs in one batch")
+    report.value(f"add --file of {many:,} jobs", [seconds], "s", 10.0)
+    report.value("memory of the broker for a job", [(resident(long.pid) - before) * (1 << 20) / many], "bytes", 1024)
     for name in ("ls", "add", "release"):
-        timings = interleave({f"{name}, {FEW}": getattr(few, name), f"{name}, {MANY}": getattr(many, name)}, TRIALS)
-        show(timings, f"{name}, {FEW}")
-        small, large = medians(timings).values()
-        to_reach(f"{name} with {MANY} queued / with {FEW}", large / small, 2.0)
-    few.stop()
-    many.stop()
+        words = [f"{name}, {FEW} queued", f"{name}, {many:,} queued"]
+        timings = interleave(dict(zip(words, (getattr(short, name), getattr(long, name)), strict=True)), trials)
+        show(timings, words[0])
+        report.ratio(f"{name} with {many:,} queued / with {FEW}", timings, words[1], words[:1], 2.0)
 
 
-def main(rounds: int, jobs: int) -> None:
-    compile_everything()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+def main(report: Report, rounds: int, jobs: int, many: int, trials: int, peer: str) -> None:
+    compile_everything(report.quick)
+    with scratch() as folder:
         os.environ.update(GPULEASE_DIR=str(folder / "broker"), GPULEASE_SIMULATE="2")
-        short_jobs(folder, rounds, jobs)
-        one_add(max(10, rounds * 5))
+        short_jobs(report, folder, rounds, jobs, peer)
+        one_add(report, trials)
         shell(f"{own_command()} stop")
-        hundred_thousand(folder)
+        long_queue(report, folder, many, trials)
 
 
 if __name__ == "__main__":
-    words = [int(word) for word in sys.argv[1:]]
-    main(words[0] if words else 3, words[1] if len(words) > 1 else 500)
+    bench(
+        __doc__,
+        main,
+        rounds=Size(3, 1, "rounds of short jobs"),
+        jobs=Size(500, 5, "short jobs"),
+        many=Size(100_000, 500, "jobs of the long queue"),
+        trials=Size(15, 1, "rounds of single commands"),
+        peer=Size("", "", "the command simple_gpu_scheduler, in a venv with setuptools<81"),
+    )

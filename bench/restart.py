@@ -1,6 +1,6 @@
-"""A broker that starts beside a long queue: 100,000 jobs that wait and 100,000 that ended, until it answers.
+"""A broker that starts beside a long queue: as many jobs that wait as have ended, until it answers.
 
-    python bench/restart.py [ROUNDS]
+    python bench/restart.py [--rounds N] [--jobs N]
 
 The broker is killed with -9 and started anew, round after round, and in turn one that has no jobs. The figure
 is the time until `ping` is answered, and how many times as long it is as with an empty queue.
@@ -11,35 +11,35 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 
-from interleaved import compile_everything, interleave, medians, own_command, show, to_reach
+from interleaved import compile_everything, interleave, own_command, show
+from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.client import Client
 from gpulease.job import Job, stored
 from gpulease.model import Request
 from gpulease.stores.sqlite import SqliteStore
 
-WAITING = ENDED = 100_000
 MOST = 2.0  # seconds
 DAY = 86400
 
 
-def fill(folder: Path) -> None:
+def fill(folder: Path, jobs: int) -> None:
     """As a broker would have left it."""
     folder.mkdir(mode=0o700)
     store = SqliteStore(str(folder / "state.db"))
     now, uid = time.time(), os.getuid()
     store.write("environments", "e", {"PATH": "/bin"})
-    for id in range(1, WAITING + ENDED + 1):
-        over = id <= ENDED
+    for id in range(1, 2 * jobs + 1):
+        over = id <= jobs
         job = Job(
             id, ("python", "train.py", "--seed", str(id)), uid, "somebody", "/tmp", "e", Request(priority=5 + id % 3),
             now - DAY + id * 1e-3, "complete" if over else "waiting", log=f"/tmp/{id}.log", tries=int(over),
@@ -71,20 +71,19 @@ def restart(folder: Path) -> Callable[[], object]:
     return action
 
 
-def main(rounds: int) -> None:
-    compile_everything()
-    with tempfile.TemporaryDirectory(
-        ignore_cleanup_errors=True
-    ) as folder:  # a killed broker leaves its sampler for a moment
-        long, empty = Path(folder) / "long", Path(folder) / "empty"
-        fill(long)
-        name = f"{WAITING} waiting, {ENDED} ended"
+def main(report: Report, rounds: int, jobs: int) -> None:
+    compile_everything(report.quick)
+    with scratch() as folder:
+        long, empty = folder / "long", folder / "empty"
+        fill(long, jobs)
+        name = f"{jobs:,} jobs that wait and {jobs:,} that ended"
         timings = interleave({"no jobs": restart(empty), name: restart(long)}, rounds)
         show(timings, "no jobs")
-        to_reach(f"seconds until a broker with {name} answers", medians(timings)[name], MOST)
+        report.value(f"start of a broker with {name}, until it answers", timings[name], "s", MOST)
+        report.ratio("start of a broker with these jobs / with none", timings, name, ["no jobs"])
         size = sum(one.stat().st_size for one in long.iterdir() if one.name.startswith("state.db"))
-        print(f"on disk: {size / 1e6:.0f} MB, {size / (WAITING + ENDED):.0f} bytes a job")
+        report.value("a job on disk", [size / (2 * jobs)], "bytes")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    bench(__doc__, main, rounds=Size(5, 1, "rounds"), jobs=Size(100_000, 300, "jobs that wait, and that ended"))

@@ -1,6 +1,6 @@
 """One snapshot of 8 simulated GPUs with 16 processes, in one process, beside gpustat's and nvitop's query.
 
-    python bench/sample.py [ROUNDS]
+    python bench/sample.py [--rounds N]
 
 Each side gives index, name, memory, utilization, temperature, power and the processes with user and command.
 """
@@ -10,31 +10,37 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
+import ctypes
 import os
 import subprocess
-import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from interleaved import compile_everything, interleave, medians, show, to_reach
+from interleaved import compile_everything, interleave, show
+from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.simulation.library import library_path
 from gpulease.simulation.state import create, occupy
 
 
-def prepare(folder: Path) -> list[subprocess.Popen[bytes]]:
-    create(folder, 8, "a100")
-    sleepers = []
-    for number in range(16):
-        sleeper = subprocess.Popen(["sleep", "600"])
-        occupy(folder, str(number % 8), 2 << 30, pid=sleeper.pid)
-        sleepers.append(sleeper)
-    return sleepers
+@contextmanager
+def machine() -> Iterator[None]:
+    """This process sees it, and so do the libraries that it loads from here on."""
+    with scratch() as place:
+        folder = place / "machine"
+        create(folder, 8, "a100")
+        os.environ["GPULEASE_SIMULATION"] = str(folder)
+        ctypes.CDLL(str(library_path()))  # who wants a library of that name afterwards gets this one
+        for number in range(16):
+            sleeper = subprocess.Popen(["sleep", "600"])
+            occupy(folder, str(number % 8), 2 << 30, pid=sleeper.pid)
+        yield
 
 
-def measure(rounds: int) -> None:
+def measure(report: Report, rounds: int) -> None:
     import gpustat
     from nvitop import Device
 
@@ -54,31 +60,15 @@ def measure(rounds: int) -> None:
         {"gpulease": probe.snapshot, "gpustat": gpustat.GPUStatCollection.new_query, "nvitop": with_nvitop}, rounds
     )
     show(timings, "gpulease")
-    middle = medians(timings)
-    to_reach("gpulease / gpustat", middle["gpulease"] / middle["gpustat"], 1.0)
-    to_reach("gpulease / nvitop", middle["gpulease"] / middle["nvitop"], 1.0)
+    for peer in ("gpustat", "nvitop"):
+        report.ratio(f"one snapshot of gpulease / of {peer}", timings, "gpulease", [peer], 1.0)
 
 
-def main(rounds: int) -> None:
-    library = library_path()
-    if "GPULEASE_BENCH_CHILD" in os.environ:
-        return measure(rounds)
-    compile_everything()
-    with tempfile.TemporaryDirectory() as folder:
-        sleepers = prepare(Path(folder) / "machine")
-        environ = {
-            **os.environ,
-            "GPULEASE_BENCH_CHILD": "1",
-            "GPULEASE_SIMULATION": f"{folder}/machine",
-            "LD_LIBRARY_PATH": str(library.parent),
-        }
-        try:
-            subprocess.run([sys.executable, __file__, str(rounds)], env=environ, check=True)
-        finally:
-            for sleeper in sleepers:
-                sleeper.kill()
-                sleeper.wait()
+def main(report: Report, rounds: int) -> None:
+    compile_everything(report.quick)
+    with machine():
+        measure(report, rounds)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
+    bench(__doc__, main, rounds=Size(20, 1, "rounds"))

@@ -1,6 +1,6 @@
 """What `gpulease top` costs: time to its first picture, and processor time while nothing changes and while all GPUs do.
 
-python bench/top.py [SECONDS]
+python bench/top.py [--span SECONDS] [--rounds N] [--waiting N]
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
 import fcntl
 import os
@@ -18,13 +18,15 @@ import select
 import signal
 import struct
 import subprocess
-import tempfile
 import termios
 import time
 
-from interleaved import own_command, to_reach
+from interleaved import compile_everything, own_command
+from processes import seconds
+from report import Report, Size, bench
+from scratch import scratch
 
-GPUS, WAITING = 8, (40, 1000)
+GPUS, FEW = 8, 40
 SIZES = ((80, 24), (200, 60))
 PICTURE = b"waiting"  # in a title of the table
 
@@ -43,10 +45,6 @@ class Watched:
             seen += os.read(self._terminal, 1 << 16)
         self.first = time.monotonic() - began
 
-    def seconds(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     def read(self, span: float) -> int:
         """How many bytes it sent in that time."""
         until, count = time.monotonic() + span, 0
@@ -63,9 +61,9 @@ class Watched:
 
 def measured(top: Watched, span: float) -> tuple[float, float]:
     """Percent of a core, and bytes a second."""
-    before = top.seconds()
+    before = seconds([top.pid])
     count = top.read(span)
-    return (top.seconds() - before) / span * 100, count / span
+    return (seconds([top.pid]) - before) / span * 100, count / span
 
 
 def busy(machine: str, span: float) -> None:
@@ -75,7 +73,7 @@ def busy(machine: str, span: float) -> None:
     until, chance = time.monotonic() + span, random.Random(1)
     while time.monotonic() < until:
         set_values(Path(machine), [f"gpu.{gpu}.utilization={chance.randint(0, 100)}" for gpu in range(GPUS)])
-        time.sleep(1)
+        time.sleep(min(1.0, span))
     os._exit(0)
 
 
@@ -84,40 +82,49 @@ def add(environ: dict[str, str], gpus: int, count: int) -> None:
     subprocess.run([own_command(), *words], env=environ, stdout=subprocess.DEVNULL, check=True)
 
 
-def compare(environ: dict[str, str], machine: str, name: str, size: tuple[int, int], span: float) -> None:
+def compare(
+    report: Report, environ: dict[str, str], name: str, size: tuple[int, int], span: float, rounds: int
+) -> None:
     top = Watched(environ, *size)
-    top.read(2)
-    quiet, sent = measured(top, span)
-    child = os.fork()
-    if child == 0:
-        busy(machine, span)
-    loaded, sent_busy = measured(top, span)
-    os.waitpid(child, 0)
+    top.read(span / 2)
+    quiet, loaded = [], []
+    for _ in range(rounds):
+        quiet.append(measured(top, span))
+        child = os.fork()
+        if child == 0:
+            busy(environ["GPULEASE_SIMULATION"], span)
+        loaded.append(measured(top, span))
+        os.waitpid(child, 0)
+        top.read(span / 2)
     top.close()
-    print(
-        f"{name}: first picture {top.first:.2f} s; nothing changes: {quiet:.2f} % of a core, {sent:.0f} bytes/s;"
-        f" all GPUs change: {loaded:.2f} %, {sent_busy:.0f} bytes/s"
-    )
-    to_reach(f"processor at {name}, % of a core", quiet, 1)
+    report.value(f"top, first picture, {name}", [top.first], "s")
+    for what, found, target in (("nothing changes", quiet, 1.0), ("all GPUs change", loaded, None)):
+        report.value(f"top, {what}, {name}, processor", [part for part, _ in found], "% of a core", target)
+        report.value(f"top, {what}, {name}, output", [sent for _, sent in found], "bytes a second")
 
 
-def main(span: float) -> None:
+def main(report: Report, span: float, rounds: int, waiting: int) -> None:
     from gpulease.simulation.state import create
 
-    with tempfile.TemporaryDirectory() as folder:
+    compile_everything(report.quick)
+    with scratch() as folder:
         machine = f"{folder}/machine"
         create(Path(machine), GPUS, "a100")
         environ = {**os.environ, "GPULEASE_DIR": f"{folder}/dir", "GPULEASE_SIMULATION": machine}
         add(environ, GPUS, 1)
         there = 0
-        for waiting in WAITING:
-            add(environ, 2, waiting - there)
-            there = waiting
+        for count in (FEW, waiting):
+            add(environ, 2, count - there)
+            there = count
             for columns, rows in SIZES:
-                compare(environ, machine, f"{columns}x{rows}, {waiting} waiting", (columns, rows), span)
-        subprocess.run([own_command(), "kill", "all"], env=environ, stdout=subprocess.DEVNULL, check=True)
-        subprocess.run([own_command(), "stop"], env=environ, stdout=subprocess.DEVNULL, check=True)
+                compare(report, environ, f"{columns}x{rows}, {count:,} waiting", (columns, rows), span, rounds)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0)
+    bench(
+        __doc__,
+        main,
+        span=Size(2.0, 0.2, "seconds of each measurement"),
+        rounds=Size(3, 1, "rounds"),
+        waiting=Size(1000, 60, "jobs of the longer queue"),
+    )

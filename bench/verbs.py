@@ -1,6 +1,6 @@
 """How long the verbs that people wait for take from the shell, with a broker, beside an empty Python.
 
-python bench/verbs.py [ROUNDS]
+python bench/verbs.py [--rounds N]
 """
 
 from __future__ import annotations
@@ -8,35 +8,31 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "common"))
+sys.path[0] = str(Path(__file__).parent / "common")
 
 import os
-import subprocess
-import tempfile
 from collections.abc import Callable
 
-from interleaved import command, compile_everything, interleave, medians, own_command, show, to_reach
+from interleaved import command, compile_everything, interleave, own_command, show
+from report import Report, Size, bench
+from scratch import scratch
 
 from gpulease.simulation.state import create
 
 EMPTY = "python -c pass"
 # what is typed, and how many times an empty Python it may take
-LIMITS = {"get + release": 4.5, "ls": 2.2, "explain": 2.2, "events": 2.2, "status": 2.5}
+LIMITS = {"get + release": 4.5, "ls": 2.2, "explain": 2.2, "events": 2.2, "status": 2.5, "add": None, "run": None}
 
 
-def main(rounds: int) -> None:
-    compile_everything()
-    with tempfile.TemporaryDirectory() as folder:
-        create(Path(folder) / "machine", 4, "a100")
+def main(report: Report, rounds: int) -> None:
+    compile_everything(report.quick)
+    with scratch() as folder:
+        create(folder / "machine", 4, "a100")
         environ = {**os.environ, "GPULEASE_SIMULATION": f"{folder}/machine", "GPULEASE_DIR": f"{folder}/dir"}
-        try:
-            timings = interleave(_things(environ), rounds)
-        finally:
-            subprocess.run([own_command(), "stop"], env=environ, stdout=subprocess.DEVNULL)
+        timings = interleave(_things(environ), rounds)
     show(timings, EMPTY)
-    middle = medians(timings)
     for name, limit in LIMITS.items():
-        to_reach(f"{name} / {EMPTY}", middle[name] / middle[EMPTY], limit)
+        report.ratio(f"gpulease {name} / {EMPTY}", timings, name, [EMPTY], limit)
 
 
 def _things(environ: dict[str, str]) -> dict[str, Callable[[], object]]:
@@ -62,4 +58,4 @@ def _things(environ: dict[str, str]) -> dict[str, Callable[[], object]]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    bench(__doc__, main, rounds=Size(30, 1, "rounds"))

@@ -17,9 +17,9 @@ import gpulease
 Timings = dict[str, list[float]]
 
 
-def compile_everything() -> None:
+def compile_everything(quick: bool = False) -> None:
     """Byte-code for our side and for the peers', since PYTHONDONTWRITEBYTECODE may be set."""
-    folders = [str(Path(gpulease.__file__).parent), *site.getsitepackages()]
+    folders = [str(Path(gpulease.__file__).parent), *([] if quick else site.getsitepackages())]
     for folder in folders:
         compileall.compile_dir(folder, quiet=2)
 
@@ -50,11 +50,6 @@ def show(timings: Timings, base: str) -> None:
     print(f"{'':<{width}}  {'median':>9}  {'x ' + base[:20]:>10}")
     for name, value in middle.items():
         print(f"{name:<{width}}  {value * 1000:>6.2f} ms  {value / middle[base]:>10.2f}")
-
-
-def to_reach(what: str, figure: float, limit: float) -> None:
-    verdict = "reached" if figure <= limit else "NOT reached"
-    print(f"to reach: {what} at most {limit:g}: {figure:.2f}, {verdict}")
 
 
 def own_command() -> str:

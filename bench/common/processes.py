@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def with_children(pid: int) -> list[int]:
+    children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [pid, *children]
 
 
 def seconds(pids: list[int]) -> float:
-    """User and system time of all of them."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """Time on the processor of all of them, to the nanosecond, with all of their threads."""
+    return sum(time.clock_gettime(_clock_of(pid)) for pid in pids)
+
+
+def _clock_of(pid: int) -> int:
+    """As clock_getcpuclockid(3) makes it on Linux."""
+    return ~pid << 3 | 2
 
 
 def resident(pid: int) -> float:

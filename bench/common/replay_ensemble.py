@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing import Pool
@@ -41,7 +40,20 @@ def run(jobs: Sequence[Job], gpus: int, policy: Policy, task: tuple[str, int]) -
     return Outcome(found, len(replay.judged), *by)
 
 
-def table(jobs: Sequence[Job], sizes: Sequence[int], copies: int, policy: Policy, as_json: bool) -> Iterator[str]:
+class Row(NamedTuple):
+    """One policy on all copies, beside greedy on the same copies: cells of the table, and ratios copy by copy."""
+
+    gpus: int
+    policy: str
+    cells: dict[str, float | None]
+    mean_waits: list[float]
+    longest_waits: list[float]
+
+
+HEADS = ("mean wait", "+-", "/greedy", "/exact", "worst of N", "wide/greedy", "worst wait", "by likely", "by latest")
+
+
+def ensemble_rows(jobs: Sequence[Job], sizes: Sequence[int], copies: int, policy: Policy) -> list[Row]:
     names = (*TEXTBOOK, *DECLARED)
     rows = []
     for gpus in sizes:
@@ -50,44 +62,53 @@ def table(jobs: Sequence[Job], sizes: Sequence[int], copies: int, policy: Policy
             done = pool.map(partial(run, jobs, gpus, policy), tasks, chunksize=1)
         by_name = {name: done[at * copies : (at + 1) * copies] for at, name in enumerate(names)}
         rows += [_row(gpus, name, by_name) for name in names]
-    if as_json:
-        yield json.dumps(rows, indent=2)
-        return
-    heads = (
-        "mean wait",
-        "+-",
-        "/greedy",
-        "/exact",
-        "worst of N",
-        "wide/greedy",
-        "worst wait",
-        "by likely",
-        "by latest",
-    )
-    yield f"{'':32}" + "".join(f"{head:>12}" for head in heads)
+    return rows
+
+
+def lines(rows: Sequence[Row]) -> Iterator[str]:
+    """A table of them; where nobody waits to compare with, there is no ratio."""
+    yield f"{'':32}" + "".join(f"{head:>12}" for head in HEADS)
     for row in rows:
-        name = f"{row['gpus']} GPUs, {row['policy']}"
-        yield f"{name:32}" + "".join(f"{row[head]:12,.{0 if head in ('mean wait', '+-') else 2}f}" for head in heads)
+        name = f"{row.gpus} GPUs, {'declared ' if row.policy in DECLARED else ''}{row.policy}"
+        yield f"{name:32}" + "".join(_cell(head, row.cells[head]) for head in HEADS)
 
 
-def _row(gpus: int, name: str, by_name: dict[str, list[Outcome]]) -> dict[str, str | float | int]:
+def _cell(head: str, value: float | None) -> str:
+    return f"{'-':>12}" if value is None else f"{value:12,.{0 if head in ('mean wait', '+-') else 2}f}"
+
+
+def _row(gpus: int, name: str, by_name: dict[str, list[Outcome]]) -> Row:
     mine, greedy, exact = (by_name[one] for one in (name, *TEXTBOOK))
     waits = [one.figures.mean_wait for one in mine]
-    told = sum(one.told for one in mine) or 1
-    return {
-        "gpus": gpus,
-        "policy": f"declared {name}" if name in DECLARED else name,
+    told = sum(one.told for one in mine)
+    beside = _copy_by_copy(mine, greedy, "mean_wait")
+    cells = {
         "mean wait": mean(waits),
         "+-": stdev(waits) if len(waits) > 1 else 0.0,
-        "/greedy": mean(waits) / mean(one.figures.mean_wait for one in greedy),
-        "/exact": mean(waits) / mean(one.figures.mean_wait for one in exact),
-        "worst of N": max(a.figures.mean_wait / b.figures.mean_wait for a, b in zip(mine, greedy, strict=True)),
-        "wide/greedy": _mean(mine, "wide_mean_wait") / _mean(greedy, "wide_mean_wait"),
-        "worst wait": max(one.figures.worst_wait for one in mine) / max(one.figures.worst_wait for one in greedy),
-        "by likely": sum(one.by_likely for one in mine) / told,
-        "by latest": sum(one.by_latest for one in mine) / told,
+        "/greedy": _ratio(mean(waits), _mean(greedy, "mean_wait")),
+        "/exact": _ratio(mean(waits), _mean(exact, "mean_wait")),
+        "worst of N": max(beside, default=None),
+        "wide/greedy": _ratio(_mean(mine, "wide_mean_wait"), _mean(greedy, "wide_mean_wait")),
+        "worst wait": _ratio(_worst(mine), _worst(greedy)),
+        "by likely": _ratio(sum(one.by_likely for one in mine), told),
+        "by latest": _ratio(sum(one.by_latest for one in mine), told),
     }
+    return Row(gpus, name, cells, beside, _copy_by_copy(mine, greedy, "worst_wait"))
+
+
+def _copy_by_copy(mine: list[Outcome], others: list[Outcome], field: str) -> list[float]:
+    """Of the copies on which somebody waits with the others."""
+    pairs = [(getattr(a.figures, field), getattr(b.figures, field)) for a, b in zip(mine, others, strict=True)]
+    return [ours / theirs for ours, theirs in pairs if theirs]
+
+
+def _worst(outcomes: list[Outcome]) -> float:
+    return max(one.figures.worst_wait for one in outcomes)
+
+
+def _ratio(ours: float, theirs: float) -> float | None:
+    return ours / theirs if theirs else None
 
 
 def _mean(outcomes: list[Outcome], field: str) -> float:
-    return mean(float(getattr(one.figures, field)) for one in outcomes) or 1.0
+    return mean(float(getattr(one.figures, field)) for one in outcomes)

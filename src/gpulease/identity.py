@@ -207,7 +207,7 @@ def asking_process(pid: int, read_scripts: bool = False) -> int:
         above = parent_of(asker)
         if above is None or above <= 1:
             break
-        if not _same_program(asker, above):
+        if not same_program(asker, above):
             if process_name(asker) not in WRAPPERS and not _only_asks(asker, child, read_scripts):
                 break
             child = asker
@@ -281,7 +281,8 @@ def _script(pid: int, path: str) -> str | None:
     return None if text is None or len(text) >= READ else text.decode(errors="replace")
 
 
-def _same_program(pid: int, other: int) -> bool:
+def same_program(pid: int, other: int) -> bool:
+    """Whether one was forked from the other and runs no program of its own."""
     mine, theirs = _fields(pid), _fields(other)
     if mine is None or theirs is None:
         return False

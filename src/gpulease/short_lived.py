@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from stat import S_ISFIFO
 
-from gpulease.identity import UNSEEN, WRAPPERS, parent_of, process_name
+from gpulease.identity import UNSEEN, WRAPPERS, parent_of, process_name, same_program
 
 READABLE = 0o400
 
@@ -16,15 +17,24 @@ def ends_with(pid: int, owner: int, output: int = 1) -> bool:
         above = parent_of(above)
     if above != owner:
         return False
-    return owner == pid or process_name(owner) in WRAPPERS or _reads(parent_of(owner), output)
+    return owner == pid or process_name(owner) in WRAPPERS or _substitutes(owner, output)
 
 
-def _reads(pid: int | None, output: int) -> bool:
-    """Whether `pid` has the other end of the pipe that `output` is: the shell that wants the text of `$(…)` has."""
+def _substitutes(owner: int, output: int) -> bool:
+    """Whether `owner` was forked for `$(…)`: it runs no program of its own, and its parent reads the output.
+
+    A program that was started lives on after the command, whatever its parent reads: cron does.
+    """
+    shell = parent_of(owner)
+    return shell is not None and same_program(owner, shell) and _reads(shell, output)
+
+
+def _reads(pid: int, output: int) -> bool:
+    """Whether `output` is a pipe whose other end `pid` has. Anybody may read /dev/null, or the terminal."""
     folder = f"/proc/{pid}/fd"
     try:
         pipe = os.fstat(output)
-        return any(_is_read_end(f"{folder}/{name}", pipe) for name in os.listdir(folder))
+        return S_ISFIFO(pipe.st_mode) and any(_is_read_end(f"{folder}/{name}", pipe) for name in os.listdir(folder))
     except OSError:
         return False  # closed, or hidden from us: nobody knows, so nothing is refused
 

@@ -39,10 +39,11 @@ def test_no_text_of_the_code_names_a_path_that_pip_does_not_install() -> None:
 def test_the_pages_are_listed_and_printed(machine: Machine) -> None:
     listed = machine.run("help").stdout
     named = re.findall(r"^  (\S+) ", listed, re.MULTILINE)
-    assert {"queue", "how-to/pool", "reference/pool", "containers", "first-steps"} <= set(named)
+    assert {"queue", "how-to/pool", "reference/pool", "containers", "first-steps", "figures"} <= set(named)
     assert all(len(pages.find(name)) == 1 for name in named)
     assert max(map(len, listed.splitlines())) <= 80
     assert machine.run("help", "limits").stdout == (ROOT / "docs" / "how-to" / "limits.md").read_text()
+    assert machine.run("help", "figures").stdout == (ROOT / "docs" / "figures.md").read_text()
     assert machine.run("help", "docs/how-to/limits.md").stdout == machine.run("help", "how-to/limits").stdout
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,14 +70,41 @@ def test_a_shell_that_ends_with_the_command_is_no_owner(site: Site, taking: str)
     assert "me=$BASHPID; G=$(gpulease get --owner $me)" in done.stderr
 
 
-@pytest.mark.parametrize("taking", ["G=$(gpulease get --owner $me)", "gpulease get --owner $BASHPID; G=0"])
+@pytest.mark.parametrize(
+    "taking",
+    [
+        "G=$(gpulease get --owner $me)",
+        "gpulease get --owner $BASHPID; G=0",
+        "gpulease get --owner $BASHPID >/dev/null; G=0",
+    ],
+)
 def test_a_subshell_in_the_background_may_be_the_owner(site: Site, taking: str) -> None:
-    """The output of the whole script is a pipe, as that of `$(…)`."""
-    script = f"( me=$BASHPID; {taking}; echo $me $G; gpulease status --json ) & wait"
+    """The output of the whole script is a pipe, as that of `$(…)`; its input is /dev/null, as cron's."""
+    script = f"exec </dev/null; ( me=$BASHPID; {taking}; echo $me $G; gpulease status --json ) & wait"
     done = site.bash(script, PYTHON=sys.executable)
     told, _, shown = done.stdout.removeprefix("0\n").partition("\n")
     assert told.endswith(" 0"), done.stderr
     assert [lease["pid"] for lease in json.loads(shown)["leases"]] == [int(told.split()[0])]
+
+
+OUTPUTS: dict[str, Callable[[], tuple[int, int]]] = {
+    "/dev/null": lambda: (os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)),
+    "a terminal": pty.openpty,
+    "a pipe, as cron reads it": os.pipe,
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_script_may_be_the_owner_whatever_output_its_parent_can_read(site: Site, output: str) -> None:
+    """Only the shell that is forked for `$(…)` ends with the command; a script that was started lives on."""
+    reading, writing = OUTPUTS[output]()
+    script = site.popen(["bash", "-c", f"{OURS}gpulease get --owner $$ && read"], stdout=writing)
+    try:
+        wait_until(lambda: site.status()["leases"] or script.poll() is not None)
+        assert [lease["pid"] for lease in site.status()["leases"]] == [script.pid], script.returncode
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_the_scripts_end_gives_back(site: Site) -> None:

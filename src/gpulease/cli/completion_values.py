@@ -112,7 +112,8 @@ def _topics(verb: str) -> list[str]:
     from gpulease.cli.main import VERBS
 
     known = pages.topics()
-    return [*VERBS, *(topic.partition("/")[2] for topic in known if not topic.startswith("decisions")), *known]
+    short = (topic.rpartition("/")[2] for topic in known if not topic.startswith("decisions"))
+    return list(dict.fromkeys([*VERBS, *short, *known]))
 
 
 def _hosts(verb: str) -> list[str]:

@@ -19,7 +19,7 @@ examples:
   gpulease help reference/pool      with its folder, where two have one name
   gpulease help add                 the options of a verb
 """
-LISTED = ("tutorial", "how-to", "concepts", "reference")  # the others are for whoever changes gpulease
+LISTED = ("tutorial", "how-to", "concepts", "reference", "")  # the others are for whoever changes gpulease
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -52,9 +52,9 @@ def _list() -> int:
     print("Pages, each shown by `gpulease help TOPIC`; `gpulease --help` lists the verbs.")
     known = pages.topics()
     for part in LISTED:
-        print(f"\n{part}")
-        for topic in (topic for topic in known if topic.startswith(f"{part}/")):
-            name = topic.removeprefix(f"{part}/")
+        print(f"\n{part or 'others'}")
+        for topic in (topic for topic in known if topic.rpartition("/")[0] == part):
+            name = topic.rpartition("/")[2]
             shown = name if pages.find(name) == [topic] and not _is_verb(name) else topic
             print(f"  {shown:<22} {pages.title(topic)}"[:80].rstrip())
     return 0
@@ -70,7 +70,7 @@ def _unknown(topic: str) -> NotFound:
     from gpulease.cli.main import VERBS
     from gpulease.cli.suggestions import HABITS, near
 
-    known = {page.partition("/")[2]: page for page in pages.topics()}
+    known = {page.rpartition("/")[2]: page for page in pages.topics()}
     close = near(topic, [*known, *VERBS])
     usual = f"Did you mean `gpulease help {close}`?" if close else "See `gpulease help` for what there is."
     step = HABITS.get(topic, usual)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-FOLDERS = ("tutorial", "how-to", "concepts", "reference", "architecture", "decisions")
+FOLDERS = ("", "tutorial", "how-to", "concepts", "reference", "architecture", "decisions")
 
 
 def folder() -> str:
@@ -15,12 +15,12 @@ def folder() -> str:
 
 
 def topics() -> list[str]:
-    """As `how-to/queue`."""
+    """As `how-to/queue`; `figures`, which is in no folder."""
     found = []
     for part in FOLDERS:
         place = os.path.join(folder(), part)
         names = sorted(os.listdir(place)) if os.path.isdir(place) else []
-        found += [f"{part}/{name.removesuffix('.md')}" for name in names if name.endswith(".md")]
+        found += [os.path.join(part, name.removesuffix(".md")) for name in names if name.endswith(".md")]
     return found
 
 
@@ -30,7 +30,7 @@ def find(wanted: str) -> list[str]:
     name = wanted.strip("/").removeprefix("docs/").removesuffix(".md").lower()
     if name in known:
         return [name]
-    parts = [(topic, topic.partition("/")[2]) for topic in known]
+    parts = [(topic, topic.rpartition("/")[2]) for topic in known]
     exact = [topic for topic, page in parts if page == name]
     return exact or [topic for topic in known if name[-4:].isdecimal() and topic.startswith("decisions/" + name[-4:])]
 
