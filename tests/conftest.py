@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import skips
+from support import skips, surroundings
 from support.machine import Machine, listener_at, plain_environment
 
 from gpulease import thread_client
@@ -61,6 +61,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []  # a worker of xdist has none
     if session.exitstatus == 0 and skips.unexpected(skips.reasons(skipped)):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = surroundings.settle()
+    if not hasattr(config, "workerinput"):  # whoever began this run ends it, not its workers
+        config.add_cleanup(lambda: surroundings.leave(folder))
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from support.needs import needs_root
+from support.open_python import open_python
 from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
-from support.users import becoming, interpreter
+from support.users import becoming
 from support.waiting import wait_for_end, wait_until
 
 from gpulease.broker.home import lock_name
@@ -239,7 +240,7 @@ sys.stdin.read()
 def test_another_user_who_takes_the_brokers_name_keeps_nobody_out(site: Site, manner: str) -> None:
     os.mkdir(site.directory, 0o700)
     name = lock_name(site.directory).replace("\0", "@")
-    squatter = site.popen([*becoming(61666), interpreter(61666), "-c", SQUAT, name, manner], cwd="/")
+    squatter = site.popen([*becoming(61666), open_python(), "-c", SQUAT, name, manner], cwd="/")
     assert squatter.stdout is not None
     assert squatter.stdout.readline() == "ready\n"
     assert site.run("get", "--owner", str(os.getpid())).stdout == "0\n"

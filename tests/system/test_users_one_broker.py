@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.accounts import BROKER, Accounts, Namespace
+from support.accounts import Accounts, Namespace
 from support.needs import needs_root
+from support.open_python import open_python
 from support.site import HOLD, Site, devices_of
-from support.users import PATHS, User, interpreter, shared_cache
+from support.users import User, shared_cache
 from support.waiting import PATIENCE, wait_until
 from support.web_site import start_web
 
@@ -46,9 +47,9 @@ class Town:
         with open(self.log, "a") as log:
             options = {"stdout": log, "stderr": log}
             if self.kind == "system":
-                words = self.namespace.words(interpreter(BROKER), "-m", "gpulease", "broker", "--system")
+                words = self.namespace.words(open_python(), "-m", "gpulease", "broker", "--system")
                 self.broker = self.site.popen(
-                    words, environ={**PATHS, "XDG_CACHE_HOME": shared_cache(self.site)}, cwd="/", **options
+                    words, environ={"XDG_CACHE_HOME": shared_cache(self.site)}, cwd="/", **options
                 )
             else:
                 self.broker = self.carol.start("broker", "--shared", **options)

@@ -1,0 +1,68 @@
+"""The surroundings of all tests: whatever shell, terminal or service started them, they see the same.
+
+Nothing of the environment is kept but what `KEPT` names: a setting of the user's must not reach a test, and a test must
+not reach the user's home.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+FOLDER = "GPULEASE_TESTS_FOLDER"  # of this run of the tests, for all of its processes
+KEPT = ("PATH", "LD_LIBRARY_PATH", "CC", "CI", "SHRINK", FOLDER)
+KEPT += ("GPULEASE_LONG", "GPULEASE_SEED", "GPULEASE_PICTURES", "GPULEASE_BESIDE_SECONDS")
+KEPT_BEGINNINGS = ("PYTEST_", "HYPOTHESIS_", "PIP_")
+ADMINISTRATORS = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # root has them in its PATH after `su -`, and not after `su`
+PYTHONS_OWN = {signal.SIGPIPE, signal.SIGXFSZ}  # Python ignores them itself, and not in its children
+
+
+def settle() -> Path:
+    """Makes the surroundings of this process those of the tests. Returns the folder of this run."""
+    _reset_signals()
+    os.umask(0o022)
+    os.environ.pop("TMPDIR", None)  # a socket's path is short
+    tempfile.tempdir = None
+    folder = Path(os.environ.get(FOLDER) or _make_folder())
+    environ = {name: value for name, value in os.environ.items() if _is_kept(name)}
+    path = environ.get("PATH", os.defpath).split(":")
+    environ |= {
+        FOLDER: str(folder),
+        "PATH": ":".join([*path, *(place for place in ADMINISTRATORS if place not in path)]),
+        "HOME": str(folder / "home"),
+        "LANG": "C.UTF-8",
+        "TERM": "xterm-256color",
+        "TZ": "UTC",
+    }
+    os.environ.clear()
+    os.environ.update(environ)
+    time.tzset()
+    return folder
+
+
+def leave(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_folder() -> str:
+    """Not in /tmp, over which some tests mount one of their own. Everybody may enter it, but not the home in it."""
+    folder = tempfile.mkdtemp(prefix="gpulease-tests-", dir="/var/tmp")
+    os.chmod(folder, 0o755)
+    os.mkdir(f"{folder}/home", 0o700)
+    return folder
+
+
+def _is_kept(name: str) -> bool:
+    return name in KEPT or name.startswith(KEPT_BEGINNINGS) or name.lower().endswith("_proxy")
+
+
+def _reset_signals() -> None:
+    """A script's background commands ignore SIGINT and SIGQUIT, those of nohup SIGHUP; so do all of their children."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - PYTHONS_OWN:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
