@@ -19,6 +19,7 @@ from gpulease.broker.home import Home
 from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.server import Server, listen_to_signals
 from gpulease.errors import GpuleaseError, StateError
+from gpulease.execution import use_default_signals
 from gpulease.messages import error
 from gpulease.probes.detect import deadline_seconds
 from gpulease.stores.disks import network_filesystem
@@ -64,6 +65,7 @@ def serve(
 
 def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) -> tuple[Server, Home | GivenHome]:
     os.umask(0o077)  # what is for everybody is made so one by one
+    use_default_signals()
     config = config_of(place.kind, os.environ).read()
     home, launching = _home(place, replace, given)
     _keep_private(place.kept("state.db"))
