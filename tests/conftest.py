@@ -27,6 +27,10 @@ settings.register_profile(
 settings.load_profile("anywhere")
 
 
+def pytest_configure() -> None:
+    surroundings.settle()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", help="run this part of the long tests, see `make test-long`")
 
@@ -61,12 +65,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []  # a worker of xdist has none
     if session.exitstatus == 0 and skips.unexpected(skips.reasons(skipped)):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    folder = surroundings.settle()
-    if not hasattr(config, "workerinput"):  # whoever began this run ends it, not its workers
-        config.add_cleanup(lambda: surroundings.leave(folder))
 
 
 @pytest.fixture(autouse=True)

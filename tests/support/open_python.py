@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import gpulease
-from support.surroundings import FOLDER
+from support.surroundings import run_folder
 
 ANYBODY = 61001
 EXTRAS = {"gpuget", "notify", "system", "web"}
@@ -31,7 +31,7 @@ SYSTEMS = f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
 @cache
 def open_python() -> str:
     """Made once for all processes of a run of the tests, and removed with its folder."""
-    venv = Path(os.environ[FOLDER], "python")
+    venv = run_folder() / "python"
     with open(f"{venv}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (venv / "ready").exists():

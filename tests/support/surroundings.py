@@ -6,6 +6,7 @@ not reach the user's home.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -14,26 +15,25 @@ import time
 from pathlib import Path
 
 FOLDER = "GPULEASE_TESTS_FOLDER"  # of this run of the tests, for all of its processes
-KEPT = ("PATH", "LD_LIBRARY_PATH", "CC", "CI", "SHRINK", FOLDER)
+KEPT: tuple[str, ...] = ("PATH", "LD_LIBRARY_PATH", "CC", "CI", "SHRINK", FOLDER)
 KEPT += ("GPULEASE_LONG", "GPULEASE_SEED", "GPULEASE_PICTURES", "GPULEASE_BESIDE_SECONDS")
 KEPT_BEGINNINGS = ("PYTEST_", "HYPOTHESIS_", "PIP_")
 ADMINISTRATORS = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # root has them in its PATH after `su -`, and not after `su`
 PYTHONS_OWN = {signal.SIGPIPE, signal.SIGXFSZ}  # Python ignores them itself, and not in its children
 
 
-def settle() -> Path:
-    """Makes the surroundings of this process those of the tests. Returns the folder of this run."""
+def settle() -> None:
+    """Makes the surroundings of this process those of the tests."""
     _reset_signals()
     os.umask(0o022)
     os.environ.pop("TMPDIR", None)  # a socket's path is short
     tempfile.tempdir = None
-    folder = Path(os.environ.get(FOLDER) or _make_folder())
+    home = run_folder() / "home"
     environ = {name: value for name, value in os.environ.items() if _is_kept(name)}
     path = environ.get("PATH", os.defpath).split(":")
     environ |= {
-        FOLDER: str(folder),
         "PATH": ":".join([*path, *(place for place in ADMINISTRATORS if place not in path)]),
-        "HOME": str(folder / "home"),
+        "HOME": str(home),
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color",
         "TZ": "UTC",
@@ -41,19 +41,19 @@ def settle() -> Path:
     os.environ.clear()
     os.environ.update(environ)
     time.tzset()
-    return folder
 
 
-def leave(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+def run_folder() -> Path:
+    """For all processes of a run of the tests; it ends with the first of them.
 
-
-def _make_folder() -> str:
-    """Not in /tmp, over which some tests mount one of their own. Everybody may enter it, but not the home in it."""
-    folder = tempfile.mkdtemp(prefix="gpulease-tests-", dir="/var/tmp")
-    os.chmod(folder, 0o755)
-    os.mkdir(f"{folder}/home", 0o700)
-    return folder
+    Not in /tmp, over which some tests mount one of their own. Everybody may enter it, but not the home in it.
+    """
+    if FOLDER not in os.environ:
+        folder = os.environ[FOLDER] = tempfile.mkdtemp(prefix="gpulease-tests-", dir="/var/tmp")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.chmod(folder, 0o755)
+        os.mkdir(f"{folder}/home", 0o700)
+    return Path(os.environ[FOLDER])
 
 
 def _is_kept(name: str) -> bool:

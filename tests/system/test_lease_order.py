@@ -72,8 +72,12 @@ def test_the_line_keeps_its_order_through_killed_brokers(site: Site) -> None:
     """Threads of one process wait through `client.acquire`, as every client does; each writes down its turn."""
     served: list[int] = []
     script = """
-import sys, threading
+import os, sys, threading
 from gpulease import client
+def fail(told):
+    sys.excepthook(told.exc_type, told.exc_value, told.exc_traceback)
+    os._exit(3)
+threading.excepthook = fail
 count, served, ready = 20, [], threading.Event()
 def one(number):
     fields = {"request": {"gpus": 1}, "kind": "acquire", "wait": None, "note": str(number)}
@@ -83,7 +87,7 @@ def one(number):
         try:
             connection.ask("release", what=[granted["id"]]); break
         except ConnectionError:
-            connection = client._again(connection)
+            connection = client.again(connection)
         except client.by_code("not-found", "", None, {}).__class__:
             break
 threads = []
