@@ -21,7 +21,7 @@ from support.web_site import start_web
 
 from gpulease.wire import pack
 
-CONTENDER = str(Path(__file__).parents[1] / "support" / "contender.py")
+CONTENDER = (Path(__file__).parents[1] / "support" / "contender.py").read_text()
 FIRST, SECOND, CAROL = 61001, 61002, 61003
 
 pytestmark = needs_root
@@ -226,7 +226,7 @@ def test_two_users_contend_and_nothing_is_granted_twice(town: Town) -> None:
     observer = town.site.folder / "observer"
     observer.mkdir()
     observer.chmod(0o777)
-    words = [CONTENDER, str(observer), "8"]
+    words = ["-c", CONTENDER, str(observer), "8"]
     processes = [
         user.popen([user.interpreter, *words, str(10 * n + user.uid), "share"], stderr=None, stdin=subprocess.DEVNULL)
         for n in range(6)
@@ -244,7 +244,7 @@ def test_clients_wait_for_the_same_broker_to_come_back_and_start_none_of_their_o
     observer = town.site.folder / "observer"
     observer.mkdir()
     observer.chmod(0o777)
-    words = [CONTENDER, str(observer), "100000"]
+    words = ["-c", CONTENDER, str(observer), "100000"]
     processes = [
         user.popen([user.interpreter, *words, str(10 * n + user.uid), "share"], stderr=None, stdin=subprocess.DEVNULL)
         for n in range(2)
