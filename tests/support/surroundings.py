@@ -16,7 +16,7 @@ from pathlib import Path
 
 FOLDER = "GPULEASE_TESTS_FOLDER"  # of this run of the tests, for all of its processes
 KEPT: tuple[str, ...] = ("PATH", "LD_LIBRARY_PATH", "CC", "CI", "SHRINK", FOLDER)
-KEPT += ("GPULEASE_LONG", "GPULEASE_SEED", "GPULEASE_PICTURES", "GPULEASE_BESIDE_SECONDS")
+KEPT += ("GPULEASE_LONG", "GPULEASE_SEED", "GPULEASE_PICTURES", "GPULEASE_BESIDE_TURNS")
 KEPT_BEGINNINGS = ("PYTEST_", "HYPOTHESIS_", "PIP_")
 ADMINISTRATORS = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # root has them in its PATH after `su -`, and not after `su`
 PYTHONS_OWN = {signal.SIGPIPE, signal.SIGXFSZ}  # Python ignores them itself, and not in its children
