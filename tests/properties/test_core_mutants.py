@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,7 @@ def line_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What entered the line in a turn that was undone stayed there."""
 
     def enter_line(self: State, waiting: Waiting) -> None:
-        if waiting.id not in self.line:  # as it is, when its turn is tried again
-            self.line.add(waiting)
+        self.line.add(waiting)
         self.changes.revision += 1
 
     monkeypatch.setattr(State, "enter_line", enter_line)
@@ -208,6 +208,7 @@ def owner_dies_during_a_check(story: Story) -> None:
     story.acquire_now(devices=["0"], memory=MEMORY // 10)
     story.answer_check(now=True, refused=False)
     (lease,) = story.machine.world.core.state.leases.values()
+    assert lease.owner.pid is not None
     story.acquire_now(devices=["0"], memory=MEMORY // 10)
     story.machine.world.die((lease.owner.pid, 1))
     story.pass_time(seconds=0.0)
@@ -284,4 +285,6 @@ def assert_found(attempt: Callable[[], None]) -> None:
     with pytest.raises(AssertionError) as found:
         attempt()
     frames = re.findall(r'File "(.+?)", line', str(found.value))  # of a failure that the core has logged
+    if found.value.__cause__ is not None:
+        frames.append(traceback.extract_tb(found.value.__cause__.__traceback__)[-1].filename)
     assert not frames or Path(frames[-1]) != Path(__file__), found.value
