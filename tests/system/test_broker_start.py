@@ -85,7 +85,7 @@ def test_an_idle_broker_ends_and_one_that_holds_or_is_waited_for_does_not(site: 
     wait_until(site.broker_pid)
     with site.raw() as client:  # which has something at once, so that the broker is not idle while the holder starts
         client.acquire()
-        held = client.receive()["granted"]["id"]
+        held = client.granted()["id"]
         holder = site.holder("-n", "3")
         client.ask("release", what=[held])
     begin = time.monotonic()
@@ -191,6 +191,7 @@ def test_a_python_that_cannot_run_the_broker_is_reported(site: Site) -> None:
 
 @pytest.mark.parametrize("loss", ["socket", "folder"])
 def test_a_broker_that_cannot_be_reached_any_more_ends_if_nothing_is_held(site: Site, loss: str) -> None:
+    site.environ["GPULEASE_HOUSEKEEPING"] = "0.2"
     pid = site.ensure_broker()
     if loss == "socket":
         os.unlink(f"{site.directory}/socket")
@@ -200,6 +201,7 @@ def test_a_broker_that_cannot_be_reached_any_more_ends_if_nothing_is_held(site: 
 
 
 def test_a_broker_ends_with_the_machine_that_it_simulates(site: Site) -> None:
+    site.environ["GPULEASE_HOUSEKEEPING"] = "0.2"
     pid = site.ensure_broker()
     site.holder()
     for folder in (site.state, site.directory):
@@ -210,6 +212,7 @@ def test_a_broker_ends_with_the_machine_that_it_simulates(site: Site) -> None:
 @pytest.mark.parametrize("loss", ["socket", "folder", "lock"])
 def test_what_is_removed_under_a_broker_is_put_back_and_nothing_is_granted_twice(site: Site, loss: str) -> None:
     """Before, the next command started a second broker, which knew nothing of what the first had granted."""
+    site.environ["GPULEASE_HOUSEKEEPING"] = "0.2"
     pid = site.ensure_broker()
     holder = site.holder("-n", "4")
     if loss == "folder":
@@ -244,3 +247,9 @@ def test_another_user_who_takes_the_brokers_name_keeps_nobody_out(site: Site, ma
     assert squatter.stdout is not None
     assert squatter.stdout.readline() == "ready\n"
     assert site.run("get", "--owner", str(os.getpid())).stdout == "0\n"
+
+
+def test_a_time_between_checks_that_makes_no_sense_is_refused(site: Site) -> None:
+    done = site.run("get", "--owner", str(os.getpid()), GPULEASE_HOUSEKEEPING="never")
+    assert done.returncode == 2
+    assert "GPULEASE_HOUSEKEEPING is 'never'." in done.stderr

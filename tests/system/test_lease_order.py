@@ -50,13 +50,13 @@ def test_500_waiting_clients_are_served_in_order_each_exactly_once(site: Site) -
     site.ensure_broker()
     first = site.raw()
     first.acquire()
-    held = first.receive()["granted"]["id"]
+    held = first.granted()["id"]
     clients = waiting_clients(site, CROWD)
     assert first.ask("status")["ok"]["line_length"] == CROWD
     releasing, ids = first, [held]
     for client in clients:
         assert releasing.ask("release", what=[held])["ok"]["released"][0]["id"] == held
-        held, releasing = client.receive()["granted"]["id"], client
+        held, releasing = client.granted()["id"], client
         ids.append(held)
     assert len(set(ids)) == CROWD + 1
     assert releasing.ask("release", what=[held])["ok"]["released"]
@@ -131,7 +131,7 @@ def test_a_smaller_priority_goes_first_and_the_rest_in_order(site: Site) -> None
     site.ensure_broker()
     first = site.raw()
     first.acquire()
-    held = first.receive()["granted"]["id"]
+    held = first.granted()["id"]
     clients = {}
     for name, priority in (("a", 5), ("b", 5), ("urgent", 1), ("c", 5)):
         clients[name] = site.raw()
@@ -139,7 +139,7 @@ def test_a_smaller_priority_goes_first_and_the_rest_in_order(site: Site) -> None
         clients[name].receive()
     for name in ("urgent", "a", "b", "c"):
         first.ask("release", what=[held])
-        held = clients[name].receive()["granted"]["id"]
+        held = clients[name].granted()["id"]
 
 
 def test_a_deadline_that_passed_while_no_broker_ran_is_kept(site: Site) -> None:
