@@ -33,7 +33,6 @@ from interleaved import Timings, compile_everything
 from processes import resident
 from report import TIMES, Report, Size, bench, percentile
 from support.accounts import SystemSite
-from support.users import PATHS
 
 from gpulease import PROTOCOL
 from gpulease.client import Client, connect
@@ -175,7 +174,7 @@ def machine() -> Iterator[SystemSite]:
     site = SystemSite()
     try:
         site.start_broker()
-        os.environ.update({**site.environ, **PATHS})
+        os.environ.update(site.environ)
         yield site
     finally:
         site.close()

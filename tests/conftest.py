@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import skips
+from support import skips, surroundings
 from support.machine import Machine, listener_at, plain_environment
 
 from gpulease import thread_client
@@ -25,6 +25,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("anywhere")
+
+
+def pytest_configure() -> None:
+    surroundings.settle()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

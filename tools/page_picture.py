@@ -20,7 +20,7 @@ import time
 from support.accounts import BROKER, SystemSite
 from support.browser import Browser
 from support.site import MARK
-from support.users import PATHS, shared_cache
+from support.users import shared_cache
 from support.waiting import PATIENCE, wait_until
 from support.web_site import Web
 
@@ -44,7 +44,7 @@ class Machine(SystemSite):
     """Eight GPUs and a system broker, whose users are those of the tests."""
 
     def queue(self, user: str, name: str, command: str, **request: object) -> None:
-        environ = {**self.environ, **PATHS, "XDG_CACHE_HOME": shared_cache(self), MARK: str(self.folder)}
+        environ = {**self.environ, "XDG_CACHE_HOME": shared_cache(self), MARK: str(self.folder)}
         options = {"cwd": "/tmp", "environment": environ, "name": name}
         commands = [["sh", "-c", command]]
         told = self.told(self.accounts.users[user], "add", request=request, options=options, commands=commands)
@@ -111,7 +111,7 @@ def main(path: Path) -> None:
         wait_until(lambda: machine.status()["devices"][6]["state"] == "outside")
         fill(machine)
         words = machine.gpulease("web", "--json", "--port", "0", "--actions")
-        web = Web(machine.popen(words, environ=PATHS, cwd="/"))
+        web = Web(machine.popen(words, cwd="/"))
         browser.size(WIDTH, HEIGHT)
         browser.open(web.address)
         browser.shows("3 waiting", "1 idle", "1 outside")

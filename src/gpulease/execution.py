@@ -25,6 +25,19 @@ def end_with(parent: int) -> None:
         os._exit(1)  # it was gone before the kernel was asked
 
 
+def use_default_signals() -> None:
+    """Undo what the parent ignored or blocked: it would hold for all children, and a shell cannot trap it again.
+
+    A script's background commands ignore SIGINT and SIGQUIT, nohup's ignore SIGHUP. A broker may be started by either.
+    """
+    import signal
+
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # which Python ignores itself
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def become(command: Sequence[str], changes: Mapping[str, str]) -> NoReturn:
     """Replace this process by `command` with `changes` in its environment."""
     import signal

@@ -10,7 +10,7 @@ import pytest
 from support.drop_ins import DropIns
 from support.needs import needs_root
 from support.site import Site
-from support.users import PATHS, User
+from support.users import User
 from support.waiting import wait_until
 
 FIRST, SECOND, CAROL = 61001, 61002, 61003
@@ -41,7 +41,7 @@ def gpu_py(user: User, *words: str) -> tuple[int, str, str]:
     if not python.exists():
         python.symlink_to(user.interpreter)
     path = f"{user.home}:{shims}/bin:{os.environ['PATH']}"
-    environ = {"PATH": path, "PYTHONPATH": f"{shims}/python:{PATHS['PYTHONPATH']}"}
+    environ = {"PATH": path, "PYTHONPATH": f"{shims}/python"}
     environ["GPULEASE"] = f"{user.interpreter} -m gpulease"
     done = user.execute(["bash", "-c", 'GPU.py "$@"; exit $?', "bash", *words], **environ)
     return done.returncode, done.stdout, done.stderr

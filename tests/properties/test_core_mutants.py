@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from support.core_machine import CoreMachine
+from support.scripted import MEMORY
 
 from gpulease.broker import granting, job_life, lease_life, neighbouring
 from gpulease.broker.core_state import State
@@ -125,7 +130,13 @@ def neighbour_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A neighbour never heard of the end of a lease."""
-    monkeypatch.setattr(neighbouring, "_keep", lambda state: Keep(dict.fromkeys(state.devices)))
+    keep = neighbouring._keep
+
+    def keeping(turn: Turn) -> Keep:
+        told, before = keep(turn), turn.planned.kept
+        return told if before is None else told._replace(held={**before.held, **told.held})
+
+    monkeypatch.setattr(neighbouring, "_keep", keeping)
 
 
 MUTANTS: list[Patch] = [
@@ -145,22 +156,135 @@ MUTANTS: list[Patch] = [
     not_given_back,
 ]
 
+# -------------------------------------------------------------------- the quick run: few rules, or a story
+
+LEASES = ("acquire", "use_lease", "answer_check", "answer_sample")
+JOBS = ("add", "launch", "end_shell", "finish_errands", "answer_check", "answer_sample")
+RULES: dict[Patch, tuple[str, ...]] = {
+    job_enters_unnoticed: JOBS,
+    edited_unnoticed: (*JOBS, "change_waiting_job"),
+    excluded_unnoticed: (*LEASES, "manage"),
+    settings_unnoticed: (*JOBS, "pause_queue"),
+    commit_fails_half: (*LEASES, "fail_disk"),
+    line_not_undone: (*JOBS, "fail_disk"),
+    lock_kept: (*LEASES, "use_request", "leave"),
+    nobody_told: LEASES,
+    request_not_written: LEASES,
+    not_given_back: LEASES,
+}
+
+
+class Story:
+    """What happens to a core, one thing after the other; after each of them all promises are looked at."""
+
+    def __init__(self) -> None:
+        self.machine = CoreMachine()
+        self.see_the_devices()
+
+    def __getattr__(self, rule: str) -> Callable[..., None]:
+        def happen(**fields: Any) -> None:
+            getattr(self.machine, rule)(**fields)
+            for promise in CoreMachine.setup_state().invariants:
+                promise.function(self.machine)
+
+        return happen
+
+    def acquire_now(self, **request: Any) -> None:
+        self.acquire(request=request, wait=None, other=False, now=True)
+
+    def add_now(self, count: int, **request: Any) -> None:
+        self.add(request=request, count=count, after=[], options={}, now=True)
+
+
+def killed_while_it_waits(story: Story) -> None:
+    story.add_now(2, gpus=2)
+    world = story.machine.world
+    world.say(world.connect(0), "kill", select={"ids": [[1, 1]]})
+    story.pass_time(seconds=0.0)
+
+
+def owner_dies_during_a_check(story: Story) -> None:
+    """Of a GPU that it shares with the one for whom it is looked at."""
+    story.acquire_now(devices=["0"], memory=MEMORY // 10)
+    story.answer_check(now=True, refused=False)
+    (lease,) = story.machine.world.core.state.leases.values()
+    assert lease.owner.pid is not None
+    story.acquire_now(devices=["0"], memory=MEMORY // 10)
+    story.machine.world.die((lease.owner.pid, 1))
+    story.pass_time(seconds=0.0)
+    story.answer_check(now=True, refused=False)
+
+
+def job_fails_at_its_start(story: Story) -> None:
+    story.add_now(1, gpus=1)
+    story.answer_check(now=True, refused=False)
+    story.launch(fails=True, passing=False, now=True)
+
+
+def neighbour_takes_during_a_check(story: Story) -> None:
+    story.acquire_now(devices=["0"])
+    story.let_neighbour_take(index=0, told=False, now=True)
+    story.answer_check(now=True, refused=False)
+
+
+STORIES: dict[Patch, Callable[[Story], None]] = {
+    job_leaves_unnoticed: killed_while_it_waits,
+    lease_ends_during_check: owner_dies_during_a_check,
+    lease_not_ended: job_fails_at_its_start,
+    neighbour_ignored: neighbour_takes_during_a_check,
+}
+
+
+@pytest.mark.parametrize("mutant", RULES, ids=lambda mutant: mutant.__name__)
+def test_each_bug_is_found_with_the_few_rules_that_matter(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    rules = {rule.function.__name__ for rule in CoreMachine.setup_state().rules}
+    assert rules > set(RULES[mutant])
+    without = dict.fromkeys(rules - set(RULES[mutant]))
+    assert_found(lambda: run(type("OfFewRules", (CoreMachine,), without), 200))
+
+
+@pytest.mark.parametrize("mutant", STORIES, ids=lambda mutant: mutant.__name__)
+def test_each_bug_that_few_examples_show_is_found_by_a_story(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    STORIES[mutant](Story())  # without it all goes well
+    mutant(monkeypatch)
+    assert_found(lambda: STORIES[mutant](Story()))
+
+
+def test_each_bug_is_looked_for_in_the_quick_run() -> None:
+    assert sorted([*RULES, *STORIES], key=MUTANTS.index) == MUTANTS
+
+
+# -------------------------------------------------------------------- the long run: all rules
+
 
 @pytest.mark.long("properties")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_each_bug_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
-    machine = seed(1)(CoreMachine)
-    with pytest.raises(BaseException):  # noqa: B017  # whichever promise it breaks first
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=5000,
-                stateful_step_count=100,
-                deadline=None,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-                phases=(Phase.generate,),
-                report_multiple_bugs=False,
-            ),
-        )
+    assert_found(lambda: run(CoreMachine, 5000))
+
+
+def run(machine: type[CoreMachine], examples: int) -> None:
+    run_state_machine_as_test(
+        seed(1)(machine),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=100,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate,),
+            report_multiple_bugs=False,
+        ),
+    )
+
+
+def assert_found(attempt: Callable[[], None]) -> None:
+    """By a promise that it breaks. A mutant that fails by itself, in its own code above, proves nothing."""
+    with pytest.raises(AssertionError) as found:
+        attempt()
+    frames = re.findall(r'File "(.+?)", line', str(found.value))  # of a failure that the core has logged
+    if found.value.__cause__ is not None:
+        frames.append(traceback.extract_tb(found.value.__cause__.__traceback__)[-1].filename)
+    assert not frames or Path(frames[-1]) != Path(__file__), found.value

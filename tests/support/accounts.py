@@ -16,10 +16,11 @@ import pytest
 
 from gpulease.installation.manifest import system
 from support.needs import NAMESPACES
+from support.open_python import open_python
 from support.other_users import as_user
 from support.queue_site import QueueSite
 from support.site import MARK, Site
-from support.users import PATHS, interpreter, shared_cache
+from support.users import shared_cache
 from support.waiting import PATIENCE, wait_until
 
 BROKER = 62000
@@ -110,7 +111,7 @@ class SystemSite(QueueSite):
         super().__init__(count, shared=True)
         self.accounts = Accounts(self.folder)
         self.namespace = Namespace(self, self.accounts.mounts)
-        self.python_of_all = interpreter(BROKER)
+        self.python_of_all = open_python()
         self.alice, self.bob = (self.accounts.users[name] for name in ("alice", "bob"))
 
     def gpulease(self, *words: str) -> list[str]:
@@ -122,7 +123,7 @@ class SystemSite(QueueSite):
         words = [*(before or self.namespace.words()), self.python_of_all, "-m", "gpulease", "broker", "--system"]
         broker = self.popen(
             words,
-            environ={**PATHS, "XDG_CACHE_HOME": shared_cache(self), **environ},
+            environ={"XDG_CACHE_HOME": shared_cache(self), **environ},
             cwd="/",
         )
         wait_until(lambda: self.broker_pid() == broker.pid or broker.poll() is not None)

@@ -1,6 +1,6 @@
 """Users of safe-gpu and of gpulease on the same simulated GPUs, each in a loop of processes, and somebody who looks.
 
-    python -m support.beside_safe_gpu ROLE SECONDS    prints what it counted as JSON
+    python -m support.beside_safe_gpu ROLE TURNS FOLDER    prints what it counted as JSON
 
 `safe-gpu` is the real one, with a CUDA context by ctypes as its placeholder; `run`, `get` and `acquire` are ours, each
 with a program that makes a context; `observe` reads the machine's own files and knows of no broker.
@@ -68,26 +68,32 @@ TURNS = {
 }  # fmt: skip
 
 
-def loop(role: str, seconds: float) -> dict[str, int]:
-    """A process after the other. Safe-gpu's fail at once where no GPU is free."""
-    until, done, failed = time.monotonic() + seconds, 0, 0
-    while time.monotonic() < until:
+def loop(role: str, least: int, folder: Path) -> dict[str, int]:
+    """A process after the other, until all loops had their turns: each goes on to be in the others' way.
+
+    Safe-gpu's fail at once where no GPU is free.
+    """
+    done, failed = 0, 0
+    while not (folder / "over").exists():
         code = subprocess.run(TURNS[role], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False).returncode
         done, failed = done + (code == 0), failed + (code != 0)
+        if done == least:
+            (folder / f"done-{os.getpid()}").touch()
         time.sleep(random.uniform(0, 0.1))
     return {"done": done, "failed": failed}
 
 
-def observe(seconds: float) -> dict[str, object]:
+def observe(loops: int, folder: Path) -> dict[str, object]:
     """Two who compute on one device in two looks in a row were there together. Placeholders of ours do not compute."""
-    until, before, looks = time.monotonic() + seconds, set[Pair](), 0
+    before, looks = set[Pair](), 0
     found: dict[Pair, str] = {}
-    while time.monotonic() < until:
+    while len(list(folder.iterdir())) < loops:
         together = set(_together())
         for pair in together & before:
             found.setdefault(pair, " | ".join(_command(pid) for pid in pair[1]))
         before, looks = together, looks + 1
         time.sleep(0.002)
+    (folder / "over").touch()
     return {"looks": looks, "collisions": sorted(found.values())}
 
 
@@ -117,5 +123,6 @@ if __name__ == "__main__":
     if asked in ONCE:
         ONCE[asked]()
     else:
-        span = float(sys.argv[2])
-        print(json.dumps(observe(span) if asked == "observe" else loop(asked, span)), flush=True)
+        count, shared = int(sys.argv[2]), Path(sys.argv[3])
+        told = observe(count, shared) if asked == "observe" else loop(asked, count, shared)
+        print(json.dumps(told), flush=True)

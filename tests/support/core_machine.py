@@ -52,7 +52,12 @@ class CoreMachine(RuleBasedStateMachine):
         if self.world.disk.fail_writes or self.world.disk.fail_commits:
             self.disk_failed_at = self.world.now
         before = dict(self.world.core.state.leases)
-        self.world.turn()
+        try:
+            self.world.turn()
+        except AssertionError:
+            raise
+        except Exception as trouble:
+            raise AssertionError("the broker's loop has ended") from trouble
         self.world.disk.fail_writes = self.world.disk.fail_commits = 0
         self._read_answers(before)
 

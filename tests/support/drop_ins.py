@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 from functools import cache
@@ -43,7 +44,7 @@ def old_python() -> str | None:
     """A Python of the oldest version that the drop-ins are for, if there is one on this machine."""
     name = f"python{OLDEST[0]}.{OLDEST[1]}"
     places = [f"{folder}/{name}" for folder in os.environ.get("PATH", "").split(os.pathsep)]
-    for path in [*places, *glob(os.path.expanduser(f"~/.pyenv/versions/*/bin/{name}"))]:
+    for path in [*places, *glob(f"{pwd.getpwuid(os.getuid()).pw_dir}/.pyenv/versions/*/bin/{name}")]:
         if os.access(path, os.X_OK) and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
             return path
     return None

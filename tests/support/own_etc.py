@@ -9,19 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pamela
-import pynvml
 import pytest
 
-import gpulease
 from gpulease.simulation.state import create
 from support.machine import plain_environment
 from support.needs import NAMESPACES
-from support.users import interpreter
+from support.open_python import make_venv
 from support.waiting import PATIENCE
 
 PRIVATE = ("/run", "/var/lib", "/usr/local/share")
-ANYBODY = 61001
 
 
 class OwnEtc:
@@ -44,16 +40,11 @@ class OwnEtc:
 
     def make_python(self, name: str) -> str:
         """A virtual environment with gpulease in it, as an administrator makes it for everybody."""
-        base = interpreter(ANYBODY)
         venv = self.folder / name
-        subprocess.run([base, "-m", "venv", "--without-pip", str(venv)], check=True)
-        packages = next(venv.glob("lib/python*/site-packages"))
-        without = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(Path(gpulease.__file__).parent, packages / "gpulease", ignore=without)
-        shutil.copytree(Path(__file__).parents[2] / "docs", packages / "gpulease" / "docs", dirs_exist_ok=True)
-        for module in (pynvml, pamela):
-            shutil.copy(module.__file__, packages)
-        return str(venv / "bin" / "python")
+        python = make_venv(venv, ["system"])
+        (package,) = venv.glob("lib/python*/site-packages/gpulease")
+        shutil.copytree(Path(__file__).parents[2] / "docs", package / "docs", dirs_exist_ok=True)
+        return python
 
     def words(self, *words: str) -> list[str]:
         return ["nsenter", "--mount", "--target", str(self.keeper.pid), *words]

@@ -42,6 +42,12 @@ class Raw:
     def acquire(self, gpus: int = 1, wait: float | None = None, **more: Any) -> None:
         self.send("acquire", request={"gpus": gpus}, kind="acquire", wait=wait, **more)
 
+    def granted(self) -> Any:
+        """The lease, once it is granted: where the driver takes its time, the broker says first that one waits."""
+        while "granted" not in (told := self.receive()):
+            assert "waiting" in told, told
+        return told["granted"]
+
     def closed(self) -> bool:
         """Waits for the other end to close, past whatever it still says."""
         try:

@@ -24,6 +24,7 @@ from support.needs import ONLY_ROOT, lacking
 from support.waiting import PATIENCE, wait_for_end, wait_until
 
 LONG = 90.0  # seconds; a loaded machine starts daemons slowly
+EXPIRY = 20  # seconds
 USERS = {"nobody": 65534, "daemon": 1}
 needs_slurm = pytest.mark.skipif(
     os.geteuid() != 0 or lacking("slurmctld", "munged") is not None, reason=lacking("slurmctld", "munged") or ONLY_ROOT
@@ -63,7 +64,8 @@ class SlurmBox:
             f"SlurmctldHost={host}(127.0.0.1)",
             f"SlurmctldPort={ports[0]}",
             "SlurmUser=root\nSlurmdUser=root",
-            f"AuthType=auth/munge\nAuthInfo=socket={self.folder}/munge/socket\nCredType=cred/munge",
+            # A job that is queued again may start once its credential has expired, which takes 120 s if not said.
+            f"AuthType=auth/munge\nAuthInfo=socket={self.folder}/munge/socket,cred_expire={EXPIRY}\nCredType=cred/munge",
             f"StateSaveLocation={self.folder}/saved",
             f"SlurmctldPidFile={self.folder}/slurmctld.pid\nSlurmdPidFile={self.folder}/slurmd-%n.pid",
             f"SlurmdSpoolDir={self.folder}/spool-%n",

@@ -5,32 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pynvml
-import pytest
-
-import gpulease
 from gpulease.simulation.library import library_path
+from support.open_python import open_python
 from support.site import Site
 from support.waiting import PATIENCE
-
-FOLDERS = (Path(gpulease.__file__).parents[1], Path(pynvml.__file__).parent)
-PATHS = {"PYTHONPATH": ":".join(map(str, FOLDERS))}
-WORKS = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import gpulease, pynvml']))"
-
-
-@cache
-def interpreter(uid: int) -> str:
-    """A Python that this user may run: that of the tests may lie in a folder closed to others."""
-    for candidate in (sys.executable, f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"):
-        words = [*becoming(uid), candidate, "-c", WORKS]
-        if subprocess.run(words, env=PATHS, cwd="/", capture_output=True).returncode == 0:
-            return candidate
-    pytest.skip("there is no Python here that other users may run")
 
 
 def becoming(uid: int) -> list[str]:
@@ -51,11 +32,11 @@ class User:
     """Runs commands at a site as `uid`, with a home of its own."""
 
     def __init__(self, site: Site, uid: int) -> None:
-        self.site, self.uid, self.interpreter = site, uid, interpreter(uid)
+        self.site, self.uid, self.interpreter = site, uid, open_python()
         self.home = site.folder / f"home-{uid}"
         self.home.mkdir(mode=0o700)
         os.chown(self.home, uid, uid)
-        self.environ = {**site.environ, **PATHS, "HOME": str(self.home), "XDG_CACHE_HOME": shared_cache(site)}
+        self.environ = {**site.environ, "HOME": str(self.home), "XDG_CACHE_HOME": shared_cache(site)}
         self.environ.pop("XDG_RUNTIME_DIR", None)
 
     def words(self, *words: str) -> list[str]:

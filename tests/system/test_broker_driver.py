@@ -86,7 +86,7 @@ def test_who_was_granted_by_a_former_broker_hears_of_it_once_the_devices_are_kno
     asked = {"request": {"gpus": 2}, "kind": "get", "owner": os.getpid(), "wait": None, "id": "mine"}
     with site.raw() as raw:
         raw.send("acquire", **asked)
-        granted = raw.receive()["granted"]
+        granted = raw.granted()
         site.set("fault.hang=1")
         site.kill_broker()
     site.ensure_broker()

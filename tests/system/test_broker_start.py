@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from support.needs import needs_root
+from support.open_python import open_python
 from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
-from support.users import becoming, interpreter
+from support.users import becoming
 from support.waiting import wait_for_end, wait_until
 
 from gpulease.broker.home import lock_name
@@ -84,7 +85,7 @@ def test_an_idle_broker_ends_and_one_that_holds_or_is_waited_for_does_not(site: 
     wait_until(site.broker_pid)
     with site.raw() as client:  # which has something at once, so that the broker is not idle while the holder starts
         client.acquire()
-        held = client.receive()["granted"]["id"]
+        held = client.granted()["id"]
         holder = site.holder("-n", "3")
         client.ask("release", what=[held])
     begin = time.monotonic()
@@ -190,6 +191,7 @@ def test_a_python_that_cannot_run_the_broker_is_reported(site: Site) -> None:
 
 @pytest.mark.parametrize("loss", ["socket", "folder"])
 def test_a_broker_that_cannot_be_reached_any_more_ends_if_nothing_is_held(site: Site, loss: str) -> None:
+    site.environ["GPULEASE_HOUSEKEEPING"] = "0.2"
     pid = site.ensure_broker()
     if loss == "socket":
         os.unlink(f"{site.directory}/socket")
@@ -199,6 +201,7 @@ def test_a_broker_that_cannot_be_reached_any_more_ends_if_nothing_is_held(site: 
 
 
 def test_a_broker_ends_with_the_machine_that_it_simulates(site: Site) -> None:
+    site.environ["GPULEASE_HOUSEKEEPING"] = "0.2"
     pid = site.ensure_broker()
     site.holder()
     for folder in (site.state, site.directory):
@@ -209,6 +212,7 @@ def test_a_broker_ends_with_the_machine_that_it_simulates(site: Site) -> None:
 @pytest.mark.parametrize("loss", ["socket", "folder", "lock"])
 def test_what_is_removed_under_a_broker_is_put_back_and_nothing_is_granted_twice(site: Site, loss: str) -> None:
     """Before, the next command started a second broker, which knew nothing of what the first had granted."""
+    site.environ["GPULEASE_HOUSEKEEPING"] = "0.2"
     pid = site.ensure_broker()
     holder = site.holder("-n", "4")
     if loss == "folder":
@@ -239,7 +243,13 @@ sys.stdin.read()
 def test_another_user_who_takes_the_brokers_name_keeps_nobody_out(site: Site, manner: str) -> None:
     os.mkdir(site.directory, 0o700)
     name = lock_name(site.directory).replace("\0", "@")
-    squatter = site.popen([*becoming(61666), interpreter(61666), "-c", SQUAT, name, manner], cwd="/")
+    squatter = site.popen([*becoming(61666), open_python(), "-c", SQUAT, name, manner], cwd="/")
     assert squatter.stdout is not None
     assert squatter.stdout.readline() == "ready\n"
     assert site.run("get", "--owner", str(os.getpid())).stdout == "0\n"
+
+
+def test_a_time_between_checks_that_makes_no_sense_is_refused(site: Site) -> None:
+    done = site.run("get", "--owner", str(os.getpid()), GPULEASE_HOUSEKEEPING="never")
+    assert done.returncode == 2
+    assert "GPULEASE_HOUSEKEEPING is 'never'." in done.stderr

@@ -364,7 +364,7 @@ def test_a_broker_with_few_descriptors_keeps_every_lease_of_a_living_owner(site:
     with site.raw() as raw:
         for owner in owners:
             raw.send("acquire", request={"memory": 1 << 30}, kind="get", owner=owner.pid, wait=None)
-            lease = raw.receive()["granted"]["id"]
+            lease = raw.granted()["id"]
             assert raw.ask("taken", id=lease)["ok"]["taken"]
     site.kill_broker()
     site.popen(["prlimit", "--nofile=48:48", *site.words("broker")])

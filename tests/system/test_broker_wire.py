@@ -117,7 +117,7 @@ def test_identity_in_a_message_is_ignored(attacked: Site) -> None:
     fake = {"uid": 12345, "user": "third", "pid": 1, "owner_uid": 12345, "start_time": 1, "groups": ["wheel"]}
     with attacked.raw() as sender:
         sender.acquire(1, 0, **fake)
-        id = sender.receive()["granted"]["id"]
+        id = sender.granted()["id"]
         lease = next(lease for lease in attacked.status()["leases"] if lease["id"] == id)
         assert (lease["pid"], lease["user"] == "third") == (os.getpid(), False)
         sender.ask("release", what=[id])
@@ -175,7 +175,7 @@ def test_text_that_is_no_text_does_not_reach_others(attacked: Site) -> None:
 def test_a_note_cannot_harm_whoever_looks(attacked: Site, note: str) -> None:
     with attacked.raw() as sender:
         sender.acquire(1, 0, note=note)
-        id = sender.receive()["granted"]["id"]
+        id = sender.granted()["id"]
         for words in (("status",), ("events",), ("status", "--json")):
             done = attacked.run(*words)
             assert done.returncode == 0, done.stderr

@@ -11,8 +11,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from support.open_python import ANYBODY
 from support.other_users import needs_root
-from support.own_etc import ANYBODY, OwnEtc
+from support.own_etc import OwnEtc
 from support.users import becoming
 from support.waiting import PATIENCE, wait_until
 

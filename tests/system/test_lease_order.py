@@ -50,13 +50,13 @@ def test_500_waiting_clients_are_served_in_order_each_exactly_once(site: Site) -
     site.ensure_broker()
     first = site.raw()
     first.acquire()
-    held = first.receive()["granted"]["id"]
+    held = first.granted()["id"]
     clients = waiting_clients(site, CROWD)
     assert first.ask("status")["ok"]["line_length"] == CROWD
     releasing, ids = first, [held]
     for client in clients:
         assert releasing.ask("release", what=[held])["ok"]["released"][0]["id"] == held
-        held, releasing = client.receive()["granted"]["id"], client
+        held, releasing = client.granted()["id"], client
         ids.append(held)
     assert len(set(ids)) == CROWD + 1
     assert releasing.ask("release", what=[held])["ok"]["released"]
@@ -72,8 +72,12 @@ def test_the_line_keeps_its_order_through_killed_brokers(site: Site) -> None:
     """Threads of one process wait through `client.acquire`, as every client does; each writes down its turn."""
     served: list[int] = []
     script = """
-import sys, threading
+import os, sys, threading
 from gpulease import client
+def fail(told):
+    sys.excepthook(told.exc_type, told.exc_value, told.exc_traceback)
+    os._exit(3)
+threading.excepthook = fail
 count, served, ready = 20, [], threading.Event()
 def one(number):
     fields = {"request": {"gpus": 1}, "kind": "acquire", "wait": None, "note": str(number)}
@@ -83,7 +87,7 @@ def one(number):
         try:
             connection.ask("release", what=[granted["id"]]); break
         except ConnectionError:
-            connection = client._again(connection)
+            connection = client.again(connection)
         except client.by_code("not-found", "", None, {}).__class__:
             break
 threads = []
@@ -127,7 +131,7 @@ def test_a_smaller_priority_goes_first_and_the_rest_in_order(site: Site) -> None
     site.ensure_broker()
     first = site.raw()
     first.acquire()
-    held = first.receive()["granted"]["id"]
+    held = first.granted()["id"]
     clients = {}
     for name, priority in (("a", 5), ("b", 5), ("urgent", 1), ("c", 5)):
         clients[name] = site.raw()
@@ -135,7 +139,7 @@ def test_a_smaller_priority_goes_first_and_the_rest_in_order(site: Site) -> None
         clients[name].receive()
     for name in ("urgent", "a", "b", "c"):
         first.ask("release", what=[held])
-        held = clients[name].receive()["granted"]["id"]
+        held = clients[name].granted()["id"]
 
 
 def test_a_deadline_that_passed_while_no_broker_ran_is_kept(site: Site) -> None:

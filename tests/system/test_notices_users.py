@@ -14,6 +14,9 @@ from support.accounts import SystemSite
 from support.other_users import needs_root
 from support.waiting import PATIENCE, wait_until
 
+from gpulease.notices import own_file
+from gpulease.notices.address import read_address
+
 SECRET = "T0p53cret"
 pytestmark = needs_root
 
@@ -46,13 +49,10 @@ def letters_of(site: SystemSite, user: pwd.struct_passwd) -> str:
 
 
 def write_address(site: SystemSite, user: pwd.struct_passwd, address: str) -> str:
-    """As `gpulease notify set` does, which other users' Python cannot be run for here."""
+    """As `gpulease notify set` does. All is imported by now: the user may not be able to read this checkout."""
     path = f"{user.pw_dir}/.config/gpulease/notify.json"
 
     def write() -> str:
-        from gpulease.notices import own_file
-        from gpulease.notices.address import read_address
-
         own_file.write(path, read_address(address))
         return path
 

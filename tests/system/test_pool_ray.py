@@ -15,7 +15,11 @@ from support import pool_tasks as tasks
 import gpulease
 from gpulease.errors import NotEnoughDevices, OutOfMemory, PoolBroken, PoolClosed, UsageError, WorkerDied
 
-pytestmark = [pytest.mark.long("pool"), pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.longer("pool"),
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.timeout(120),
+]  # one start of Ray for all
 
 
 @pytest.fixture(scope="module", autouse=True)

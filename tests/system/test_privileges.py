@@ -19,7 +19,6 @@ import pytest
 from support.accounts import BROKER, SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
 from support.other_users import needs_root
 from support.queue_site import alive, pick
-from support.users import PATHS
 from support.waiting import wait_until
 
 from gpulease.broker import kernel
@@ -104,7 +103,7 @@ def test_who_has_fewer_capabilities_gets_no_job_with_more(system: SystemSite) ->
         "setpriv", "--bounding-set", "-net_raw", "--reuid", str(system.alice.pw_uid), "--regid",
         str(system.alice.pw_gid), "--clear-groups", system.python_of_all, "-m", "gpulease", "add", "--", "true",
     )  # fmt: skip
-    done = subprocess.run(words, env={**system.environ, **PATHS}, cwd="/", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=system.environ, cwd="/", capture_output=True, text=True, timeout=60)
     assert done.returncode == 77, done.stderr
     assert "fewer capabilities" in done.stderr
 

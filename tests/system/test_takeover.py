@@ -19,7 +19,6 @@ from support.island import Island, gpulease
 from support.needs import ONLY_ROOT
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.site import HOLD, Site, fresh_site  # noqa: F401  # pytest finds the fixture here
-from support.users import PATHS
 from support.waiting import wait_for_end, wait_until
 
 from gpulease.stores.sqlite import SqliteStore
@@ -244,7 +243,7 @@ def test_a_users_broker_of_an_earlier_version_is_told_of_and_replaced(island: Is
     """Its state lay in $XDG_RUNTIME_DIR/gpulease, or in ~/.local/state/gpulease where there is no such folder."""
     now = island.login(61001) if session == "login" else island.quietly
     old = landed.sources(island.site.folder / "landed")
-    before = {**now, **old, "PYTHONPATH": f"{island.site.folder}:{old['PYTHONPATH']}:{PATHS['PYTHONPATH']}"}
+    before = {**now, **old, "PYTHONPATH": f"{island.site.folder}:{old['PYTHONPATH']}"}
 
     def run(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
         return island.run(61001, gpulease(*words), **environ)

@@ -18,7 +18,7 @@ from support.machine import PATIENCE, plain_environment
 from support.other_users import needs_root
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401
 from support.tmux import SIZES, Tmux, opened, small_terminal, terminal_of_each_size  # noqa: F401
-from support.users import PATHS, becoming
+from support.users import becoming
 
 ROOT = Path(__file__).parents[2]
 COLOUR = re.compile(r"\x1b\[[0-9;]*\b(3[0-7]|4[0-7]|9[0-7])m")
@@ -222,7 +222,6 @@ def test_the_picture_in_the_docs_is_made_of_a_simulated_machine(tmp_path: Path) 
 def test_anothers_job_is_shown_and_not_touched(system: SystemSite) -> None:
     id = system.add(system.alice, "sleep 600")["ok"]["first"]
     system.until(id, "running")
-    system.environ |= PATHS
     for tmux in opened(system, *SIZES[0]):
         words = [*becoming(system.bob.pw_uid), system.python_of_all, "-m", "gpulease", "top"]
         tmux.run(system.namespace.words(*words))

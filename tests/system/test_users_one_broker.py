@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.accounts import BROKER, Accounts, Namespace
+from support.accounts import Accounts, Namespace
 from support.needs import needs_root
+from support.open_python import open_python
 from support.site import HOLD, Site, devices_of
-from support.users import PATHS, User, interpreter, shared_cache
+from support.users import User, shared_cache
 from support.waiting import PATIENCE, wait_until
 from support.web_site import start_web
 
 from gpulease.wire import pack
 
-CONTENDER = str(Path(__file__).parents[1] / "support" / "contender.py")
+CONTENDER = (Path(__file__).parents[1] / "support" / "contender.py").read_text()
 FIRST, SECOND, CAROL = 61001, 61002, 61003
 
 pytestmark = needs_root
@@ -46,9 +47,9 @@ class Town:
         with open(self.log, "a") as log:
             options = {"stdout": log, "stderr": log}
             if self.kind == "system":
-                words = self.namespace.words(interpreter(BROKER), "-m", "gpulease", "broker", "--system")
+                words = self.namespace.words(open_python(), "-m", "gpulease", "broker", "--system")
                 self.broker = self.site.popen(
-                    words, environ={**PATHS, "XDG_CACHE_HOME": shared_cache(self.site)}, cwd="/", **options
+                    words, environ={"XDG_CACHE_HOME": shared_cache(self.site)}, cwd="/", **options
                 )
             else:
                 self.broker = self.carol.start("broker", "--shared", **options)
@@ -225,7 +226,7 @@ def test_two_users_contend_and_nothing_is_granted_twice(town: Town) -> None:
     observer = town.site.folder / "observer"
     observer.mkdir()
     observer.chmod(0o777)
-    words = [CONTENDER, str(observer), "8"]
+    words = ["-c", CONTENDER, str(observer), "8"]
     processes = [
         user.popen([user.interpreter, *words, str(10 * n + user.uid), "share"], stderr=None, stdin=subprocess.DEVNULL)
         for n in range(6)
@@ -243,7 +244,7 @@ def test_clients_wait_for_the_same_broker_to_come_back_and_start_none_of_their_o
     observer = town.site.folder / "observer"
     observer.mkdir()
     observer.chmod(0o777)
-    words = [CONTENDER, str(observer), "100000"]
+    words = ["-c", CONTENDER, str(observer), "100000"]
     processes = [
         user.popen([user.interpreter, *words, str(10 * n + user.uid), "share"], stderr=None, stdin=subprocess.DEVNULL)
         for n in range(2)

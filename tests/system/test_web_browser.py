@@ -10,7 +10,7 @@ from support.accounts import SystemSite
 from support.browser import Browser, browser
 from support.other_users import needs_root
 from support.queue_site import QueueSite
-from support.users import PATHS, becoming
+from support.users import becoming
 from support.waiting import wait_until
 from support.web_site import Web, site, web, web_site
 
@@ -150,7 +150,7 @@ def test_a_job_of_another_user_has_no_button_and_the_request_by_hand_is_refused(
         mine = system.add(system.alice, "sleep 60")["ok"]["first"]
         theirs = system.add(system.bob, "sleep 60")["ok"]["first"]
         words = [*becoming(system.alice.pw_uid), system.python_of_all, "-m", "gpulease", "web", "--json"]
-        process = system.popen(system.namespace.words(*words, "--port", "0", "--actions"), environ=PATHS, cwd="/")
+        process = system.popen(system.namespace.words(*words, "--port", "0", "--actions"), cwd="/")
         page = Web(process)
         browser.open(page.address)
         wait_until(lambda: browser.run(f"return !!document.getElementById('jobs-{mine}-kill')"))

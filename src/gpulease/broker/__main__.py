@@ -17,10 +17,11 @@ from gpulease.broker import takeover
 from gpulease.broker.config import config_of
 from gpulease.broker.home import Home
 from gpulease.broker.launching import GivenHome, Launching
-from gpulease.broker.server import Server, listen_to_signals
+from gpulease.broker.server import HOUSEKEEPING, Server, listen_to_signals
 from gpulease.errors import GpuleaseError, StateError
+from gpulease.execution import use_default_signals
 from gpulease.messages import error
-from gpulease.probes.detect import deadline_seconds
+from gpulease.probes.detect import deadline_seconds, seconds_of
 from gpulease.stores.disks import network_filesystem
 from gpulease.stores.sqlite import SqliteStore
 from gpulease.wire import pack
@@ -64,6 +65,7 @@ def serve(
 
 def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) -> tuple[Server, Home | GivenHome]:
     os.umask(0o077)  # what is for everybody is made so one by one
+    use_default_signals()
     config = config_of(place.kind, os.environ).read()
     home, launching = _home(place, replace, given)
     _keep_private(place.kept("state.db"))
@@ -71,11 +73,13 @@ def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) 
     came_from = takeover.take_over(place, network is not None)
     store = SqliteStore(place.kept("state.db"), network is not None)
     deadline = deadline_seconds(os.environ)
+    every = seconds_of(os.environ, "GPULEASE_HOUSEKEEPING", HOUSEKEEPING)
     try:
         server = Server(home, store, deadline, config, launching, network is not None)
     except (KeyError, TypeError, ValueError, AttributeError) as trouble:
         traceback.print_exc()
         raise store.damaged(f"this version can make nothing of it ({trouble!r})") from None
+    server.housekeeping = every
     listen_to_signals(server)
     if came_from is not None:
         server.log(f"the state of an earlier version was taken over from {came_from}")

@@ -26,6 +26,7 @@ from gpulease.broker.orders import LARGEST, packed
 from gpulease.broker.outbox import PacedOutbox
 from gpulease.broker.runner import Order
 from gpulease.broker.runs import SHORTAGES, UNSEEN, Fate
+from gpulease.execution import use_default_signals
 from gpulease.wire import Unpacker, pack
 
 READ = 1 << 18
@@ -266,6 +267,7 @@ def _refusal(words: list[str]) -> tuple[str, bool] | None:
 
 def main() -> int:
     os.umask(0o077)
+    use_default_signals()
     files, hard = int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     with socket.socket(fileno=int(sys.argv[1])) as link:

@@ -144,8 +144,6 @@ def _become_agent(uid: int, link: int) -> NoReturn:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
-        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         words = [sys.executable, "-P", "-m", "gpulease.broker.agent", str(link), str(files), *purpose]
         os.execve(words[0], words, _environ())

@@ -159,7 +159,7 @@ class Server:
             self._clients.prove = launching.prove
             self._poll.register(launching.descriptor, select.EPOLLIN)
         self._hooks = Outbox("gpulease.broker.hooks", MOST_TOLD, self.log)
-        self._house_kept = time.monotonic()
+        self.housekeeping, self._house_kept = HOUSEKEEPING, time.monotonic()
         self._house_trouble = ""
         self._core = Core(store, host, self._about(place), config.texts)
         gc.disable()  # what is loaded stays: looking for garbage in it again and again takes a third of the time
@@ -197,7 +197,7 @@ class Server:
         if self._clients.waiting or self._events:
             return 0.0
         now = time.monotonic()
-        moments = [HOUSEKEEPING] if idle_at is None else [HOUSEKEEPING, idle_at - now]
+        moments = [self.housekeeping] if idle_at is None else [self.housekeeping, idle_at - now]
         if self._alarms.next is not None:
             moments.append(self._alarms.next - self._clock.now())
         moments += [
@@ -207,7 +207,7 @@ class Server:
 
     def _keep_house(self, now: float) -> bool:
         """Whether the broker is needed no more: somebody removed its folders, and nothing is held."""
-        if now - self._house_kept < HOUSEKEEPING:
+        if now - self._house_kept < self.housekeeping:
             return False
         self._house_kept = now
         self._reaper.sweep()

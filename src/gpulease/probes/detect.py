@@ -38,15 +38,17 @@ class Marked:
 
 
 def deadline_seconds(environ: Mapping[str, str]) -> float:
-    text = environ.get("GPULEASE_PROBE_DEADLINE", "")
+    return seconds_of(environ, "GPULEASE_PROBE_DEADLINE", DEFAULT_SECONDS)
+
+
+def seconds_of(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "")
     try:
-        seconds = float(text) if text else DEFAULT_SECONDS
+        seconds = float(text) if text else default
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= 3600:
-        raise UsageError(
-            f"GPULEASE_PROBE_DEADLINE is {text!r}.", "Set it to seconds, above 0 and up to 3600, or unset it."
-        )
+        raise UsageError(f"{name} is {text!r}.", "Set it to seconds, above 0 and up to 3600, or unset it.")
     return seconds
 
 
