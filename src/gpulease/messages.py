@@ -57,7 +57,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     },
     "ls": {"all": "bool?", "most": "int?", "select": "select?", "ids": "bool?"},
     "show": {"select": "select", "environment": "bool?"},
-    "kill": {"select": "select"},
+    "kill": {"select": "select", "by": "text?"},
     "rm": {"select": "select"},
     "pause": {"select": "select?", "queue": "bool?"},
     "resume": {"select": "select?", "queue": "bool?"},

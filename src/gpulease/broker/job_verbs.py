@@ -220,7 +220,11 @@ def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
 
 
 def kill(turn: Turn, event: Received) -> None:
-    why = f"killed by {event.peer.user}"
+    """`by`: for whom a page asks, which root or the broker's user runs for others."""
+    by = event.message.get("by")
+    if by is not None and not turn.state.manages(event.peer.uid):
+        raise NotPermitted("Only root and the user who runs the broker may act in another's name.", "Leave out `by`.")
+    why = f"killed by {event.peer.user if by is None else by}"
     _each(turn, event, jobs.OPEN, lambda job: _end(turn, job, why), "killed")
 
 
