@@ -65,7 +65,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "let_go": {"jobs": "marked"},
     "move": {"id": "int", "index": "int?"},
     "start": {"select": "select"},
-    "retry": {"select": "select"},
+    "retry": {"select": "select", "changes": "options?", "options": "options?"},
     "edit": {"select": "select", "changes": "options"},
     "clean": {"select": "select?"},
     "set": {"name": "text?", "value": "text?"},
@@ -309,6 +309,7 @@ UsageDocument = TypedDict("UsageDocument", {
 Done = TypedDict("Done", {
     "ids": list[JobId], "skipped": list[str],
     "ending": NotRequired[list[JobId]],  # those of `ids` that were told to end and still run
+    "left_out": NotRequired[list[str]],  # variables that were not given to jobs that run again
 })
 Added = TypedDict("Added", {
     "first": JobId, "last": JobId, "left_out": list[str],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
+from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixture here
 
-from gpulease.errors import WrongState
+import gpulease
+from gpulease.errors import UsageError, WrongState
 
 
 def ended(queue: QueueSite) -> dict[str, int]:
@@ -90,3 +91,30 @@ def test_log_main_tells_what_was_added_started_and_ended(queue: QueueSite) -> No
     assert granted["waited"] >= 0
     assert len(queue.run("log", "main", "--tail", "2").stdout.splitlines()) == 2
     assert queue.run("log", "main", "-f").returncode == 2
+
+
+def test_one_that_failed_is_queued_again_with_another_request(queue: QueueSite) -> None:
+    """After it ran out of memory it could only be retried on the same card."""
+    id = queue.shell("echo on $GPULEASE_DEVICES; exit 3", request={"devices": ["0"]}, time_limit=60)
+    queue.end(id)
+    edited = queue.run("edit", str(id), "--min-memory", "40G")
+    assert edited.returncode == 1
+    assert "gpulease retry ID --min-memory 40G" in edited.stderr
+    done = queue.run("retry", str(id), "--devices", "2", "--min-memory", "40G", "--time-limit", "none")
+    assert done.stdout == f"queued again {id}\n", done.stderr
+    (job,) = queue.end(id)
+    assert (job["devices"], job["request"]["min_memory"], job["time_limit"]) == (["2"], 40 << 30, None)
+    assert queue.output(id).split() == ["on", "0", "on", "2"]
+    never = queue.run("retry", str(id), "--min-memory", "900G")
+    assert never.returncode != 0
+    assert queue.job(id)["state"] == "failed"
+
+
+@pytest.mark.usefixtures("inside")
+def test_in_python_too(queue: QueueSite) -> None:
+    id = queue.shell("exit 3", request={"devices": ["0"]})
+    queue.end(id)
+    assert gpulease.retry(id, devices="3", new_env=True)["ids"] == [id]
+    assert queue.end(id)[0]["devices"] == ["3"]
+    with pytest.raises(UsageError, match="takes no color"):
+        gpulease.retry(id, color="red")

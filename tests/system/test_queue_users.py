@@ -291,7 +291,7 @@ def test_a_kill_by_roots_page_is_recorded_as_who_pressed_the_button(system: Syst
     (job,) = system.end(id)
     assert (job["state"], job["why"]) == ("killed", "killed by alice")
     told = system.ask("events", most=50)["events"]
-    assert "killed by alice" in [event["why"] for event in told if event["id"] == f"J{id}"]
+    assert any("killed by alice" in event.get("why", "") for event in told if event["id"] == f"J{id}")
 
 
 def test_only_who_runs_the_broker_kills_in_anothers_name(system: SystemSite) -> None:

@@ -334,6 +334,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "trees": lambda turn, id: job_ends.look_at_trees(turn),
     "free": job_life.free_later,
     "prune": lambda turn, id: pruning.prune(turn),
+    "forget-environments": pruning.forget_environments,
     "agent": job_ends.next_agent,
     "force": job_ends.force,
     "tidy": lambda turn, id: job_ends.tidy(turn),

@@ -68,6 +68,16 @@ def add(turn: Turn, event: Received) -> None:
     return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next, left_out))
 
 
+def renew_environment(turn: Turn, event: Received, again: list[Job]) -> str | None:
+    """The key of the variables that a user gives to jobs of their own that are run again; None: they keep theirs."""
+    options, peer = event.message.get("options"), event.peer
+    if options is None or not any(job.uid == peer.uid for job in again):
+        return None
+    key, environ, _ = given.environment_of(turn, peer.uid, options)
+    _keep_environment(turn, peer, key, environ)
+    return key
+
+
 def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str]) -> None:
     state = turn.state
     if state.store.get("environments", key) is not None:

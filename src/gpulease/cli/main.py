@@ -35,7 +35,7 @@ VERBS = {
     "resume": ("acting.resume", "let paused or held jobs, or the queue, go on"),
     "move": ("move", "give a waiting job another place in the line"),
     "start": ("acting.start", "start waiting jobs now, past the policy; failed ones again"),
-    "retry": ("acting.retry", "queue ended jobs again"),
+    "retry": ("retry", "queue ended jobs again"),
     "edit": ("edit", "change jobs that wait or are held"),
     "clean": ("clean", "forget jobs that are complete or invalid; or all that ended"),
     "rebalance": ("rebalance", "move waiting jobs to hosts where they start sooner"),

@@ -68,6 +68,9 @@ class Store(Protocol):
     def forget_environments(self, keys: Iterable[str]) -> dict[str, Document]:
         """Remove those of them that no job has; which those were."""
 
+    def environments_in_use(self, since: float, after: str, most: int) -> dict[str, bool]:
+        """Of the first ones behind the key `after`: whether a job has it that is not over, or ended since."""
+
     def jobs_ended(self, before: float, most: int) -> list[Document]:
         """Those that ended before, the oldest first."""
 

@@ -52,6 +52,12 @@ class MemoryStore:
             self.write("environments", key, None)
         return gone
 
+    def environments_in_use(self, since: float, after: str, most: int) -> dict[str, bool]:
+        found = [job for job in self.load("jobs").values() if job.get("ended") is None or job["ended"] >= since]
+        used = {job["environment"] for job in found}
+        keys = [key for key in sorted(self._tables["environments"]) if key > after]
+        return {key: key in used for key in keys[:most]}
+
     def write(self, table: str, key: str, document: Document | None) -> None:
         body = None if document is None else json.dumps(document)
         self._undo.append((table, key, self._tables[table].get(key)))
