@@ -72,6 +72,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "notify": {"file": "text?", "events": "texts?", "clear": "bool?"},
     "ping": {},
     "stop": {},
+    "backup": {"done": "bool?"},
 }
 
 
@@ -379,6 +380,10 @@ ShapeRow = TypedDict("ShapeRow", {
     "command": str, "request": str, "runs": float, "seconds_mean": float, "seconds_50": float, "seconds_90": float,
     "memory": int | None, "last": float,
 })
+BackedUp = TypedDict("BackedUp", {
+    "file": NotRequired[str],  # which stays as it is until it was copied
+    "held": NotRequired[bool],  # whether it did
+})
 Starts = TypedDict("Starts", {"compared": float, "by_likely": float, "by_latest": float})
 Learned = TypedDict("Learned", {"shapes": list[ShapeRow], "starts": Starts, "forgotten": NotRequired[int]})
 
@@ -392,6 +397,6 @@ REPLIES: dict[str, tuple[str | None, Any]] = {
     "learned": (None, Learned), "release": ("released", ShortLease),
     "renew": ("renewed", ShortLease), "ping": (None, About),
     "stop": (None, Stopped), "status": (None, StatusDocument), "history": (None, HistoryPiece),
-    "usage": (None, UsagePiece), "totals": (None, Totals),
+    "backup": (None, BackedUp), "usage": (None, UsagePiece), "totals": (None, Totals),
 }
 # fmt: on

@@ -58,6 +58,7 @@ class State:
         self.config, self.config_trouble = config, None  # parameters of the config file, and what is wrong with it
         self.changes = changes = Changes()
         self.durable = False  # whether what was written must also survive a power cut
+        self.backup: tuple[Peer, str] | None = None  # who copies the state now
         self.unwritable: str | None = None  # why the last commit failed, until one succeeds
         # What plans are made of
         self.leases: Table[str, Lease] = Table(changes, True)

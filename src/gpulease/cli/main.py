@@ -55,6 +55,7 @@ VERBS = {
     "exclude": ("exclude", "take devices out of service"),
     "include": ("include", "bring excluded devices back into service"),
     "broker": ("broker", "the broker in the foreground, for this user or for everybody"),
+    "backup": ("backup", "copy the broker's state while it works"),
     "stop": ("stop", "end the broker; leases stay valid"),
     "install": ("install", "set it up as a service, for everybody or for this user"),
     "uninstall": ("uninstall", "remove what `install` wrote"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from gpulease.errors import StateError
 from gpulease.stores.base import ENDS, EVERY, TABLES, Document, HistoryEvent, JobRow, Which
 
 
@@ -98,6 +99,12 @@ class MemoryStore:
         return [event for event in self._events if event.time >= since][-most:]
 
     def keep(self) -> None:
+        pass
+
+    def hold(self) -> str:
+        raise StateError("This state is in no file.")
+
+    def let_go(self) -> None:
         pass
 
     def shrink(self) -> None:

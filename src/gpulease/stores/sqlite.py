@@ -25,6 +25,7 @@ DROP: dict[str, str] = {table: f"DELETE FROM {table} WHERE key = ?" for table in
 DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)  # and what is short of bytes or of a table
 ALSO_DAMAGED = ("no such table", "no such column", "malformed", "Could not decode")
 LOG_KEPT = 4 << 20  # bytes: the log beside the database is cut to this after a large commit
+CHECKPOINT = 1000  # pages in the log, from which on they are put into the file
 SPARE = 256  # free pages that are kept for what comes next
 STEP = 1024  # pages that are given back at a time: some ten milliseconds
 OVERWRITING = 5  # the version since which what is removed is overwritten
@@ -39,6 +40,7 @@ class SqliteStore:
         self._path, self._network = path, network
         self._log: int | None = None  # the write-ahead log, to be forced to the disk
         self._open = False  # whether something was written since the last commit
+        self._held = False  # whether the file is to stay as it is
         self._removed = False  # whether the log may still have what was removed
         try:
             if not os.path.lexists(path):
@@ -232,12 +234,30 @@ class SqliteStore:
             self._execute("DELETE FROM events WHERE number = ?", (number,))
         return len(old)
 
+    def hold(self) -> str:
+        """What is committed goes to the log alone meanwhile."""
+        if self._network:
+            step = "Stop the broker, copy the file, and start it again."
+            raise StateError("The state is on a network file system, where it cannot be copied in use.", step)
+        try:
+            if self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                raise StateError("The state is in use just now.", "Try again.")
+            self._database.execute("PRAGMA wal_autocheckpoint=0")
+        except sqlite3.Error as error:
+            raise self._trouble("written", error) from None
+        self._held = True
+        return self._path
+
+    def let_go(self) -> None:
+        self._database.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT}")
+        self._held = False
+
     def shrink(self) -> None:
         """Give a little of what is free in the file back to the disk, and empty the log of what was removed.
 
         It is tried again, so trouble is not told.
         """
-        if self._open:
+        if self._open or self._held:
             return
         with contextlib.suppress(sqlite3.Error):
             if self._removed:
