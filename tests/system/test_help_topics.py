@@ -32,6 +32,12 @@ def test_every_topic_that_the_code_names_is_there() -> None:
     assert [(path, topic) for path, topic in named if not pages.find(topic) and topic not in VERBS] == []
 
 
+@pytest.mark.parametrize("topic", ["中文", "zh"])
+def test_there_is_a_page_in_chinese(machine: Machine, topic: str) -> None:
+    """For the users of gpulimit, whose own document is in Chinese."""
+    assert machine.run("help", topic).stdout.startswith("# 从 gpulimit 迁移到 gpulease\n")
+
+
 def test_no_text_of_the_code_names_a_path_that_pip_does_not_install() -> None:
     assert [path.name for path in SOURCES if re.search(r"\bdocs/\w", path.read_text())] == []
 

@@ -214,6 +214,7 @@ def test_the_traceback_of_init_is_in_the_log_alone(
     assert "no model here" in caplog.text
     assert "Traceback" not in caplog.text
     assert "Traceback" in (tmp_path / "pool.log").read_text()
+    assert "from outside" not in caplog.text + (tmp_path / "pool.log").read_text()  # nobody ended its lease
 
 
 def test_init_that_kills_its_worker_is_not_tried_for_ever(in_machine: Machine) -> None:

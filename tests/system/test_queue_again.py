@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixture here
 
@@ -91,6 +93,23 @@ def test_log_main_tells_what_was_added_started_and_ended(queue: QueueSite) -> No
     assert granted["waited"] >= 0
     assert len(queue.run("log", "main", "--tail", "2").stdout.splitlines()) == 2
     assert queue.run("log", "main", "-f").returncode == 2
+
+
+def test_gpulimits_states_are_understood_everywhere(queue: QueueSite) -> None:
+    ended(queue)
+    assert [
+        job["state"] for job in json.loads(queue.run("ls", "--state", "runtime_error", "--json").stdout)["jobs"]
+    ] == ["failed"]
+    assert queue.run("retry", "--state", "CMD_ERROR,kill").stdout == "queued again 3-4\n"
+
+
+def test_debug_of_one_that_failed_says_that_its_command_did(queue: QueueSite) -> None:
+    """It said that nothing is wrong with it."""
+    id = queue.shell("echo no such file >&2; exit 2")
+    queue.end(id)
+    said = queue.run("debug", str(id)).stdout
+    assert f"job {id} is failed: it did start, and its command failed (exit code 2)" in said
+    assert "no such file" in said
 
 
 def test_one_that_failed_is_queued_again_with_another_request(queue: QueueSite) -> None:

@@ -61,6 +61,7 @@ def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     rows += [(name, str(job[name])) for name in ("name", "label", "note", "user") if job[name]]
     rows += [("wants", _wants(job["request"])), ("GPUs", ",".join(job["devices"])), ("log", job["log"])]
+    rows += [("pid", str(job["pid"]))] if job["pid"] and job["state"] in ("running", "paused") else []
     rows += [(name, stamp(job[name])) for name in ("added", "started", "ended") if job[name]]
     rows += [("tries", f"{job['tries']} of {max(job['retry'] + 1, job['tries'])}")]
     if job["after"]:
