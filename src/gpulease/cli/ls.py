@@ -120,7 +120,7 @@ def _lines(told: Listing, terminal: Terminal) -> list[str]:
     mark = "SIMULATED GPUs; " if told["simulated"] else ""
     counts = ", ".join(f"{number} {state}" for state, number in sorted(told["counts"].items()))
     head = f"{mark}{counts or 'no jobs'}" + ("; the queue is paused" if told["paused"] else "")
-    heads = _wrapped(head, terminal.width)
+    heads = _wrapped(clean(head), terminal.width)
     if told.get("state_trouble"):
         heads += [terminal.paint(line, "red") for line in _wrapped(clean(str(told["state_trouble"])), terminal.width)]
     if not told["jobs"]:
