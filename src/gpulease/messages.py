@@ -333,6 +333,9 @@ JobRow = TypedDict("JobRow", {
     "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
     "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
+    # the file that its command runs; when that had last been changed as it was added, and as it began, in milliseconds
+    "script": NotRequired[str | None], "script_time": NotRequired[int | None],
+    "script_changed": NotRequired[int | None],
     "usual": NotRequired[dict[str, Any] | None],  # what is known of its like, where that is something
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,

@@ -333,6 +333,9 @@ def add(
 
     The token lets it be sent again when the broker ended, or was silent, before it answered, and be queued once.
     """
+    from gpulease.job_commands import script_of
+
+    options = {**options, **script_of(commands, options.get("cwd") or "/")}
     *parts, last = _parts(commands, each or [])
     token = token or os.urandom(8).hex()
     client = thread_client.take() or opened()

@@ -198,6 +198,8 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
         at_most=capping.read(options),
         notify=noticing.read_choice(turn, peer.uid, options.get("notify")),
         transfer=given.text(options, "transfer") if options.get("hold") else None,
+        script=given.text(options, "script"),
+        script_time=given.number(options, "script_time", 0, 1 << 53) or None,
     )
     if alike.transfer is not None:
         alike = alike._replace(why=IN_MOVE)
@@ -237,6 +239,7 @@ def edited(turn: Turn, job: Job, changes: Message, sweep: int | None = None) -> 
         fields["time_limit"] = _allowed_time(turn, job, changes)
     if "command" in changes:
         fields["command"] = given.command(changes["command"])
+        fields |= {"script": None, "script_time": None}  # of the command before
     if "after" in changes:
         fields["after"] = predecessors(turn, job.uid, changes, job.id)
         fields["after_any"] = bool(changes.get("after_any"))

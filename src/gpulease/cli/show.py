@@ -59,6 +59,7 @@ def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
         ("command", command_text(job["command"])),
         ("folder", job["cwd"]),
     ]
+    rows += [("script", _script(job))] if job.get("script") else []
     rows += [(name, str(job[name])) for name in ("name", "label", "note", "user") if job[name]]
     rows += [("wants", _wants(job["request"])), ("GPUs", ",".join(job["devices"])), ("log", job["log"])]
     rows += [("pid", str(job["pid"]))] if job["pid"] and job["state"] in ("running", "paused") else []
@@ -85,6 +86,22 @@ def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
     if job.get("packed"):
         rows.append(("packed", job["packed"]))
     return rows
+
+
+def _script(job: dict[str, Any]) -> str:
+    """Empty if nobody has changed the file since the job was added."""
+    import os
+
+    changed = job["script_changed"]
+    if job["state"] in ("waiting", "held"):
+        try:
+            seen = os.stat(job["script"]).st_mtime_ns // 1_000_000
+        except OSError:
+            return ""
+        changed = seen if seen != job["script_time"] else None
+    if changed is None:
+        return ""
+    return f"{job['script']} was changed at {stamp(changed / 1000)}, after the job was added"
 
 
 def _usually(job: dict[str, Any]) -> str:
