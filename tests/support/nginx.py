@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import shutil
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,14 +12,11 @@ from pathlib import Path
 from socket import create_connection, create_server
 from typing import Any
 
-import pytest
-
+from support.packages import find
 from support.waiting import PATIENCE, wait_until
 from support.web_site import Answer, Web
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "web.md"
-FOUND = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
-needs_nginx = pytest.mark.skipif(FOUND is None, reason="nginx is not installed")
 MAIN = """
 daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/errors; {user}
 events {{ }}
@@ -78,7 +74,7 @@ class Nginx:
         assert "/etc/" not in server
         user = "user root;" if os.geteuid() == 0 else ""
         (folder / "nginx.conf").write_text(MAIN.format(folder=folder, server=server, user=user))
-        words = [str(FOUND), "-p", str(folder), "-e", f"{folder}/errors", "-c", f"{folder}/nginx.conf"]
+        words = [str(find("nginx")), "-p", str(folder), "-e", f"{folder}/errors", "-c", f"{folder}/nginx.conf"]
         self._process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         wait_until(self._answers)
 

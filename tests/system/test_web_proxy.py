@@ -9,7 +9,8 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 import pytest
-from support.nginx import LoginService, Nginx, needs_nginx, printed_block
+from support.needs import needs
+from support.nginx import LoginService, Nginx, printed_block
 from support.queue_site import QueueSite
 from support.web_site import (  # noqa: F401  # pytest finds the fixtures here
     BROWSER,
@@ -21,7 +22,7 @@ from support.web_site import (  # noqa: F401  # pytest finds the fixtures here
     web_site,
 )
 
-pytestmark = needs_nginx
+pytestmark = needs("nginx")
 HEADER = "X-Remote-User"
 OTHER = "bob"  # logs in, and has no job here
 Headers = tuple[tuple[str, str], ...]
