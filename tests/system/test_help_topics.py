@@ -10,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 from support.machine import Machine, plain_environment
 from support.needs import needs
 from support.waiting import read_terminal
