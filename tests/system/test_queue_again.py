@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixture here
@@ -137,3 +138,17 @@ def test_in_python_too(queue: QueueSite) -> None:
     assert queue.end(id)[0]["devices"] == ["3"]
     with pytest.raises(UsageError, match="takes no color"):
         gpulease.retry(id, color="red")
+
+
+def test_jobs_are_named_by_the_number_of_a_user_whose_account_is_gone(queue: QueueSite) -> None:
+    id = queue.submit("true", hold=True)
+    assert "give its number" in queue.run("kill", "--user", "nobody-of-this-name").stderr
+    assert "There is no user" not in queue.run("ls", "--user", "4123456789").stderr
+    queue.ask("kill", select={"user": str(os.getuid())})
+    assert queue.job(id)["state"] == "killed"
+
+
+def test_stop_with_an_id_names_kill(queue: QueueSite) -> None:
+    done = queue.run("stop", "1")
+    assert (done.returncode, "`gpulease kill 1`" in done.stderr) == (2, True)
+    assert queue.ask("ping")["pid"] == queue.broker_pid()
