@@ -44,7 +44,8 @@ def run(arguments: Namespace) -> int:
 
 def _text(job: dict[str, Any]) -> str:
     variables = [("variable", f"{name}={value}") for name, value in sorted((job.get("environment") or {}).items())]
-    text = "\n".join(f"{name:<12} {clean(value)}" for name, value in [*facts(job), *variables] if value)
+    known = facts({**job, **_script_now(job)})
+    text = "\n".join(f"{name:<12} {clean(value)}" for name, value in [*known, *variables] if value)
     output = "\n".join(clean(line) for line in job["output"])
     return f"{text}\n--- last lines of its output ---\n{output}" if output else text
 
@@ -89,19 +90,22 @@ def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _script(job: dict[str, Any]) -> str:
-    """Empty if nobody has changed the file since the job was added."""
+    """Empty if nobody had changed the file between `add` and the start."""
+    changed = job.get("script_changed")
+    return f"{job['script']} was changed at {stamp(changed / 1000)}, after the job was added" if changed else ""
+
+
+def _script_now(job: dict[str, Any]) -> dict[str, Any]:
+    """Of a job of one's own that waits: whether its script was changed until now. Nobody else's files are touched."""
     import os
 
-    changed = job["script_changed"]
-    if job["state"] in ("waiting", "held"):
-        try:
-            seen = os.stat(job["script"]).st_mtime_ns // 1_000_000
-        except OSError:
-            return ""
-        changed = seen if seen != job["script_time"] else None
-    if changed is None:
-        return ""
-    return f"{job['script']} was changed at {stamp(changed / 1000)}, after the job was added"
+    if not job.get("script") or job["uid"] != os.geteuid() or job["state"] not in ("waiting", "held"):
+        return {}
+    try:
+        seen = os.stat(job["script"]).st_mtime_ns // 1_000_000
+    except OSError:
+        return {}
+    return {"script_changed": seen if seen != job["script_time"] else None}
 
 
 def _usually(job: dict[str, Any]) -> str:
