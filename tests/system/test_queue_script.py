@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 
+from gpulease.broker.visibility import of_job
 from gpulease.job_commands import script_of
 
 LATER = 1_800_000_000
@@ -42,7 +43,8 @@ def test_the_log_and_show_say_that_it_was_changed(queue: QueueSite) -> None:
     edit(script, "print('version 1')", LATER)
     queue.act("retry", held)
     assert queue.end(held)[0]["script_changed"] is None
-    queue.act("edit", queue.submit("true", hold=True), changes={"command": ["false"]})
+    assert of_job(job, job["user"])["script"] == str(script)
+    assert of_job(job, "another")["script"] is None  # where hide-commands is on
 
 
 @pytest.mark.parametrize(
