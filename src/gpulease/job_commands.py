@@ -31,7 +31,8 @@ def refuse_unstartable(
     `lines`: the number of the line of `file` in which each stands.
     """
     found: set[str] = set()
-    comes_after = options.get("after") or options.get("after_label")  # what comes before may write the script
+    # What comes before, or whoever lets it go, may write the script.
+    comes_after = options.get("after") or options.get("after_label") or options.get("hold")
     for place, words in enumerate(commands):
         script = None if comes_after else _python_script(words)
         if words[0] in found and (script is None or script in found):

@@ -100,9 +100,11 @@ def environment(machine: Machine, folder: Path) -> dict[str, str]:
 )
 def test_the_scripts_run_as_they_stand(page: str, told: list[list[str]], machine: Machine, tmp_path: Path) -> None:
     environ = environment(machine, tmp_path / "bin")
+    (tmp_path / "train.py").touch()
     uuids = [device["uuid"] for device in machine.json("status")["devices"]]
     for script, wanted in zip(blocks(page, "bash"), told, strict=True):
-        done = subprocess.run(["bash", "-ec", script], env=environ, capture_output=True, text=True, timeout=60)
+        words = ["bash", "-ec", script]
+        done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         for line in wanted:
             shown = line.format(*(f'"device={",".join(uuids[:count])}"' for count in range(3)))
