@@ -146,9 +146,3 @@ def test_jobs_are_named_by_the_number_of_a_user_whose_account_is_gone(queue: Que
     assert "There is no user" not in queue.run("ls", "--user", "4123456789").stderr
     queue.ask("kill", select={"user": str(os.getuid())})
     assert queue.job(id)["state"] == "killed"
-
-
-def test_stop_with_an_id_names_kill(queue: QueueSite) -> None:
-    done = queue.run("stop", "1")
-    assert (done.returncode, "`gpulease kill 1`" in done.stderr) == (2, True)
-    assert queue.ask("ping")["pid"] == queue.broker_pid()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpulease.cli.parsing import ArgumentParser, Namespace
-from gpulease.errors import UsageError
 
 EXAMPLES = """\
 examples:
@@ -14,13 +13,9 @@ PATIENCE = 10.0
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("ids", nargs="*", metavar="ID", help="none: `gpulease kill ID` ends a job")
 
 
 def run(arguments: Namespace) -> int:
-    if arguments.ids:
-        named = " ".join(arguments.ids)[:40]
-        raise UsageError("`stop` ends the broker, not a job.", f"To end a job: `gpulease kill {named}`.")
     from gpulease.client import Client
 
     client = Client(start=False)
