@@ -166,7 +166,7 @@ def items_of_5_ms_and_more(count: int) -> dict[str, float]:
             "submit, 5 ms": (0.005, lambda items: _all([pool.submit(waits, each) for each in items])),
             "submit of a lambda, 5 ms": (
                 0.005,
-                lambda items: _all([pool.submit(lambda each=each: waits(each)) for each in items]),
+                lambda items: _all([pool.submit(lambda each=each: waits(each)) for each in items]),  # type: ignore[misc]
             ),
             "map with 1 MB each, 5 ms": (0.005, lambda items: list(pool.map(waits, items, [array] * len(items)))),
             "map, 20 ms": (0.02, lambda items: list(pool.map(waits, items))),

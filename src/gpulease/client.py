@@ -392,7 +392,7 @@ def _checked(granted: Granted) -> Granted:
     """Names, and nothing else: it goes into environments and shells, and a shared broker is some user's."""
     try:
         names = [granted["id"], *(name for device in granted["devices"] for name in (device["label"], device["uuid"]))]
-        sound = all(isinstance(name, str) and name and NAME.issuperset(name) for name in names)
+        sound = all(isinstance(name, str) and name[:1] not in "-" and NAME.issuperset(name) for name in names)
     except (KeyError, TypeError):
         sound = False
     if not sound:

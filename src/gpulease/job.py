@@ -54,6 +54,9 @@ class Job(NamedTuple):
     at_most: int | None = None  # of its sweep that run at a time; what holds is in the broker's state
     notify: tuple[str, ...] | None = None  # of which its user is told; None: as they chose for all
     transfer: str | None = None  # by which token a copy of another host's job is let go, once the original is gone
+    script: str | None = None  # the file that its command runs, if that was seen
+    script_time: int | None = None  # when that had last been changed as the job was added, in milliseconds
+    script_changed: int | None = None  # the same as its last run began, if it was another
     met: tuple[int, ...] = ()  # of those that it comes after: who has ended as it must, whatever becomes of it later
 
     @property

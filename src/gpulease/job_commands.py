@@ -31,14 +31,32 @@ def refuse_unstartable(
     `lines`: the number of the line of `file` in which each stands.
     """
     found: set[str] = set()
+    # What comes before, or whoever lets it go, may write the script.
+    comes_after = options.get("after") or options.get("after_label") or options.get("hold")
     for place, words in enumerate(commands):
-        if words[0] in found:
+        script = None if comes_after else _python_script(words)
+        if words[0] in found and (script is None or script in found):
             continue
         try:
-            check_command(words[0], options["environment"].get("PATH", os.defpath), options["cwd"])
+            if words[0] not in found:
+                check_command(words[0], options["environment"].get("PATH", os.defpath), options["cwd"])
+            if script is not None and not os.path.exists(os.path.join(options["cwd"], script)):
+                step = f"Python would look for it in {options['cwd']}."
+                raise CommandNotFound(f"The script {script[:80]!r} does not exist.", step)
         except CommandNotFound as trouble:
             raise _refusal(words, trouble, f"Line {lines[place]} of {file!r}: " if lines else "") from None
-        found.add(words[0])
+        found |= {words[0], script or words[0]}
+
+
+FLAGS = ("-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-q", "-v", "-P")  # of Python, that take no value
+
+
+def _python_script(words: list[str]) -> str | None:
+    """The file that Python is told to run; None for other commands, a module, a text, or what is not understood."""
+    if not os.path.basename(words[0]).startswith("python"):
+        return None
+    rest = [word for word in words[1:] if word not in FLAGS][:1]
+    return rest[0] if rest and rest[0].endswith(".py") and not rest[0].startswith("-") else None
 
 
 def _refusal(words: list[str], trouble: CommandNotFound, place: str) -> UsageError:
@@ -54,3 +72,29 @@ def _refusal(words: list[str], trouble: CommandNotFound, place: str) -> UsageErr
         what = place + what[:1].lower() + what[1:]
         step = f"Nothing was queued. {step}"
     return UsageError(f"{what[:300]}.", f"{step} {FORCE}")
+
+
+SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".R", ".r", ".jl", ".pl", ".rb", ".lua", ".ipynb")
+LOOKED_AT = 12  # words of a command
+
+
+def script_of(commands: list[list[str]], cwd: str) -> dict[str, Any]:
+    """The file that all of these commands run, and when it was last changed; nothing where none is seen."""
+    word = (
+        next((word for word in _inner(commands[0])[:LOOKED_AT] if word.endswith(SCRIPTS)), None) if commands else None
+    )
+    if word is None or not all(any(word in part for part in words) for words in commands):
+        return {}
+    path = os.path.join(cwd, word)
+    try:
+        changed = os.stat(path).st_mtime_ns // 1_000_000
+    except (OSError, ValueError):
+        return {}
+    return {"script": path, "script_time": changed} if changed > 0 and os.path.isfile(path) else {}
+
+
+def _inner(words: list[str]) -> list[str]:
+    """The words, or those of the text that a shell is given with `-c`."""
+    if len(words) < 3 or words[1] != "-c" or os.path.basename(words[0]) not in ("sh", "bash", "zsh", "dash"):
+        return words
+    return words[2].replace(";", " ").replace("&", " ").split()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 STATES = ("waiting", "held", "running", "paused", "complete", "failed", "invalid", "killed", "lost")
 ENDED = STATES[4:]
+GPULIMIT = {"CMD_ERROR": "invalid", "runtime_error": "failed", "kill": "killed"}  # its names of states
 DONE = ("complete", "invalid")  # ends after which nobody wants to look at a job again
 ALONE = ("all", "last")
 EVERYBODY = "*"
@@ -45,7 +46,9 @@ def selection(
         raise UsageError(f"No job was named: the {what} is empty.", "It may be an unset variable.")
     if mine and user is not None:
         raise UsageError("`mine` and a user were both given.", "Leave one of the two out.")
-    if state is not None and not are_states(state):
+    if state is not None:
+        state = ",".join(GPULIMIT.get(one, one) for one in state.split(","))
+    if state is not None and not set(state.split(",")) <= set(STATES):
         raise UsageError(f"The state is {state!r}.", f"Give one of {', '.join(STATES)}, or several, as failed,killed.")
     if not words and label is None and state is None and user in (None, EVERYBODY) and not mine:
         if required:
@@ -64,8 +67,8 @@ def selection(
 
 
 def are_states(text: str) -> bool:
-    """Whether it is a state, or several with commas between them."""
-    return set(text.split(",")) <= set(STATES)
+    """Whether it is a state, or several with commas between them; gpulimit's names are understood too."""
+    return set(text.split(",")) <= {*STATES, *GPULIMIT}
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -62,8 +62,13 @@ class Held:
 
     @property
     def indices(self) -> str:
-        """As `gpulease get` prints them: `0,3`."""
+        """As `gpulease get` prints them: `0,3`. It is text; `gpus` has numbers."""
         return ",".join(device.label for device in self.devices)
+
+    @property
+    def gpus(self) -> list[int]:
+        """The same as numbers: `[0, 3]`. A MIG instance has that of its GPU."""
+        return [int(device.label.partition(":")[0]) for device in self.devices]
 
     @property
     def environment(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     },
     "ls": {"all": "bool?", "most": "int?", "select": "select?", "ids": "bool?"},
     "show": {"select": "select", "environment": "bool?"},
-    "kill": {"select": "select"},
+    "kill": {"select": "select", "by": "text?"},
     "rm": {"select": "select"},
     "pause": {"select": "select?", "queue": "bool?"},
     "resume": {"select": "select?", "queue": "bool?"},
@@ -65,13 +65,14 @@ REQUESTS: dict[str, dict[str, str]] = {
     "let_go": {"jobs": "marked"},
     "move": {"id": "int", "index": "int?"},
     "start": {"select": "select"},
-    "retry": {"select": "select"},
+    "retry": {"select": "select", "changes": "options?", "options": "options?"},
     "edit": {"select": "select", "changes": "options"},
     "clean": {"select": "select?"},
     "set": {"name": "text?", "value": "text?"},
     "notify": {"file": "text?", "events": "texts?", "clear": "bool?"},
     "ping": {},
     "stop": {},
+    "backup": {"done": "bool?"},
 }
 
 
@@ -309,6 +310,7 @@ UsageDocument = TypedDict("UsageDocument", {
 Done = TypedDict("Done", {
     "ids": list[JobId], "skipped": list[str],
     "ending": NotRequired[list[JobId]],  # those of `ids` that were told to end and still run
+    "left_out": NotRequired[list[str]],  # variables that were not given to jobs that run again
 })
 Added = TypedDict("Added", {
     "first": JobId, "last": JobId, "left_out": list[str],
@@ -331,6 +333,9 @@ JobRow = TypedDict("JobRow", {
     "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
     "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
+    # the file that its command runs; when that had last been changed as it was added, and as it began, in milliseconds
+    "script": NotRequired[str | None], "script_time": NotRequired[int | None],
+    "script_changed": NotRequired[int | None],
     "usual": NotRequired[dict[str, Any] | None],  # what is known of its like, where that is something
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
@@ -378,6 +383,10 @@ ShapeRow = TypedDict("ShapeRow", {
     "command": str, "request": str, "runs": float, "seconds_mean": float, "seconds_50": float, "seconds_90": float,
     "memory": int | None, "last": float,
 })
+BackedUp = TypedDict("BackedUp", {
+    "file": NotRequired[str],  # which stays as it is until it was copied
+    "held": NotRequired[bool],  # whether it did
+})
 Starts = TypedDict("Starts", {"compared": float, "by_likely": float, "by_latest": float})
 Learned = TypedDict("Learned", {"shapes": list[ShapeRow], "starts": Starts, "forgotten": NotRequired[int]})
 
@@ -391,6 +400,6 @@ REPLIES: dict[str, tuple[str | None, Any]] = {
     "learned": (None, Learned), "release": ("released", ShortLease),
     "renew": ("renewed", ShortLease), "ping": (None, About),
     "stop": (None, Stopped), "status": (None, StatusDocument), "history": (None, HistoryPiece),
-    "usage": (None, UsagePiece), "totals": (None, Totals),
+    "backup": (None, BackedUp), "usage": (None, UsagePiece), "totals": (None, Totals),
 }
 # fmt: on

@@ -10,7 +10,7 @@ import os
 from gpulease.errors import BrokerUnavailable, NotDelivered, NotFound, UsageError
 from gpulease.notices import own_file
 from gpulease.notices.address import NoticeAddress, read_address
-from gpulease.notices.channels import Undelivered, apprise_of, deliver
+from gpulease.notices.channels import NO_SENDMAIL, Undelivered, apprise_of, deliver, sendmail
 from gpulease.notices.kinds import NONE, read_events
 from gpulease.notices.words import trial
 from gpulease.thread_client import ask
@@ -63,6 +63,12 @@ def _checked(text: str) -> NoticeAddress:
             step = "Give mailto:…, https://… or tty, or another address of Apprise's."
             raise UsageError(f"A {scheme}:// address cannot be used: {trouble.why}.", step) from None
     return found
+
+
+def cannot_send() -> str | None:
+    """Why nothing that is sent to the address can leave this machine, as far as that is seen without sending."""
+    mail = own_file.read(own_file.path_of(os.environ)).kind == "mail"
+    return NO_SENDMAIL if mail and sendmail() is None else None
 
 
 def clear() -> bool:

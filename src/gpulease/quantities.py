@@ -130,16 +130,29 @@ def _run(text: str, start: int, letters: str) -> int:
     return start
 
 
-# Names of variables that jobs seldom need and whose values open more than one door. Keys of services that training jobs
-# talk to (WANDB_API_KEY, HF_TOKEN) are not among them.
+# Names of variables that are secret by convention. Keys of the services that training itself talks to, hubs of models
+# and trackers of experiments, are excepted: a job that loses one fails at night.
 SECRETS = (
-    "*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*SECRET*", "AWS_SESSION_TOKEN", "GITHUB_TOKEN", "GH_TOKEN",
-    "GITLAB_TOKEN", "CI_JOB_TOKEN", "VAULT_TOKEN",
+    "*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*SECRET*", "*_TOKEN", "*_API_KEY", "*_ACCESS_KEY", "*_ACCESS_KEY_ID",
+    "*_PRIVATE_KEY", "*_WEBHOOK_URL", "*_CONNECTION_STRING", "*DATABASE_URL",
+    "!HF_TOKEN", "!HUGGING_FACE_HUB_TOKEN", "!WANDB_API_KEY", "!COMET_API_KEY", "!NEPTUNE_API_TOKEN",
+    "!MLFLOW_TRACKING_TOKEN", "!CLEARML_API_*",
 )  # fmt: skip
 
 
 def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """The names that are like one of the patterns, in any case; `*` stands for anything."""
+    """The names that are like one of the patterns, in any case; `*` stands for anything, and `!` excepts what it is
+    put before."""
+    listed = list(patterns)
+    excepted = [pattern[1:] for pattern in listed if pattern.startswith("!")]
+    found = _like(names, [pattern for pattern in listed if not pattern.startswith("!")])
+    if not excepted or not found:
+        return found
+    kept = set(_like(found, excepted))
+    return [name for name in found if name not in kept]
+
+
+def _like(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     listed, patterns_parts = list(names), [pattern.upper().split("*") for pattern in patterns]
     all_of_them = "\n".join(listed).upper()
     possible = [parts for parts in patterns_parts if all(part in all_of_them for part in parts)]  # seldom any

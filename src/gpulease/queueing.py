@@ -13,7 +13,7 @@ from gpulease.client import again, opened, refuse_stranger
 from gpulease.errors import BrokerUnavailable, NotFound, NotGranted, UsageError, WrongState
 from gpulease.job_selection import DONE, ENDED, id_order, named, selection
 from gpulease.quantities import matching
-from gpulease.request_fields import seconds
+from gpulease.request_fields import FIELDS, as_argument, seconds
 from gpulease.subscription import Subscription
 
 TYPE_CHECKING = False
@@ -67,10 +67,42 @@ def rm(
 
 
 def retry(
-    *jobs: Named, label: str | None = None, state: str | None = None, user: str | None = None, mine: bool = False
+    *jobs: Named,
+    label: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    mine: bool = False,
+    new_env: bool = False,
+    **changes: Any,
 ) -> Done:
-    """Queue ended jobs again."""
-    return _act("retry", selection(jobs, label, state, user, mine))
+    """Queue ended jobs again, with `changes` of what they ask for, as `min_memory="40G"`, and of their time limit.
+
+    With `new_env` they get this process's variables in the place of their own.
+    """
+    from gpulease.job_fields import job_changes
+
+    strange = sorted({*changes} - {*FIELDS, "time_limit"})
+    if strange:
+        raise UsageError(f"retry() takes no {strange[0]}.", f"It takes {', '.join((*FIELDS, 'time_limit'))}.")
+    fields = {"changes": job_changes(changes, as_argument, time.time())} if changes else {}
+    return send_retry(selection(jobs, label, state, user, mine), fields, {} if new_env else None)
+
+
+def send_retry(select: Selection, fields: dict[str, Any], env: dict[str, str] | None) -> Done:
+    """`env`: variables to be added to those of this process; None: the jobs keep their own.
+
+    `left_out` of the answer are those that they do not get, being secret by their names.
+    """
+    left_out: list[str] = []
+    if env is not None:
+        from gpulease.job_fields import own_environment, variables
+
+        client = thread_client.take() or opened()
+        given = {"environment": {**own_environment(), **variables(env)}, "env_kept": list(env)}
+        fields["options"], left_out = _without_secrets(client, given)
+        thread_client.put_back(client)
+    done: Done = ask("retry", select, **fields)
+    return {**done, "left_out": left_out} if env is not None else done
 
 
 def start(
@@ -301,6 +333,9 @@ def add(
 
     The token lets it be sent again when the broker ended, or was silent, before it answered, and be queued once.
     """
+    from gpulease.job_commands import script_of
+
+    options = {**options, **script_of(commands, options.get("cwd") or "/")}
     *parts, last = _parts(commands, each or [])
     token = token or os.urandom(8).hex()
     client = thread_client.take() or opened()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from subprocess import PIPE
+from tempfile import TemporaryDirectory
 
 import pytest
 from support.compat_machines import CompatMachines, compat_machines
@@ -157,3 +158,26 @@ def test_without_a_gpu_it_says_so(machines: CompatMachines, site: Site) -> None:
     out, said = process.communicate(timeout=60)
     assert (process.returncode, out, said.count("\n")) != (0, "", 0)
     assert "Traceback" not in said
+
+
+def test_the_first_call_on_a_simulated_machine_without_a_broker(machines: CompatMachines) -> None:
+    """Every first call ended with a traceback: a machine that is tried so has no broker yet."""
+    with TemporaryDirectory(prefix="gl-", ignore_cleanup_errors=True) as home:  # as a socket's path has to be
+        _try_it(machines, home)
+
+
+def _try_it(machines: CompatMachines, home: str) -> None:
+    found = machines.site(Call("four"))
+    environ = {**machines.environ(found, sys.executable), "GPULEASE_SIMULATE": "4", "HOME": home, "TMPDIR": home}
+    for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
+        environ.pop(name, None)
+    said = []
+    for words in ("--idle", "--redis-manage 1,2", "--managed", "--get", "--info"):
+        process = found.popen(["bash", "-c", f"GPU.py {words}"], env=environ, stdin=None)
+        out, error = process.communicate(timeout=60)
+        assert process.returncode == 0, (words, error)
+        said.append(out.strip())
+    found.popen(found.words("stop"), env=environ).communicate(timeout=60)
+    assert said == [
+        "There is 0 IDDLE GPUs, IDs:", "2", "There is 2 MANAGED GPUs, IDs: 1,2", "1", "GPU total:4 managed:2 idle:1",
+    ]  # fmt: skip

@@ -207,6 +207,35 @@ def test_a_list_is_in_the_order_of_arrival_but_for_what_was_moved() -> None:
     assert tasks.place_in_line(found, line[1], 4) == 2
 
 
+def test_the_main_log_keeps_folder_and_command_of_a_removed_task(drop_ins: DropIns) -> None:
+    """As gpulimit's does; each line read `(removed)`."""
+    drop_ins.run("gpulimit", "add", "sh", "-c", "exit 0")
+    wait_until(lambda: "complete" in drop_ins.run("gpulimit", "ls").stdout)
+    before = drop_ins.run("gpulimit", "log", "main").stdout
+    drop_ins.run("gpulimit", "rm", "1")
+    assert drop_ins.run("gpulimit", "log", "main").stdout == before
+    assert before.count(f"{os.getcwd()}$ ['sh', '-c', 'exit 0']") == 3
+    kept = Path(drop_ins.environ["GPULEASE_DIR"], "gpulimit").iterdir()
+    assert [path.stat().st_mode & 0o777 for path in kept] == [0o600]
+
+
+def test_start_says_what_gpulimit_says_and_nothing_else(drop_ins: DropIns) -> None:
+    for _ in range(3):
+        drop_ins.run("gpulimit", "add", "sleep", "1000")
+    started = drop_ins.run("gpulimit", "start", "3")
+    assert (started.stdout, started.stderr) == ("[info]: start task 3 succeed.\n", "")
+
+
+def test_chinese_is_shown_in_columns_and_without_a_locale(drop_ins: DropIns) -> None:
+    drop_ins.run("gpulimit", "add", "echo", "实验一")
+    drop_ins.run("gpulimit", "add", "echo", "x")
+    done = drop_ins.run("gpulimit", "ls", PYTHONIOENCODING="ascii:strict")
+    assert done.returncode == 0, done.stderr
+    assert "实验一" in done.stdout
+    rows = tables.table([["任务", "pwd"], ["a", "b"], ["训练é", "c"]]).splitlines()
+    assert rows == [" 任务   pwd ", " a      b   ", " 训练é  c   "]
+
+
 def test_a_removed_task_of_the_main_log_has_no_command() -> None:
     events = [{"what": "added", "id": "J1", "kind": "job", "time": 0.5, "why": "job 1-2"}]
     assert [line.partition(" - ")[2] for line in tables.main_log(events, [task(1, "complete")])] == [

@@ -115,3 +115,16 @@ def test_compat_is_the_function_and_the_module(machines: CompatMachines) -> None
     code = "from gpulease.compat import gpuselect as g; print(g(devices=1), g.gpuselect(1, 2), g.GpuInfo(1, 'x').name)"
     printed, said = machines.make(Call("compat", program=code), sys.executable)
     assert printed.stdout == "1 2 x\n", said
+
+
+ORDER = """
+import os
+from gpuselect import gpuselect
+print(gpuselect(devices=1, set_cvd=False), os.environ.get("CUDA_DEVICE_ORDER"), os.environ.get("CUDA_VISIBLE_DEVICES"))
+"""
+
+
+def test_the_order_that_an_index_means_is_set_in_every_call(machines: CompatMachines) -> None:
+    """Without it index 1 is another card on a machine of unlike GPUs: CUDA counts the fastest first."""
+    printed, said = machines.make(Call("four", program=ORDER), sys.executable)
+    assert printed.stdout == "1 PCI_BUS_ID None\n", said

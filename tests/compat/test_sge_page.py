@@ -187,3 +187,31 @@ def test_the_pages_own_program_runs(machine: Machine, tmp_path: Path) -> None:
     words = [sys.executable, str(tmp_path / "program.py")]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "10 4.0\n", done.stderr
+
+
+EDITED = """
+import os, sys, time
+open(f"agent-{sys.argv[1]}", "w").write(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+while not os.path.exists("go"):
+    time.sleep(0.02)
+"""
+
+
+def test_who_edited_the_template_keeps_the_files_and_their_agents_hold_leases(machine: Machine, tmp_path: Path) -> None:
+    """The page had them removed, with the work that was in them."""
+    assert "rm " not in block("bash")
+    (tmp_path / "gpu_session.py").write_text(EDITED)
+    (tmp_path / "main.py").write_text("print('main')\n")
+    python = Path(sys.executable).parent
+    shim = tmp_path / "gpulease"
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpulease "$@"\n')
+    shim.chmod(0o755)
+    environ = {**machine.environ, "PATH": f"{tmp_path}:{python}:{machine.environ['PATH']}"}
+    with subprocess.Popen(["bash", "-ec", f"{block('sh')}\nwait"], cwd=tmp_path, env=environ) as agents:
+        wait_until(lambda: all((tmp_path / f"agent-{gpu}").exists() for gpu in (0, 1)))
+        assert [(tmp_path / f"agent-{gpu}").read_text() for gpu in (0, 1)] == ["all", "all"]  # `cuda:1` is GPU 1
+        held = machine.json("status")["leases"]
+        assert sorted(label for lease in held for label in lease["labels"]) == ["0", "1"]
+        (tmp_path / "go").touch()
+        assert agents.wait(PATIENCE) == 0
+    wait_until(lambda: machine.json("status")["leases"] == [])

@@ -138,7 +138,7 @@ def test_a_state_of_version_2_is_upgraded_and_keeps_what_it_had(tmp_path: Path) 
     assert ids(store.jobs()) == [1, 2, 3, 10, 11]
     store.close()
     with closing(sqlite3.connect(path)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (4,)
+        assert database.execute("PRAGMA user_version").fetchone() == (5,)
 
 
 def test_a_state_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
@@ -147,3 +147,46 @@ def test_a_state_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
         database.execute("PRAGMA user_version=99")
     with pytest.raises(StateError, match="newer"):
         SqliteStore(path)
+
+
+def test_an_environment_is_in_use_while_a_job_that_has_it_is_open_or_ended_lately(store: Store) -> None:
+    for key in ("1.a", "1.b", "1.c", "1.d"):
+        store.write("environments", key, {"of": key})
+    rows = [
+        {**job(1, "killed", environment="1.a"), "ended": 50.0},
+        {**job(2, "killed", environment="1.b"), "ended": 150.0},
+        {**job(3, "killed", environment="1.c"), "ended": 50.0},
+        {**job(4, "waiting", environment="1.c"), "ended": None},
+    ]
+    put(store, rows)
+    assert store.environments_in_use(100.0, "", 9) == {"1.a": False, "1.b": True, "1.c": True, "1.d": False}
+    assert store.environments_in_use(100.0, "1.a", 2) == {"1.b": True, "1.c": True}
+
+
+def test_nothing_of_what_was_removed_is_left_in_the_files(tmp_path: Path) -> None:
+    """Short and long values: in a page with others, and in pages of their own that become free."""
+    store = SqliteStore(str(tmp_path / "state.db"))
+    for number in range(30):
+        store.write("environments", f"1.{number}", {"KEY": f"S3CRET-{number}-" * (1 if number % 2 else 3000)})
+        store.write("jobs", str(number + 1), {**job(number + 1), "name": f"S3CRET-name-{number}"})
+        store.commit()
+    for number in range(30):
+        store.write("environments", f"1.{number}", None)
+        store.write("jobs", str(number + 1), None)
+        store.commit()
+    store.shrink()
+    assert not [path.name for path in tmp_path.iterdir() if b"S3CRET" in path.read_bytes()]
+    store.close()
+
+
+def test_an_older_state_loses_what_was_removed_before(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    SqliteStore(str(path)).close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA secure_delete=OFF")
+        database.execute("INSERT INTO environments VALUES ('k', ?)", ("S3CRET" * 5000,))
+        database.execute("DELETE FROM environments")
+        database.execute("PRAGMA user_version=4")
+    assert b"S3CRET" in b"".join(one.read_bytes() for one in tmp_path.iterdir())
+    SqliteStore(str(path)).close()
+    assert b"S3CRET" not in b"".join(one.read_bytes() for one in tmp_path.iterdir())

@@ -29,6 +29,7 @@ PACKAGES = {
     "mandoc": Package(("mandoc",), "the manual page"),
     "mmdebstrap": Package(("mmdebstrap",), "a bare Debian"),
     "munge": Package(("munged",), "Slurm"),
+    "nginx-light": Package(("nginx",), "the page behind a proxy"),
     "openssh-client": Package(("ssh", "ssh-keygen"), "several hosts"),
     "openssh-server": Package(("sshd",), "several hosts"),
     "procps": Package(("ps",), "looking at processes"),

@@ -7,8 +7,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+from support.accounts import SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
+from support.other_users import needs_root
 from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
-from support.waiting import wait_until
+from support.users import PATHS
+from support.waiting import PATIENCE, wait_until
 
 
 def write(site: Site, text: str) -> Path:
@@ -83,3 +87,35 @@ def test_the_file_may_be_named(site: Site) -> None:
     named.unlink()
     done = site.run("set")
     assert (done.returncode, "is not there" in done.stderr) == (69, True)
+
+
+def test_a_wrong_file_is_seen_before_it_is_read_again(site: Site) -> None:
+    assert site.run("broker", "--check").stdout.startswith("There is no config file")
+    path = write(site, "max-runs = 2\n")
+    assert site.run("broker", "--check").stdout == f"{path} is right: it sets max-runs.\n"
+    site.ensure_broker()
+    assert site.run("doctor").returncode == 0
+    write(site, "max-runs = 2\ngrcae = 3\n")
+    checked = site.run("broker", "--check")
+    assert (checked.returncode, "line 2" in checked.stderr) == (69, True)
+    doctor = site.run("doctor", COLUMNS="200")
+    assert doctor.returncode == 69
+    assert "config.toml, line 2: There is no parameter 'grcae'." in doctor.stdout
+    assert "has the values from before" in doctor.stdout
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "wrong", ["grcae = 3\n", 'root-jobs = "maybe"\n', None], ids=["broker", "launcher", "unreadable"]
+)
+def test_a_broker_is_not_ended_for_one_that_could_not_start(system: SystemSite, wrong: str | None) -> None:
+    """With a wrong file `--replace` ended the broker that ran, and then nobody served."""
+    before = system.broker_pid()
+    path = write(system, wrong or "max-runs = 2\n")
+    if wrong is None:
+        path.chmod(0o600)  # root reads it, and the broker's own user cannot
+    done = system.popen(system.gpulease("broker", "--system", "--replace"), environ=dict(PATHS), cwd="/")
+    said = done.communicate(timeout=PATIENCE)[1]
+    assert (done.returncode, str(path) in said) == (69, True), said
+    assert system.broker_pid() == before
+    assert system.ask("ping")["pid"]

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixtures here
+from support.waiting import wait_until
 
 import gpulease
 from gpulease.errors import UsageError
+from gpulease.quantities import SECRETS as SECRET_NAMES
+from gpulease.quantities import matching
 
 SECRETS = {"DB_PASSWORD": "s3cret-1", "AWS_SECRET_ACCESS_KEY": "s3cret-2", "GITHUB_TOKEN": "s3cret-3"}
+USUAL = (
+    "OPENAI_API_KEY", "AWS_ACCESS_KEY_ID", "NPM_TOKEN", "REPLICATE_API_TOKEN", "SLACK_WEBHOOK_URL", "DATABASE_URL",
+    "AZURE_CLIENT_SECRET", "AZURE_STORAGE_CONNECTION_STRING", "PYPI_API_TOKEN", "ANTHROPIC_API_KEY", "PGPASSWORD",
+)  # fmt: skip
+OF_TRAINING = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "COMET_API_KEY", "NEPTUNE_API_TOKEN")
+HARMLESS = ("TOKENIZERS_PARALLELISM", "SSH_AUTH_SOCK", "MAX_TOKENS", "KEY", "GOOGLE_APPLICATION_CREDENTIALS")
 USEFUL = {"WANDB_API_KEY": "key-1", "HF_TOKEN": "key-2"}
 SHOW = (
     "echo ${DB_PASSWORD-none} ${AWS_SECRET_ACCESS_KEY-none} ${GITHUB_TOKEN-none} ${WANDB_API_KEY-none} ${HF_TOKEN-none}"
@@ -37,6 +48,40 @@ def test_secrets_by_name_do_not_reach_the_disk_and_add_says_so(queue: QueueSite)
     assert "AWS_SECRET_ACCESS_KEY, DB_PASSWORD, GITHUB_TOKEN" in told
     assert on_disk(queue, "key-1")
     assert not any(on_disk(queue, secret) for secret in SECRETS.values())
+
+
+def test_the_usual_secrets_are_left_out_and_the_keys_that_training_reads_are_not() -> None:
+    assert matching([*USUAL, *OF_TRAINING, *HARMLESS], SECRET_NAMES) == list(USUAL)
+    assert matching(["A_TOKEN", "B_TOKEN", "b_key"], ["*_TOKEN", "!b*", "B_KEY"]) == ["A_TOKEN"]
+
+
+def test_what_is_removed_is_gone_from_the_file_and_from_its_log(queue: QueueSite) -> None:
+    """Seconds after `rm` it was still in the write-ahead log, and for ever in free pages."""
+    output, _ = added(queue, "--env", "DB_PASSWORD", "--name", "name-of-it")
+    assert output.startswith("s3cret-1")
+    assert on_disk(queue, "s3cret-1")
+    queue.ask("rm", select={"last": True})
+    wait_until(lambda: not on_disk(queue, "s3cret-1") and not on_disk(queue, "name-of-it"))
+
+
+def test_an_ended_job_whose_variables_were_forgotten_runs_again_with_new_ones(queue: QueueSite) -> None:
+    done = queue.run("add", "--", "sh", "-c", "echo $MINE ${GITHUB_TOKEN-none} ${DB_PASSWORD-none}", MINE="old")
+    id = int(done.stdout)
+    queue.end(id)
+    (folder,) = {path.parent for path in Path(queue.directory).glob("state.db")}
+    queue.kill_broker()
+    with closing(sqlite3.connect(folder / "state.db")) as database, database:  # as after a day
+        database.execute("DELETE FROM environments")
+    queue.ensure_broker()
+    refused = queue.run("retry", str(id))
+    assert refused.returncode == 1
+    assert "its variables were forgotten" in refused.stderr
+    assert "gpulease retry --new-env" in refused.stderr
+    again = queue.run("retry", str(id), "--new-env", "--env", "DB_PASSWORD", MINE="new", **SECRETS)
+    assert again.returncode == 0, again.stderr
+    assert "does not get AWS_SECRET_ACCESS_KEY, GITHUB_TOKEN" in again.stderr
+    queue.end(id)
+    assert queue.output(id).split("\n")[-2] == "new none s3cret-1"
 
 
 def test_one_is_kept_by_its_name_and_others_are_left_out_by_theirs(queue: QueueSite) -> None:

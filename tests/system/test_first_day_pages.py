@@ -100,9 +100,11 @@ def environment(machine: Machine, folder: Path) -> dict[str, str]:
 )
 def test_the_scripts_run_as_they_stand(page: str, told: list[list[str]], machine: Machine, tmp_path: Path) -> None:
     environ = environment(machine, tmp_path / "bin")
+    (tmp_path / "train.py").touch()
     uuids = [device["uuid"] for device in machine.json("status")["devices"]]
     for script, wanted in zip(blocks(page, "bash"), told, strict=True):
-        done = subprocess.run(["bash", "-ec", script], env=environ, capture_output=True, text=True, timeout=60)
+        words = ["bash", "-ec", script]
+        done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         for line in wanted:
             shown = line.format(*(f'"device={",".join(uuids[:count])}"' for count in range(3)))
@@ -218,3 +220,29 @@ def test_what_vs_code_is_given_is_json_and_its_commands_are_understood() -> None
     checked(shlex.join([task["command"], *task["args"]]))
     port = launch["configurations"][0]["connect"]["port"]
     assert f"--listen {port} " in blocks("vscode", "sh")[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["docker", "run", "--gpus", "all", "image"],
+        ["docker", "run", "--gpus=2", "image"],
+        ["sh", "-c", "docker run --rm --gpus 'all' image"],
+        ["podman", "run", "--device", "nvidia.com/gpu=all", "image"],
+    ],
+)
+def test_a_container_that_would_see_all_gpus_is_warned_of(machine: Machine, tmp_path: Path, words: list[str]) -> None:
+    environ = environment(machine, tmp_path / "bin")
+    for verb in ("run", "add"):
+        done = subprocess.run(["gpulease", verb, "--", *words], env=environ, capture_output=True, text=True)
+        assert "sees GPUs that are not of its lease" in done.stderr, done
+        assert "docker-args" in done.stderr
+    machine.run("stop")
+
+
+def test_a_container_with_the_gpus_of_its_lease_is_not(machine: Machine, tmp_path: Path) -> None:
+    environ = environment(machine, tmp_path / "bin")
+    text = "docker run --rm $(gpulease docker-args) image --gpus_used 3"
+    done = subprocess.run(["gpulease", "run", "--", "sh", "-c", text], env=environ, capture_output=True, text=True)
+    assert "not of its lease" not in done.stderr
+    machine.run("stop")

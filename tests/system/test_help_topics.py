@@ -10,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 from support.machine import Machine, plain_environment
 from support.needs import needs
 from support.waiting import read_terminal
@@ -30,6 +31,12 @@ def test_every_topic_that_the_code_names_is_there() -> None:
     }
     assert len(named) > 10
     assert [(path, topic) for path, topic in named if not pages.find(topic) and topic not in VERBS] == []
+
+
+@pytest.mark.parametrize("topic", ["中文", "zh"])
+def test_there_is_a_page_in_chinese(machine: Machine, topic: str) -> None:
+    """For the users of gpulimit, whose own document is in Chinese."""
+    assert machine.run("help", topic).stdout.startswith("# 从 gpulimit 迁移到 gpulease\n")
 
 
 def test_no_text_of_the_code_names_a_path_that_pip_does_not_install() -> None:

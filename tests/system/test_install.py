@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 from support.machine import PATIENCE, plain_environment
-from support.needs import needs
+from support.needs import needs, needs_root
 
 from gpulease.broker import settings
 from gpulease.broker.config import texts_of
 from gpulease.broker.service import LAUNCHER_KEYS, socket_group
 from gpulease.cli.main import VERBS
+from gpulease.errors import StateError
 from gpulease.installation import manifest
 from gpulease.installation.changes import is_sealed, sealed
+from gpulease.installation.fitness import check_python
 
 UNIT = "etc/systemd/system/gpulease.service"
 CONFIG = "etc/gpulease/config.toml"
@@ -311,3 +313,14 @@ def test_bash_completes_from_the_installed_file(root: Path) -> None:
     )
     done = subprocess.run(["bash", "-c", lines], env=plain_environment(), capture_output=True, text=True)
     assert done.stdout == "uninstall\n"
+
+
+@needs_root
+def test_a_python_that_a_strict_umask_hides_is_told_how_to_be_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "venv"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    folder.chmod(0o700)
+    with pytest.raises(StateError, match="cannot run gpulease") as caught:
+        check_python(str(folder / "bin" / "python"))
+    assert f"chmod -R a+rX {folder}" in caught.value.next_step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,49 @@ def test_what_a_sound_broker_answers_fits(site: Site, verb: str) -> None:
     site.run("add", "-n", "4", "--", "sleep", "1000")
     with site.occupied("2"):
         assert misfit(verb, site.raw().ask(verb)) is None
+
+
+class Hostile(nonsense.Between):
+    """A shared broker of a user with bad intentions: `change` is done to each answer."""
+
+    def __init__(self, site: Site, change: Callable[[dict[str, Any]], None]) -> None:
+        self.folder = site.folder / "hostile"
+        self.folder.mkdir(mode=0o700)
+        self._change = change
+        super().__init__(self.folder, f"{site.directory}/socket")
+
+    def _changed(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._change(message)
+        return message
+
+
+def test_names_of_states_clear_nobodys_screen(site: Site) -> None:
+    site.run("add", "--hold", "--", "true")
+    hostile = Hostile(site, lambda message: message["ok"].setdefault("counts", {}).update({"\x1b[2Jgone": 7}))
+    done = site.run("ls", GPULEASE_DIR=str(hostile.folder))
+    assert "gone" in done.stdout, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["id", "uuid", "label"])
+def test_what_is_granted_is_no_option(site: Site, name: str) -> None:
+    """A name goes into shells and command lines, as that of `release $GPULEASE_LEASE`."""
+
+    def change(message: dict[str, Any]) -> None:
+        if "granted" in message and name == "id":
+            message["granted"]["id"] = "-n"
+        elif "granted" in message:
+            message["granted"]["devices"][0][name] = "-n"
+
+    site.ensure_broker()
+    done = site.run("get", "--for", "1m", GPULEASE_DIR=str(Hostile(site, change).folder))
+    assert done.returncode != 0
+    assert (done.stdout, "is no device" in done.stderr) == ("", True)
+
+
+def test_why_of_a_lease_that_is_held_is_answered(site: Site) -> None:
+    site.ensure_broker()
+    raw = site.raw()
+    granted = raw.ask("acquire", request={}, kind="acquire")["granted"]
+    assert raw.ask("taken", id=granted["id"])["ok"]["taken"] is True
+    assert "is granted" in raw.ask("why", id=granted["id"])["error"]["what"]

@@ -381,3 +381,18 @@ def _dead_children(queue: QueueSite) -> list[str]:
         if state == "Z" and parent in parents:
             found.append(folder.name)
     return found
+
+
+def test_an_address_of_mail_without_a_mail_program_is_told_at_once(queue: QueueSite, tmp_path: Path) -> None:
+    """Only `notify test` said so, and `last` was that of the address before."""
+    config = {"XDG_CONFIG_HOME": str(tmp_path), "PATH": str(tmp_path)}
+    assert queue.run("notify", "set", "tty", **config).stderr == ""
+    assert queue.run("notify", "test", **config).returncode in (0, 1)
+    own_file.write_last(str(tmp_path / "gpulease" / "notify.json"), 1, None)
+    assert " sent" in queue.run("notify", **config).stdout
+    told = queue.run("notify", "set", "mailto:ada@example.org", **config)
+    if Path("/usr/sbin/sendmail").exists() or Path("/usr/lib/sendmail").exists():
+        assert told.stderr == ""
+    else:
+        assert "no notice will arrive: there is no `sendmail` here" in told.stderr
+    assert "none was sent yet" in told.stdout

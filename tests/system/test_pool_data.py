@@ -169,6 +169,7 @@ def test_each_worker_holds_a_lease_of_its_own_and_sees_only_its_gpu(in_machine: 
         assert {lease["id"] for lease in status["leases"]} == {current.lease for current in seen.values()}
         assert sorted(label for current in seen.values() for label in current.gpus.split(",")) == ["0", "1", "2", "3"]
         visible = pool.submit(tasks.environment, "CUDA_VISIBLE_DEVICES").result(30)
+        assert visible is not None
         assert tuple(visible.split(",")) in {current.uuids for current in seen.values()}
 
 

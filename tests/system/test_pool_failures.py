@@ -34,7 +34,8 @@ def test_an_exception_is_the_tasks_own_with_the_workers_traceback(pool: gpulease
 
 
 def test_map_goes_on_behind_an_item_that_failed(pool: gpulease.Pool) -> None:
-    results, seen = pool.map(tasks.fail_odd, range(6)), []
+    results = pool.map(tasks.fail_odd, range(6))
+    seen: list[int | str] = []
     for _ in range(6):
         try:
             seen.append(next(results))
@@ -214,6 +215,7 @@ def test_the_traceback_of_init_is_in_the_log_alone(
     assert "no model here" in caplog.text
     assert "Traceback" not in caplog.text
     assert "Traceback" in (tmp_path / "pool.log").read_text()
+    assert "from outside" not in caplog.text + (tmp_path / "pool.log").read_text()  # nobody ended its lease
 
 
 def test_init_that_kills_its_worker_is_not_tried_for_ever(in_machine: Machine) -> None:
@@ -240,9 +242,9 @@ def test_what_cannot_be_pickled_is_named(pool: gpulease.Pool) -> None:
     with pytest.raises(CannotPickle, match=r"its variable 'lock'.*cannot pickle '_thread.lock'"):
         pool.submit(lambda: lock)
     with pytest.raises(CannotPickle, match="Argument 1 of double, key 'inner'"):
-        pool.submit(tasks.double, {"inner": lock})
+        pool.submit(tasks.double, {"inner": lock})  # type: ignore[arg-type]
     with pytest.raises(CannotPickle, match="Argument 'right' of add"):
-        pool.submit(tasks.add, 1, right=lock)
+        pool.submit(tasks.add, 1, right=lock)  # type: ignore[arg-type]
     with pytest.raises(CannotPickle, match="a pool cannot be sent to its own workers"):
         pool.submit(lambda: pool.gpus)
     with pytest.raises(CannotPickle, match="result"):

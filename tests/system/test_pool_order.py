@@ -383,6 +383,6 @@ def test_map_of_nothing_is_refused(pool: gpulease.Pool) -> None:
     with pytest.raises(UsageError, match="iterable"):
         pool.map(tasks.double)
     with pytest.raises(UsageError, match="timeout is '3'"):
-        pool.map(tasks.double, [1], timeout="3")  # type: ignore[arg-type]
+        pool.map(tasks.double, [1], timeout="3")  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="not a function"):
         pool.submit(3)  # type: ignore[arg-type]

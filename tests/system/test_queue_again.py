@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
+import json
+import os
 
-from gpulease.errors import WrongState
+import pytest
+from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixture here
+
+import gpulease
+from gpulease.errors import UsageError, WrongState
 
 
 def ended(queue: QueueSite) -> dict[str, int]:
@@ -90,3 +94,55 @@ def test_log_main_tells_what_was_added_started_and_ended(queue: QueueSite) -> No
     assert granted["waited"] >= 0
     assert len(queue.run("log", "main", "--tail", "2").stdout.splitlines()) == 2
     assert queue.run("log", "main", "-f").returncode == 2
+
+
+def test_gpulimits_states_are_understood_everywhere(queue: QueueSite) -> None:
+    ended(queue)
+    assert [
+        job["state"] for job in json.loads(queue.run("ls", "--state", "runtime_error", "--json").stdout)["jobs"]
+    ] == ["failed"]
+    assert queue.run("retry", "--state", "CMD_ERROR,kill").stdout == "queued again 3-4\n"
+
+
+def test_debug_of_one_that_failed_says_that_its_command_did(queue: QueueSite) -> None:
+    """It said that nothing is wrong with it."""
+    id = queue.shell("echo no such file >&2; exit 2")
+    queue.end(id)
+    said = queue.run("debug", str(id)).stdout
+    assert f"job {id} is failed: it did start, and its command failed (exit code 2)" in said
+    assert "no such file" in said
+
+
+def test_one_that_failed_is_queued_again_with_another_request(queue: QueueSite) -> None:
+    """After it ran out of memory it could only be retried on the same card."""
+    id = queue.shell("echo on $GPULEASE_DEVICES; exit 3", request={"devices": ["0"]}, time_limit=60)
+    queue.end(id)
+    edited = queue.run("edit", str(id), "--min-memory", "40G")
+    assert edited.returncode == 1
+    assert "gpulease retry ID --min-memory 40G" in edited.stderr
+    done = queue.run("retry", str(id), "--devices", "2", "--min-memory", "40G", "--time-limit", "none")
+    assert done.stdout == f"queued again {id}\n", done.stderr
+    (job,) = queue.end(id)
+    assert (job["devices"], job["request"]["min_memory"], job["time_limit"]) == (["2"], 40 << 30, None)
+    assert queue.output(id).split() == ["on", "0", "on", "2"]
+    never = queue.run("retry", str(id), "--min-memory", "900G")
+    assert never.returncode != 0
+    assert queue.job(id)["state"] == "failed"
+
+
+@pytest.mark.usefixtures("inside")
+def test_in_python_too(queue: QueueSite) -> None:
+    id = queue.shell("exit 3", request={"devices": ["0"]})
+    queue.end(id)
+    assert gpulease.retry(id, devices="3", new_env=True)["ids"] == [id]
+    assert queue.end(id)[0]["devices"] == ["3"]
+    with pytest.raises(UsageError, match="takes no color"):
+        gpulease.retry(id, color="red")
+
+
+def test_jobs_are_named_by_the_number_of_a_user_whose_account_is_gone(queue: QueueSite) -> None:
+    id = queue.submit("true", hold=True)
+    assert "give its number" in queue.run("kill", "--user", "nobody-of-this-name").stderr
+    assert "There is no user" not in queue.run("ls", "--user", "4123456789").stderr
+    queue.ask("kill", select={"user": str(os.getuid())})
+    assert queue.job(id)["state"] == "killed"

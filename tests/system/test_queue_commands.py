@@ -42,9 +42,11 @@ def test_a_command_that_cannot_be_started_is_refused_with_the_reason(queue: Queu
     refused(queue.run("add", "--", "/"), "is a folder")
     refused(queue.run("add", "--", "./no/such"), "does not exist")
     refused(queue.run("add", "--sweep", "a=true,nosuch-b", "--", "{a}"), "'nosuch-b' does not exist")
+    refused(queue.run("add", "--", sys.executable, "-u", "trian.py"), "'trian.py' does not exist", "--force")
     assert queue.jobs() == []
     assert queue.run("add", "--force", "--", "nosuchcmd").stdout == "1\n"
     assert queue.end(1)[0]["state"] == "invalid"
+    assert queue.run("add", "--after-any", "1", "--", sys.executable, "trian.py").stdout == "2\n"  # 1 may write it
 
 
 def test_a_command_is_looked_for_where_the_job_will(queue: QueueSite) -> None:

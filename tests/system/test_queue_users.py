@@ -14,6 +14,7 @@ from support.accounts import GROUP, SystemSite, system_site  # noqa: F401  # pyt
 from support.other_users import needs_root
 from support.queue_site import pick, state_of
 from support.waiting import wait_until
+from support.web_site import BROWSER, action_token, start_web
 
 pytestmark = needs_root
 WHO = (
@@ -277,6 +278,26 @@ def test_jobs_of_others_go_on_when_the_system_broker_is_killed(system: SystemSit
     (system.folder / "go").touch()
     system.start_broker()
     assert system.end(id)[0]["exit_code"] == 4
+
+
+def test_a_kill_by_roots_page_is_recorded_as_who_pressed_the_button(system: SystemSite) -> None:
+    """Events said `killed by root`, since the page's connection is root's."""
+    id = system.add(system.alice, "sleep 600")["ok"]["first"]
+    system.until(id, "running")
+    web = start_web(system, "--user-header", "X-Remote-User", "--actions")
+    named = {"X-Remote-User": "alice"}
+    page = web.ask(f"/jobs/{id}", **web.headers(Accept=BROWSER), **named).text
+    assert web.act(id, "kill", action_token(page), **named).status == 200
+    (job,) = system.end(id)
+    assert (job["state"], job["why"]) == ("killed", "killed by alice")
+    told = system.ask("events", most=50)["events"]
+    assert any("killed by alice" in event.get("why", "") for event in told if event["id"] == f"J{id}")
+
+
+def test_only_who_runs_the_broker_kills_in_anothers_name(system: SystemSite) -> None:
+    id = system.add(system.alice, "sleep 600")["ok"]["first"]
+    refused = system.told(system.alice, "kill", select=pick(id), by="bob")["error"]
+    assert (refused["code"], system.job(id)["state"] in ("waiting", "running")) == ("not-permitted", True)
 
 
 def test_a_shared_broker_refuses_a_foreign_job_and_names_the_way_out() -> None:

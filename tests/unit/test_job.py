@@ -17,6 +17,7 @@ FULL = PLAIN._replace(
     state="failed", name="n", label="l", note="o", log="/log", retry=2, time_limit=4.0, after=(3, 4), after_any=True,
     tries=2, started=6.0, ended=7.0, exit_code=137, signal=9, why="so", out_of_memory=True, devices=("0", "1:0"),
     peak_memory=1 << 33, pid=99, place=1.5, forced=True, run=5, ending="killed by ada", removing=True,
+    script="/a.py", script_time=1, script_changed=2,
     log_begin=12, met=(3,), transfer="token", cap=3, at_most=8, notify=("ended",),
 )  # fmt: skip
 

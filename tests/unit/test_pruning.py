@@ -8,6 +8,7 @@ import pytest
 from support.scripted import Client, ScriptedWorld
 
 from gpulease.broker import job_life, pruning
+from gpulease.broker.settings import Settings
 from gpulease.stores.base import HistoryEvent, Which
 
 
@@ -89,6 +90,63 @@ def test_their_logs_and_environments_go_with_them(world: ScriptedWorld, monkeypa
     assert len(world.disk.load("environments")) == 1
     do(world, world.connect(1000), "clean")
     assert world.disk.load("environments") == {}
+
+
+def test_the_variables_of_ended_jobs_are_forgotten_after_a_while(world: ScriptedWorld) -> None:
+    assert Settings().keep_env_for == 86400
+    client = world.connect(1000)
+    do(world, world.connect(0), "set", name="keep-env-for", value="30m")
+    add(world, client, 30, environment={"OF": "many"})
+    add(world, client, 1, environment={"OF": "one"})
+    add(world, client, 1, environment={"OF": "one that waits"}, hold=True)
+    do(world, client, "kill", select={"ids": [[1, 31]]})
+    pass_time(world, 1700)
+    assert len(world.disk.load("environments")) == 3
+    do(world, client, "retry", select={"ids": [[31, 31]]})
+    do(world, client, "kill", select={"ids": [[31, 31]]})
+    pass_time(world, 800)
+    assert sorted(kept["OF"] for kept in world.disk.load("environments").values()) == ["one", "one that waits"]
+    pass_time(world, 1800)
+    assert [kept["OF"] for kept in world.disk.load("environments").values()] == ["one that waits"]
+    assert len(ids(world)) == 32
+    assert world.core.state.environments[1000] < 100
+    do(world, client, "retry", select={"ids": [[1, 3]]})
+    trouble = world.sent[-1].message["error"]
+    assert "over, and its variables were forgotten" in trouble["what"]
+    assert "--new-env" in trouble["next_step"]
+    do(world, client, "start", select={"ids": [[1, 1]]})
+    assert "--new-env" in world.sent[-1].message["error"]["next_step"]
+
+
+def test_many_environments_are_looked_at_in_pieces(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "ENVIRONMENTS", 3)
+    client = world.connect(1000)
+    for number in range(10):
+        add(world, client, 1, environment={"N": str(number)}, hold=number == 5)
+    do(world, world.connect(0), "set", name="keep-env-for", value="1m")
+    do(world, client, "kill", select={"ids": [[1, 5], [7, 10]]})
+    pass_time(world, 1300)
+    assert [kept["N"] for kept in world.disk.load("environments").values()] == ["5"]
+
+
+def test_they_are_kept_as_long_as_the_job_if_so_set(world: ScriptedWorld) -> None:
+    ended(world, 1000, 1)
+    do(world, world.connect(0), "set", name="keep-env-for", value="none")
+    world.now += 10 * 86400
+    pass_time(world, 1300)
+    assert len(world.disk.load("environments")) == 1
+
+
+def test_another_user_cannot_give_a_job_their_variables(world: ScriptedWorld) -> None:
+    client = world.connect(1000)
+    add(world, client, 1, environment={"OF": "its user"})
+    do(world, client, "kill", select={"all": True})
+    given = {"environment": {"OF": "root"}}
+    do(world, world.connect(0), "retry", select={"ids": [[1, 1]]}, options=given)
+    assert [kept["OF"] for kept in world.disk.load("environments").values()] == ["its user"]
+    do(world, client, "kill", select={"all": True})
+    do(world, client, "retry", select={"ids": [[1, 1]]}, options={"environment": {"OF": "its user, again"}})
+    assert [kept["OF"] for kept in world.disk.load("environments").values()] == ["its user, again"]
 
 
 def test_events_are_forgotten_while_the_broker_runs(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:

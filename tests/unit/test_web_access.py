@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict
 
 from gpulease.web.access import Access, Refusal, Visit
 from gpulease.web.picture import Viewer
@@ -103,6 +104,16 @@ def test_an_action_needs_our_origin_and_the_token_of_the_form() -> None:
     for wrong in ("", TOKEN, ACTING.cookie):
         assert refused(ACTING.may_act(viewer, origin, host, wrong))
     assert refused(OWN.may_act(Viewer("ada"), origin, host, token))
+
+
+def test_a_proxy_that_names_two_users_names_none() -> None:
+    """The first of two headers counted; which of them is the browser's nobody can tell."""
+    for name in ("X-Remote-User", "x-remote-user", "X_Remote_User", "X-Remote_User"):
+        twice = CIMultiDict([*bearer(X_Remote_User="ada").items(), (name, "bob")])
+        assert refused(PROXIED.viewer(asked(headers=twice)))
+    assert refused(PROXIED.viewer(asked(headers={**bearer(), "X_Remote_User": "bob"})))
+    twice = CIMultiDict([*bearer("guess", X_Remote_User="ada").items(), *bearer().items()])
+    assert refused(PROXIED.viewer(asked(headers=twice)))
 
 
 def test_users_behind_a_proxy_have_forms_of_their_own() -> None:

@@ -1,6 +1,7 @@
 """Starting a broker: `python -m gpulease.broker [--system|--shared] [--replace] [--ready FD] [--idle SECONDS]`.
 
-Clients start it so at their first need; people use `gpulease broker`. A lock on a file makes it the only one.
+Clients start it so at their first need; people use `gpulease broker`. A lock on a file makes it the only one. With
+--check it only says whether its config file is right.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gpulease.broker.config import config_of
 from gpulease.broker.home import Home
 from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.server import HOUSEKEEPING, Server, listen_to_signals
+from gpulease.broker.service import LauncherConfig
 from gpulease.errors import GpuleaseError, StateError
 from gpulease.execution import use_default_signals
 from gpulease.messages import error
@@ -36,11 +38,24 @@ def main(words: Sequence[str] | None = None) -> int:
     lasts = kind != "own" or os.environ.get("SLURM_JOB_ID")  # an allocation's broker ends with the allocation
     idle = _after(arguments, "--idle") or (None if lasts else str(IDLE))
     try:
+        if "--check" in arguments:
+            print(check(kind))
+            return 0
         serve(kind, ready, None if idle is None else float(idle), "--replace" in arguments, _given(arguments))
     except GpuleaseError as trouble:
         print(f"gpulease: {trouble.what}\n{trouble.next_step}", file=sys.stderr, flush=True)
         return trouble.exit_code
     return 0
+
+
+def check(kind: str) -> str:
+    """What a broker of this kind would make of its config file now; raises as it would."""
+    config = config_of(kind, os.environ).read()
+    if kind == "system":
+        LauncherConfig.read(os.environ)
+    if config.path is None or not os.path.exists(config.path):
+        return f"There is no config file {config.path or 'here'}: all parameters have their defaults."
+    return f"{config.path} is right: it sets {', '.join(config.texts) or 'nothing'}."
 
 
 def _given(words: list[str]) -> tuple[int, int] | None:

@@ -83,8 +83,11 @@ def _whose(turn: Turn, peer: Peer, select: Message, user: str | None, others: bo
     if user is None or user == EVERYBODY:
         return None
     uid = turn.world.uid_of(user)
+    if uid is None and user.isascii() and user.isdecimal() and len(user) <= 10:
+        return int(user)
     if uid is None:
-        raise NotFound(f"There is no user {user[:40]!r}.", "Check the name.")
+        step = "Check the name. If the account was removed, give its number, which `gpulease ls --json` has as `uid`."
+        raise NotFound(f"There is no user {user[:40]!r}.", step)
     return uid
 
 

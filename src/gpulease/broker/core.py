@@ -12,8 +12,8 @@ import traceback  # now: when it is needed there may be no descriptor left to lo
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
-from gpulease.broker import events as happened
 from gpulease.broker import (
+    backups,
     full_disk,
     granting,
     job_ends,
@@ -30,6 +30,7 @@ from gpulease.broker import (
     subscribing,
     verbs,
 )
+from gpulease.broker import events as happened
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Event, Received
 from gpulease.broker.instructions import Alarm, Instruction, Observed, Send, WriteLog
@@ -247,6 +248,7 @@ def _left(turn: Turn, event: happened.Left) -> None:
         turn.state.gather(event.peer, None)
     turn.state.subscribers.drop(event.peer)
     requesting.left(turn, event.peer)
+    backups.left(turn, event.peer)
 
 
 def _sampled(turn: Turn, event: happened.Sampled) -> None:
@@ -334,6 +336,8 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "trees": lambda turn, id: job_ends.look_at_trees(turn),
     "free": job_life.free_later,
     "prune": lambda turn, id: pruning.prune(turn),
+    "backup": backups.too_long,
+    "forget-environments": pruning.forget_environments,
     "agent": job_ends.next_agent,
     "force": job_ends.force,
     "tidy": lambda turn, id: job_ends.tidy(turn),

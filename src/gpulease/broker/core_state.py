@@ -58,6 +58,7 @@ class State:
         self.config, self.config_trouble = config, None  # parameters of the config file, and what is wrong with it
         self.changes = changes = Changes()
         self.durable = False  # whether what was written must also survive a power cut
+        self.backup: tuple[Peer, str] | None = None  # who copies the state now
         self.unwritable: str | None = None  # why the last commit failed, until one succeeds
         # What plans are made of
         self.leases: Table[str, Lease] = Table(changes, True)
@@ -419,7 +420,10 @@ class State:
     def environment(self, job: Job) -> dict[str, str]:
         """The submitter's. The last one is kept at hand: jobs of one batch share theirs."""
         if self._environment[0] != job.environment:
-            self._environment = (job.environment, self.store.get("environments", job.environment) or {})
+            found = self.store.get("environments", job.environment)
+            if found is None:
+                return {}
+            self._environment = (job.environment, found)
         return self._environment[1]
 
     def keep_environment(self, uid: int, key: str, environ: dict[str, str]) -> None:
@@ -430,9 +434,25 @@ class State:
     def forget_environments(self, keys: Iterable[str]) -> None:
         """Those that no job has any more."""
         for key, environ in self.store.forget_environments(keys).items():
-            uid, dot, _ = key.partition(".")
-            if dot:  # else it is from before they were counted
-                self._count_environment(int(uid), -size_of(environ))
+            self._uncount_environment(key, environ)
+
+    def drop_environments(self, keys: Iterable[str]) -> None:
+        """Though ended jobs have them."""
+        for key in keys:
+            environ = self.store.get("environments", key)
+            if environ is not None:
+                self.store.write("environments", key, None)
+                self._uncount_environment(key, environ)
+
+    def has_environment(self, job: Job) -> bool:
+        return job.environment == self._environment[0] or self.store.get("environments", job.environment) is not None
+
+    def _uncount_environment(self, key: str, environ: dict[str, str]) -> None:
+        if self._environment[0] == key:
+            self._environment = ("", {})
+        uid, dot, _ = key.partition(".")
+        if dot:  # else it is from before they were counted
+            self._count_environment(int(uid), -size_of(environ))
 
     def _count_environment(self, uid: int, size: int) -> None:
         self.environments.put(uid, self.environments.get(uid, 0) + size)

@@ -144,6 +144,7 @@ class Launched(NamedTuple):
     pid: int
     start_time: int | None
     log_begin: int
+    script_changed: int | None = None  # when its script was changed, if that was after the job was added; milliseconds
 
 
 class LaunchFailed(NamedTuple):

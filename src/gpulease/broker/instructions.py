@@ -218,6 +218,16 @@ class Observed(NamedTuple):
     outside: Mapping[str, list[str]]
 
 
+class HoldState(NamedTuple):
+    """Leave the state's file as it is, and tell this client where it is, until `LetStateGo`."""
+
+    peer: Peer
+
+
+class LetStateGo(NamedTuple):
+    pass
+
+
 class WriteLog(NamedTuple):
     text: str
 
@@ -229,7 +239,8 @@ class Stop(NamedTuple):
 # fmt: off
 Instruction = (
     Send | Check | Unlock | Keep | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
-    | Force | Remove | Tidy | Hook | Notify | GoOn | AskOrder | Began | Over | JobOver | Observed | WriteLog | Stop
+    | Force | Remove | Tidy | Hook | Notify | GoOn | AskOrder | Began | Over | JobOver | Observed | HoldState
+    | LetStateGo | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

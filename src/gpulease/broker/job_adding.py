@@ -68,6 +68,16 @@ def add(turn: Turn, event: Received) -> None:
     return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next, left_out))
 
 
+def renew_environment(turn: Turn, event: Received, again: list[Job]) -> str | None:
+    """The key of the variables that a user gives to jobs of their own that are run again; None: they keep theirs."""
+    options, peer = event.message.get("options"), event.peer
+    if options is None or not any(job.uid == peer.uid for job in again):
+        return None
+    key, environ, _ = given.environment_of(turn, peer.uid, options)
+    _keep_environment(turn, peer, key, environ)
+    return key
+
+
 def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str]) -> None:
     state = turn.state
     if state.store.get("environments", key) is not None:
@@ -188,6 +198,8 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
         at_most=capping.read(options),
         notify=noticing.read_choice(turn, peer.uid, options.get("notify")),
         transfer=given.text(options, "transfer") if options.get("hold") else None,
+        script=given.text(options, "script"),
+        script_time=given.number(options, "script_time", 0, 1 << 53) or None,
     )
     if alike.transfer is not None:
         alike = alike._replace(why=IN_MOVE)
@@ -227,6 +239,7 @@ def edited(turn: Turn, job: Job, changes: Message, sweep: int | None = None) -> 
         fields["time_limit"] = _allowed_time(turn, job, changes)
     if "command" in changes:
         fields["command"] = given.command(changes["command"])
+        fields |= {"script": None, "script_time": None}  # of the command before
     if "after" in changes:
         fields["after"] = predecessors(turn, job.uid, changes, job.id)
         fields["after_any"] = bool(changes.get("after_any"))

@@ -37,8 +37,8 @@ def launched(turn: Turn, event: Launched) -> None:
     if job is None:
         return
     turn.state.delays.drop(job.user)
-    after = job._replace(pid=event.pid, log_begin=event.log_begin)
-    if event.log_begin:
+    after = job._replace(pid=event.pid, log_begin=event.log_begin, script_changed=event.script_changed)
+    if event.log_begin or after.script_changed != job.script_changed:
         turn.state.write_job(after, job)
     _adopt(turn, after, (event.pid, event.start_time))
 

@@ -20,7 +20,7 @@ from gpulease.broker import (
 from gpulease.broker.allowances import refused
 from gpulease.broker.events import Progress, Received
 from gpulease.broker.instructions import GoOn
-from gpulease.broker.job_adding import add, check_numbers, edited
+from gpulease.broker.job_adding import add, check_numbers, edited, renew_environment
 from gpulease.broker.job_input import impossible
 from gpulease.broker.limit_names import strangers
 from gpulease.broker.own_order import trouble_of
@@ -45,6 +45,7 @@ STARTABLE = (*WAITING, "failed", "killed", "lost")
 UNDONE = tuple(end for end in jobs.ENDS if end != "complete")
 STARTED = ("resumed", "started", "run again")  # what is not done by hand to a copy that is being moved here
 AGAIN = ("started", "run again")  # what is done to jobs by verbs that run ended ones
+FORGOTTEN = "over, and its variables were forgotten"
 INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met", "cap", "transfer")
 
 # ---------------------------------------------------------------------- many of them
@@ -63,7 +64,7 @@ def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[li
     fitting: dict[int, Job] = {}
     skipped: list[str] = []
     for job in piece.jobs:
-        in_vain = _in_vain(turn, job, fitting) if job.over and wrong in AGAIN else None
+        in_vain = _in_vain(turn, job, fitting, event) if job.over and wrong in AGAIN else None
         in_vain = (transferring.in_move(job) if wrong in STARTED else None) or in_vain
         if job.state not in states or in_vain is not None:
             skipped.append(f"{job.id} is {job.state if job.state not in states else in_vain}")
@@ -75,8 +76,12 @@ def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[li
         _answer(turn, event, chosen, progress, wrong)
 
 
-def _in_vain(turn: Turn, job: Job, again: Container[int]) -> str | None:
-    """Why one that is over cannot run again: it comes after one that did not end well, and is not run again before."""
+def _in_vain(turn: Turn, job: Job, again: Container[int], event: Received) -> str | None:
+    """Why one that is over cannot run again: its variables were forgotten and no others are given, or it comes after
+    one that did not end well, and is not run again before."""
+    renewed = event.message.get("options") is not None and job.uid == event.peer.uid
+    if not renewed and not turn.state.has_environment(job):
+        return FORGOTTEN
     if job.after_any:
         return None
     ends = ((id, end) for id, end in turn.state.job_states(job.after).items() if id not in again)
@@ -101,10 +106,14 @@ def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress
 def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
     """None of them is in a state in which it can be done: with the states of all."""
     step = None
-    if any(" is to come after " in text for text in skipped):
+    if any(text.endswith(FORGOTTEN) for text in skipped):
+        step = "Its user gives it those of this shell with `gpulease retry --new-env ID`. See `keep-env-for`."
+    elif any(" is to come after " in text for text in skipped):
         step = "Retry what they come after too, in the same call or before."
     elif any(text.endswith(transferring.IN_MOVE) for text in skipped):
         step = transferring.FINISH
+    elif wrong == "edited" and any(text.rpartition(" ")[2] in jobs.ENDS for text in skipped):
+        step = "What has ended is changed as it is queued again: `gpulease retry ID --min-memory 40G`."
     elif wrong == "run again" and any(text.endswith("complete") for text in skipped):
         step = "Complete ones are run again by their ids, or with --state complete."
     if len(skipped) == 1:
@@ -220,7 +229,11 @@ def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
 
 
 def kill(turn: Turn, event: Received) -> None:
-    why = f"killed by {event.peer.user}"
+    """`by`: for whom a page asks, which root or the broker's user runs for others."""
+    by = event.message.get("by")
+    if by is not None and not turn.state.manages(event.peer.uid):
+        raise NotPermitted("Only root and the user who runs the broker may act in another's name.", "Leave out `by`.")
+    why = f"killed by {event.peer.user if by is None else by}"
     _each(turn, event, jobs.OPEN, lambda job: _end(turn, job, why), "killed")
 
 
@@ -363,12 +376,24 @@ def _let_start(
 
 
 def retry(turn: Turn, event: Received) -> None:
-    """Complete ones only if they were named: who says `all` means those that did not end well."""
+    """Complete ones only if they were named: who says `all` means those that did not end well.
+
+    `changes` are as those of `edit`; `options` have an environment in the place of their own.
+    """
+    changes = event.message.get("changes") or {}
+    strange = sorted(set(changes) - {"request", "time_limit"})
+    if strange:
+        raise UsageError(f"{strange[0][:40]!r} cannot be changed by `retry`.", "See `gpulease retry --help`.")
 
     def all_again(fitting: list[Job]) -> None:
         _check_numbers(turn, fitting)
+        key = renew_environment(turn, event, fitting)
         for job in fitting:
-            _again(turn, job)
+            fields = edited(turn, job, changes)
+            own = job.environment if key is None or job.uid != event.peer.uid else key
+            _again(turn, job, environment=own, **fields)
+        if key is not None:
+            turn.state.forget_environments({job.environment for job in fitting} - {key})
 
     _all(turn, event, jobs.ENDS if _are_named(event) else UNDONE, all_again, "run again")
 
@@ -378,12 +403,12 @@ def _check_numbers(turn: Turn, ended: list[Job]) -> None:
         check_numbers(turn, one, sum(job.uid == uid for job in ended))
 
 
-def _again(turn: Turn, job: Job, tries: int = 0) -> Job:
+def _again(turn: Turn, job: Job, tries: int = 0, **fields: object) -> Job:
     after = tuple(id for id, state in turn.state.job_states(job.after).items() if state in jobs.OPEN)
     job_life.open_again(turn, job.id)
     return job_life.advance(
         turn, job, "retry", added=turn.state.since(turn.now), place=None, tries=tries, peak_memory=None, after=after,
-        met=(), started=None, exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
+        met=(), started=None, exit_code=None, signal=None, why=None, ended=None, out_of_memory=False, **fields,
     )  # fmt: skip
 
 

@@ -208,6 +208,8 @@ def _main(words: list[str]) -> int:
     account, config = _account(), LauncherConfig.read(os.environ)
     home = Home(places.of_kind("system", os.environ), account.pw_uid, config.group)
     kernel.join_new_keyring()  # what is in root's own is nobody else's
+    if "--replace" in words:
+        _check_config(account)
     _take_over(home.place, account.pw_uid, "--replace" in words)
     _enter(home)
     known = f"{home.place.state}-launcher"  # what the launcher knows is not the broker's to change
@@ -239,6 +241,24 @@ def _enter(home: Home) -> None:
             time.sleep(0.05)
 
 
+def _check_config(account: pwd.struct_passwd) -> None:
+    """By the new broker, as its user: what it would refuse must not end the one that runs."""
+    words = [sys.executable, "-P", "-m", "gpulease.broker", "--system", "--check"]
+    with _readable():
+        checked = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **_as_broker(account))
+    if checked.returncode:
+        raise BrokerUnavailable("The broker that runs was left alone: another could not start.", "See above.")
+
+
+def _as_broker(account: pwd.struct_passwd) -> dict[str, Any]:
+    home = places.of_kind("system", os.environ).state
+    return {
+        "cwd": "/", "user": account.pw_uid, "group": account.pw_gid,
+        "extra_groups": os.getgrouplist(account.pw_name, account.pw_gid),
+        "env": {**_environ(FOR_BROKER), "HOME": home, "USER": ACCOUNT, "LOGNAME": ACCOUNT},
+    }  # fmt: skip
+
+
 def _take_over(place: places.Place, uid: int, replace: bool) -> None:
     """From a broker that runs, or from where earlier versions kept state: by a process of its own, before all else."""
     if replace or os.path.exists(os.path.join(place.run, "state.db")):
@@ -257,10 +277,9 @@ def _start_broker(
     with theirs, _readable():
         broker = subprocess.Popen(
             [sys.executable, "-P", "-m", "gpulease.broker", "--system", "--given", *map(str, given), *rest],
-            cwd="/", pass_fds=(*given, *home.descriptors), user=account.pw_uid, group=account.pw_gid,
-            extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
-            env={**_environ(FOR_BROKER), "HOME": home.place.state, "USER": ACCOUNT, "LOGNAME": ACCOUNT},
-        )  # fmt: skip
+            pass_fds=(*given, *home.descriptors),
+            **_as_broker(account),
+        )
     return broker, ours
 
 

@@ -30,6 +30,7 @@ def order(one: Launch | ReadEnd | Find | SignalTree) -> Message:
     if isinstance(one, Launch):
         fresh = job.run == 1 and job.log == f"{os.path.dirname(os.path.dirname(one.place.note))}/{job.id}.log"
         said: Message = {"cwd": job.cwd, "command": job.command, "given": one.given, "fresh": fresh}
+        said |= {"script": job.script, "script_time": job.script_time}
         return {"do": "launch", **common, **said}
     if isinstance(one, ReadEnd):
         said = {"cwd": job.cwd, "command": job.command, "code": one.code}
@@ -111,7 +112,7 @@ def _or_none(check: Callable[[object], Any]) -> Callable[[object], Any]:
 
 
 SHAPES: dict[str, tuple[Callable[..., Any], tuple[Callable[[object], Any], ...]]] = {
-    "Launched": (Launched, (_number, _number, _pid, _or_none(_number), _number)),
+    "Launched": (Launched, (_number, _number, _pid, _or_none(_number), _number, _or_none(_number))),
     "LaunchFailed": (LaunchFailed, (_number, _number, _text, _flag)),
     "RunEnded": (RunEnded, (_number, _number, _or_none(_code))),
     "Found": (Found, (_number, _number, _fate, _or_none(_pid), _or_none(_number), _flag)),

@@ -11,6 +11,8 @@ from gpulease.stores.base import Document, Which
 EVERY = 60.0  # seconds between looks at whether there is something to forget
 SOON = 0.05  # and while there is
 PIECE = 100  # jobs that are forgotten in one turn
+SELDOM = 600.0  # seconds between looks at the environments of ended jobs
+ENVIRONMENTS = 500  # environments that are looked at in one turn
 EVENTS = 1000  # events that are looked at in one turn
 KEEP_EVENTS = 90 * 86400.0  # seconds
 MOST_EVENTS = 1_000_000
@@ -23,6 +25,16 @@ def prune(turn: Turn) -> None:
     events = turn.state.store.forget_events(turn.now - KEEP_EVENTS, MOST_EVENTS, EVENTS)
     learning.prune(turn)
     turn.alarm(SOON if len(gone) == PIECE or events == EVENTS else EVERY, "prune")
+
+
+def forget_environments(turn: Turn, after: str) -> None:
+    """Of jobs that ended a while ago: their variables may be secret, and few are run again. From the key `after` on."""
+    state, longest = turn.state, turn.state.settings.keep_env_for
+    looked = {} if longest is None else state.store.environments_in_use(turn.now - longest, after, ENVIRONMENTS)
+    coming = {batch.environment for batch in state.adding.values()}
+    state.drop_environments([key for key, in_use in looked.items() if not in_use and key not in coming])
+    more = len(looked) == ENVIRONMENTS
+    turn.alarm(SOON if more else SELDOM, "forget-environments", max(looked) if more else "")
 
 
 def _too_many(turn: Turn) -> list[Document]:

@@ -40,6 +40,7 @@ def load(turn: Turn) -> None:
     _skip_numbers(turn)
     remembering.found(turn)
     turn.alarm(FIRST_PRUNING, "prune")
+    turn.alarm(FIRST_PRUNING, "forget-environments")
     if turn.state.line:
         turn.take_sample()
 

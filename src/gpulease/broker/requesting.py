@@ -136,8 +136,9 @@ def ask_why(turn: Turn, event: Received) -> None:
     id = event.message["id"]
     if id in turn.state.pending:
         _tell_place(turn, event.peer, id)
-    elif id not in turn.state.leases:
-        raise NotFound(f"The request {id[:40]!r} does not wait.", "Run `gpulease status` to see the line.")
+    elif turn.state.listeners.get(id) is not event.peer:  # else that it was granted is on its way, and is the answer
+        held = "is granted" if id in turn.state.leases else "does not wait"
+        raise NotFound(f"The request {id[:40]!r} {held}.", "Run `gpulease status` to see the line.")
 
 
 def taken(turn: Turn, event: Received) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from typing import Any
 
 from gpulease import identity
@@ -37,6 +38,9 @@ def launch(order: Order, environment: dict[str, str], login: dict[str, str]) -> 
         return _failed(order, f"its log {log!r} cannot be written", trouble)
     try:
         begin = os.fstat(output).st_size
+        changed = _script_changed(order)
+        if changed is not None:
+            _say_changed(output, order, changed)
         # What every job gets stands at the beginning, where the mark is quickly found, and wins.
         given = {**order["given"], **login}
         environ = {**given, **environment, **given}
@@ -48,7 +52,27 @@ def launch(order: Order, environment: dict[str, str], login: dict[str, str]) -> 
     since = None
     with contextlib.suppress(OSError):  # it runs, whatever can be seen of it
         since = identity.start_time(pid)
-    return Launched(id, run, pid, since, begin)
+    return Launched(id, run, pid, since, begin, changed)
+
+
+def _script_changed(order: Order) -> int | None:
+    """When the file that the command runs was changed, if that is not what it was as the job was added."""
+    if order["script"] is None or order["script_time"] is None:
+        return None
+    try:
+        seen = os.stat(order["script"]).st_mtime_ns // 1_000_000
+    except OSError:
+        return None  # the command itself will tell
+    return seen if seen != order["script_time"] and seen >= 0 else None
+
+
+def _say_changed(output: int, order: Order, changed: int) -> None:
+    then, now = (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) for ms in (order["script_time"], changed)
+    )
+    text = f"gpulease: {order['script']} was changed after this job was added ({then} -> {now})\n"
+    with contextlib.suppress(OSError):
+        os.write(output, text.encode("utf-8", "surrogateescape"))
 
 
 def _prepare(note: str) -> None:

@@ -45,6 +45,7 @@ from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
 from gpulease.broker.state_values import About
 from gpulease.errors import BrokerUnavailable, GpuleaseError
+from gpulease.messages import error
 from gpulease.probes.host_memory import HostMemory
 from gpulease.stores.base import Store
 
@@ -348,6 +349,13 @@ class Server:
     def _send(self, one: told.Send) -> None:
         self._clients.send(one.peer, one.message, one.droppable, one.more)
 
+    def _hold_state(self, one: told.HoldState) -> None:
+        try:
+            message = {"ok": {"file": self._store.hold()}}
+        except GpuleaseError as trouble:
+            message = error(trouble)
+        self._clients.send(one.peer, message)
+
     def _take_sample(self, one: told.TakeSample) -> None:
         now = time.monotonic()
         if self._sampling.may_ask(now):
@@ -423,6 +431,8 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Over: lambda server, one: server._history.over(one),
     told.JobOver: lambda server, one: server._history.job_over(one),
     told.Observed: lambda server, one: server._history.observed(one),
+    told.HoldState: Server._hold_state,
+    told.LetStateGo: lambda server, one: server._store.let_go(),
     told.WriteLog: lambda server, one: server.log(one.text),
     told.Stop: Server.stop,
 }

@@ -37,6 +37,7 @@ class Settings(NamedTuple):
     keep_ended: int | None = 100_000
     keep_ended_for: float | None = 90 * 86400.0
     env_exclude: tuple[str, ...] = SECRETS
+    keep_env_for: float | None = 86400.0
     visible: str = "uuid"
     order: str = ""
     pack: str = "off"
@@ -233,7 +234,9 @@ PARAMETERS: dict[str, Parameter] = {
     "unexplained-memory": Parameter("unexplained_memory", parse_bytes,
                                     "GPU memory in use by nobody visible that counts as nothing", "a size"),
     "env-exclude": Parameter("env_exclude", _patterns, "variables that jobs do not get unless --env names them",
-                             "names with `*`, divided by spaces; or none", False),
+                             "names with `*`, divided by spaces, `!` before exceptions; or none", False),
+    "keep-env-for": Parameter("keep_env_for", _positive_or_none, "how long the variables of an ended job are kept",
+                              "a time above 0, or none", False),
     "log-limit": Parameter("log_limit", _size_or_none, "most bytes of a job's log; beyond it the oldest are cut",
                            "a size, or none", False),
     "keep-ended": Parameter("keep_ended", _limit_or_none, "most ended jobs of each user that are kept",

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpulease.broker import job_verbs, learning, lease_life, noticing, remembering, reports, requesting, subscribing
+from gpulease.broker import (
+    backups,
+    job_verbs,
+    learning,
+    lease_life,
+    noticing,
+    remembering,
+    reports,
+    requesting,
+    subscribing,
+)
 from gpulease.broker.allowances import allowance, check_renewal
 from gpulease.broker.events import Received
 from gpulease.broker.foreseeing import foresee
@@ -265,5 +275,6 @@ VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "notify": notify,
     "ping": ping,
     "stop": stop,
+    "backup": backups.backup,
     **job_verbs.JOB_VERBS,
 }

@@ -32,7 +32,7 @@ def of_lease(row: Document, seen_by: str | None) -> Document:
 def of_job(row: Document, seen_by: str | None) -> Document:
     if seen_by in (None, row["user"]):
         return row
-    return {**row, "command": [HIDDEN], "cwd": "", "log": "", "name": None, "note": None, "why": None}
+    return {**row, "command": [HIDDEN], "cwd": "", "log": "", "name": None, "note": None, "why": None, "script": None}
 
 
 def of_event(row: Document, seen_by: str | None) -> Document:

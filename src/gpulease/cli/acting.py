@@ -1,4 +1,4 @@
-"""`gpulease kill`, `rm`, `pause`, `resume`, `start` and `retry`: do something to jobs, and say to which."""
+"""`gpulease kill`, `rm`, `pause`, `resume` and `start`: do something to jobs, and say to which."""
 
 from __future__ import annotations
 
@@ -162,19 +162,4 @@ examples:
   gpulease start 12
 """,
     ("waiting", "held"),
-)
-retry = Act(
-    "retry",
-    "queued again",
-    """\
-`all`, --label and --user are those that failed, were killed, lost or invalid.
-Complete ones run again if named by id or --state. One that comes after a failed
-job runs again only with that.
-
-examples:
-  gpulease retry 12
-  gpulease retry --state failed
-  gpulease retry all
-""",
-    ENDED[1:],
 )

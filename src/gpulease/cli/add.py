@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from gpulease.cli.container_words import warn_of_all_gpus
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
 from gpulease.cli.request_options import add_request
 from gpulease.errors import UsageError
@@ -130,6 +131,7 @@ def run(arguments: Namespace) -> int:
     done = add(commands, request, options, each)
     print("\n".join(map(str, ids_of(done))))
     tell_left_out(done["left_out"])
+    warn_of_all_gpus(commands)
     return 0
 
 

@@ -73,7 +73,7 @@ def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
         else:
             rows += [(f"{row['host']}:{id}", *rest) for id, *rest in map(job_row, row["answer"]["jobs"])]
             counts = ", ".join(f"{number} {state}" for state, number in sorted(row["answer"]["counts"].items()))
-            lines.append(f"{row['host']}: {counts or 'no jobs'}")
+            lines.append(f"{row['host']}: {clean(counts) or 'no jobs'}")
     return [*lines, *(plain_table(rows, terminal, least=REASON) if len(rows) > 1 else [])]
 
 

@@ -12,6 +12,7 @@ examples:
   gpulease broker                 for you alone
   sudo gpulease broker --system   for every user of this machine
   gpulease broker --shared        for every user, where nobody is root
+  gpulease broker --system --check   is the config file right
   gpulease broker --replace       instead of the one that runs, after an upgrade
 """
 
@@ -22,12 +23,18 @@ def configure(parser: ArgumentParser) -> None:
     whose.add_argument("--system", action="store_true", help="serve everybody from /run/gpulease (root only)")
     whose.add_argument("--shared", action="store_true", help="serve everybody from the temporary folder")
     parser.add_argument("--replace", action="store_true", help="end the one that runs, and go on with all that it held")
+    parser.add_argument("--check", action="store_true", help="only say whether the config file is right; start nothing")
     parser.add_argument("--idle", metavar="TIME", help="end after so long with nothing to do (default: never)")
 
 
 def run(arguments: Namespace) -> int:
     from gpulease.quantities import parse_seconds
 
+    if arguments.check:
+        from gpulease.broker.__main__ import check
+
+        print(check("system" if arguments.system else "shared" if arguments.shared else "own"))
+        return 0
     idle = None if arguments.idle is None else parse_seconds(arguments.idle)
     if arguments.system:
         _become_launcher(idle, arguments.replace)

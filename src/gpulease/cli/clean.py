@@ -8,7 +8,7 @@ from gpulease.cli.acting import say_done
 from gpulease.cli.choosing import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError
-from gpulease.job_selection import DONE, ENDED, selection
+from gpulease.job_selection import DONE, ENDED, GPULIMIT, selection
 
 EXAMPLES = """\
 Without ids and states it forgets what is complete or invalid, and keeps what
@@ -21,7 +21,6 @@ examples:
   gpulease clean failed killed       these; also as --state failed,killed
   gpulease clean 3,5-9
 """
-GPULIMIT = {"CMD_ERROR": "invalid", "runtime_error": "failed", "kill": "killed"}
 
 
 def configure(parser: ArgumentParser) -> None:

@@ -204,6 +204,25 @@ def _broker() -> Iterator[Finding]:
     if about.get("config_trouble"):
         step = "The broker keeps the values it had. Mend the file, and send the broker SIGHUP."
         yield Finding("error", "config", about["config_trouble"], step)
+    else:
+        yield from _config_to_come(about["kind"], about["user"])
+
+
+def _config_to_come(kind: str, user: str) -> Iterator[Finding]:
+    """What the broker will say of its config file when it reads it again, where this user can tell."""
+    from gpulease.broker.__main__ import check
+    from gpulease.identity import user_name
+    from gpulease.places import config_path
+
+    path = config_path(kind, os.environ)
+    ours = kind == "system" or user == user_name(os.geteuid())
+    if path is None or not ours or not os.access(path, os.R_OK):
+        return
+    try:
+        check(kind)
+    except GpuleaseError as error:
+        step = f"The broker still has the values from before, and refuses this file the next time. {error.next_step}"
+        yield Finding("error", "config", error.what, step)
 
 
 def _why_down() -> Iterator[Finding]:

@@ -30,6 +30,8 @@ TEXTS = (
     ("--mem", "SIZE", "share one GPU by memory, as 6G; `none` for whole GPUs"),
     ("--min-memory", "SIZE", "GPUs with at least so much memory; `none` for any"),
     ("--model", "MODELS", "GPUs of these models, as A100,V100; `none` for any"),
+    ("--devices", "DEVICES", "only these, as 0,2; `none` for any"),
+    ("--exclude", "DEVICES", "not these; `none` for any"),
     ("--time-limit", "TIME", "kill it after so long, as 4h; `none` for never"),
     ("--name", "NAME", "another name of the job"),
     ("--new-label", "LABEL", "another label"),
@@ -42,7 +44,7 @@ TEXTS = (
     ("--at", "TIME", "not before: 22:30, 2026-12-24T22:30, or in 2h; `none` for at once"),
     ("--cwd", "PATH", "another folder to run in"),
 )
-CLEARED = ("mem", "min_memory", "model", "time_limit", "after", "after_any", "at_most", "at")
+CLEARED = ("mem", "min_memory", "model", "devices", "exclude", "time_limit", "after", "after_any", "at_most", "at")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -50,25 +52,32 @@ def configure(parser: ArgumentParser) -> None:
     add_choice(parser)
     add_everybody(parser)
     parser.set_defaults(command_behind=True)
+    add_changes(parser)
+
+
+def add_changes(parser: ArgumentParser, only: tuple[str, ...] | None = None) -> None:
+    """All that can be changed, or these."""
     for options, value, text in NUMBERS:
-        parser.add_argument(*options, type=int, metavar=value, help=text)
+        if only is None or options[-1][2:] in only:
+            parser.add_argument(*options, type=int, metavar=value, help=text)
     for option, value, text in TEXTS:
-        several: dict[str, Any] = {"action": "append", "default": []} if value == "IDS" else {}
-        parser.add_argument(option, metavar=value, help=text, **several)
+        if only is None or option[2:].replace("-", "_") in only:
+            several: dict[str, Any] = {"action": "append", "default": []} if value == "IDS" else {}
+            parser.add_argument(option, metavar=value, help=text, **several)
 
 
 def run(arguments: Namespace) -> int:
     from gpulease.queueing import change
 
     select = selection(arguments.ids, **filters(arguments))
-    changes = job_changes(_given(arguments), as_option, time.time())
+    changes = job_changes(changes_given(arguments), as_option, time.time())
     if refused("edit", arguments, arguments.ids, "waiting,held"):
         return 1
     say_done("edited", change(select, changes), arguments.ids)
     return 0
 
 
-def _given(arguments: Namespace) -> dict[str, Any]:
+def changes_given(arguments: Namespace) -> dict[str, Any]:
     """What is to change; `none` takes back what there was."""
     names = [name for name in vars(arguments) if name not in ("ids", "label", "state", "command_behind")]
     given = {name: value for name in names if (value := getattr(arguments, name)) not in (None, [])}

@@ -82,7 +82,7 @@ def run(arguments: Namespace) -> int:
     def _more_chosen(shown: int, terminal: Terminal) -> list[str]:
         """Of those that were chosen: the counts are of all."""
         if shown < (most or MOST_CHOSEN):
-            return [] if shown else ["No job is as was asked."]
+            return [] if shown else ["No jobs match."]
         more = len(ls(*arguments.ids, **chosen, all=arguments.all, most=MOST_COUNTED)["jobs"]) - shown
         return [f"{_mark(terminal)} and {more} more; see --most"] if more > 0 else []
 
@@ -120,7 +120,7 @@ def _lines(told: Listing, terminal: Terminal) -> list[str]:
     mark = "SIMULATED GPUs; " if told["simulated"] else ""
     counts = ", ".join(f"{number} {state}" for state, number in sorted(told["counts"].items()))
     head = f"{mark}{counts or 'no jobs'}" + ("; the queue is paused" if told["paused"] else "")
-    heads = _wrapped(head, terminal.width)
+    heads = _wrapped(clean(head), terminal.width)
     if told.get("state_trouble"):
         heads += [terminal.paint(line, "red") for line in _wrapped(clean(str(told["state_trouble"])), terminal.width)]
     if not told["jobs"]:

@@ -59,7 +59,11 @@ def _set(arguments: Namespace) -> int:
     if arguments.address is None and arguments.on is None:
         raise UsageError("No address was given.", "Give mailto:you@example.org, https://…, tty, or `-`.")
     address = _read_address() if arguments.address == "-" else arguments.address
-    return _show(notifying.choose(address, arguments.on), arguments.json)
+    told = notifying.choose(address, arguments.on)
+    trouble = notifying.cannot_send()
+    if trouble is not None:
+        say(f"gpulease: no notice will arrive: {trouble}.", sys.stderr)
+    return _show(told, arguments.json)
 
 
 def _read_address() -> str:

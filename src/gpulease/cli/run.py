@@ -30,10 +30,12 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     if not arguments.command:
         raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease run -- python train.py`.")
+    from gpulease.cli.container_words import warn_of_all_gpus
     from gpulease.cli.waiting import environment_of, wait_for
     from gpulease.execution import become, check_command
 
     check_command(arguments.command[0])
+    warn_of_all_gpus([arguments.command])
     fields = {**acquire_fields(arguments, "run"), "command": [word[:200] for word in arguments.command[:50]]}
     granted, _ = wait_for(fields, arguments.quiet)
     become(arguments.command, environment_of(granted, arguments.visible_by))

@@ -44,7 +44,8 @@ def run(arguments: Namespace) -> int:
 
 def _text(job: dict[str, Any]) -> str:
     variables = [("variable", f"{name}={value}") for name, value in sorted((job.get("environment") or {}).items())]
-    text = "\n".join(f"{name:<12} {clean(value)}" for name, value in [*facts(job), *variables] if value)
+    known = facts({**job, **_script_now(job)})
+    text = "\n".join(f"{name:<12} {clean(value)}" for name, value in [*known, *variables] if value)
     output = "\n".join(clean(line) for line in job["output"])
     return f"{text}\n--- last lines of its output ---\n{output}" if output else text
 
@@ -59,8 +60,10 @@ def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
         ("command", command_text(job["command"])),
         ("folder", job["cwd"]),
     ]
+    rows += [("script", _script(job))] if job.get("script") else []
     rows += [(name, str(job[name])) for name in ("name", "label", "note", "user") if job[name]]
     rows += [("wants", _wants(job["request"])), ("GPUs", ",".join(job["devices"])), ("log", job["log"])]
+    rows += [("pid", str(job["pid"]))] if job["pid"] and job["state"] in ("running", "paused") else []
     rows += [(name, stamp(job[name])) for name in ("added", "started", "ended") if job[name]]
     rows += [("tries", f"{job['tries']} of {max(job['retry'] + 1, job['tries'])}")]
     if job["after"]:
@@ -84,6 +87,25 @@ def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
     if job.get("packed"):
         rows.append(("packed", job["packed"]))
     return rows
+
+
+def _script(job: dict[str, Any]) -> str:
+    """Empty if nobody had changed the file between `add` and the start."""
+    changed = job.get("script_changed")
+    return f"{job['script']} was changed at {stamp(changed / 1000)}, after the job was added" if changed else ""
+
+
+def _script_now(job: dict[str, Any]) -> dict[str, Any]:
+    """Of a job of one's own that waits: whether its script was changed until now. Nobody else's files are touched."""
+    import os
+
+    if not job.get("script") or job["uid"] != os.geteuid() or job["state"] not in ("waiting", "held"):
+        return {}
+    try:
+        seen = os.stat(job["script"]).st_mtime_ns // 1_000_000
+    except OSError:
+        return {}
+    return {"script_changed": seen if seen != job["script_time"] else None}
 
 
 def _usually(job: dict[str, Any]) -> str:

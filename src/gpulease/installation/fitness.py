@@ -35,7 +35,9 @@ def check_python(python: str) -> None:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as trouble:
         said = (getattr(trouble, "stderr", "") or in_words(trouble)).strip().splitlines()
-        raise StateError(f"Other users cannot run gpulease with {python}: {said[-1][:200]}.", RECIPE) from None
+        folder = shlex.quote(os.path.dirname(os.path.dirname(python)))
+        step = f"{RECIPE} If that was done under a strict umask: `chmod -R a+rX {folder}`."
+        raise StateError(f"Other users cannot run gpulease with {python}: {said[-1][:200]}.", step) from None
     for path in (python, *tried.stdout.splitlines()):
         stranger = _stranger(path)
         if stranger:

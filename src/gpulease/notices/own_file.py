@@ -37,7 +37,10 @@ def read(path: str) -> NoticeAddress:
 
 
 def write(path: str, address: NoticeAddress) -> None:
+    """How the last message fared is forgotten: it went to another address."""
     _write(path, {"address": address.text})
+    with contextlib.suppress(OSError):
+        os.unlink(_last(path))
 
 
 def remove(path: str) -> bool:

@@ -102,8 +102,8 @@ class Crew(Source):
 
     def renew(self, slot: WorkerSlot, lease: str) -> None:
         """The worker's lease is over: it ends after what it runs, and the next one stands in the line again."""
-        if slot.lease != lease or slot.state not in (READY, STARTING) or self._stopping:
-            return
+        if slot.lease != lease or slot.state not in (READY, STARTING) or self._stopping or slot.is_gone:
+            return  # of a worker that ended by itself the lease ends too
         self._log.note(f"{slot.label}: its lease {lease} was ended from outside; another is asked for", logging.WARNING)
         slot.renewing = True
         self.retire(slot)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpulease.errors import PoolClosed, UsageError
@@ -21,8 +21,11 @@ from gpulease.request_fields import refuse_name
 
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine, OnStart
+    from gpulease.pool.feed import Mapped
     from gpulease.pool.shared_data import SharedData
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Names = int | str | Iterable[int | str]
 Folder = str | os.PathLike[str]
 OF_THE_LEASE = ("mem", "model", "devices", "exclude", "min_memory", "priority", "note", "visible_by")  # of each worker
@@ -114,13 +117,41 @@ class Pool(Executor):
 
     # ---------------------------------------------------------------- the interface
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PoolFuture:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> PoolFuture[T]:
         self._check_process()
         self._engine.check_open()
         function = self._function(fn)
         item = Item(function, pack_call(args, kwargs, function.name))
         self._engine.submit([item])
         return item.future
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        progress: bool | str = False,
+        results: Folder | None = None,
+        key: Callable[..., str] | None = None,
+        return_errors: Literal[False] = False,
+        _ordered: bool = True,
+    ) -> Mapped[T]: ...
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        progress: bool | str = False,
+        results: Folder | None = None,
+        key: Callable[..., str] | None = None,
+        return_errors: bool,
+        _ordered: bool = True,
+    ) -> Mapped[T | BaseException]: ...
 
     def map(
         self,
@@ -133,7 +164,7 @@ class Pool(Executor):
         key: Callable[..., str] | None = None,
         return_errors: bool = False,
         _ordered: bool = True,
-    ) -> Any:
+    ) -> Mapped[Any]:
         """Results in the order of the items. `chunksize` is accepted and not needed."""
         from gpulease.pool.feed import Feed, Mapped
         from gpulease.pool.progress import Bar
@@ -149,11 +180,11 @@ class Pool(Executor):
         function = self._function(fn)
         bar = Bar(progress, iterables, self._engine.gpus) if progress else None
         feed = Feed(self._engine, function, iterables, _ordered, record, bar)
-        mapped = Mapped(feed, timeout, return_errors, self)
+        mapped: Mapped[Any] = Mapped(feed, timeout, return_errors, self)
         self._engine.add(feed)
         return mapped
 
-    def map_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> Any:
+    def map_unordered(self, fn: Callable[..., T], *iterables: Iterable[Any], **options: Any) -> Mapped[T]:
         """As `map`, but results as they come."""
         return self.map(fn, *iterables, _ordered=False, **options)
 

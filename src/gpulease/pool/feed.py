@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpulease.errors import GpuleaseError, PoolClosed
 from gpulease.pool.items import Function, Item
@@ -30,6 +30,8 @@ AHEAD_BYTES = 64 << 20
 AT_LEAST = 32  # items, however large
 CHUNK = 64  # items handed over at once
 PROMPT = (list, tuple, range, str, bytes, dict, set, frozenset)  # to read these takes no time
+
+T = TypeVar("T")
 
 
 class Reading(enum.Enum):
@@ -252,7 +254,7 @@ def _end_of(future: Future[Any], stored: bool) -> str:
     return STORED if stored else DONE
 
 
-class Mapped:
+class Mapped(Generic[T]):
     """What `map` returns. An item that failed raises in its place, and the ones behind it can still be taken."""
 
     def __init__(self, feed: Feed, timeout: float | None, return_errors: bool, pool: object) -> None:
@@ -261,20 +263,21 @@ class Mapped:
         self._return_errors = return_errors
         self._pool = pool  # kept while somebody iterates
 
-    def __iter__(self) -> Mapped:
+    def __iter__(self) -> Mapped[T]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T:
         if self._feed.wanted is Wanted.NOTHING:
             raise StopIteration
         self._feed.wanted = Wanted.NOW
         future = self._feed.take(self._until)
         try:
-            return future.result(0)
+            result: T = future.result(0)
+            return result
         except BaseException as error:
             if not self._return_errors:
                 raise
-            return error
+            return error  # type: ignore[return-value]  # as was asked for: T has it then
         finally:
             del future  # else the error's traceback would hold it
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gpulease.errors import GpuleaseError
 from gpulease.pool.pickling import Packed, unpack
+
+T = TypeVar("T")
 
 
 class Function:
@@ -39,7 +41,7 @@ def place_of(worker: str, gpus: str) -> WorkerPlace:
     return WorkerPlace(worker, gpus, int(first) if first.isdecimal() else first or None)
 
 
-class PoolFuture(Future[Any]):
+class PoolFuture(Future[T]):
     """Knows its worker as long as it runs, and afterwards."""
 
     place: WorkerPlace | None = None
@@ -65,7 +67,7 @@ class Item:
     def __init__(self, function: Function, packed: Packed = Packed(b"")) -> None:  # noqa: B008  # it never changes
         self.function = function
         self.packed = packed
-        self.future = PoolFuture()
+        self.future: PoolFuture[Any] = PoolFuture()
         self.keep: Callable[[Any], None] | None = None  # puts the result on disk before anybody sees it
         self.number = 0
         self.deaths = 0  # of workers that ran it

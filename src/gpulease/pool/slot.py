@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
@@ -91,6 +92,15 @@ class WorkerSlot:
             self.kill()
         if self.state != EMPTY:
             self.state = STOPPING
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended, which is heard of next."""
+        if self.pidfd < 0:
+            return False
+        waiting = select.poll()
+        waiting.register(self.pidfd, select.POLLIN)
+        return bool(waiting.poll(0))
 
     def kill(self) -> None:
         if self.process is not None:

@@ -84,19 +84,20 @@ def _control(verb: str, jobs: list[JobRow]) -> None:
         commands.told(["scontrol", verb, ids], deadline=commands.ACTING)
 
 
-def retry(records: Records, jobs: list[JobRow], environ: dict[str, str]) -> Done:
+def retry(records: Records, jobs: list[JobRow], environ: dict[str, str], changes: dict[str, Any]) -> Done:
     """As new jobs with new ids, from what was kept: Slurm runs an ended job again only under conditions of its own."""
     ended = [row for row in jobs if row["state"] in ENDED]
     found: list[Any] = []
     for token, numbers in _by_record(records, ended).items():
         record = records.by_token()[token]
         each = record.get("each") or []
-        options = {**record["options"], "environment": environ}
+        options = {**record["options"], **changes, "environment": environ}
+        request = {**record["request"], **options.pop("request", {})}
         for name in ("after", "after_any", "after_label", "hold"):
             options.pop(name, None)
         batch = [record["commands"][number] for number in numbers]
         texts = [each[number] for number in numbers] if each else []
-        found += adding.add(records, batch, texts, record["request"], options)
+        found += adding.add(records, batch, texts, request, options)
     if ended and not found:
         raise WrongState("Nothing is kept of these jobs.", "Add them again; only jobs of `gpulease add` are kept.")
     return {"ids": found, "skipped": _done(ended, jobs)["skipped"]}

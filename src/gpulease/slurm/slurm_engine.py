@@ -7,7 +7,7 @@ import time
 
 from gpulease.errors import NotFound, NotOnEngine, SlurmUnavailable
 from gpulease.places import ENGINE, Place
-from gpulease.quantities import SECRETS
+from gpulease.quantities import SECRETS, matching
 from gpulease.slurm import adding
 from gpulease.slurm.slurm_records import Records
 
@@ -191,10 +191,16 @@ class SlurmConnection:
         _refuse_queue(queue)
         return self._act("resume", select)
 
-    def _retry(self, select: dict[str, Any]) -> Any:
+    def _retry(
+        self, select: dict[str, Any], changes: dict[str, Any] | None = None, options: dict[str, Any] | None = None
+    ) -> Any:
+        """Their own variables were never kept, so these are always new ones."""
         if "ids" not in select and "tasks" not in select and "state" not in select:
             select = {**select, "state": "failed,killed,lost,invalid"}
-        return self._act("retry", select, dict(os.environ))
+        secret = matching(os.environ, SECRETS)
+        own = {name: value for name, value in os.environ.items() if name not in secret}
+        environ = own if options is None else options["environment"]
+        return self._act("retry", select, environ, changes or {})
 
     def _move(self, id: Any, index: int = 0) -> Any:
         from gpulease.job_selection import selection

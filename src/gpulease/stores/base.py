@@ -68,6 +68,9 @@ class Store(Protocol):
     def forget_environments(self, keys: Iterable[str]) -> dict[str, Document]:
         """Remove those of them that no job has; which those were."""
 
+    def environments_in_use(self, since: float, after: str, most: int) -> dict[str, bool]:
+        """Of the first ones behind the key `after`: whether a job has it that is not over, or ended since."""
+
     def jobs_ended(self, before: float, most: int) -> list[Document]:
         """Those that ended before, the oldest first."""
 
@@ -87,6 +90,11 @@ class Store(Protocol):
 
     def keep(self) -> None:
         """See that the next broker finds what was committed: what was written to a file that was removed is lost."""
+
+    def hold(self) -> str:
+        """Leave its file as it is from now on, with all that was committed, until `let_go`; its path."""
+
+    def let_go(self) -> None: ...
 
     def shrink(self) -> None:
         """Give a little of the room that nothing takes any more back to the disk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from gpulease.errors import StateError
 from gpulease.stores.base import ENDS, EVERY, TABLES, Document, HistoryEvent, JobRow, Which
 
 
@@ -52,6 +53,12 @@ class MemoryStore:
             self.write("environments", key, None)
         return gone
 
+    def environments_in_use(self, since: float, after: str, most: int) -> dict[str, bool]:
+        found = [job for job in self.load("jobs").values() if job.get("ended") is None or job["ended"] >= since]
+        used = {job["environment"] for job in found}
+        keys = [key for key in sorted(self._tables["environments"]) if key > after]
+        return {key: key in used for key in keys[:most]}
+
     def write(self, table: str, key: str, document: Document | None) -> None:
         body = None if document is None else json.dumps(document)
         self._undo.append((table, key, self._tables[table].get(key)))
@@ -92,6 +99,12 @@ class MemoryStore:
         return [event for event in self._events if event.time >= since][-most:]
 
     def keep(self) -> None:
+        pass
+
+    def hold(self) -> str:
+        raise StateError("This state is in no file.")
+
+    def let_go(self) -> None:
         pass
 
     def shrink(self) -> None:

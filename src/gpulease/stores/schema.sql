@@ -14,3 +14,6 @@ CREATE TABLE environments (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROW
 CREATE INDEX jobs_by_user ON jobs (uid, id, state);
 CREATE INDEX jobs_by_end ON jobs (json_extract(body, '$.ended'));
 CREATE INDEX jobs_by_environment ON jobs (json_extract(body, '$.environment'));
+-- Version 5
+DROP INDEX jobs_by_environment;
+CREATE INDEX jobs_by_environment ON jobs (json_extract(body, '$.environment'), json_extract(body, '$.ended'));

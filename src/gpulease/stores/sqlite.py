@@ -25,8 +25,10 @@ DROP: dict[str, str] = {table: f"DELETE FROM {table} WHERE key = ?" for table in
 DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)  # and what is short of bytes or of a table
 ALSO_DAMAGED = ("no such table", "no such column", "malformed", "Could not decode")
 LOG_KEPT = 4 << 20  # bytes: the log beside the database is cut to this after a large commit
+CHECKPOINT = 1000  # pages in the log, from which on they are put into the file
 SPARE = 256  # free pages that are kept for what comes next
 STEP = 1024  # pages that are given back at a time: some ten milliseconds
+OVERWRITING = 5  # the version since which what is removed is overwritten
 NEWEST = 1000  # a version beyond this was never written
 
 PUT["jobs"] = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)"
@@ -38,6 +40,8 @@ class SqliteStore:
         self._path, self._network = path, network
         self._log: int | None = None  # the write-ahead log, to be forced to the disk
         self._open = False  # whether something was written since the last commit
+        self._held = False  # whether the file is to stay as it is
+        self._removed = False  # whether the log may still have what was removed
         try:
             if not os.path.lexists(path):
                 database_file.create(path)
@@ -59,6 +63,7 @@ class SqliteStore:
         self._database.execute(f"PRAGMA journal_mode={'TRUNCATE' if self._network else 'WAL'}")
         self._database.execute(f"PRAGMA synchronous={'FULL' if self._network else 'NORMAL'}")
         self._database.execute(f"PRAGMA journal_size_limit={LOG_KEPT}")
+        self._database.execute("PRAGMA secure_delete=ON")  # what is removed is overwritten: there may be secrets in it
         there = os.stat(self._path)
         self._file = (there.st_dev, there.st_ino)
         if not self._network:
@@ -123,6 +128,14 @@ class SqliteStore:
             self.write("environments", key, None)
         return gone
 
+    def environments_in_use(self, since: float, after: str, most: int) -> dict[str, bool]:
+        having = "SELECT 1 FROM jobs WHERE json_extract(body, '$.environment') = key AND json_extract(body, '$.ended')"
+        used = f"EXISTS ({having} IS NULL) OR EXISTS ({having} >= ?)"
+        rows = self._read(
+            f"SELECT key, {used} FROM environments WHERE key > ? ORDER BY key LIMIT ?", (since, after, most)
+        )
+        return {key: bool(in_use) for key, in_use in rows}
+
     def load(self, table: str) -> dict[str, Document]:
         column = "id" if table == "jobs" else "key"
         rows = self._read(f"SELECT CAST({column} AS TEXT), body FROM {_known(table)}")
@@ -159,6 +172,7 @@ class SqliteStore:
     def write(self, table: str, key: str, document: Document | None) -> None:
         if document is None:
             self._execute(DROP[table], (key,))
+            self._removed = self._removed or table in ("jobs", "environments")
         else:
             self._execute(PUT[table], _row(table, key, document))
 
@@ -220,11 +234,35 @@ class SqliteStore:
             self._execute("DELETE FROM events WHERE number = ?", (number,))
         return len(old)
 
+    def hold(self) -> str:
+        """What is committed goes to the log alone meanwhile."""
+        if self._network:
+            step = "Stop the broker, copy the file, and start it again."
+            raise StateError("The state is on a network file system, where it cannot be copied in use.", step)
+        try:
+            if self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                raise StateError("The state is in use just now.", "Try again.")
+            self._database.execute("PRAGMA wal_autocheckpoint=0")
+        except sqlite3.Error as error:
+            raise self._trouble("written", error) from None
+        self._held = True
+        return self._path
+
+    def let_go(self) -> None:
+        self._database.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT}")
+        self._held = False
+
     def shrink(self) -> None:
-        """Give a little of what is free in the file back to the disk. It is tried again, so trouble is not told."""
-        if self._open:
+        """Give a little of what is free in the file back to the disk, and empty the log of what was removed.
+
+        It is tried again, so trouble is not told.
+        """
+        if self._open or self._held:
             return
         with contextlib.suppress(sqlite3.Error):
+            if self._removed:
+                busy = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                self._removed = bool(busy)
             if self._pragma("freelist_count") > SPARE:
                 # As a script: of a statement without columns `execute` does only the first page.
                 self._database.executescript(f"PRAGMA incremental_vacuum({STEP}); PRAGMA wal_checkpoint;")
@@ -261,6 +299,9 @@ class SqliteStore:
                 "Use that gpulease again, or set GPULEASE_DIR to another folder.",
             )
         database_file.upgrade(self._database, present)
+        if 0 < present < OVERWRITING:
+            with contextlib.suppress(sqlite3.OperationalError):  # a full disk
+                self._database.execute("VACUUM")  # what was removed before is still there to be read
 
     def _trouble(self, what: str, error: sqlite3.Error) -> StateError:
         code = getattr(error, "sqlite_errorcode", 0)

@@ -68,9 +68,9 @@ class Access(NamedTuple):
         given = _bearer(asked.headers)
         if given is None or not _same(given, self.token):
             return Refusal(403, "The proxy did not show the token.", guessed=given is not None)
-        name = asked.headers.get(self.user_header, "")
+        name = _only(asked.headers, self.user_header)
         if not name or len(name) > LONGEST or not name.isprintable():
-            return Refusal(403, "The proxy did not say who you are.")
+            return Refusal(403, f"The proxy did not say who you are, in one header {self.user_header} and no other.")
         return self._known(name)._replace(public=True)
 
     @property
@@ -110,8 +110,21 @@ class Access(NamedTuple):
         return name in self.hosts or _address(name) is not None
 
 
+def _only(headers: Mapping[str, str], name: str) -> str:
+    """Its value, if the header is there once: of two, one may be the browser's.
+
+    Proxies differ in whether `X_Remote_User` is the same header, so one that looks like it counts as a second.
+    """
+    alike = [(key, value) for key, value in headers.items() if _spelled(key) == _spelled(name)]
+    return alike[0][1] if len(alike) == 1 and alike[0][0].lower() == name.lower() else ""
+
+
+def _spelled(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
 def _bearer(headers: Mapping[str, str]) -> str | None:
-    kind, _, value = headers.get("Authorization", "").partition(" ")
+    kind, _, value = _only(headers, "Authorization").partition(" ")
     return value.strip() if kind.lower() in ("bearer", "token") and value else None
 
 

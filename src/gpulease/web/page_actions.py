@@ -20,7 +20,9 @@ def act(link: BrokerLink, action: str, id: int, viewer: Viewer) -> dict[str, Any
         raise NotPermitted(f"Job {id} is not yours.", "Only its user or root may do that.")
     client = link.open()
     try:
-        about = {"id": id, "index": 0} if action == "move" else {"select": one_job(id)}
+        about: dict[str, Any] = {"id": id, "index": 0} if action == "move" else {"select": one_job(id)}
+        if action == "kill" and link.for_others:
+            about["by"] = viewer.user  # who pressed the button; the connection is of who runs the page
         done: dict[str, Any] = client.ask(action, **about)
         return done
     finally:

@@ -36,7 +36,11 @@ class Agent:
         deployed = _is_own(job, "deploy") and job.deploy(self.sge_job_id, base) is not False
         data = None if deployed else (job.data if isinstance(job, Call) else arrays.as_saved(job.data))
         job.sge_job_id = self.sge_job_id
-        options = {"deployed": deployed, "keep": _is_own(job, "collect"), "shared_data_path": self.shared_data_path}
+        options: dict[str, Any] = {
+            "deployed": deployed,
+            "keep": _is_own(job, "collect"),
+            "shared_data_path": self.shared_data_path,
+        }
         job.future = self._future = self._pool.submit(run_job, job.name, data, **options)
 
     def is_available(self) -> bool:

@@ -65,7 +65,7 @@ class View:
     def __init__(self, name: str, status: Document) -> None:
         self.name = name
         inside = os.environ.get("GPULEASE_DIR") or (status["simulated"] and status["broker"]["directory"]) or ""
-        folder = os.path.abspath(inside) if inside and os.access(inside, os.W_OK) else state_folder()
+        folder = os.path.abspath(inside) if inside and os.access(inside, os.W_OK) else gpulease.state_folder()
         key = hashlib.sha256("{} {}".format(name, inside).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self.path = os.path.join(folder, "gpuget", key + ".json")
         self.shared = bool(status["broker"]) and status["broker"]["kind"] != "own"
@@ -124,18 +124,15 @@ class View:
             yield
 
 
-def state_folder() -> str:
-    base = os.environ.get("XDG_STATE_HOME") or ""
-    base = base if os.path.isabs(base) else os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(base, "gpulease", os.uname().nodename)
-
-
 class Gpus:
     """The GPUs as gpulease shows them, seen through a view."""
 
     def __init__(self, name: str) -> None:
         self.note = "GPU.py" if name == "GPU@localhost:6379/0" else "GPU.py {}".format(name)
         self.status = gpulease.status()
+        if self.status["simulated"] and not self.status["broker"]:  # where the view is kept, its broker says
+            gpulease.ask("ls", "--most", "1")
+            self.status = gpulease.status()
         self.view = View(name, self.status)
         self.rows = {int(row["label"]): row for row in self.status["devices"] if row["label"].isdigit()}
         self.leases = {lease["id"]: lease for lease in self.status.get("leases") or ()}

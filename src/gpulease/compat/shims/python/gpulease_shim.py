@@ -179,5 +179,12 @@ def _apart(words: Sequence[str]) -> Any:
     return list(words[:place]), list(words[place:])
 
 
+def state_folder() -> str:
+    """Where a user's own broker of this host keeps its state."""
+    base = os.environ.get("XDG_STATE_HOME") or ""
+    base = base if os.path.isabs(base) else os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(base, "gpulease", os.uname().nodename)
+
+
 def _text(data: Optional[bytes]) -> str:
     return (data or b"").decode("utf-8", "replace")

@@ -66,11 +66,12 @@ def _task(word: str, absent: str = "[error]: can not found id {} in task queue."
     return task
 
 
-def _do(*words: str) -> str:
+def _do(*words: str, silent: bool = False) -> str:
     done = gpulease_shim.run(*words)
     if done.code != 0:
         raise gpulease_shim.failure(done)
-    sys.stderr.write(done.err)
+    if not silent:
+        sys.stderr.write(done.err)
     return done.out
 
 
@@ -96,6 +97,7 @@ def add(words: List[str]) -> str:
     if options.get("logpath"):
         request += ["--log", options["logpath"]]
     id = _do("add", *request, "--", *words).strip()
+    queue.note(int(id), words)
     return "add task(id:{}) to queue(len: {})\n".format(id, queue.number_of_tasks())
 
 
@@ -171,7 +173,7 @@ def start(given: List[str], options: List[str]) -> str:
     task = _task(given[0])
     if task.status not in (*STARTABLE, "paused"):
         return "[info]: can not start task {} which have status `{}`".format(task.id, task.status)
-    _do("resume" if task.status == "paused" else "start", str(task.id))
+    _do("resume" if task.status == "paused" else "start", str(task.id), silent=True)
     return "[info]: start task {} succeed.".format(task.id)
 
 
@@ -228,7 +230,7 @@ def log(given: List[str], options: List[str]) -> str:
     """The path, and behind it what is in the file; of `main` the command that tells more."""
     if given[0] == "main":
         events = gpulease_shim.ask("events", "--most", "10000")["events"]
-        lines = tables.main_log(events, queue.all_tasks())
+        lines = tables.main_log(events, queue.all_tasks(), queue.noted())
         return "\n".join(["gpulease log main", *lines])
     task = _task(given[0], "Error\n[error]: please check task id.")
     print(task.log, flush=True)

@@ -1,6 +1,7 @@
 """Tables without borders, as gpulimit prints them, and lines of its log."""
 
 import time
+import unicodedata
 from typing import Any, Dict, List, Optional, Sequence
 
 from gpulimit.tasks import Task
@@ -11,8 +12,18 @@ GIB = 1024.0**3
 
 def table(rows: Sequence[Sequence[object]]) -> str:
     texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in texts) for column in range(len(texts[0]))]
-    return "\n".join(" " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " " for row in texts)
+    widths = [max(_width(row[column]) for row in texts) for column in range(len(texts[0]))]
+    return "\n".join(" " + "  ".join(_filled(*cell) for cell in zip(row, widths)) + " " for row in texts)
+
+
+def _width(text: str) -> int:
+    """In columns of a terminal, where a Chinese character has two."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(unicodedata.combining(letter) > 0 for letter in text)
+
+
+def _filled(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
 
 
 def listing(tasks: Sequence[Task], whole: bool) -> str:
@@ -71,9 +82,13 @@ def _gib(size: Optional[int]) -> Optional[float]:
     return None if size is None else size / GIB
 
 
-def main_log(events: Sequence[Dict[str, Any]], tasks: Sequence[Task]) -> List[str]:
-    """What the broker did to jobs, as gpulimit's server tells it; of removed ones the command is not known."""
+def main_log(
+    events: Sequence[Dict[str, Any]], tasks: Sequence[Task], removed: Optional[Dict[int, Dict[str, Any]]] = None
+) -> List[str]:
+    """What the broker did to jobs, as gpulimit's server tells it; of removed ones by what this user's `add` noted."""
     known = {"J{}".format(task.id): task for task in tasks}
+    for id, noted in (removed or {}).items():
+        known.setdefault("J{}".format(id), Task(id, 0, "", None, 0, None, 0, "", noted["pwd"], noted["cmds"], None))
     return [
         "{} - {}".format(_stamp(event["time"]), line)
         for event in events

@@ -1,5 +1,8 @@
 """Jobs of gpulease as gpulimit's tasks: their states, their order, and what is shown of them."""
 
+import hashlib
+import json
+import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import gpulease_shim
@@ -25,6 +28,47 @@ Task = NamedTuple(
         ("why", Optional[str]),
     ],
 )
+
+
+LARGEST = 4 << 20  # bytes of the file below, of which one more is kept
+
+
+def noted_in() -> str:
+    """The file in which `add` notes what it queues, as gpulimit's server does in its log: also what is removed."""
+    machine = os.environ.get("GPULEASE_SIMULATION") or os.environ.get("GPULEASE_SIMULATE") or ""
+    folder = os.environ.get("GPULEASE_DIR") or gpulease_shim.state_folder()
+    key = hashlib.sha256(machine.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return os.path.join(folder, "gpulimit", "{}-{}.jsonl".format(os.getuid(), key))
+
+
+def note(id: int, cmds: Sequence[str]) -> None:
+    path = noted_in()
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        if os.path.exists(path) and os.path.getsize(path) > LARGEST:
+            os.replace(path, path + ".old")
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
+            file.write(json.dumps({"id": id, "pwd": os.getcwd(), "cmds": list(cmds)}) + "\n")
+    except OSError:
+        pass  # it is queued all the same
+
+
+def noted() -> Dict[int, Dict[str, Any]]:
+    """What `add` of this user noted, by id."""
+    found: Dict[int, Dict[str, Any]] = {}
+    for path in (noted_in() + ".old", noted_in()):
+        try:
+            with open(path) as file:
+                lines = file.readlines()
+        except OSError:
+            continue
+        for line in lines:
+            try:
+                row = json.loads(line)
+                found[int(row["id"])] = {"pwd": str(row["pwd"]), "cmds": list(row["cmds"])}
+            except (ValueError, KeyError, TypeError):
+                pass  # it was cut off
+    return found
 
 
 def all_tasks() -> List[Task]:

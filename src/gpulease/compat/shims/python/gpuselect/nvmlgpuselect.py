@@ -102,6 +102,7 @@ def gpuselect(
 
     Raises an Exception if there are not so many, or with `silent` returns "".
     """
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # in each call, as gpuselect does: what is returned means that order
     rules = _checked(Rules(count, _as_list(devices), name, util, mem_util, processes, selector))
     logger.debug("Selecting by %s", rules)
     try:
@@ -113,7 +114,6 @@ def gpuselect(
         raise Exception(str(error))  # of no other class: programs may compare it
     shown = ",".join(str(gpu.device) for gpu in chosen)
     if set_cvd:
-        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         os.environ["CUDA_VISIBLE_DEVICES"] = shown
     logger.debug("CUDA_VISIBLE_DEVICES=%s", shown)
     return shown
