@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,10 @@ def kill(person: Person, what: str, dice: random.Random) -> None:
         wait_until(person.broker)
 
 
+def all_free(person: Person) -> bool:
+    return {row["state"] for row in person.status()["devices"]} == {"free"}
+
+
 def through_kills(brokers: int, contenders: int, kills: int) -> None:
     made = village(4)
     home = next(made)
@@ -91,8 +96,7 @@ def through_kills(brokers: int, contenders: int, kills: int) -> None:
     assert [output for output in outputs if "DOUBLE" in output] == []
     assert {process.returncode for _, process in contest.processes} == {0}
     for person in people:
-        states = lambda person=person: [row["state"] for row in person.status()["devices"]]  # noqa: E731
-        wait_until(lambda states=states: states() == ["free"] * 4)
+        wait_until(partial(all_free, person))
     assert next(made, None) is None
 
 

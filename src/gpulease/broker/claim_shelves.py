@@ -33,6 +33,7 @@ class Shelves:
         self._link: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._shelves: dict[str, Shelf] = {}
+        self._name = ""  # of the keeper
         self._began = 0.0
         self._again = 0.0  # when a keeper may be started
         self.trouble: str | None = None
@@ -44,15 +45,17 @@ class Shelves:
         link = socket.socket(socket.AF_UNIX, PACKETS)
         try:
             with open(self._file, encoding="ascii") as file:
-                name = file.read(100)
+                self._name = file.read(100)
             link.settimeout(PATIENCE)
-            link.connect(f"\0{name}")
+            link.connect(f"\0{self._name}")
             if identity.peer(link)[1] != os.geteuid():
                 raise PermissionError
             while True:
                 data, descriptors, _, _ = socket.recv_fds(link, 256, 2)
                 if len(descriptors) != 2:
                     break
+                for descriptor in descriptors:
+                    os.set_inheritable(descriptor, False)  # a job that had it would hold the claim too
                 put, kept = (socket.socket(fileno=descriptor) for descriptor in descriptors)
                 self._shelves[data.decode()] = (put, kept)
             if data != END:
@@ -81,9 +84,19 @@ class Shelves:
                 ours.close()
                 raise
         self._use(ours)
+        self._name = name
+        self._write()
+
+    def keep(self) -> None:
+        """Somebody may have removed the file by which the next broker finds the keeper."""
+        if self._link is not None and not os.path.exists(self._file):
+            with contextlib.suppress(OSError):
+                self._write()
+
+    def _write(self) -> None:
         fresh = f"{self._file}.new"
         with open(fresh, "w", encoding="ascii") as file:
-            file.write(name)
+            file.write(self._name)
         os.replace(fresh, self._file)
 
     def _use(self, link: socket.socket) -> None:
@@ -166,11 +179,11 @@ class Shelves:
 
 
 def _on(shelf: Shelf) -> socket.socket | None:
-    """A copy of what is on it."""
+    """A copy of what is on it. `socket.recv_fds` would take it off: it does not pass flags on."""
     for end in shelf:
         end.setblocking(False)
     try:
-        _, descriptors, _, _ = socket.recv_fds(shelf[1], TEXT, 1, socket.MSG_PEEK)
+        _, passed, _, _ = shelf[1].recvmsg(TEXT, socket.CMSG_LEN(4), socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
     except BlockingIOError:
         return None
-    return socket.socket(fileno=descriptors[0]) if descriptors else None
+    return socket.socket(fileno=int.from_bytes(passed[0][2], sys.byteorder)) if passed else None

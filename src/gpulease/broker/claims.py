@@ -21,7 +21,7 @@ from gpulease.broker.claim_shelves import Shelves
 from gpulease.broker.instructions import Holding
 from gpulease.neighbours import claim_names as names
 from gpulease.neighbours.claim_holders import LETTERS, LONGEST, read, say, shown, through
-from gpulease.neighbours.claim_names import Holder
+from gpulease.neighbours.claim_names import ClaimHolder
 from gpulease.places import Place
 from gpulease.stores.base import Document
 
@@ -50,7 +50,7 @@ class Other:
 
     __slots__ = ("answered", "connected", "heard", "holder", "since", "told", "until")
 
-    def __init__(self, connected: socket.socket | None, holder: Holder, now: float) -> None:
+    def __init__(self, connected: socket.socket | None, holder: ClaimHolder, now: float) -> None:
         self.connected, self.holder = connected, holder
         self.heard, self.answered = b"", False
         self.since, self.until = now, 0.0 if connected is None else now + ANSWER  # until when it is waited for
@@ -84,7 +84,8 @@ class Claims:
         self._ignoring = False  # users' claims: of a system broker that was told so
         self._number = 0
         self._deaf: set[str] = set()
-        self._here = names.announce(self._machine)
+        with contextlib.suppress(OSError):
+            self._here = names.announce(self._machine)
         self._shelves = Shelves(poll, place.kept("keeper"), machine or "", self._put_all, log)
         self._told = self._state()  # the last that was called a change
         for uuid, taken in self._shelves.find().items():
@@ -97,7 +98,7 @@ class Claims:
     @property
     def held(self) -> dict[str, str]:
         others = self._others.items()
-        return {uuid: through(other.holder, other.told) for uuid, other in others if not self._ignores(other)}
+        return {uuid: through(other.holder, other.told) for uuid, other in others if not self._ignores(other.holder)}
 
     @property
     def shown(self) -> Document:
@@ -111,7 +112,8 @@ class Claims:
             other = self._others.get(uuid)
             known = other is not None and other.connected is not None and now - other.since < LOOK_AGAIN
             if uuid not in self._own and not known:
-                self._look(uuid, now)
+                with contextlib.suppress(OSError):  # a shortage of descriptors: what was known stays
+                    self._look(uuid, now)
         self._compare()
         until = max((other.until for other in self._others.values()), default=0.0)
         self._after.append(After(then, until))
@@ -133,8 +135,7 @@ class Claims:
     def _look(self, uuid: str, now: float) -> None:
         """Who holds it, if anybody does. What leases of ours hold is claimed, once it can be."""
         if uuid in self._kept and uuid not in self._own:
-            with contextlib.suppress(OSError):
-                self._take(uuid, now)
+            self._take(uuid, now)
             return
         before, found = self._others.get(uuid), None
         for system in (False, True):
@@ -182,10 +183,11 @@ class Claims:
         if data and not other.answered and len(other.heard) <= LONGEST:
             if other.heard.endswith(b"\n"):
                 other.told, other.until, other.answered = read(other.heard), 0.0, True
-        elif not data and now - other.since >= LIVED:
-            self._look(uuid, now)
         else:
-            self._hang_up(other)  # it says too much, or ends all the time: it is looked for at the next sample
+            self._hang_up(other)  # if it says too much, or ends all the time, it is looked for at the next sample
+            if not data and now - other.since >= LIVED:
+                with contextlib.suppress(OSError):
+                    self._look(uuid, now)
         self._compare()
 
     # ---------------------------------------------------------------- what we hold
@@ -199,22 +201,23 @@ class Claims:
         return {uuid: through(one.holder, one.told) for uuid, one in found.items() if one is not None}
 
     def _take(self, uuid: str, now: float) -> Other | None:
-        plain, system = self._name(uuid), self._name(uuid, system=True)
-        taken = names.take(plain)
-        found = names.ask(system if taken is not None else plain)
-        if taken is None and found is None:  # it was given back in this moment, or is bound and not listened at
-            taken = names.take(plain)
-            found = None if taken is not None else (None, Holder(names.user_at(plain)))
+        taken, found = names.take_or_ask(self._name(uuid))
+        if found is None:
+            found = names.ask(self._name(uuid, system=True))
+        elif self._ignores(found[1]):
+            taken, second = names.take_or_ask(self._name(uuid, system=True))
+            if second is not None and found[0] is not None:
+                found[0].close()
+            found = second or found
         before = self._others.get(uuid)
         self._drop(uuid)
         if found is not None:
             other = Other(*found, now)
             self._meet(uuid, other, before)
-            if not self._ignores(other):
+            if not self._ignores(other.holder):
                 if taken is not None:
                     taken.close()
                 return other
-            taken = taken or names.take(system)
         if taken is not None:
             self._add(uuid, taken)
             self._put(uuid)
@@ -223,8 +226,8 @@ class Claims:
     def _name(self, uuid: str, system: bool = False) -> str:
         return names.claim_name(self._machine, uuid, system)
 
-    def _ignores(self, other: Other) -> bool:
-        return self._ignoring and other.holder.uid not in (0, os.geteuid())
+    def _ignores(self, holder: ClaimHolder) -> bool:
+        return self._ignoring and holder.uid not in (0, os.geteuid())
 
     def _add(self, uuid: str, taken: socket.socket) -> None:
         self._own[uuid] = Own(taken)
@@ -237,7 +240,8 @@ class Claims:
         for uuid, holding in held.items():
             own = self._own.get(uuid)
             if own is None:
-                self._look(uuid, now)
+                with contextlib.suppress(OSError):
+                    self._look(uuid, now)
                 own = self._own.get(uuid)
             if own is not None and own.holding != holding:
                 own.holding = holding
@@ -279,8 +283,10 @@ class Claims:
         for _ in range(AT_ONCE):
             try:
                 guest, _ = own.socket.accept()
-            except OSError:
+            except BlockingIOError:
                 return
+            except OSError:
+                break
             guest.setblocking(False)
             with contextlib.suppress(OSError):
                 guest.send(line)
@@ -333,6 +339,9 @@ class Claims:
         elif other is not None:
             self._hear(uuid, other, now)
         return self._go_on(now)
+
+    def keep_house(self) -> None:
+        self._shelves.keep()
 
     def close(self) -> None:
         """The broker ends. What is leased stays claimed by the keeper."""

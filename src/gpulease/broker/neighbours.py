@@ -265,6 +265,7 @@ class Neighbours:
     def keep_house(self) -> None:
         """From time to time."""
         self.find()
+        self._brokers.keep_house()
         self._lock.examine()
         self._unsettled = self._unsettled or bool(self._placeholders.failures) or self._lock_trouble != self._logged
 

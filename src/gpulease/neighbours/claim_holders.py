@@ -12,7 +12,7 @@ from typing import Any
 
 from gpulease.identity import user_name
 from gpulease.neighbours import claim_names as names
-from gpulease.neighbours.claim_names import Holder
+from gpulease.neighbours.claim_names import ClaimHolder
 
 LONGEST, LETTERS = 1024, 100  # bytes of what a holder says, and characters of a text in it
 TEXTS = ("broker", "kind", "user", "note")
@@ -43,26 +43,26 @@ def _text(told: object) -> str | None:
     return "".join(letter for letter in told[:LETTERS] if letter.isprintable()) or None
 
 
-def whose(holder: Holder) -> str:
+def whose(holder: ClaimHolder) -> str:
     return "somebody" if holder.uid is None else user_name(holder.uid)
 
 
-def through(holder: Holder, told: dict[str, Any]) -> str:
+def through(holder: ClaimHolder, told: dict[str, Any]) -> str:
     """To stand behind the word `held`."""
     user, note = whose(holder), f": {told['note']}" if told.get("note") else ""
     kinds = {"system": f"the system's gpulease, of {user}", "shared": f"{user}'s shared gpulease"}
     return f"through {kinds.get(told.get('broker') or '', f'''{user}'s own gpulease''')}{note}"
 
 
-def shown(holder: Holder, told: dict[str, Any]) -> dict[str, Any]:
+def shown(holder: ClaimHolder, told: dict[str, Any]) -> dict[str, Any]:
     """A `holder` of the status document."""
     rest = {name: told.get(name) for name in ("broker", "kind", "since", "note")}
     return {"user": whose(holder), "uid": holder.uid, "pid": holder.pid, **rest, "for": told.get("user")}
 
 
-def holders(machine: str, devices: Iterable[str]) -> dict[str, tuple[Holder, dict[str, Any]]]:
+def holders(machine: str, devices: Iterable[str]) -> dict[str, tuple[ClaimHolder, dict[str, Any]]]:
     """Of these devices, for a client whose user has no broker yet."""
-    found: dict[str, tuple[Holder, dict[str, Any]]] = {}
+    found: dict[str, tuple[ClaimHolder, dict[str, Any]]] = {}
     until = time.monotonic() + PATIENCE
     for uuid in devices:
         for system in (False, True):

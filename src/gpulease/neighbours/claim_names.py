@@ -28,7 +28,7 @@ NAME, USER = 0, 7  # attributes
 MOST_READ = 64  # pieces of 64 KiB: a user may have very many sockets
 
 
-class Holder(NamedTuple):
+class ClaimHolder(NamedTuple):
     """Who has a name, by the kernel's word."""
 
     uid: int | None  # None: it cannot be told
@@ -63,19 +63,29 @@ def take(name: str) -> socket.socket | None:
     return taken
 
 
-def ask(name: str) -> tuple[socket.socket | None, Holder] | None:
+def ask(name: str) -> tuple[socket.socket | None, ClaimHolder] | None:
     """Who listens at a name, with a connection that ends with the claim at the latest; None when nobody does."""
     asking = socket.socket(socket.AF_UNIX, STREAM)
     try:
         asking.connect(name)
         pid, uid, _ = peer(asking)
-        return asking, Holder(uid, pid)
+        return asking, ClaimHolder(uid, pid)
     except ConnectionRefusedError:
         asking.close()
         return None
     except OSError:  # very many ask already
         asking.close()
-        return None, Holder(user_at(name))
+        return None, ClaimHolder(user_at(name))
+
+
+def take_or_ask(name: str) -> tuple[socket.socket | None, tuple[socket.socket | None, ClaimHolder] | None]:
+    """The name, or who has it."""
+    for _ in range(2):  # it may be given back in between
+        taken = take(name)
+        found = None if taken is not None else ask(name)
+        if taken is not None or found is not None:
+            return taken, found
+    return None, (None, ClaimHolder(user_at(name)))  # it is bound, and nobody listens
 
 
 def user_at(name: str) -> int | None:
