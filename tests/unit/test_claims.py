@@ -172,8 +172,8 @@ def shelves(tmp_path: Path) -> Shelves:
     return Shelves(select.epoll(), str(tmp_path / "keeper"), "", lambda: None, print)
 
 
-def text(*leases: tuple[int | None, int | None, float | None], number: int = 1) -> bytes:
-    return json.dumps({"leases": leases or None, "number": number}).encode()
+def text(*leases: tuple[int | None, int | None, float | None]) -> bytes:
+    return json.dumps(leases or None).encode()
 
 
 def is_free(name: str) -> bool:
@@ -190,7 +190,7 @@ def test_what_is_on_a_shelf_outlasts_who_put_it_there(tmp_path: Path) -> None:
         claim = claim_names.take(name)
         assert claim is not None
         first.put(UUID, claim, text())
-        first.put(UUID, claim, text((owner.pid, identity.start_time(owner.pid), None), number=2))
+        first.put(UUID, claim, text((owner.pid, identity.start_time(owner.pid), None)))
         claim.close()
         first.close()
         assert not is_free(name)
@@ -208,10 +208,10 @@ def test_what_is_on_a_shelf_outlasts_who_put_it_there(tmp_path: Path) -> None:
 def test_what_is_taken_from_a_shelf_is_free_at_once(tmp_path: Path) -> None:
     name = f"\0gpulease/test/{tmp_path}"[:100]
     first = shelves(tmp_path)
-    for number in range(3):
+    for _ in range(3):
         claim = claim_names.take(name)
         assert claim is not None
-        first.put(UUID, claim, text(number=number))
+        first.put(UUID, claim, text())
         claim.close()
         assert not is_free(name)
         first.clear(UUID)

@@ -33,6 +33,7 @@ class Shelves:
         self._link: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._shelves: dict[str, Shelf] = {}
+        self._full: set[str] = set()  # with a claim on it
         self._name = ""  # of the keeper
         self._began = 0.0
         self._again = 0.0  # when a keeper may be started
@@ -66,7 +67,9 @@ class Shelves:
             return {}
         link.setblocking(True)
         self._use(link)
-        return {uuid: found for uuid, shelf in self._shelves.items() if (found := _on(shelf)) is not None}
+        claims = {uuid: found for uuid, shelf in self._shelves.items() if (found := _on(shelf)) is not None}
+        self._full = set(claims)
+        return claims
 
     def _start(self) -> None:
         name = f"gpulease/keeper/{os.urandom(16).hex()}"
@@ -141,18 +144,19 @@ class Shelves:
             for end in shelf:
                 end.close()
         self._shelves.clear()
+        self._full.clear()
 
     # ---------------------------------------------------------------- the shelves
 
     def put(self, uuid: str, claim: socket.socket, text: bytes) -> None:
-        """Before the one that is there is taken out: at no moment there is none. No two texts are the same."""
+        """Before the one that is there is taken out: at no moment there is none."""
         if self._again:
             return
         try:
             shelf = self._shelf(uuid)
             socket.send_fds(shelf[0], [text], [claim.fileno()])
-            while shelf[1].recv(TEXT, socket.MSG_PEEK) != text:
-                shelf[1].recv(TEXT)
+            self.clear(uuid)
+            self._full.add(uuid)
         except ConnectionError:
             self.ready()
         except OSError as trouble:
@@ -171,11 +175,10 @@ class Shelves:
         return self._shelves[uuid]
 
     def clear(self, uuid: str) -> None:
-        """A descriptor that is read without room for it is closed by the kernel."""
-        if uuid in self._shelves:
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    self._shelves[uuid][1].recv(TEXT)
+        """Take out one. A descriptor that is read without room for it is closed by the kernel."""
+        if uuid in self._full:
+            self._full.discard(uuid)
+            self._shelves[uuid][1].recv(TEXT)
 
 
 def _on(shelf: Shelf) -> socket.socket | None:

@@ -31,6 +31,7 @@ LIVED = 0.2  # seconds that a connection lasts at least for its end to be a sign
 GUESTS = 32  # connections of others that are kept, for each device
 AT_ONCE, DEAF = 16, 0.1  # connections that are taken at a time, and seconds until the next
 SYSTEM = "system"
+NOTHING = ({}, {"trouble": None, "holders": {}})  # others hold nothing
 
 
 class Own:
@@ -82,7 +83,6 @@ class Claims:
         self._after: list[After] = []
         self._kept: Mapping[str, Holding] = {}
         self._ignoring = False  # users' claims: of a system broker that was told so
-        self._number = 0
         self._deaf: set[str] = set()
         with contextlib.suppress(OSError):
             self._here = names.announce(self._machine)
@@ -123,6 +123,8 @@ class Claims:
         return self.held, self.shown
 
     def _compare(self) -> None:
+        if not self._others and self._told == NOTHING and self._shelves.trouble is None:
+            return
         if self._told != (told := self._state()):
             self._told = told
             self._changed()
@@ -266,9 +268,7 @@ class Claims:
 
     def _put(self, uuid: str) -> None:
         own = self._own[uuid]
-        self._number += 1
-        leases = None if own.holding is None else own.holding.leases
-        self._shelves.put(uuid, own.socket, json.dumps({"leases": leases, "number": self._number}).encode())
+        self._shelves.put(uuid, own.socket, b"null" if own.holding is None else json.dumps(own.holding.leases).encode())
 
     def _send_away(self, own: Own) -> None:
         """What they were told is not true any more: they look again."""

@@ -3,14 +3,14 @@
 A check takes these steps, one check at a time, and the broker's loop waits for none of them:
 
 1. each tool that keeps accounts of GPUs (a `Neighbour`, as gpuget) is asked for the devices;
-2. the devices are claimed, so that no other broker of this machine grants them (claims.py);
-3. safe-gpu's lock is taken, or the check is refused while somebody else holds it;
+2. safe-gpu's lock is taken, or the check is refused while somebody else holds it;
+3. the devices are claimed, so that no other broker of this machine grants them (claims.py);
 4. the sampler looks at the devices;
 5. where safe-gpu is about, a placeholder shows each device as taken (placeholding.py);
 6. `Checked` tells the core what was seen, and which devices a neighbour or another broker holds.
 
 The lock is given back at `Unlock`. What is neither kept for a lease nor being checked is given back then too.
-A device of a lease on which no process is to be seen any more goes through steps 3 to 5 again, without the core.
+A device of a lease on which no process is to be seen any more goes through steps 2, 4 and 5 again, without the core.
 """
 
 from __future__ import annotations
@@ -380,11 +380,6 @@ class Neighbours:
 
     def _look(self) -> None:
         claim, now = self._claims[0], time.monotonic()
-        if not claim.leased:
-            try:
-                claim.held.update(self._brokers.take(claim.devices))
-            except OSError as trouble:
-                return self._refuse(f"The devices cannot be claimed before other brokers: {in_words(trouble)}.")
         if not claim.devices:
             return self._done({})
         self.find()
@@ -395,6 +390,13 @@ class Neighbours:
             why = f"{holder} is choosing GPUs with safe-gpu right now."
             return self._refuse(why, passing=True, user=holder.user, pid=holder.pid)
         self._refused = False
+        if not claim.leased:
+            try:
+                claim.held.update(self._brokers.take(claim.devices))
+            except OSError as trouble:
+                return self._refuse(f"The devices cannot be claimed before other brokers: {in_words(trouble)}.")
+            if not claim.devices:
+                return self._done({})
         if not self._sampling.may_ask(now):
             return self._refuse("The GPU driver does not answer.")
         claim.asked = True

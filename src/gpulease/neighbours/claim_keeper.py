@@ -86,7 +86,7 @@ def wait(listener: socket.socket, claims: dict[str, Claim], machine: str) -> soc
         owners: list[int] = []
         nearest = now + LOOK
         for uuid, (text, descriptor) in list(claims.items()):
-            leases: list[Lease] | None = json.loads(text)["leases"]
+            leases: list[Lease] | None = json.loads(text)
             if leases is None:  # nobody was told of it yet
                 leases = [(None, None, orphaned + UNDECIDED)]
             left = [lease for lease in leases if not is_over(lease, now)]
