@@ -31,7 +31,7 @@ LIVED = 0.2  # seconds that a connection lasts at least for its end to be a sign
 GUESTS = 32  # connections of others that are kept, for each device
 AT_ONCE, DEAF = 16, 0.1  # connections that are taken at a time, and seconds until the next
 SYSTEM = "system"
-NOTHING = ({}, {"trouble": None, "holders": {}})  # others hold nothing
+NOTHING: tuple[object, object] = ({}, {"trouble": None, "holders": {}})  # others hold nothing
 
 
 class Own:
