@@ -64,7 +64,7 @@ def kill(person: Person, what: str, dice: random.Random) -> None:
         return
     person.kill(pid)
     if what == "keeper":
-        again = time.monotonic() + 6.0  # one that ended at once is replaced after a pause
+        again = time.monotonic() + 6.0  # if several ended at once, the next comes after a pause
         wait_until(lambda: person.keeper() not in (None, pid) or time.monotonic() > again)
         person.run("events")
         person.run("events")  # the broker has had a turn in which it gave all its claims to the new one
@@ -105,7 +105,7 @@ def test_two_brokers_contend_while_brokers_keepers_and_owners_are_killed() -> No
     through_kills(brokers=2, contenders=2, kills=8)
 
 
-@pytest.mark.long
+@pytest.mark.long("neighbours")
 @pytest.mark.timeout(3000)
 def test_three_brokers_contend_through_two_hundred_kills() -> None:
     through_kills(brokers=3, contenders=3, kills=200)

@@ -136,7 +136,10 @@ def test_only_a_system_broker_ignores_users_claims_and_they_respect_its_own(make
     assert own.take([UUID]) == {}
 
 
-def test_a_name_that_is_bound_and_not_listened_at_counts_and_its_user_is_known(make: Make, tmp_path: Path) -> None:
+def test_a_name_that_is_bound_and_not_listened_at_counts_and_its_user_is_known(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_names, "LISTED", 0.0)
     name = claim_names.claim_name(claim_names.machine_of(tmp_path), UUID)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(name)

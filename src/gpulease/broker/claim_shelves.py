@@ -20,7 +20,8 @@ from gpulease.errors import in_words
 from gpulease.neighbours.claim_keeper import END, TEXT, Shelf
 
 PATIENCE = 5.0  # seconds for the keeper of a former broker to answer
-PAUSE = 5.0  # seconds before another is started, if one ended at once
+PAUSE = 5.0  # seconds before another is started, if several ended soon after their start
+MOST_SHORT = 3  # of those, one after the other
 PACKETS = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 
 
@@ -36,6 +37,7 @@ class Shelves:
         self._full: set[str] = set()  # with a claim on it
         self._name = ""  # of the keeper
         self._began = 0.0
+        self._short = 0  # how many ended soon after their start, one after the other
         self._again = 0.0  # when a keeper may be started
         self.trouble: str | None = None
 
@@ -120,9 +122,10 @@ class Shelves:
 
     def ready(self) -> None:
         """It never says anything: it has ended."""
-        at_once = time.monotonic() - self._began < 1.0
-        self._fail("the process that holds them if the broker is killed ended", PAUSE if at_once else 0.0)
-        if not at_once:
+        self._short = self._short + 1 if time.monotonic() - self._began < PAUSE else 0
+        pause = PAUSE if self._short > MOST_SHORT else 0.0
+        self._fail("the process that holds them if the broker is killed ended", pause)
+        if not pause:
             self._lost()
 
     def _fail(self, why: str, pause: float) -> None:

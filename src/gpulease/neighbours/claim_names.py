@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import struct
+import time
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -25,7 +26,11 @@ SOCK_DIAG, BY_FAMILY, DUMP, DONE, ERROR = 4, 20, 0x301, 3, 2
 STATES = 1 << 7 | 1 << 10  # sockets that listen, or are not connected
 SHOW_NAME_AND_USER = 0x41
 NAME, USER = 0, 7  # attributes
-MOST_READ = 64  # pieces of 64 KiB: a user may have very many sockets
+MOST_READ = 16  # pieces of 64 KiB: a user may have very many sockets
+LISTED = 5.0  # seconds that a list of all sockets serves
+
+
+_listed: tuple[float, dict[str, int]] = (float("-inf"), {})
 
 
 class ClaimHolder(NamedTuple):
@@ -89,8 +94,11 @@ def take_or_ask(name: str) -> tuple[socket.socket | None, tuple[socket.socket | 
 
 
 def user_at(name: str) -> int | None:
-    """Whose socket has that name, also if it does not listen."""
-    return sockets(name).get(name)
+    """Whose socket has that name, also if it does not listen: as it was at most a few seconds ago."""
+    global _listed
+    if time.monotonic() - _listed[0] >= LISTED:
+        _listed = time.monotonic(), sockets(CLAIM)
+    return _listed[1].get(name)
 
 
 def sockets(beginning: str) -> dict[str, int]:
