@@ -107,7 +107,7 @@ def main(folder: Path, rounds: int, seed: int, shares: bool, pauses: bool) -> in
         amount = {"mem": SHARE} if share else {"gpus": dice.choice((1, 1, 1, 2, 3))}
         with gpulease.acquire(**amount) as lease:
             places = observe(folder, lease, share)
-            time.sleep(dice.random() * 0.01)  # its use of the device
+            time.sleep(dice.random() * (0.3 if pauses else 0.01))  # its use of the device
             for place in places:
                 place.unlink()
         os.write(1, f"{number}\n".encode())
