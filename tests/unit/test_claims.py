@@ -208,6 +208,20 @@ def test_what_is_on_a_shelf_outlasts_who_put_it_there(tmp_path: Path) -> None:
     assert shelves(tmp_path).find() == {}
 
 
+def test_a_keeper_does_not_hold_what_the_broker_writes_to(tmp_path: Path) -> None:
+    """Else `gpulease broker | tee` would go on for as long as a lease does."""
+    first = shelves(tmp_path)
+    with claim_names.take(f"\0gpulease/test/{tmp_path}"[:100]) or socket.socket() as claim:
+        first.put(UUID, claim, text((os.getpid(), None, None)))
+    process = first._process
+    assert process is not None
+    opened = {os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 1, 2)}
+    first.clear(UUID)
+    first.close()
+    process.wait()
+    assert opened == {os.devnull}
+
+
 def test_what_is_taken_from_a_shelf_is_free_at_once(tmp_path: Path) -> None:
     name = f"\0gpulease/test/{tmp_path}"[:100]
     first = shelves(tmp_path)

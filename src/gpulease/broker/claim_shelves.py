@@ -22,6 +22,7 @@ from gpulease.neighbours.claim_keeper import END, TEXT, Shelf
 PATIENCE = 5.0  # seconds for the keeper of a former broker to answer
 PAUSE = 5.0  # seconds before another is started, if several ended soon after their start
 MOST_SHORT = 3  # of those, one after the other
+NULL = subprocess.DEVNULL
 PACKETS = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 
 
@@ -82,8 +83,8 @@ class Shelves:
             given = (listener.fileno(), theirs.fileno())
             words = [sys.executable, "-P", "-m", "gpulease.neighbours.claim_keeper", *map(str, given), self._machine]
             try:
-                self._process = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, cwd="/", pass_fds=given, start_new_session=True
+                self._process = subprocess.Popen(  # who reads what the broker says must see its end
+                    words, stdin=NULL, stdout=NULL, stderr=NULL, cwd="/", pass_fds=given, start_new_session=True
                 )
             except OSError:
                 ours.close()
