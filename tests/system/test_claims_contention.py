@@ -13,7 +13,7 @@ import pytest
 from support.people import Person, Village, village
 from support.waiting import wait_until
 
-CONTENDER = str(Path(__file__).parents[1] / "support" / "contender.py")
+CONTENDER = (Path(__file__).parents[1] / "support" / "contender.py").read_text()
 # What is taken is no name, and nobody is found at any.
 WITHOUT_CLAIMS = """
 import socket
@@ -42,7 +42,7 @@ class Contest:
 
     def join(self, person: Person) -> None:
         self.seed += 1
-        words = [person.interpreter, CONTENDER, str(self.folder), "1000000", str(self.seed), "share", "pause"]
+        words = [person.interpreter, "-c", CONTENDER, str(self.folder), "1000000", str(self.seed), "share", "pause"]
         options = {"stdin": subprocess.DEVNULL, "stderr": None}
         self.processes.append((person, person.popen(words, **options)))
 
@@ -131,7 +131,7 @@ def test_without_it_the_same_contest_finds_a_gpu_that_is_held_twice(mutant: str)
     (folder / "sitecustomize.py").write_text(mutant)
     contest = Contest(home, people)
     for person in people:
-        person.environ["PYTHONPATH"] = f"{folder}:{person.environ['PYTHONPATH']}"
+        person.environ["PYTHONPATH"] = str(folder)
         for _ in range(3):
             contest.join(person)
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.open_python import open_python
 from support.other_users import needs_root
-from support.users import becoming, interpreter
+from support.users import becoming
 from support.waiting import wait_for_end, wait_until
 
 from gpulease import identity
@@ -27,9 +28,7 @@ from gpulease.places import Place
 
 UUID = "GPU-1"
 OTHER = 61301
-TAKE = (
-    "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(); sys.stdin.read()"
-)
+TAKE = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); sys.stdin.read()"
 Make = Callable[..., Claims]
 
 
@@ -50,7 +49,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def of_another_user(name: str) -> subprocess.Popen[bytes]:
-    words = [*becoming(OTHER), interpreter(OTHER), "-c", TAKE, name.replace("\0", "\\0")]
+    words = [*becoming(OTHER), open_python(), "-c", TAKE, name.replace("\0", "\\0")]
     code = words.index("-c") + 1
     words[code] = TAKE.replace("sys.argv[1]", "sys.argv[1].replace('\\\\0', chr(0))")
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
