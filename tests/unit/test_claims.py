@@ -28,7 +28,10 @@ from gpulease.places import Place
 
 UUID = "GPU-1"
 OTHER = 61301
-TAKE = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); sys.stdin.read()"
+TAKE = (
+    "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); "
+    "print(flush=True); sys.stdin.read()"
+)
 Make = Callable[..., Claims]
 
 
