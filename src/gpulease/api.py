@@ -108,7 +108,19 @@ def _probed_status() -> dict[str, Any]:
     from gpulease.probes import host_memory
     from gpulease.report import document
 
-    return document(_probe().snapshot(), os.uname().nodename, memory=host_memory.read())
+    sample = _probe().snapshot()
+    held = _claimed([device.uuid for device in sample.devices])
+    return document(sample, os.uname().nodename, memory=host_memory.read(), claims=held)
+
+
+def _claimed(uuids: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Devices that a broker has granted to somebody, anybody's: for those whose user has no broker."""
+    from gpulease.neighbours.claim_holders import holders, shown, through
+    from gpulease.neighbours.claim_names import machine_of
+    from gpulease.simulation.activate import directory_from_environment
+
+    found = holders(machine_of(directory_from_environment(os.environ)), uuids)
+    return {uuid: (through(*one), shown(*one)) for uuid, one in found.items()}
 
 
 def _broker_status() -> dict[str, Any] | None:
@@ -146,15 +158,23 @@ def select_devices(rules: Rules, only_visible: bool = False) -> tuple[tuple[Devi
         devices = visible.visible_devices(value, devices)
     for device in devices:
         _debug("saw %s", candidate(device))
-    told = _broker_status() or {"devices": [], "broker": {}}
+    told = _broker_status() or _claims_alone(devices)
     chosen = choose(devices, rules, Random(), _leased(told))
     _debug("selected %s", ", ".join(device.label for device in chosen))
     return chosen, told["broker"].get("visible")
 
 
+def _claims_alone(devices: Iterable[Device]) -> dict[str, Any]:
+    rows = [
+        {"uuid": uuid, "state": "outside", "holder": one}
+        for uuid, (_, one) in _claimed(d.uuid for d in devices).items()
+    ]
+    return {"devices": rows, "broker": {}}
+
+
 def _leased(told: dict[str, Any]) -> dict[str, str]:
     """Devices that are somebody's, by UUID, even while nothing runs there."""
-    states = {row["uuid"]: row["state"] for row in told["devices"]}
+    states = {row["uuid"]: "leased" if row.get("holder") else row["state"] for row in told["devices"]}
     return {uuid: state for uuid, state in states.items() if state in ("leased", "shared", "draining", "excluded")}
 
 

@@ -207,12 +207,7 @@ def find(only: str | None = None) -> tuple[socket.socket, places.Place] | None:
         if only is None and place.kind == "system":
             _warn_if_spoiled(place)
         if only is None and places.in_charge(place):
-            kind, whose = place.kind, places.owner(place.run)
-            raise BrokerUnavailable(
-                f"The {kind} broker of {whose} at {place.run} is down, and while it is nobody else grants.",
-                f"Have {whose} start it again (`gpulease broker --{kind}`) or remove {place.run}; "
-                "or set GPULEASE_DIR to have your own.",
-            )
+            raise places.down(place)
     return None
 
 

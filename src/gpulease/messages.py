@@ -355,11 +355,16 @@ Stopped = TypedDict("Stopped", {"leases": int, "jobs": int, "ending": int, "line
 ProcessRow = TypedDict("ProcessRow", {
     "pid": int, "user": str | None, "command": str | None, "memory": int | None, "graphics": bool,
 })
+ClaimRow = TypedDict("ClaimRow", {
+    "user": str, "uid": int | None, "pid": int | None, "broker": str | None, "kind": str | None,
+    "since": float | None, "note": str | None, "for": str | None,
+})
 DeviceRow = TypedDict("DeviceRow", {
     "index": int, "uuid": str, "name": str, "vendor": str, "instance": int | None, "label": str, "state": str,
     "memory_total": int | None, "memory_used": int | None, "utilization": float | None, "temperature": float | None,
     "power": float | None, "lost": str | None, "note": str | None, "leases": list[str], "outside": list[int],
     "processes": list[ProcessRow] | None, "throttling": NotRequired[list[str] | None],
+    "holder": NotRequired[ClaimRow | None],
 })
 LeaseRow = TypedDict("LeaseRow", {
     "id": str, "kind": str, "labels": list[str], "user": str, "pid": int | None, "since": float, "until": float | None,

@@ -26,6 +26,7 @@ ELSEWHERE = "Make it writable for you, or set XDG_STATE_HOME or GPULEASE_DIR to 
 READY = b"1"  # what a broker tells whoever started it
 LONGEST_SOCKET = 100  # sun_path holds 108 bytes
 SYSTEM_CONFIG = "/etc/gpulease/config.toml"
+INSTALLED = "/etc/gpulease/installed"  # there from `gpulease install --system` to `gpulease uninstall`
 LOCAL = "local"  # the engine that is the broker of this machine
 ENGINE = "engine:"  # before the name of another one, where a state folder would stand
 
@@ -257,11 +258,38 @@ def spoiled(place: Place) -> str | None:
 def in_charge(place: Place) -> bool:
     """Whether a broker for everybody that does not run keeps others from granting.
 
-    The system's does until root removes its folder. A shared one does while its socket is left.
+    The system's does until root removes its folder, and from the installation on: after a boot there is no folder, and
+    people may log in before the service has made it. A shared one does while its socket is left.
     """
     if place.kind == "system":
-        return read_kind(place.run) == "system" and distrust(place.run, {0}) is None
+        left = read_kind(place.run) == "system" and distrust(place.run, {0}) is None
+        return left or (place.run == SYSTEM and installed())
     return place.kind == "shared" and socket_left(place.run)
+
+
+def installed() -> bool:
+    """Whether root has set up a broker for everybody that starts with the machine."""
+    try:
+        mark = os.lstat(INSTALLED)
+    except OSError:
+        return False
+    return stat.S_ISREG(mark.st_mode) and mark.st_uid == 0
+
+
+def down(place: Place) -> BrokerUnavailable:
+    """The error for a broker for everybody that is in charge and does not run."""
+    if not os.path.lexists(place.run):
+        return BrokerUnavailable(
+            "The broker of this machine is installed and has not started yet, and until it has nobody else grants.",
+            "After a boot, try again in a moment. Else have root start it (`systemctl start gpulease`) or remove it "
+            "(`gpulease uninstall`); or set GPULEASE_DIR to have your own.",
+        )
+    kind, whose = place.kind, owner(place.run)
+    return BrokerUnavailable(
+        f"The {kind} broker of {whose} at {place.run} is down, and while it is nobody else grants.",
+        f"Have {whose} start it again (`gpulease broker --{kind}`) or remove {place.run}; "
+        "or set GPULEASE_DIR to have your own.",
+    )
 
 
 def socket_left(directory: str) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpulease.model import Device, Sample
 from gpulease.states import computing, state_of
 
-KNOWN_BY_BROKER = ("state", "leases", "note", "outside", "instance", "label", "index")
+KNOWN_BY_BROKER = ("state", "leases", "note", "holder", "outside", "instance", "label", "index")
 
 
 def document(
@@ -16,9 +16,10 @@ def document(
     host: str,
     devices: Sequence[Device] | None = None,
     memory: tuple[int | None, int | None] = (None, None),
+    claims: Mapping[str, tuple[str, dict[str, Any]]] | None = None,
 ) -> dict[str, Any]:
-    """The sample as plain values; `devices` narrows what is shown."""
-    shown = sample.devices if devices is None else devices
+    """The sample as plain values; `devices` narrows what is shown; `claims`: those that a broker holds, and how."""
+    shown, claims = sample.devices if devices is None else devices, claims or {}
     return {
         "host": host,
         "host_memory_total": memory[0],
@@ -29,23 +30,24 @@ def document(
         "sample_age": 0.0,
         "trouble": None,
         "broker": None,
-        "devices": [_device(device) for device in shown],
+        "devices": [_device(device, *claims.get(device.uuid, (None, None))) for device in shown],
         "leases": [],
         "line": [],
         "line_length": 0,
-        "neighbours": {},
+        "neighbours": {"gpulease": {"trouble": None, "holders": {uuid: one for uuid, (_, one) in claims.items()}}},
         "passed_by": [],
     }
 
 
-def _device(device: Device) -> dict[str, Any]:
+def _device(device: Device, held: str | None = None, holder: dict[str, Any] | None = None) -> dict[str, Any]:
     fields = device._asdict()
     processes = fields.pop("processes")
     return {
         **fields,
         "label": device.label,
-        "state": state_of(device),
-        "note": _note(device),
+        "state": "outside" if held and state_of(device) == "free" else state_of(device),
+        "note": f"held {held}" if held else _note(device),
+        "holder": holder,
         "outside": [process.pid for process in computing(device)],
         "leases": [],
         "processes": None if processes is None else [process.shown(None) for process in processes],

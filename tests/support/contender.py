@@ -1,9 +1,9 @@
 """A process that takes, holds and gives back leases, and proves for itself that nobody else has what it got.
 
-`python contender.py FOLDER ROUNDS SEED [share]`: the observer is in FOLDER, independent of gpulease. Each device has
-places there, two of them so that shares can be told apart; a whole device takes both, a share takes one. A place is a
-file that one process can make and that names its maker: whoever finds a place taken by a live process was granted
-what somebody else has.
+`python contender.py FOLDER ROUNDS SEED [share] [pause]`: the observer is in FOLDER, independent of gpulease. Each
+device has places there, two of them so that shares can be told apart; a whole device takes both, a share takes one. A
+place is a file that one process can make and that names its maker: whoever finds a place taken by a live process was
+granted what somebody else has.
 """
 
 from __future__ import annotations
@@ -100,21 +100,22 @@ def observe(folder: Path, lease: Held, share: bool) -> list[Path]:
     return taken
 
 
-def main(folder: Path, rounds: int, seed: int, shares: bool) -> int:
+def main(folder: Path, rounds: int, seed: int, shares: bool, pauses: bool) -> int:
     dice = random.Random(seed)
     for number in range(rounds):
         share = shares and dice.random() < 0.5
         amount = {"mem": SHARE} if share else {"gpus": dice.choice((1, 1, 1, 2, 3))}
         with gpulease.acquire(**amount) as lease:
             places = observe(folder, lease, share)
-            time.sleep(dice.random() * 0.01)  # its use of the device
+            time.sleep(dice.random() * (0.3 if pauses else 0.01))  # its use of the device
             for place in places:
                 place.unlink()
         os.write(1, f"{number}\n".encode())
         if (folder / "stop").exists():
             break
+        time.sleep(dice.random() * 0.1 * pauses)  # so that other brokers' users have their turn
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] == ["share"]))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "share" in sys.argv, "pause" in sys.argv))

@@ -142,3 +142,37 @@ def test_the_units_command_starts_a_broker_that_tells_when_it_is_ready(machine: 
             told_of = machine.run("status", "--json")
             assert json.loads(told_of.stdout)["broker"]["kind"] == "system", told_of.stderr
             assert process.poll() is None
+
+
+def test_no_users_own_broker_starts_between_boot_and_the_systems_broker(machine: OwnEtc) -> None:
+    """After a boot /run is empty, and people log in before the service has made its folder."""
+    home = machine.folder / "home"
+    home.mkdir(mode=0o700)
+    os.chown(home, ANYBODY, ANYBODY)
+    environ = [f"HOME={home}", "XDG_RUNTIME_DIR="]
+
+    def user(*words: str) -> subprocess.CompletedProcess[str]:
+        return machine.execute(*becoming(ANYBODY), "env", *environ, machine.python, "-m", "gpulease", *words)
+
+    assert machine.run("install", "--system").returncode == 0
+    said = ("installed and has not started yet", "systemctl start gpulease")
+    for words in (("run", "--no-wait", "--", "true"), ("get", "--for", "1h"), ("add", "--", "true"), ("broker",)):
+        refused(user(*words), 69, *said)
+    assert list(home.iterdir()) == []
+    assert machine.run("install", "--system", "--json").returncode == 0
+    with machine.started(machine.python, "-I", "-m", "gpulease", "broker", "--system"):
+        wait_until(lambda: machine.execute("test", "-S", "/run/gpulease/socket").returncode == 0)
+        granted = user("run", "--", "sh", "-c", "echo got it")
+        assert granted.stdout == "got it\n", granted.stderr
+    refused(user("run", "--no-wait", "--", "true"), 69, "is down")
+    machine.execute("rm", "-r", "/run/gpulease")
+    refused(user("run", "--no-wait", "--", "true"), 69, *said)
+    environ.append(f"GPULEASE_DIR={home}/own")
+    isolated = user("ls")
+    assert "has not started yet" not in isolated.stderr
+    environ.pop()
+    assert machine.run("uninstall", "--system").returncode == 0
+    own = user("run", "--no-wait", "--", "true")  # its own broker starts, and finds no GPU
+    assert "has not started yet" not in own.stderr
+    assert (home / ".local" / "state" / "gpulease").exists()
+    user("stop")

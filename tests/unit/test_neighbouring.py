@@ -153,7 +153,7 @@ def test_the_next_broker_tells_the_neighbours_what_is_held() -> None:
     uuid = leased(world)[0]
     world.kept = world.kept._replace(held={})
     world.restart()
-    assert dict(world.kept.held) == {uuid: owner}
+    assert {device: held.pid for device, held in world.kept.held.items()} == {uuid: owner}
 
 
 def test_a_neighbour_that_was_found_is_remembered_for_a_month() -> None:

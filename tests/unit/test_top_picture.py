@@ -101,6 +101,14 @@ def test_what_matters_most_is_there_at_every_width(width: int) -> None:
         assert part in text
 
 
+def test_a_device_that_another_broker_holds_says_whose_it_is() -> None:
+    held = device(1, state="outside", note="held through ada's own gpulease")
+    used = device(2, state="outside")
+    text = text_of(frame(scene(seen([held, used])), View(), 200, 20, terminal()))
+    assert "held through ada's own gpulease" in text
+    assert "memory in use, no process seen" in text
+
+
 def test_a_narrow_terminal_does_without_some_columns() -> None:
     assert list(columns(45)) == ["GPU", "STATE", "UTIL", "MEMORY", "HOLDER"]
     assert {"NAME", "POWER"} < columns(140).keys()

@@ -29,6 +29,7 @@ from gpulease.stores.sqlite import SqliteStore
 from gpulease.wire import pack
 
 IDLE = 600.0
+SERVING = 1.0  # seconds for the system's broker to let somebody in
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -81,6 +82,8 @@ def serve(
 def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) -> tuple[Server, Home | GivenHome]:
     os.umask(0o077)  # what is for everybody is made so one by one
     use_default_signals()
+    if place.kind == "own":
+        _leave_to_system()
     config = config_of(place.kind, os.environ).read()
     home, launching = _home(place, replace, given)
     _keep_private(place.kept("state.db"))
@@ -103,6 +106,19 @@ def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) 
     if launching is not None:
         launching.tell_ready()
     return server, home
+
+
+def _leave_to_system() -> None:
+    """A user's service may start with the machine, and before the broker for everybody does."""
+    for place in places.candidates(os.environ):
+        if place.kind == "system" and places.in_charge(place):
+            with socket.socket(socket.AF_UNIX) as connected:
+                connected.settimeout(SERVING)
+                try:
+                    connected.connect(places.socket_path(place.run))
+                except OSError as trouble:
+                    if not isinstance(trouble, (TimeoutError, PermissionError)):  # else it is there
+                        raise places.down(place) from None
 
 
 def _home(

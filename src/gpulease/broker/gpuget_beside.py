@@ -15,7 +15,7 @@ from gpulease.stores.base import Store
 
 class GpugetBeside(Gpuget):
     def keep(self, told: Keep, claimed: frozenset[str]) -> None:
-        self.tell(told.held, claimed, told.wanted)
+        self.tell({uuid: one.pid for uuid, one in told.held.items()}, claimed, told.wanted)
 
 
 def gpuget_beside(

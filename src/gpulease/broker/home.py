@@ -26,7 +26,8 @@ class Home:
     def __init__(self, place: places.Place, whose: int | None = None, group: int | None = None) -> None:
         """`whose` the state is, if not this user's; `group`: whose members alone may come in."""
         self.place, self._whose, self._group = place, whose, group
-        self._machine = directory_from_environment(os.environ)  # a simulated one
+        machine = directory_from_environment(os.environ)
+        self.machine = None if machine is None else str(machine)  # a simulated one
         self._locks: dict[str, int] = {}  # by path: the descriptor that has it
         self._name: socket.socket | None = None
         self._socket: tuple[int, int] | None = None
@@ -88,7 +89,7 @@ class Home:
     @property
     def deserted(self) -> bool:
         """Whether the devices themselves are gone: `gpulease simulate` has ended."""
-        return self._machine is not None and not self._machine.exists()
+        return self.machine is not None and not os.path.exists(self.machine)
 
     def put_back(self) -> socket.socket:
         """Everything but the database. After a logout there may be another run folder."""

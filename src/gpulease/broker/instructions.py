@@ -41,14 +41,28 @@ class Unlock(NamedTuple):
     """The check's devices are granted or not wanted any more."""
 
 
+class Holding(NamedTuple):
+    """The leases on one device, for brokers of other users and for the keeper of our claim."""
+
+    leases: tuple[tuple[int | None, int | None, float | None], ...]  # pid and start of each owner; its end, since boot
+    kind: str = ""  # of the first of them
+    user: str = ""
+    since: float = 0.0
+    note: str | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return next((pid for pid, _, _ in self.leases if pid is not None), None)
+
+
 class Keep(NamedTuple):
     """What the neighbours must know, whenever it changes: all of it, each time.
 
     A device that is neither held nor being checked is given back to them; one that is held and is not claimed, as
-    when a broker starts, is claimed again.
+    when a broker starts, is claimed again. It is carried out before anybody is told of a grant.
     """
 
-    held: Mapping[str, int | None] = NOBODY  # devices of leases, with the pid of an owner
+    held: Mapping[str, Holding] = NOBODY  # devices of leases
     unseen: frozenset[str] = frozenset()  # of these: no process is to be seen there
     wanted: frozenset[str] = frozenset()  # devices that the line would get if no neighbour held them
     settings: Mapping[str, str] = NOBODY  # by neighbour, as it is in effect

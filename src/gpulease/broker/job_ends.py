@@ -71,6 +71,7 @@ def _adopt(turn: Turn, job: Job, key: tuple[int, int | None]) -> None:
     state = turn.state
     state.change_job(job, job)
     state.roots.put(job.id, key)
+    turn.planned.kept_revision = -1  # the keeper of the claims is to know whose end frees the devices
     if job.time_limit is not None and job.started is not None:
         turn.alarm(job.started + job.time_limit - turn.now, "time-limit", str(job.id))
     if job.id in state.dying or job.ending is not None:

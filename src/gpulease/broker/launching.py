@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gpulease import places
+from gpulease.simulation.activate import directory_from_environment
 
 MOST = 1 << 16
 
@@ -20,6 +21,8 @@ class GivenHome:
 
     def __init__(self, place: places.Place, listener: socket.socket) -> None:
         self.place, self._listener = place, listener
+        machine = directory_from_environment(os.environ)
+        self.machine = None if machine is None else str(machine)  # a simulated one
         self._socket = os.stat(places.socket_path(place.run)).st_ino
 
     def listen(self) -> socket.socket:

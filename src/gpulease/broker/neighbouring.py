@@ -13,11 +13,11 @@ from gpulease.broker import outside_use
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Key, NeighboursChanged
 from gpulease.broker.granting import wanted
-from gpulease.broker.instructions import Keep
+from gpulease.broker.instructions import Holding, Keep
 from gpulease.broker.lease_life import look_again
 from gpulease.broker.tables import Table
 from gpulease.broker.turn import Turn
-from gpulease.model import Device, Process
+from gpulease.model import Device, Lease, Process
 from gpulease.stores.base import Document
 
 REMEMBERED = 30 * 86400.0  # seconds that a neighbour that was found here is reckoned with
@@ -34,26 +34,38 @@ def keep(turn: Turn) -> None:
     told = _keep(turn)
     if told != planned.kept:
         planned.kept = told
-        turn.emit(told)
+        turn.emit_first(told)  # what somebody is told of is claimed, and stays so
         look_again(turn)  # for who computes on devices that others look at
 
 
 def _keep(turn: Turn) -> Keep:
-    """Where no neighbour is about, that alone."""
+    """Where no other tool is about, only what other brokers must know."""
     state = turn.state
     settings = in_effect(state)
-    if not _active(settings):
-        return Keep(settings=settings)
-    held: dict[str, int | None] = {}
+    held: dict[str, Holding] = {}
     for lease in state.leases.values():
         for uuid in lease.devices:
-            held[uuid] = held.get(uuid) or lease.owner.pid
+            held[uuid] = _with(state, held.get(uuid), lease)
+    if not _active(settings):
+        return Keep(held, settings=settings)
     unseen = frozenset(uuid for uuid in held if is_unseen(state.devices.get(uuid), state.placeholders))
     return Keep(held, unseen, wanted(turn) if settings["gpuget"] else frozenset(), settings)
 
 
+def _with(state: State, held: Holding | None, lease: Lease) -> Holding:
+    """Of a device: one more lease. A job's owner is its shell, once that was started."""
+    pid, began = lease.owner.pid, lease.owner.start_time
+    if lease.kind == "job":
+        pid, began = state.roots.get(int(lease.id[1:]), (None, None))
+    one = (pid, began, None if lease.until is None else lease.until - state.about.boot_time)
+    if held is not None:
+        return held._replace(leases=(*held.leases, one))
+    note = None if state.settings.hide_commands else lease.note
+    return Holding((one,), lease.kind, lease.owner.user, lease.since, note)
+
+
 def in_effect(state: State) -> dict[str, str]:
-    return {"safe-gpu": state.safe_gpu, "gpuget": state.settings.gpuget}
+    return {"safe-gpu": state.safe_gpu, "gpuget": state.settings.gpuget, "users": state.settings.users}
 
 
 def _active(settings: Mapping[str, str]) -> bool:

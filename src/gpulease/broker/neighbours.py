@@ -4,12 +4,13 @@ A check takes these steps, one check at a time, and the broker's loop waits for 
 
 1. each tool that keeps accounts of GPUs (a `Neighbour`, as gpuget) is asked for the devices;
 2. safe-gpu's lock is taken, or the check is refused while somebody else holds it;
-3. the sampler looks at the devices;
-4. where safe-gpu is about, a placeholder shows each device as taken (placeholding.py);
-5. `Checked` tells the core what was seen, and which devices a neighbour holds.
+3. the devices are claimed, so that no other broker of this machine grants them (claims.py);
+4. the sampler looks at the devices;
+5. where safe-gpu is about, a placeholder shows each device as taken (placeholding.py);
+6. `Checked` tells the core what was seen, and which devices a neighbour or another broker holds.
 
 The lock is given back at `Unlock`. What is neither kept for a lease nor being checked is given back then too.
-A device of a lease on which no process is to be seen any more goes through steps 2 to 4 again, without the core.
+A device of a lease on which no process is to be seen any more goes through steps 2, 4 and 5 again, without the core.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gpulease.broker import events as happened
+from gpulease.broker.claims import Claims
 from gpulease.broker.events import Event, Occupancy
 from gpulease.broker.instructions import Check, Keep, Unlock
 from gpulease.broker.placeholding import Placeholders
 from gpulease.broker.safe_gpu_lock import SafeGpuLock
 from gpulease.broker.sampling import Sampling
+from gpulease.errors import in_words
 from gpulease.model import Device
+from gpulease.places import Place
 from gpulease.stores.base import Document
 
 UNUSED = 0.3  # seconds for whoever was refused to come back, once the lock that it was refused for is had
@@ -99,7 +103,10 @@ class Neighbours:
         emit: Callable[[Event], None],
         log: Callable[[str], None],
         gpuget: Callable[[str, Neighbours], Neighbour],
+        place: Place,
+        machine: str | None,
     ) -> None:
+        """`machine`: the folder of a simulated one."""
         self._sampling, self._emit, self._log = sampling, emit, log
         self._gpuget = gpuget  # makes that neighbour from its setting
         self._lock = SafeGpuLock()
@@ -121,6 +128,7 @@ class Neighbours:
         self._unsettled = False
         self._told = self._shown()  # of safe-gpu, to the core
         self._logged: str | None = None  # trouble with safe-gpu's lock
+        self._brokers = Claims(poll, place, machine, self.changed, log)
 
     # ---------------------------------------------------------------- the neighbours
 
@@ -144,22 +152,24 @@ class Neighbours:
                 self._claims[0].held.clear()
             self.changed()
 
-    def see(self, devices: tuple[Device, ...]) -> None:
-        """The devices of a sample."""
+    def see(self, devices: tuple[Device, ...], then: Callable[[], None]) -> None:
+        """The devices of a sample. `then` is called when it is known which of them other brokers have."""
         if [one.uuid for one in devices] != [one.uuid for one in self._devices]:
             self._devices = devices
             self._unsettled = True
             for neighbour in self._accounts:
                 neighbour.see(devices)
+        self._brokers.see([one.uuid for one in devices], then)
 
     def changed(self) -> None:
         """Tell the core what is known of all of them."""
-        held = {uuid: who for one in self._accounts for uuid, who in one.held.items()}
+        held = {uuid: who for one in self._accounts for uuid, who in one.held.items()} | self._brokers.held
         if self._lock_trouble != self._logged:
             self._logged = self._lock_trouble
             self._log(self._logged or "safe-gpu's lock can be taken again")
         self._told = self._shown()
-        shown = {one.name: one.shown for one in self._accounts} | {"safe-gpu": self._told}
+        shown = {one.name: one.shown for one in self._accounts}
+        shown |= {"safe-gpu": self._told, "gpulease": self._brokers.shown}
         keys = self._placeholders.keys(time.monotonic())
         self._emit(happened.NeighboursChanged(held, keys, frozenset({"safe-gpu"} if self._found else ()), shown))
         self._unsettled = True
@@ -182,10 +192,12 @@ class Neighbours:
     def due(self) -> float | None:
         own = [self._placeholders.due, self._place_again or None, self._unused or None]
         own.append(self._look_again if self._ended and not any(one.ended for one in self._claims) else None)
-        return min((one for one in (*own, *(one.due for one in self._accounts)) if one is not None), default=None)
+        own += [self._brokers.due, *(one.due for one in self._accounts)]
+        return min((one for one in own if one is not None), default=None)
 
     def overdue(self, now: float) -> None:
         self._placeholders.overdue(now)
+        self._brokers.overdue(now)
         if self._place_again and self._place_again <= now:
             self._place_again, self._unsettled = 0.0, True
         if self._unused and self._unused <= now:
@@ -200,12 +212,14 @@ class Neighbours:
         self._go_on()
 
     def owns(self, descriptor: int) -> bool:
-        own = descriptor == self._lock.waker or self._placeholders.owns(descriptor)
+        own = descriptor == self._lock.waker or self._placeholders.owns(descriptor) or self._brokers.owns(descriptor)
         return own or any(one.owns(descriptor) for one in self._accounts)
 
     def ready(self, descriptor: int, flags: int) -> None:
         if descriptor == self._lock.waker:
             return self._woken(time.monotonic())
+        if self._brokers.owns(descriptor):
+            return self._brokers.ready(descriptor)
         if self._placeholders.owns(descriptor):
             self._placeholders.ready(descriptor, time.monotonic())
             return self._go_on()
@@ -224,6 +238,7 @@ class Neighbours:
 
     def close(self) -> None:
         self._placeholders.close()
+        self._brokers.close()
         for one in self._accounts:
             one.close()
 
@@ -250,6 +265,7 @@ class Neighbours:
     def keep_house(self) -> None:
         """From time to time."""
         self.find()
+        self._brokers.keep_house()
         self._lock.examine()
         self._unsettled = self._unsettled or bool(self._placeholders.failures) or self._lock_trouble != self._logged
 
@@ -270,6 +286,7 @@ class Neighbours:
             self._look_again = 0.0
         self._ended -= one.held.keys()
         before, self._kept = self._kept.settings.get("gpuget", ""), one
+        self._brokers.keep(one.held, ignoring=one.settings.get("users") == "ignore")
         text = one.settings.get("gpuget", "")
         if text != before:
             self._remove("gpuget", replaced=bool(text))
@@ -288,8 +305,10 @@ class Neighbours:
         """After each turn: what is nobody's any more is given back, and what was asked for begins."""
         if self._unsettled:
             self._unsettled = False
+            claimed = self._claimed()
             for neighbour in self._accounts:
-                neighbour.keep(self._kept, self._claimed())
+                neighbour.keep(self._kept, claimed)
+            self._brokers.give_back(claimed.union(self._kept.held))
             self._settle_placeholders(time.monotonic())
             self._look_at_ended(time.monotonic())
             self._begin()
@@ -371,6 +390,13 @@ class Neighbours:
             why = f"{holder} is choosing GPUs with safe-gpu right now."
             return self._refuse(why, passing=True, user=holder.user, pid=holder.pid)
         self._refused = False
+        if not claim.leased:
+            try:
+                claim.held.update(self._brokers.take(claim.devices))
+            except OSError as trouble:
+                return self._refuse(f"The devices cannot be claimed before other brokers: {in_words(trouble)}.")
+            if not claim.devices:
+                return self._done({})
         if not self._sampling.may_ask(now):
             return self._refuse("The GPU driver does not answer.")
         claim.asked = True

@@ -13,10 +13,11 @@ from gpulease.broker.core_state import State
 from gpulease.broker.turn import Turn
 from gpulease.model import Lease
 from gpulease.planner import DeviceState, device_state
+from gpulease.planner.device_states import THROUGH, held
 
 GONE = 60.0  # seconds without it until it has ended: who comes and goes is one use
 
-HELD_TOO = "held by "  # and the name of a neighbour: in the place of a user
+HELD_TOO = "held "  # and by which neighbour: in the place of a user
 Use = tuple[str, str]  # device and user
 
 
@@ -64,7 +65,7 @@ def _uses(state: State) -> dict[Use, int | None]:
         on = [lease for lease in leases if device.uuid in lease.devices]
         judged = device_state(device, on, seen[device.uuid], state.policy)
         if (neighbour := colliding(state, judged, on)) is not None:
-            found[device.uuid, f"{HELD_TOO}{neighbour}"] = None
+            found[device.uuid, held(neighbour)] = None
         if judged.state != "outside" or (judged.note and not judged.pids):
             continue
         users = {process.pid: process.user or "" for process in device.processes or ()}
@@ -77,6 +78,8 @@ def colliding(state: State, judged: DeviceState, on: Sequence[Lease]) -> str | N
     """The neighbour that gave a leased device to somebody too; not one that cannot be asked what it holds."""
     if not on or judged.neighbour is None:
         return None
+    if judged.neighbour.startswith(THROUGH):
+        return judged.neighbour
     told = ((name, shown) for name, shown in state.neighbours_shown.items() if judged.neighbour.startswith(name))
     return next((name for name, shown in told if not shown.get("trouble")), None)
 

@@ -13,11 +13,11 @@ Key = tuple[int, int | None]  # pid, start time
 
 
 class Reaper:
-    """Watches processes on the broker's epoll, with at most half of the descriptors that there are."""
+    """Watches processes on the broker's epoll, with at most a third of the descriptors that there are."""
 
     def __init__(self, poll: select.epoll, most: int | None = None) -> None:
         self._poll = poll
-        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if most is None else most
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 3 if most is None else most
         self._by_key: dict[Key, int] = {}
         self._by_descriptor: dict[int, Key] = {}
         self._idle: set[Key] = set()  # nobody's any more; who asked once often asks again

@@ -9,11 +9,13 @@ from gpulease.broker.core_state import State
 from gpulease.broker.granting import current_plan
 from gpulease.broker.outside_use import colliding
 from gpulease.broker.passing_by import passed_by
+from gpulease.broker.state_values import NOTHING
 from gpulease.broker.turn import Turn
 from gpulease.broker.visibility import of_device, of_lease
 from gpulease.errors import NotFound
 from gpulease.model import Device, Lease, Process, Waiting
 from gpulease.planner import DeviceState, DeviceView, Verdict, device_state
+from gpulease.planner.device_states import held
 from gpulease.stores.base import Document
 
 WORDS, LETTERS = 40, 200  # of a command that one status shows
@@ -58,7 +60,7 @@ def device_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
 def _device_row(state: State, device: Device, view: DeviceView) -> Document:
     on = [lease for lease in state.leases.values() if device.uuid in lease.devices]
     judged = device_state(device, on, view, state.policy)
-    also = f"held by {judged.neighbour} too" if colliding(state, judged, on) else None
+    also = f"{held(judged.neighbour or '')} too" if colliding(state, judged, on) else None
     fields = device._asdict()
     processes = fields.pop("processes")
     return {
@@ -67,6 +69,7 @@ def _device_row(state: State, device: Device, view: DeviceView) -> Document:
         "state": leased_state(judged, on),
         "outside": list(judged.pids) if judged.state == "outside" else [],
         "note": judged.note or also,
+        "holder": state.neighbours_shown.get("gpulease", NOTHING).get("holders", NOTHING).get(device.uuid),
         "leases": [lease.id for lease in on],
         "processes": None if processes is None else [_process_row(state, process, on, view) for process in processes],
     }

@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from gpulease import __version__, identity, places
@@ -148,8 +149,9 @@ class Server:
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
         self._neighbours = Neighbours(
-            self._poll, self._sampling, self._events.append, self.log, gpuget_beside(self._poll, store, self.log)
-        )
+            self._poll, self._sampling, self._events.append, self.log, gpuget_beside(self._poll, store, self.log),
+            place, home.machine,
+        )  # fmt: skip
         self._ordering = Ordering(self._poll, self._events.append)
         self._history = History(place.kept("history.db"), network, self.log)
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history)
@@ -329,8 +331,7 @@ class Server:
                 self._neighbours.checked(seen)
             else:
                 sample = to_sample(answer)
-                self._neighbours.see(sample.devices)
-                self._events.append(happened.Sampled(sample))
+                self._neighbours.see(sample.devices, partial(self._events.append, happened.Sampled(sample)))
 
     def _sample_failed(self, trouble: GpuleaseError) -> None:
         self._neighbours.failed()

@@ -29,6 +29,7 @@ class Settings(NamedTuple):
     safe_gpu: str = "auto"
     safe_gpu_patience: float = 10.0
     gpuget: str = ""
+    users: str = "respect"
     hide_commands: bool = False
     usage_shown: str = "own"
     on_finish: str = ""
@@ -167,6 +168,10 @@ def _function(text: str) -> str:
     return text
 
 
+def _respect(text: str) -> str:
+    return {name: name for name in ("respect", "ignore")}[text.lower()]
+
+
 def _gpuget(text: str) -> str:
     return "" if text == "none" else read_address(text).text
 
@@ -206,6 +211,8 @@ PARAMETERS: dict[str, Parameter] = {
                                      "auto (once its lock file is there), on, or off", False),
     "neighbours.gpuget": Parameter("gpuget", _gpuget, "where gpuget's lists are, if its users share the GPUs",
                                    "redis://HOST:PORT/DB, with ?prefix=GPU if need be; or none", False, secret=True),
+    "neighbours.users": Parameter("users", _respect, "what a system broker makes of GPUs that users' own brokers hold",
+                                  "respect (they are not granted) or ignore", False),
     "safe-gpu-patience": Parameter("safe_gpu_patience", _grace, "time that a user may hold safe-gpu's lock", "0 to 1h",
                                    False),
     "hide-commands": Parameter("hide_commands", _flag, "hide commands, notes, names and paths from other users",

@@ -126,6 +126,10 @@ class Turn:
         else:
             self.instructions.append(instruction)
 
+    def emit_first(self, instruction: Instruction) -> None:
+        """To be carried out before all that follows from this turn."""
+        self.instructions.insert(0, instruction)
+
     def send(self, peer: Peer, message: Message) -> None:
         self.instructions.append(Send(peer, message))
 

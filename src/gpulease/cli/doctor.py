@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulease import __version__
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, clean, print_json
@@ -317,10 +317,26 @@ def _told_of_neighbours() -> Iterator[Finding]:
     for name, shown in told.items():
         if shown.get("trouble"):
             yield Finding("warning", name, shown["trouble"], "See `gpulease help beside-other-tools`.")
+    yield from _other_brokers(seen)
     for device in seen["devices"]:
         if device["state"] in ("leased", "shared") and device["note"]:
             step = "Two programs may compute on it: have one of the two release it."
             yield Finding("warning", f"device {device['label']}", f"leased, and {device['note']}", step)
+
+
+def _other_brokers(seen: dict[str, Any]) -> Iterator[Finding]:
+    """Those that hold something now, and those that wait for somebody to ask."""
+    from gpulease.cli.status_table import ONE_QUEUE, other_brokers
+    from gpulease.identity import user_name
+    from gpulease.neighbours.claim_names import brokers, machine_of
+    from gpulease.simulation.activate import directory_from_environment
+
+    here = brokers(machine_of(directory_from_environment(os.environ)))
+    ours = (seen["broker"] or {}).get("pid")
+    users = sorted({*other_brokers(seen), *(user_name(uid) for uid, pid in here if pid != ours)})
+    if users:
+        text = f"others share these GPUs, of {', '.join(users)}: no GPU is granted twice, but each has its own line"
+        yield Finding("warning", "brokers", text, ONE_QUEUE)
 
 
 def _permissions() -> Iterator[Finding]:

@@ -35,6 +35,7 @@ COLUMNS = {
 }
 # What a narrow terminal does without, in this order.
 DISPENSABLE = ("MEMORY", "POWER", "TEMP")
+ONE_QUEUE = "For one queue: `gpulease install --system` (root), or `gpulease broker --shared`."
 
 
 def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
@@ -111,10 +112,19 @@ def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
     if document.get("passed_by"):
         who = clean(", ".join(document["passed_by"]))
         shown.append(terminal.paint(f"kept safe-gpu's lock too long, and is not waited for now: {who}", "yellow"))
+    if others := other_brokers(document):
+        shown.append(terminal.paint(f"Several brokers share these GPUs: also that of {', '.join(others)}.", "yellow"))
+        shown.append(terminal.paint(ONE_QUEUE, "dim"))
     if document["trouble"]:
         age = "" if document["sample_age"] is None else f" (what is shown is {document['sample_age']:.0f} s old)"
         shown.append(terminal.paint(f"{document['trouble']}{age}", "red"))
     return shown
+
+
+def other_brokers(document: dict[str, Any]) -> list[str]:
+    """Users whose own brokers hold some of these devices, or the system's."""
+    told = document.get("neighbours", {}).get("gpulease", {})
+    return sorted({clean(holder["user"]) for holder in told.get("holders", {}).values()})
 
 
 def _widths(available: int, label: int = 0) -> dict[str, int]:
@@ -197,8 +207,11 @@ def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
     shown = [*_slowed(device, terminal), *(_process(process, terminal) for process in processes[:MOST_PROCESSES])]
     if len(processes) > MOST_PROCESSES:
         shown.append(f"      and {len(processes) - MOST_PROCESSES} more processes")
-    if device["state"] == "outside" and not device["outside"]:
-        shown.append(f"      {device['note'] or 'memory in use that no visible process explains'}")
+    holder = device.get("holder")
+    if device["state"] == "outside" and (holder or not device["outside"]):
+        since = f", since {clock(holder['since'])}" if holder and holder["since"] else ""
+        note = f"{device['note'] or 'memory in use that no visible process explains'}{since}"
+        shown.append(fit(f"      {clean(note)}", terminal.width, terminal).rstrip())
     if device["state"] in ("excluded", "leased", "shared") and device["note"]:
         shown.append(fit(f"      {device['note']}", terminal.width, terminal).rstrip())
     return shown

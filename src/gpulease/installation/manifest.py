@@ -14,6 +14,7 @@ from gpulease.broker.settings import PARAMETERS, Settings
 from gpulease.cli.completion import SCRIPTS
 from gpulease.installation.changes import File, sealed
 from gpulease.installation.manual import man_page
+from gpulease.places import INSTALLED
 from gpulease.places import SYSTEM_CONFIG as CONFIG
 from gpulease.planner import Policy
 
@@ -42,6 +43,9 @@ FOR_LAUNCHER = f"""\
 
 # only members of this group may use the socket: a name; without it everybody may
 """
+MARK = """\
+# The broker of this machine is installed. While this file is here no user's own broker starts instead of it.
+"""
 LIMITS = """\
 # Limits may also stand here as tables, at the end of this file: [limits.user."*"], and below it lines as gpus = 4.
 """
@@ -53,6 +57,7 @@ def system(python: str, group: str | None = None, root: str = "/") -> list[File]
     return [
         *FOLDERS,
         File(CONFIG, config("systemctl reload gpulease", FOR_LAUNCHER + _group_line(group)), settings=True),
+        File(INSTALLED, sealed(MARK)),
         File("/etc/pam.d/gpulease", sealed(_template("pam").replace("@ACCOUNT@", _pam_account(root)))),
         File("/etc/systemd/system/gpulease.service", sealed(unit)),
         File("/etc/tmpfiles.d/gpulease.conf", sealed("".join(rows))),

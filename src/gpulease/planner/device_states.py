@@ -19,6 +19,7 @@ OUTSIDE = "outside"
 DRAINING = "draining"
 EXCLUDED = "excluded"
 LOST = "lost"
+THROUGH = "through "  # before another broker: it is not the holder itself
 
 
 class DeviceView(NamedTuple):
@@ -30,7 +31,7 @@ class DeviceView(NamedTuple):
     excluded: str | None = None  # the note of whoever took it out of service; may be empty
     last_used: float = 0.0  # when the last lease on it ended
     placeholders: frozenset[int] = frozenset()  # pids of the broker's own, which only show it as taken to others
-    neighbour: str | None = None  # which other tool holds it, and for whom
+    neighbour: str | None = None  # which other tool or broker holds it, and for whom
 
 
 class DeviceState(NamedTuple):
@@ -56,6 +57,11 @@ def device_state(
     return judged._replace(neighbour=view.neighbour)
 
 
+def held(neighbour: str) -> str:
+    """By a tool, or through another broker."""
+    return f"held {neighbour}" if neighbour.startswith(THROUGH) else f"held by {neighbour}"
+
+
 def _held(leases: Sequence[Lease]) -> DeviceState:
     if not leases:
         return DeviceState(FREE)
@@ -64,7 +70,7 @@ def _held(leases: Sequence[Lease]) -> DeviceState:
 
 def _outside(device: Device, leases: Sequence[Lease], view: DeviceView, policy: Policy) -> DeviceState | None:
     if view.neighbour is not None and not leases:
-        return DeviceState(OUTSIDE, note=f"held by {view.neighbour}")
+        return DeviceState(OUTSIDE, note=held(view.neighbour))
     if device.processes is None:
         # On a leased device the list of processes adds nothing that a decision needs.
         return None if leases else DeviceState(OUTSIDE, note="its processes cannot be read")

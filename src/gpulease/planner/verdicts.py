@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpulease.model import Request, Waiting
 from gpulease.planner.board import Board, Slot, refusal
-from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
+from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE, held
 from gpulease.planner.limits import Ledger
 from gpulease.planner.reasons import Value, size_text
 from gpulease.quantities import span_text
@@ -84,7 +84,8 @@ def _out_of_reach(slot: Slot) -> Verdict | None:
 
 
 def _held_by_neighbour(slot: Slot) -> Verdict:
-    return _say(slot, OUTSIDE, f"Held by {slot.state.neighbour}.", neighbour=slot.state.neighbour)
+    neighbour = slot.state.neighbour or ""
+    return _say(slot, OUTSIDE, f"H{held(neighbour)[1:]}.", neighbour=neighbour)
 
 
 def _leased(slot: Slot, request: Request, now: float) -> Verdict | None:

@@ -114,7 +114,7 @@ def _holder(device: Row, status: Row) -> str:
         if process["pid"] in device["outside"]
     ]
     if not holders and device["state"] == "outside":
-        holders = ["memory in use, no process seen"]
+        holders = [device["note"] or "memory in use, no process seen"]
     return ", ".join(holders) or device["note"] or ""
 
 
