@@ -62,11 +62,12 @@ def shown(told: UsageDocument, terminal: Terminal) -> list[str]:
 
     whose = "of everybody" if told["everybody"] else "of your own"
     title = f"GPU-hours {whose} from {stamp(told['since'])[:-3]} to {stamp(told['until'])[:-3]}"
+    above = [title, *([told["note"]] if "note" in told else [])]
     if not told["rows"]:
-        return [title, "nothing was held, used or run"]
+        return [*above, "nothing was held, used or run"]
     from gpulease.cli.render import plain_table
 
-    return [title, *plain_table(_table(told, terminal), terminal, least=JOBS)]
+    return [*above, *plain_table(_table(told, terminal), terminal, least=JOBS)]
 
 
 def _table(told: UsageDocument, terminal: Terminal) -> list[list[str]]:

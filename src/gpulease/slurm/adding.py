@@ -8,6 +8,7 @@ import time
 from gpulease.errors import NotFound, SlurmUnavailable, UsageError, WrongState
 from gpulease.slurm import asking, commands
 from gpulease.slurm.script import batch_script
+from gpulease.slurm.site_settings import site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,11 +102,13 @@ def _add_part(
     told = {"token": token, "command": batch[0] if count == 1 else None, "name": options.get("name")}
     told["job_name"] = None if options.get("name") else name
     told |= {name: options.get(name) for name in ("label", "note", "retry")}
-    words = asking.batch(request, options, kind, count, after, log)
+    chosen = site(records)
+    words = asking.batch(request, options, kind, count, after, log, chosen.preempts)
     words += [f"--job-name={name}", *extra()]
     words.append(f"--comment={asking.comment(told)}")
     logs = [None if path is None or path.endswith("/") else path for path in own]
-    text = batch_script(batch, logs, records.ends, token, options.get("retry") or 0)
+    alone = chosen.signals_script_alone
+    text = batch_script(batch, logs, records.ends, token, options.get("retry") or 0, alone)
     try:
         id = _submit(words, text, job_environment(options["environment"]), token)
     except BaseException as trouble:

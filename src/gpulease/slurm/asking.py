@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MARK = "gpulease "  # begins the comment of what was asked for by gpulease
 NICE = 100  # of Slurm, for one step of priority
 USUAL = 5  # priority
+APPEND = "--open-mode=append"  # a job that is started again keeps what it had written
 LONGEST_COMMENT = 4000  # characters
 INSIDE = "Take whole GPUs, and share them inside: `gpulease run --engine slurm -- gpulease add --mem ...` in a job."
 # field of a request -> what is said of it
@@ -59,13 +60,20 @@ def minutes(seconds: float) -> int:
 
 
 def batch(
-    request: Mapping[str, Any], options: Mapping[str, Any], kind: str | None, count: int, after: list[str], log: str
+    request: Mapping[str, Any],
+    options: Mapping[str, Any],
+    kind: str | None,
+    count: int,
+    after: list[str],
+    log: str,
+    preempts: bool = False,
 ) -> list[str]:
-    """The arguments of sbatch for `count` jobs; `after` are ids, as Slurm has them."""
+    """The arguments of sbatch for `count` jobs; `after` are ids, as Slurm has them. `preempts`: see Site."""
     words = ["sbatch", "--parsable", *resources(request, kind), f"--chdir={options['cwd']}"]
     words += [f"--output={log}", "--export=ALL"]
-    # A node that fails must not run a job twice unless it may be run again.
-    words.append("--requeue" if options.get("retry") else "--no-requeue")
+    # A node that fails must not run a job twice unless it may be run again. Where jobs make room for others, the site
+    # says whether they go back into the line; the script tells the one from the other.
+    words += ["--requeue", APPEND] if options.get("retry") else [APPEND] if preempts else ["--no-requeue"]
     words += [f"--time={minutes(options['time_limit'])}"] if options.get("time_limit") else []
     words += ["--hold"] if options.get("hold") else []
     if after:

@@ -106,11 +106,13 @@ class SlurmConnection:
 
     # ------------------------------------------------------------------ looking
 
-    def _jobs(self, select: dict[str, Any] | None, looks: bool = True) -> list[JobRow]:
+    def _jobs(self, select: dict[str, Any] | None, looks: bool = True, all: bool = False) -> list[JobRow]:
         from gpulease.slurm.choosing import chosen
         from gpulease.slurm.looking import SlurmJobs
 
-        return chosen(SlurmJobs(self.records).jobs(), select or {}, os.geteuid(), looks)
+        seen = SlurmJobs(self.records)
+        jobs = seen.jobs_and_forgotten(select or {}, all) if looks else seen.jobs()
+        return chosen(jobs, select or {}, os.geteuid(), looks)
 
     def _ls(
         self, select: dict[str, Any] | None = None, all: bool = False, most: int | None = None, ids: bool = False
@@ -120,7 +122,7 @@ class SlurmConnection:
         if ids:
             return {"ids": [row["id"] for row in self._jobs({**(select or {}), "mine": True})]}
         try:
-            jobs = self._jobs(select)
+            jobs = self._jobs(select, all=all)
         except NotFound:
             if not select or {"ids", "tasks", "last"} & {*select}:
                 raise
@@ -149,16 +151,17 @@ class SlurmConnection:
         from gpulease.slurm.looking import SlurmJobs
 
         now = time.time()
-        jobs = SlurmJobs(self.records).jobs_since(now - (DAY if since is None else since))
+        jobs, _ = SlurmJobs(self.records).jobs_since(now - (DAY if since is None else since))
         return {"events": events(jobs, since, most or 100, now)}
 
     def _usage(self, since: float | None = None, until: float | None = None, step: float = 60.0) -> dict[str, Any]:
-        from gpulease.slurm.looking import SlurmJobs
+        from gpulease.slurm.looking import NO_ACCOUNTING, SlurmJobs
         from gpulease.slurm.slurm_usage import usage_piece
 
         now = time.time()
-        jobs = SlurmJobs(self.records).jobs_since(now - DAY if since is None else since)
-        return usage_piece(jobs, since, until, step, now)
+        jobs, everybody = SlurmJobs(self.records).jobs_since(now - DAY if since is None else since)
+        whose = {"everybody": everybody, **({} if everybody else {"note": NO_ACCOUNTING})}
+        return {**usage_piece(jobs, since, until, step, now), **whose}
 
     def _ping(self) -> dict[str, Any]:
         from gpulease.slurm.listing import about
