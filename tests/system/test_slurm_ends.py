@@ -104,7 +104,7 @@ def test_rm_removes_no_file_that_another_users_job_names(box: SlurmBox) -> None:
     words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sbatch", "--parsable"]
     words += ["--output", f"{logs}/../../../../victim.txt", f"--chdir={box.folder}/work", "--wrap=true"]
     theirs = box.slurm(*words).strip()
-    box.until(theirs, "complete", "failed")
+    box.until(theirs, "complete", "failed", "invalid")
     assert box.ok("rm", theirs) == f"removed {theirs}\n"
     assert victim.read_text() == "kept"
     mine = box.add("--", "echo", "mine")

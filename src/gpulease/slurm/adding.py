@@ -102,9 +102,9 @@ def _add_part(
     told = {"token": token, "command": batch[0] if count == 1 else None, "name": options.get("name")}
     told["job_name"] = None if options.get("name") else name
     told |= {name: options.get(name) for name in ("label", "note", "retry")}
-    chosen = site(records)
-    words = asking.batch(request, options, kind, count, after, log, chosen.preempts)
-    words += [f"--job-name={name}", *extra()]
+    chosen, more = site(records), extra()
+    words = asking.batch(request, options, kind, count, after, log, chosen.preempts, more)
+    words += [f"--job-name={name}", *more]
     words.append(f"--comment={asking.comment(told)}")
     logs = [None if path is None or path.endswith("/") else path for path in own]
     alone = chosen.signals_script_alone

@@ -27,6 +27,18 @@ for name in slurmd slurmctld munged; do command -v $name >/dev/null 2>&1 && echo
 """
 
 
+# Run as root on each host, as often as anybody likes. A key of TOML that stands behind a table belongs to that table.
+ENGINE = """\
+# Has everybody's gpulease on this host use Slurm: engine = "slurm" in the first lines of its config.
+file=${1:-/etc/gpulease/config.toml}
+mkdir -p "$(dirname "$file")" && touch "$file" || exit 1
+{
+  echo 'engine = "slurm"'
+  awk '/^[[:space:]]*\\[/ { table = 1 } table || !/^[[:space:]]*engine[[:space:]]*=/' "$file"
+} >"$file.new" && chmod 644 "$file.new" && mv "$file.new" "$file"
+"""
+
+
 class SeenHost(NamedTuple):
     """One host, as the probe saw it."""
 
@@ -81,12 +93,13 @@ def type_of(model: str) -> str:
 
 
 def files(hosts: Sequence[SeenHost], cluster: str, date: str) -> dict[str, str]:
-    """Name -> content: three files for Slurm, and the commands."""
+    """Name -> content: three files for Slurm, a script for gpulease's config, and the commands."""
     refuse_unfit(hosts)
     return {
         "slurm.conf": slurm_conf(hosts, cluster, date),
         "gres.conf": gres_conf(hosts, date),
         "cgroup.conf": cgroup_conf(date),
+        "engine.sh": ENGINE,
         "commands.txt": commands_text(hosts),
     }
 
@@ -104,6 +117,16 @@ def refuse_unfit(hosts: Sequence[SeenHost]) -> None:
             f"The clocks of the hosts are {ahead:.0f} s apart; munge refuses what is from another time.",
             "Keep them by NTP: `timedatectl set-ntp true` on each.",
         )
+
+
+def warnings(hosts: Sequence[SeenHost]) -> list[str]:
+    """What works, and not as people expect."""
+    return [
+        f"{host.name} has {len(host.gpus)} GPUs and {host.cpus} CPUs: Slurm gives a job a CPU at least, so not all"
+        " of its GPUs can be in use at a time."
+        for host in hosts
+        if host.cpus < len(host.gpus)
+    ]
 
 
 def slurm_conf(hosts: Sequence[SeenHost], cluster: str, date: str) -> str:
@@ -253,11 +276,7 @@ def commands_text(hosts: Sequence[SeenHost]) -> str:
         "",
         "# 5. See that it works, and have everybody's gpulease use it.",
         f"ssh {controller.asked} 'sinfo -N -l; srun --gres=gpu:1 nvidia-smi -L'",
-        *(
-            f'ssh {host.asked} \'sudo install -d /etc/gpulease; echo engine = \\"slurm\\" |'
-            " sudo tee -a /etc/gpulease/config.toml'"
-            for host in hosts
-        ),
+        *(f"ssh {host.asked} 'sudo sh -s' <engine.sh" for host in hosts),
     ]
     return "\n".join(lines) + "\n"
 

@@ -46,10 +46,36 @@ CANNOT = {
         "Start the program inside one: `gpulease run --engine slurm -n 4 -- python program.py`.",
     ),
     "docker-args": ("Slurm's GPUs are on another machine.", "Ask inside the job, without --engine."),
+    "top": (
+        "`top` shows the GPUs of one machine, and what Slurm gives is on others.",
+        "`gpulease status --engine slurm --watch` shows Slurm as it changes; `--engine local` this machine.",
+    ),
+    "web": (
+        "`web` shows the GPUs of one machine, and what Slurm gives is on others.",
+        "`gpulease status --engine slurm --watch` shows Slurm as it changes; `--engine local` this machine.",
+    ),
+    "metrics": (
+        "Slurm counts what its jobs used itself.",
+        "Use an exporter for Slurm, `gpulease usage`, or `gpulease metrics --engine local` for this machine.",
+    ),
+    "learned": (
+        "Slurm foresees starts by the time limits of jobs, and nothing is learned.",
+        "Give --time-limit, and see `gpulease explain`.",
+    ),
+    "notify": (
+        "Slurm tells people about their jobs by mail.",
+        'Set GPULEASE_SLURM_OPTIONS="--mail-type=END,FAIL --mail-user=ada@example.org".',
+    ),
+    "rebalance": ("Slurm has one queue for all nodes, so nothing has to move.", "Leave out --engine for hosts by ssh."),
     "debug": ("Slurm's own log says why a job could not start.", "See `gpulease show` and `scontrol show job`."),
 }
-# verbs that Slurm's commands do themselves, with the terminal and the signals
-VERBS = {"run": "gpulease.cli.slurm_run", "shell": "gpulease.cli.slurm_shell", "get": "gpulease.cli.slurm_get"}
+# verbs that Slurm's commands do themselves, with the terminal and the signals; and the one that looks at Slurm
+VERBS = {
+    "run": "gpulease.cli.slurm_run",
+    "shell": "gpulease.cli.slurm_shell",
+    "get": "gpulease.cli.slurm_get",
+    "doctor": "gpulease.cli.slurm_doctor",
+}
 
 
 def connect(start: bool) -> SlurmConnection:
