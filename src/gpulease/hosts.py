@@ -9,7 +9,7 @@ import os
 import select
 import time
 
-from gpulease import ssh
+from gpulease import absent_hosts, ssh
 from gpulease.errors import GpuleaseError, HostUnavailable, UsageError, by_code
 
 TYPE_CHECKING = False
@@ -36,10 +36,12 @@ MARK = "# gpulease"  # a line of its own in ssh's config, above a `Host` line wh
 
 
 class Answer:
-    """Of one host: the document that its gpulease printed, or why there is none."""
+    """Of one host: the document that its gpulease printed, or why there is none, and since when if that is known."""
 
-    def __init__(self, host: str, document: Any = None, trouble: GpuleaseError | None = None) -> None:
-        self.host, self.document, self.trouble = host, document, trouble
+    def __init__(
+        self, host: str, document: Any = None, trouble: GpuleaseError | None = None, since: float | None = None
+    ) -> None:
+        self.host, self.document, self.trouble, self.since = host, document, trouble, since
 
     def as_row(self) -> dict[str, Any]:
         """As `--hosts --json` shows it."""
@@ -48,6 +50,7 @@ class Answer:
             "host": self.host,
             "trouble": None if told is None else told.what,
             "next_step": None if told is None else told.next_step,
+            "absent_since": self.since,
             "answer": self.document,
         }
 
@@ -117,6 +120,7 @@ class Call:
         self.host, self.verb = host, words[0]
         self.output = bytearray()
         self.late = False
+        self.began, self.until = time.monotonic(), 0.0
         called = ssh.command(host, ssh.remote_words(host, words, **more))
         self.said = os.memfd_create("stderr")  # of a pipe the end would not come: ssh's kept connection has it too
         given_to = os.memfd_create("stdin")
@@ -225,18 +229,35 @@ def answers(
     given: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Iterator[Answer]:
-    """The same, each as soon as it is there. All are asked before the first is told."""
+    """The same, each as soon as it is there. All are asked before the first is told.
+
+    Without a deadline a host that did not answer lately has less time than the others.
+    """
     patience = deadline or ssh.patience()
+    little = absent_hosts.little(patience)
     asked: list[Call] = []
     refused: list[Answer] = []
     for host, words in calls.items():
         try:
-            asked.append(Call(host, words, (given or {}).get(host), **more))
+            call = Call(host, words, (given or {}).get(host), **more)
+            hasty = deadline is None and absent_hosts.since(host) is not None
+            call.until = call.began + (little if hasty else patience)
+            asked.append(call)
         except GpuleaseError as trouble:
             refused.append(Answer(host, None, trouble))
     yield from refused
-    for call in _ended(asked, time.monotonic() + patience):
-        yield call.answer()
+    for call in _ended(asked):
+        yield _remembered(call, call.answer(), little)
+
+
+def _remembered(call: Call, answer: Answer, little: float) -> Answer:
+    """One that did not answer, which took its time, is known to the next commands; one that did is known no more."""
+    if answer.trouble is None:
+        absent_hosts.forget(call.host)
+    elif call.late or (isinstance(answer.trouble, HostUnavailable) and time.monotonic() - call.began > little):
+        known = absent_hosts.since(call.host)
+        answer.since = absent_hosts.remember(call.host) if known is None else known
+    return answer
 
 
 def ask(host: str, words: Sequence[str], deadline: float | None = None, given: str | None = None) -> Any:
@@ -247,26 +268,26 @@ def ask(host: str, words: Sequence[str], deadline: float | None = None, given: s
     return answer.document
 
 
-def _ended(calls: list[Call], until: float) -> Iterator[Call]:
-    """Each once its output has ended; when the time is over, those that are left."""
+def _ended(calls: list[Call]) -> Iterator[Call]:
+    """Each once its output has ended, or its time is over."""
     ready = select.poll()
     open_calls = {call.stream: call for call in calls}
     for stream in open_calls:
         ready.register(stream, select.POLLIN)
     while open_calls:
-        rest = until - time.monotonic()
-        found = ready.poll(max(0.0, rest) * 1000)
-        if not found and rest <= 0:
-            break
-        for stream, _ in found:
+        rest = min(call.until for call in open_calls.values()) - time.monotonic()
+        found = dict(ready.poll(max(0.0, rest) * 1000))
+        for stream in found:
             block = os.read(stream, BLOCK)
             open_calls[stream].output += block
             if not block or len(open_calls[stream].output) > LARGEST:
                 ready.unregister(stream)
                 yield open_calls.pop(stream)
-    for call in open_calls.values():
-        call.late = True
-        yield call
+        now = time.monotonic()
+        for stream in [stream for stream, call in open_calls.items() if call.until <= now and stream not in found]:
+            ready.unregister(stream)
+            open_calls[stream].late = True
+            yield open_calls.pop(stream)
 
 
 # ---------------------------------------------------------------------- looking

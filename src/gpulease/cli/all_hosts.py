@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease import __version__, hosts
+from gpulease import __version__, hosts, ssh
 from gpulease.cli.parsing import Any, Namespace, clean, print_json
 from gpulease.errors import UsageError
 
@@ -62,6 +62,7 @@ def ls(arguments: Namespace) -> int:
 
 
 def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    from gpulease.cli.host_rows import trouble_text
     from gpulease.cli.ls import HEADINGS, REASON, job_row
     from gpulease.cli.render import plain_table
 
@@ -69,7 +70,7 @@ def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     lines = []
     for row in document["hosts"]:
         if row["answer"] is None:
-            lines.append(terminal.paint(f"{row['host']}: {clean(row['trouble'])}", "red"))
+            lines.append(terminal.paint(f"{row['host']}: {clean(trouble_text(row))}", "red"))
         else:
             rows += [(f"{row['host']}:{id}", *rest) for id, *rest in map(job_row, row["answer"]["jobs"])]
             counts = ", ".join(f"{number} {state}" for state, number in sorted(row["answer"]["counts"].items()))
@@ -82,7 +83,7 @@ def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
 
 def findings(arguments: Namespace) -> list[Finding]:
     """Where gpulease is missing, of another version, or cannot be reached; else the worst that its doctor says."""
-    document = hosts.of_all("doctor", (), arguments.hosts)
+    document = hosts.of_all("doctor", (), arguments.hosts, ssh.patience())  # each has all the time
     return [_finding(row) for row in document["hosts"]]
 
 
@@ -91,7 +92,9 @@ def _finding(row: dict[str, Any]) -> Finding:
 
     host = row["host"]
     if row["answer"] is None:
-        return Finding("error", host, row["trouble"], row["next_step"])
+        from gpulease.cli.host_rows import trouble_text
+
+        return Finding("error", host, trouble_text(row), row["next_step"])
     told = row["answer"]["findings"]
     version = next((one["text"] for one in told if one["subject"] == "gpulease"), "unknown")
     if version != __version__:
