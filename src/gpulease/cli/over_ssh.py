@@ -20,13 +20,13 @@ FROM_HERE = ("run", "shell", "select", "add", "simulate")  # verbs with a comman
 READING = ("run", "shell", "select", "simulate", "pool")  # verbs whose command reads what is typed
 
 
-def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "") -> int:
+def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "", named: str | None = None) -> int:
     """Its exit code; 69 if the host cannot be reached, or is lost meanwhile.
 
-    `prefix` goes before each line of the output.
+    `prefix` goes before each line of the output. `named` is the folder there, instead of the one like this.
     """
     terminal = sys.stdin.isatty() and sys.stdout.isatty() and not prefix
-    folder, environ = (full_path("."), os.environ) if verb in FROM_HERE else (None, None)
+    folder, environ = (named or full_path("."), os.environ) if verb in FROM_HERE else (None, None)
     remote = ssh.remote_words(host, [verb, *words], folder, environ, tell_pid=not terminal)
     try:
         if terminal:
