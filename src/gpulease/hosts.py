@@ -27,11 +27,14 @@ NEEDED = {
     "ls": ("jobs", "counts", "time"),
     "show": ("jobs",),
     "events": ("events",),
+    "usage": ("rows", "total", "everybody"),
     "doctor": ("findings",),
     "explain": ("possible", "starts", "load", "gpus", "why"),
     "add": ("added",),
     "rm": ("ids",),
 }
+USAGE = 2  # the exit code of a command line that is wrong there, though it is right here
+NOT_KNOWN = ("arguments are required", "nrecognized arguments", "here is no verb", "nvalid choice")
 MARK = "# gpulease"  # a line of its own in ssh's config, above a `Host` line whose names are meant
 
 
@@ -174,6 +177,8 @@ class Call:
         if told[0].startswith(ssh.MISSING):
             raise HostUnavailable(told[0].removeprefix("gpulease: "), lines[-1], host=self.host)
         what = told[0].partition(": ")[2] or told[0]
+        if code == USAGE and any(sign in what for sign in NOT_KNOWN):
+            raise _other_version(self.host)
         raise by_code(_code(code), f"{self.host}: {what}", lines[-1] if lines[-1] != told[0] else None, {})
 
 
@@ -181,12 +186,16 @@ def _checked(host: str, verb: str, document: Any) -> Any:
     """What this version reads of it has to be there."""
     whole = isinstance(document, dict) and set(document).issuperset(NEEDED.get(verb, ()))
     if not whole or (verb == "status" and not _is_status(document)):
-        raise HostUnavailable(
-            f"The gpulease of {host} does not answer as this one does: it is of another version.",
-            "See `gpulease doctor --hosts`, and install the same on both.",
-            host=host,
-        )
+        raise _other_version(host)
     return document
+
+
+def _other_version(host: str) -> HostUnavailable:
+    return HostUnavailable(
+        f"The gpulease of {host} does not answer as this one does: it is of another version.",
+        "See `gpulease doctor --hosts`, and install the same on both.",
+        host=host,
+    )
 
 
 def _is_status(document: Any) -> bool:

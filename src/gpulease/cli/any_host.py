@@ -76,7 +76,9 @@ def _nowhere(answers: list[Answer]) -> HostUnavailable | NotEnoughDevices:
     )
     if all(isinstance(answer.trouble, HostUnavailable) for answer in answers):
         return HostUnavailable(f"No host can be used. {reasons}")
-    return NotEnoughDevices(f"No host can serve this. {reasons}", "Ask for less, or see `gpulease status --hosts`.")
+    lacking = all(answer.trouble is not None for answer in answers)  # a folder, an environment, a command
+    step = "Have it on one of the hosts." if lacking else "Ask for less, or see `gpulease status --hosts`."
+    return NotEnoughDevices(f"No host can serve this. {reasons}", step)
 
 
 def _request_flags() -> set[str]:

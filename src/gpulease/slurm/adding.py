@@ -22,6 +22,7 @@ LONGEST = 3 << 20  # characters of a script; Slurm takes 4 MB
 PATIENCE = 60.0  # seconds for a controller that took a job and gave no answer
 PAUSE = 2.0  # seconds between looks
 DROPPED = ("GPULEASE_UMASK", "GPULEASE_ENGINE")  # a job serves what is inside its own allocation
+INTERACTIVE = ("bash", "interactive")  # names of jobs by which Lightning takes itself to be typed at
 KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
@@ -99,6 +100,7 @@ def _add_part(
         },
     )
     name = options.get("name") or os.path.basename(batch[0][0])
+    name = f"gpulease-{name}" if name in INTERACTIVE and not options.get("name") else name
     told = {"token": token, "command": batch[0] if count == 1 else None, "name": options.get("name")}
     told["job_name"] = None if options.get("name") else name
     told |= {name: options.get(name) for name in ("label", "note", "retry")}

@@ -108,7 +108,8 @@ class SlurmJobs:
         found = self.jobs() if found is None else found
         known = {str(row["id"]) for row in found} | self._removed()
         for id, told in accounted.items():
-            if id not in known and id.replace("_", "").isdecimal():
+            refused = told.get("job_state") == "FAILED" and not told.get("nodes")  # by sbatch: it was never queued
+            if id not in known and id.replace("_", "").isdecimal() and not refused:
                 found.append(rows.job_row({**told, "job_id": id_order(id)[0]}, id, {}, self.time))
         found.sort(key=lambda row: id_order(row["id"]))
         return found
