@@ -122,7 +122,7 @@ class Call:
     def __init__(self, host: str, words: Sequence[str], given: str | None, **more: Any) -> None:
         self.host, self.verb = host, words[0]
         self.output = bytearray()
-        self.late = False
+        self.late = self.lost = False
         self.began, self.until = time.monotonic(), 0.0
         called = ssh.command(host, ssh.remote_words(host, words, **more))
         self.said = os.memfd_create("stderr")  # of a pipe the end would not come: ssh's kept connection has it too
@@ -148,6 +148,7 @@ class Call:
         if self.late:
             os.kill(self.pid, KILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.lost = code == ssh.LOST
         said = os.pread(self.said, BLOCK, 0).decode(errors="replace")
         os.close(self.said)
         try:
@@ -160,7 +161,7 @@ class Call:
         if self.late:
             how = "stopped in the middle of its answer" if self.output else "does not answer"
             raise ssh.silent(self.host, how)
-        if code == ssh.LOST:
+        if self.lost:
             raise ssh.failure(self.host, said)
         import json
 
@@ -263,7 +264,7 @@ def _remembered(call: Call, answer: Answer, little: float) -> Answer:
     """One that did not answer, which took its time, is known to the next commands; one that did is known no more."""
     if answer.trouble is None:
         absent_hosts.forget(call.host)
-    elif call.late or (isinstance(answer.trouble, HostUnavailable) and time.monotonic() - call.began > little):
+    elif call.late or (call.lost and time.monotonic() - call.began > little):
         known = absent_hosts.since(call.host)
         answer.since = absent_hosts.remember(call.host) if known is None else known
     return answer

@@ -15,7 +15,7 @@ from support.slurm_box import LONG, SlurmBox, free_ports, needs_slurm
 from support.waiting import wait_until
 
 from gpulease.errors import UsageError
-from gpulease.slurm.configuration import SeenHost, files, read_probe, type_of, warnings
+from gpulease.slurm.configuration import PROBE, SeenHost, files, read_probe, type_of, warnings
 
 # In the place of ssh: what it is given is run here, on a machine with three GPUs.
 SSH = """#!/bin/sh
@@ -184,3 +184,13 @@ def test_the_engine_is_written_into_any_config_and_twice_is_as_once(tmp_path: Pa
 def test_fewer_cores_than_gpus_is_told() -> None:
     few = SeenHost("a", "a", 0.0, "debian", 64000, 2, 1, 2, ("NVIDIA A100",) * 4, ())
     assert [text.split(":")[0] for text in warnings([few, host("b")])] == ["a has 4 GPUs and 2 CPUs"]
+
+
+def test_homes_that_are_not_shared_are_told() -> None:
+    local = [host(name)._replace(home="/dev/sda1") for name in ("a", "b")]
+    shared = [host(name)._replace(home="server:/home") for name in ("a", "b")]
+    (told,) = warnings(local)
+    assert told.startswith("The home on a, b is on a disk of its own:")
+    assert warnings(shared) == warnings(local[:1]) == []
+    seen = subprocess.run(["sh", "-c", PROBE], capture_output=True, text=True, check=True).stdout
+    assert "\nhome " in seen

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any
 
-from gpulease import ssh
+from gpulease import absent_hosts, ssh
 from gpulease.job_fields import full_path
 
 LOOK = 0.02  # seconds between looks at whether the call has ended
@@ -37,6 +37,7 @@ def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "", name
             code = _passed_through(host, ssh.command(host, remote), reads, prefix)
         if code == ssh.LOST and not ssh.is_node(host) and not _is_connected(host):
             raise ssh.lost(host, verb, terminal)
+        absent_hosts.forget(host)
         return code if code >= 0 else 128 - code
     except FileNotFoundError:
         raise ssh.no_ssh() from None

@@ -23,6 +23,7 @@ echo "system $(. /etc/os-release 2>/dev/null; echo "${ID:-unknown} ${ID_LIKE:-}"
 echo "memory $(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)"
 lscpu -p=CPU,CORE,SOCKET 2>/dev/null | grep -v '^#' | sed 's/^/cpu /'
 nvidia-smi --query-gpu=index,name --format=csv,noheader 2>/dev/null | sed 's/^/gpu /'
+echo "home $(df -P "$HOME" 2>/dev/null | sed -n '2s/ .*//p')"
 for name in slurmd slurmctld munged; do command -v $name >/dev/null 2>&1 && echo "has $name"; done
 """
 
@@ -52,6 +53,7 @@ class SeenHost(NamedTuple):
     cores: int  # of a socket
     gpus: tuple[str, ...]  # the model of each, by its index
     has: tuple[str, ...]  # daemons that are installed
+    home: str = ""  # the file system of the user's home: a device of the host, or what is mounted from elsewhere
 
 
 def read_probe(asked: str, text: str) -> SeenHost:
@@ -77,6 +79,7 @@ def read_probe(asked: str, text: str) -> SeenHost:
             len(cores) // len(sockets),
             tuple(gpus),
             tuple(facts.get("has", ())),
+            facts.get("home", [""])[0],
         )
     except (KeyError, ValueError, ZeroDivisionError):
         raise UsageError(
@@ -121,7 +124,9 @@ def refuse_unfit(hosts: Sequence[SeenHost]) -> None:
 
 def warnings(hosts: Sequence[SeenHost]) -> list[str]:
     """What works, and not as people expect."""
-    return [
+    apart = [host.name for host in hosts if host.home.startswith("/dev/")] if len(hosts) > 1 else []
+    homes = f"The home on {', '.join(apart)} is on a disk of its own: jobs need one folder for logs on all hosts, so"
+    return [f"{homes} share the homes, or set GPULEASE_DIR to a folder that is shared."] * bool(apart) + [
         f"{host.name} has {len(host.gpus)} GPUs and {host.cpus} CPUs: Slurm gives a job a CPU at least, so not all"
         " of its GPUs can be in use at a time."
         for host in hosts

@@ -86,11 +86,9 @@ class SlurmJobs:
         }
 
     def jobs_since(self, moment: float) -> tuple[list[JobRow], bool]:
-        """Those of everybody, and True; where there is no accounting one's own, which are recorded, and False."""
+        """Those of everybody; and whether they are all, for without accounting others' are forgotten soon."""
         accounted = accounting(["--allusers", since(moment)])
-        if accounted is None:
-            return [row for row in self.jobs() if row["uid"] == os.geteuid()], False
-        return self._with(accounted), True
+        return self._with(accounted or {}), accounted is not None
 
     def jobs_and_forgotten(self, select: Mapping[str, Any], all: bool) -> list[JobRow]:
         """Also what only the accounting knows: jobs of these ids, or with `all` one's own."""
