@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.needs import needs_root
 from support.ssh_hosts import SshHosts, three_hosts  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
@@ -95,8 +96,8 @@ def test_without_hosts_it_says_how_to_name_them(hosts: SshHosts, tmp_path: Path)
     assert (done.returncode, "config.toml" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("host", ["gpu1", "any"])
-@pytest.mark.parametrize("sweep", [(), ("--sweep", "i=1:3")])
+@needs_root
+@pytest.mark.parametrize(("host", "sweep"), [("gpu1", ()), ("any", ("--sweep", "i=1:3"))])
 def test_a_folder_that_is_named_is_one_of_the_host(hosts: SshHosts, host: str, sweep: tuple[str, ...]) -> None:
     """The folder here is not there, and the one there is not here: a mount that only this command sees."""
     there = hosts.folder / "side" / "there"
