@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./,:@%")
 # The command runs in the background, so that the shell handles a signal while it runs. A shell gives such a command no
 # input and ignores a terminal's interrupts for it: both are undone. The file `.began` has a line for each try: the
-# number of the run, which Slurm counts; and a line `RUN ended` when Slurm ended that run.
+# number of the run, which Slurm counts; and a line `RUN ended` when Slurm ended that run. A young child is still a
+# copy of the shell, with its traps: a signal that comes to it then is lost.
 AROUND = """\
 gpulease_twice() {
   echo "gpulease: Slurm ended this job and started it again; it runs once, unless added with --retry." >&2
@@ -25,7 +26,20 @@ gpulease_twice() {
 gpulease_end() {
   [ -n "$gpulease_killed" ] || echo "$gpulease_run ended" >&8
   gpulease_killed=killed gpulease_heard=1
-  [ -z "$gpulease_alone" ] || gpulease_pass TERM
+  if [ -n "$gpulease_child" ]; then
+    [ -z "$gpulease_alone" ] && ! gpulease_young || gpulease_tell
+  fi
+}
+gpulease_young() {
+  [ "$(tr -d '\\0' </proc/$$/cmdline)" = "$(tr -d '\\0' </proc/$gpulease_child/cmdline)" ]
+} 2>/dev/null
+gpulease_tell() {
+  gpulease_left=20
+  while gpulease_young && [ $gpulease_left -gt 0 ]; do
+    gpulease_left=$((gpulease_left - 1))
+    sleep 0.1
+  done
+  gpulease_pass TERM
 }
 gpulease_pass() {
   gpulease_heard=1
@@ -71,6 +85,7 @@ while [ -z "$gpulease_killed" ]; do
   echo "$gpulease_run" >&8
   "$@" <&7 7<&- 8>&- &
   gpulease_child=$! gpulease_code=
+  [ -z "$gpulease_killed" ] || gpulease_tell # it came while the command was begun
   while :; do
     gpulease_heard=
     wait "$gpulease_child"
