@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,17 +44,17 @@ def test_a_lost_connection_is_told_and_the_job_goes_on(hosts: SshHosts, tmp_path
 
 
 def has_session(hosts: SshHosts, words: str) -> bool:
-    """Whether a command with these words runs in a session of gpu2's sshd."""
+    """Whether a command with these words, in a session of gpu2's sshd, has reached the broker there."""
     sshd = hosts["gpu2"].process
     assert sshd is not None
-    found, todo = b"", [sshd.pid]
+    todo = [sshd.pid]
     for pid in todo:
-        try:
-            found += Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ") + b"\n"
+        with suppress(OSError):
             todo += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        except OSError:
-            pass
-    return words.encode() in found
+            if words.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" "):
+                own = [path for path in Path(f"/proc/{pid}/fd").iterdir() if int(path.name) > 2]
+                return any(os.readlink(path).startswith("socket:") for path in own)
+    return False
 
 
 def test_a_lost_connection_is_told_on_a_terminal_too(hosts: SshHosts) -> None:
