@@ -44,6 +44,7 @@ LAYERS = {
         "backends",
         "broker",
         "client",
+        "absent_hosts",
         "host_watch",
         "hosts",
         "places",

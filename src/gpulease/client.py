@@ -41,6 +41,7 @@ LOOKING = (
     15.0  # seconds for an answer that changes nothing; longer than a driver may take, and than a large batch takes
 )
 LONG = 600.0  # seconds for an answer about jobs, of which there may be a hundred thousand
+CHECK = 5.0  # seconds without an answer after which the broker is asked, by another connection, whether it lives
 OF_MANY = frozenset({"add", "kill", "rm", "edit", "clean", "retry", "start", "pause", "resume", "moved", "let_go"})
 PATIENCE = 60.0  # seconds for a broker that is gone to come back, while waiting in its line
 FIRST_WHY, NEXT_WHY = 1.0, 2.0  # seconds until the reason is asked for again, while waiting in the line
@@ -73,10 +74,38 @@ class Client:
     def ask(self, verb: str, **fields: Any) -> Any:
         """One question, one answer."""
         self.send(verb, **fields)
-        answer = self.receive(LOOKING if verb in ("status", "ping") else LONG if verb in OF_MANY else ANSWER)
+        if verb in ("status", "ping"):
+            answer = self.receive(LOOKING)
+        else:
+            answer = self._receive_while_it_lives(LONG if verb in OF_MANY else ANSWER)
         if answer is None:
             raise self.silent()
         return answer.get("ok", answer)
+
+    def _receive_while_it_lives(self, patience: float) -> Message | None:
+        """An answer that may take long, while the broker answers others: one that is stopped does not."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            answer = self.receive(CHECK)
+            if answer is not None or not self._lives():
+                return answer
+        return None
+
+    def _lives(self) -> bool:
+        """Whether it answers somebody else."""
+        connected = _try(self.place.run)
+        if connected is None:
+            return False
+        try:
+            connected.sendall(pack({"v": PROTOCOL, "do": "ping"}))
+            poll = select.poll()
+            for one in (connected, self._socket):
+                poll.register(one, select.POLLIN)
+            return bool(poll.poll(LOOKING * 1000))
+        except OSError:
+            return False
+        finally:
+            connected.close()
 
     def send(self, verb: str, **fields: Any) -> None:
         self._verb = verb

@@ -71,7 +71,7 @@ class HostWatch:
 
 
 def unknown(host: str) -> Row:
-    return {"host": host, "trouble": UNKNOWN, "next_step": None, "answer": None}
+    return {"host": host, "trouble": UNKNOWN, "next_step": None, "absent_since": None, "answer": None}
 
 
 def is_known(row: Row) -> bool:

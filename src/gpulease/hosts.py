@@ -9,7 +9,7 @@ import os
 import select
 import time
 
-from gpulease import ssh
+from gpulease import absent_hosts, ssh
 from gpulease.errors import GpuleaseError, HostUnavailable, UsageError, by_code
 
 TYPE_CHECKING = False
@@ -27,19 +27,24 @@ NEEDED = {
     "ls": ("jobs", "counts", "time"),
     "show": ("jobs",),
     "events": ("events",),
+    "usage": ("rows", "total", "everybody"),
     "doctor": ("findings",),
     "explain": ("possible", "starts", "load", "gpus", "why"),
     "add": ("added",),
     "rm": ("ids",),
 }
+USAGE = 2  # the exit code of a command line that is wrong there, though it is right here
+NOT_KNOWN = ("arguments are required", "nrecognized arguments", "here is no verb", "nvalid choice")
 MARK = "# gpulease"  # a line of its own in ssh's config, above a `Host` line whose names are meant
 
 
 class Answer:
-    """Of one host: the document that its gpulease printed, or why there is none."""
+    """Of one host: the document that its gpulease printed, or why there is none, and since when if that is known."""
 
-    def __init__(self, host: str, document: Any = None, trouble: GpuleaseError | None = None) -> None:
-        self.host, self.document, self.trouble = host, document, trouble
+    def __init__(
+        self, host: str, document: Any = None, trouble: GpuleaseError | None = None, since: float | None = None
+    ) -> None:
+        self.host, self.document, self.trouble, self.since = host, document, trouble, since
 
     def as_row(self) -> dict[str, Any]:
         """As `--hosts --json` shows it."""
@@ -48,6 +53,7 @@ class Answer:
             "host": self.host,
             "trouble": None if told is None else told.what,
             "next_step": None if told is None else told.next_step,
+            "absent_since": self.since,
             "answer": self.document,
         }
 
@@ -116,7 +122,8 @@ class Call:
     def __init__(self, host: str, words: Sequence[str], given: str | None, **more: Any) -> None:
         self.host, self.verb = host, words[0]
         self.output = bytearray()
-        self.late = False
+        self.late = self.lost = False
+        self.began, self.until = time.monotonic(), 0.0
         called = ssh.command(host, ssh.remote_words(host, words, **more))
         self.said = os.memfd_create("stderr")  # of a pipe the end would not come: ssh's kept connection has it too
         given_to = os.memfd_create("stdin")
@@ -141,6 +148,7 @@ class Call:
         if self.late:
             os.kill(self.pid, KILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.lost = code == ssh.LOST
         said = os.pread(self.said, BLOCK, 0).decode(errors="replace")
         os.close(self.said)
         try:
@@ -153,7 +161,7 @@ class Call:
         if self.late:
             how = "stopped in the middle of its answer" if self.output else "does not answer"
             raise ssh.silent(self.host, how)
-        if code == ssh.LOST:
+        if self.lost:
             raise ssh.failure(self.host, said)
         import json
 
@@ -170,6 +178,8 @@ class Call:
         if told[0].startswith(ssh.MISSING):
             raise HostUnavailable(told[0].removeprefix("gpulease: "), lines[-1], host=self.host)
         what = told[0].partition(": ")[2] or told[0]
+        if code == USAGE and any(sign in what for sign in NOT_KNOWN):
+            raise _other_version(self.host)
         raise by_code(_code(code), f"{self.host}: {what}", lines[-1] if lines[-1] != told[0] else None, {})
 
 
@@ -177,12 +187,16 @@ def _checked(host: str, verb: str, document: Any) -> Any:
     """What this version reads of it has to be there."""
     whole = isinstance(document, dict) and set(document).issuperset(NEEDED.get(verb, ()))
     if not whole or (verb == "status" and not _is_status(document)):
-        raise HostUnavailable(
-            f"The gpulease of {host} does not answer as this one does: it is of another version.",
-            "See `gpulease doctor --hosts`, and install the same on both.",
-            host=host,
-        )
+        raise _other_version(host)
     return document
+
+
+def _other_version(host: str) -> HostUnavailable:
+    return HostUnavailable(
+        f"The gpulease of {host} does not answer as this one does: it is of another version.",
+        "See `gpulease doctor --hosts`, and install the same on both.",
+        host=host,
+    )
 
 
 def _is_status(document: Any) -> bool:
@@ -225,18 +239,35 @@ def answers(
     given: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Iterator[Answer]:
-    """The same, each as soon as it is there. All are asked before the first is told."""
+    """The same, each as soon as it is there. All are asked before the first is told.
+
+    Without a deadline a host that did not answer lately has less time than the others.
+    """
     patience = deadline or ssh.patience()
+    little = absent_hosts.little(patience)
     asked: list[Call] = []
     refused: list[Answer] = []
     for host, words in calls.items():
         try:
-            asked.append(Call(host, words, (given or {}).get(host), **more))
+            call = Call(host, words, (given or {}).get(host), **more)
+            hasty = deadline is None and absent_hosts.since(host) is not None
+            call.until = call.began + (little if hasty else patience)
+            asked.append(call)
         except GpuleaseError as trouble:
             refused.append(Answer(host, None, trouble))
     yield from refused
-    for call in _ended(asked, time.monotonic() + patience):
-        yield call.answer()
+    for call in _ended(asked):
+        yield _remembered(call, call.answer(), little)
+
+
+def _remembered(call: Call, answer: Answer, little: float) -> Answer:
+    """One that did not answer, which took its time, is known to the next commands; one that did is known no more."""
+    if answer.trouble is None:
+        absent_hosts.forget(call.host)
+    elif call.late or (call.lost and time.monotonic() - call.began > little):
+        known = absent_hosts.since(call.host)
+        answer.since = absent_hosts.remember(call.host) if known is None else known
+    return answer
 
 
 def ask(host: str, words: Sequence[str], deadline: float | None = None, given: str | None = None) -> Any:
@@ -247,26 +278,26 @@ def ask(host: str, words: Sequence[str], deadline: float | None = None, given: s
     return answer.document
 
 
-def _ended(calls: list[Call], until: float) -> Iterator[Call]:
-    """Each once its output has ended; when the time is over, those that are left."""
+def _ended(calls: list[Call]) -> Iterator[Call]:
+    """Each once its output has ended, or its time is over."""
     ready = select.poll()
     open_calls = {call.stream: call for call in calls}
     for stream in open_calls:
         ready.register(stream, select.POLLIN)
     while open_calls:
-        rest = until - time.monotonic()
-        found = ready.poll(max(0.0, rest) * 1000)
-        if not found and rest <= 0:
-            break
-        for stream, _ in found:
+        rest = min(call.until for call in open_calls.values()) - time.monotonic()
+        found = dict(ready.poll(max(0.0, rest) * 1000))
+        for stream in found:
             block = os.read(stream, BLOCK)
             open_calls[stream].output += block
             if not block or len(open_calls[stream].output) > LARGEST:
                 ready.unregister(stream)
                 yield open_calls.pop(stream)
-    for call in open_calls.values():
-        call.late = True
-        yield call
+        now = time.monotonic()
+        for stream in [stream for stream, call in open_calls.items() if call.until <= now and stream not in found]:
+            ready.unregister(stream)
+            open_calls[stream].late = True
+            yield open_calls.pop(stream)
 
 
 # ---------------------------------------------------------------------- looking

@@ -42,10 +42,13 @@ def usage(*, since: float | str = "30d", until: float | str | None = None, by: s
     rows, total = add_up(uses, (row for piece in pieces for row in piece["counts"]), by, _day)
     about = pieces[0]
     everybody = all(piece["everybody"] for piece in pieces)
-    return {
+    told: UsageDocument = {
         "since": about["since"], "until": about["until"], "step": about["step"], "by": by, "everybody": everybody,
         "rows": rows, "total": total,
     }  # fmt: skip
+    if "note" in about:
+        told["note"] = about["note"]
+    return told
 
 
 def _day(moment: float) -> str:

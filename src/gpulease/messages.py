@@ -291,6 +291,7 @@ CountRow = TypedDict("CountRow", {
 UsagePiece = TypedDict("UsagePiece", {
     "since": float, "until": float, "step": int, "now": float, "rows": list[UseRow], "counts": list[CountRow],
     "everybody": bool, "next": float | None,
+    "note": NotRequired[str],  # why they are not everybody's
 })
 # Sums that only grow, in seconds by user; `waits`: how many grants waited at most so many seconds.
 Totals = TypedDict("Totals", {
@@ -305,6 +306,7 @@ UsageRow = TypedDict("UsageRow", {
 UsageDocument = TypedDict("UsageDocument", {
     "since": float, "until": float, "step": int, "by": str, "everybody": bool, "rows": list[UsageRow],
     "total": UsageRow,
+    "note": NotRequired[str],
 })
 # Of jobs: those that it was done to, and a sentence for each that was left as it is.
 Done = TypedDict("Done", {

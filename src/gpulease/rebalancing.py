@@ -157,8 +157,8 @@ def unfinished(folder: str) -> list[Group]:
     return found
 
 
-def begin(folder: str, source: str, target: str, ids: Sequence[int]) -> Group | None:
-    """The jobs of these that still wait, with all about them, in the journal; None when none does."""
+def prepared(folder: str, source: str, target: str, ids: Sequence[int]) -> Group | None:
+    """The jobs of these that still wait, with all about them; None when none does. Nothing has begun yet."""
     rows = hosts.ask(source, ("show", "--json", "--env", ranges(ids)), LONG)["jobs"]
     jobs = []
     for row in rows:
@@ -169,9 +169,7 @@ def begin(folder: str, source: str, target: str, ids: Sequence[int]) -> Group | 
     if not jobs:
         return None
     path = os.path.join(folder, f"{time.time():.6f}-{os.urandom(4).hex()}.json")
-    group = Group(path, {"source": source, "target": target, "began": time.time(), "jobs": jobs})
-    group.to(BEGUN)
-    return group
+    return Group(path, {"source": source, "target": target, "began": time.time(), "jobs": jobs})
 
 
 # ---------------------------------------------------------------------- the steps
@@ -183,6 +181,8 @@ def carry(group: Group) -> tuple[list[tuple[int, int]], list[str]]:
     HostUnavailable leaves it in the journal, for the next `rebalance`.
     """
     troubles: list[str] = []
+    if not group.interrupted:
+        group.to(BEGUN)
     again = group.document["step"] == REMOVING  # whether it was told to remove them, maybe, and nobody heard the answer
     if group.document["step"] == BEGUN:
         troubles = _add(group)

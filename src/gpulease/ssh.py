@@ -84,7 +84,7 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
         "ServerAliveInterval": "5",
         "ServerAliveCountMax": "3",
         "ControlMaster": "auto",
-        "ControlPath": os.path.join(_folder(), "%C"),
+        "ControlPath": os.path.join(folder(), "%C"),
         "ControlPersist": str(KEPT),
     }
     words = [f"-o{name}={value}" for name, value in options.items()]
@@ -120,7 +120,7 @@ def _ssh() -> list[str]:
         raise UsageError("GPULEASE_SSH is no command.", "Write it as a shell would read it: ssh -F FILE.") from None
 
 
-def _folder() -> str:
+def folder() -> str:
     """Private to this user: who can write there could answer for every host."""
     run = places.own(os.environ).run
     folder = os.path.join(run, "ssh")
@@ -188,6 +188,23 @@ def failure(host: str, said: str) -> GpuleaseError:
 
 def silent(host: str, how: str = "does not answer") -> HostUnavailable:
     return HostUnavailable(f"{host} {how}.", f"See what `ssh {host}` says.", host=host)
+
+
+# What becomes of a verb whose connection is lost, and how it is found again.
+GOES_ON = {
+    "run": "The command goes on there: see `gpulease --host {0} status`. A job of `gpulease add` needs no connection.",
+    "add": "It may have been queued: see `gpulease --host {0} ls` before you add it again.",
+    "wait": "Jobs there go on. Ask again when {0} can be reached.",
+}
+GOES_ON["log"] = GOES_ON["wait"]
+
+
+def lost(host: str, verb: str, terminal: bool = False) -> HostUnavailable:
+    """The error for a connection that ended in the middle of a verb."""
+    step = GOES_ON.get(verb, "See what came of it with `gpulease --host {0} status` when it can be reached.")
+    if terminal and verb in ("run", "shell"):
+        step = "The command there was told to end, as with ssh itself: see `gpulease --host {0} status`."
+    return HostUnavailable(f"The connection to {host} was lost.", step.format(host), host=host)
 
 
 def _clean(text: str) -> str:

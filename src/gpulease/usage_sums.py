@@ -41,6 +41,12 @@ class Sum:
         for how, number in row["jobs"].items():
             self.jobs[how] = self.jobs.get(how, 0) + number
 
+    def add(self, row: Mapping[str, Any]) -> None:
+        """What was added up already, elsewhere."""
+        for name in (*TIMES, "outside"):
+            self.times[name] += row[name]
+        self.count({**row, "waited": (row["mean_wait"] or 0.0) * row["granted"]})
+
     def row(self, name: str) -> UsageRow:
         held, known, busy, idle, outside, waited = (round(one, 3) for one in self.times.values())
         return {
@@ -74,6 +80,18 @@ def add_up(uses: Iterable[UseRow], counts: Iterable[CountRow], by: str, day: Day
             one.count(count)
     rows = [one.row(name) for name, one in sums.items()]
     return sorted(rows, key=lambda row: _place(row, by)), total.row("total")
+
+
+def of_hosts(documents: Mapping[str, Mapping[str, Any]], by: str) -> tuple[list[UsageRow], UsageRow]:
+    """What several hosts added up, as one: a user of two hosts has one row, a GPU has its host's name before it."""
+    sums: dict[str, Sum] = {}
+    total = Sum()
+    for host, told in documents.items():
+        total.add(told["total"])
+        for row in told["rows"]:
+            sums.setdefault(f"{host}:{row['name']}" if by == "gpu" else row["name"], Sum()).add(row)
+    rows = [one.row(name) for name, one in sums.items()]
+    return rows if by == "gpu" else sorted(rows, key=lambda row: _place(row, by)), total.row("total")
 
 
 def _names(row: Mapping[str, Any], by: str, day: Day) -> Iterable[str]:

@@ -41,6 +41,13 @@ def test_every_verb_has_examples_and_every_option_a_help_text(verb: str) -> None
     assert all(action.help for action in parser._actions)
 
 
+def test_every_verb_is_in_the_table_of_engines() -> None:
+    text = (REFERENCE / "engines.md").read_text()
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    named = {verb for cell in cells for verb in re.findall(r"`([a-z-]+)`", cell)}
+    assert set(VERBS) - named == set()
+
+
 @pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
 def test_every_error_is_documented_and_in_the_tree(kind: type[errors.GpuleaseError]) -> None:
     assert f"`{kind.code}`" in (REFERENCE / "errors.md").read_text()

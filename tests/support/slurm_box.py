@@ -32,11 +32,12 @@ needs_slurm = pytest.mark.skipif(
 
 
 class SlurmBox:
-    def __init__(self, nodes: int = 2, gpus: int = 4, more: str = "") -> None:
+    def __init__(self, nodes: int = 2, gpus: int = 4, more: str = "", cgroups: bool = False) -> None:
+        """`cgroups`: jobs are followed by control groups, and so only their first process hears Slurm's signals."""
         self.folder = Path(tempfile.mkdtemp(prefix="gpulease-slurm-"))
         self.folder.chmod(0o755)
         self.conf = self.folder / "slurm.conf"
-        self.nodes, self.gpus = nodes, gpus
+        self.nodes, self.gpus, self.cgroups = nodes, gpus, cgroups
         self._make_folders()
         self._write_conf(more)
         self.environ = {**plain_environment(), "SLURM_CONF": str(self.conf), "GPULEASE_ENGINE": "slurm"}
@@ -70,7 +71,8 @@ class SlurmBox:
             f"SlurmctldPidFile={self.folder}/slurmctld.pid\nSlurmdPidFile={self.folder}/slurmd-%n.pid",
             f"SlurmdSpoolDir={self.folder}/spool-%n",
             f"SlurmctldLogFile={self.folder}/slurmctld.log\nSlurmdLogFile={self.folder}/slurmd-%n.log",
-            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\nSwitchType=switch/none",
+            f"ProctrackType=proctrack/{'cgroup' if self.cgroups else 'linuxproc'}",
+            "TaskPlugin=task/none\nMpiDefault=none\nSwitchType=switch/none",
             "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nGresTypes=gpu",
             "SchedulerParameters=bf_interval=1,sched_min_interval=100000,batch_sched_delay=1",
             "SlurmdParameters=config_overrides\nReturnToService=2\nAccountingStorageType=accounting_storage/none",
@@ -89,6 +91,7 @@ class SlurmBox:
             )
         lines.append(f"PartitionName=main Nodes=node[1-{self.nodes}] Default=YES MaxTime=INFINITE State=UP")
         self.conf.write_text("\n".join(lines) + "\n")
+        (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         (self.folder / "gres.conf").write_text("\n".join(gres) + "\n")
 
     # ---------------------------------------------------------------- daemons

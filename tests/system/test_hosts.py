@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import pty
 import signal
@@ -178,6 +179,19 @@ def test_the_queues_of_all_hosts_are_listed_with_ids_that_are_taken(hosts: SshHo
     assert hosts.run("rm", line.split()[0]).returncode == 0
 
 
+def test_what_was_is_shown_for_all_hosts_together(hosts: SshHosts) -> None:
+    ids = [hosts.run("add", "--host", name, "--", "true").stdout.strip() for name in ("gpu1", "gpu3")]
+    assert hosts.run("wait", *ids).returncode == 0
+    table = hosts.run("events", "--hosts", "--since", "1h").stdout.splitlines()
+    assert table[0].split()[:2] == ["HOST", "START"]
+    assert {"gpu1", "gpu3"} <= {line.split()[0] for line in table[1:] if "job " in line}
+    documents = [row["answer"] for row in hosts.json("usage", "--hosts", "--since", "1h")["hosts"]]
+    jobs = sum(told["total"]["jobs"].get("complete", 0) for told in documents)
+    (row,) = csv.DictReader(hosts.run("usage", "--hosts", "--since", "1h", "--csv").stdout.splitlines())
+    assert int(row["complete"]) == jobs >= 2
+    assert hosts.run("events", "--hosts", "--job", "1").returncode == 2
+
+
 def test_a_host_that_is_down_is_a_row_and_comes_back(hosts: SshHosts) -> None:
     hosts["gpu2"].stop()
     hosts.disconnect("gpu2")
@@ -197,6 +211,7 @@ def test_a_host_that_is_down_is_a_row_and_comes_back(hosts: SshHosts) -> None:
         ("printf '{\"devices\": ['; exec sleep 1000", "stopped in the middle"),
         ("echo '<html>'; exit 0", "gives no answer"),
         ("echo '{\"gpus\": 8}'", "another version"),
+        ("echo 'gpulease: The following arguments are required: ID' >&2; exit 2", "another version"),
         ("echo 'gpulease: The disk is full.' >&2; echo 'Make room.' >&2; exit 1", "gpu3: The disk is full."),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.needs import needs_root
 from support.ssh_hosts import SshHosts, three_hosts  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
@@ -92,3 +94,20 @@ def test_without_hosts_it_says_how_to_name_them(hosts: SshHosts, tmp_path: Path)
     environ = {**hosts.environ, "GPULEASE_DIR": str(tmp_path), "HOME": str(tmp_path)}
     done = subprocess.run(hosts.words("status", "--hosts"), env=environ, capture_output=True, text=True)
     assert (done.returncode, "config.toml" in done.stderr) == (2, True)
+
+
+@needs_root
+@pytest.mark.parametrize(("host", "sweep"), [("gpu1", ()), ("any", ("--sweep", "i=1:3"))])
+def test_a_folder_that_is_named_is_one_of_the_host(hosts: SshHosts, host: str, sweep: tuple[str, ...]) -> None:
+    """The folder here is not there, and the one there is not here: a mount that only this command sees."""
+    there = hosts.folder / "side" / "there"
+    there.mkdir(parents=True, exist_ok=True)
+    words = hosts.words("add", "--host", host, "--cwd", str(there), *sweep, "--", "sh", "-c", "pwd; : {i}")
+    script = (
+        f"mount -t tmpfs none {there.parent} && cd {there.parent} && mkdir own && cd own && exec {shlex.join(words)}"
+    )
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], env=hosts.environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ids = done.stdout.split()
+    assert hosts.run("wait", *ids).returncode == 0
+    assert {hosts.run("log", id).stdout for id in ids} == {f"{there}\n"}

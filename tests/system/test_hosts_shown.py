@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import tempfile
 from pathlib import Path
 
+from support.machine import listener_at
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.stand_in_ssh import StandInSsh
 from support.tmux import Tmux, small_terminal  # noqa: F401
@@ -52,3 +57,18 @@ def test_top_opens_a_view_of_all_hosts_and_goes_back(queue: QueueSite, small: Tm
     small.wait("gpu1", "....", "gpu2 cannot be reached", UNKNOWN)
     small.press("h")
     small.wait("Nobody holds or waits for a GPU", "q quit")
+
+
+def test_top_shows_the_hosts_on_a_machine_without_a_gpu(queue: QueueSite, small: Tmux, tmp_path: Path) -> None:
+    ssh = StandInSsh(tmp_path)
+    own = Path(tempfile.mkdtemp(prefix="glt-"))  # short: it has a socket
+    (own / "config.toml").write_text('hosts = ["gpu2"]\n')
+    small.run(queue.words("top"), **ssh.environ, GPULEASE_SIMULATION="", GPULEASE_DIR=str(own))
+    try:
+        small.wait("HOST", "gpu2 cannot be reached", "h back")
+        small.press("C-c")
+        small.wait("$", without="h back")
+    finally:
+        if (broker := listener_at(str(own))) is not None:
+            os.kill(broker, signal.SIGKILL)
+        shutil.rmtree(own, ignore_errors=True)

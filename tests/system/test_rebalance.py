@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.ssh_hosts import SshHosts, three_hosts  # noqa: F401  # pytest finds the fixture here
-from support.waiting import PATIENCE, wait_until
+from support.waiting import PATIENCE, read_terminal, wait_until
 
 # The calls of other hosts' gpulease that one `rebalance` of two jobs to one host makes: ls, ls, explain, explain, show,
 # add, add (removes the originals), show, add (lets go), show.
@@ -60,14 +62,14 @@ def test_waiting_jobs_go_where_they_start_sooner(hosts: SshHosts, tmp_path: Path
     planned = hosts.json("rebalance", "--dry-run")["moved"]
     assert [row["from"] for row in planned] == ids
     assert hosts.json("--host", "gpu1", "ls")["counts"] == {"running": 1, "waiting": 3}
-    done = hosts.json("rebalance")
+    done = hosts.json("rebalance", "--yes")
     assert sorted(row["from"] for row in done["moved"]) == sorted(ids)
     assert hosts.run("wait", *(row["to"] for row in done["moved"])).returncode == 0
     assert sorted((tmp_path / "out").read_text().split()) == ["1", "2", "3"]
     rows = [hosts.json("show", row["to"])["jobs"][0] for row in done["moved"]]
     assert {row["name"] for row in rows} == {"n1", "n2", "n3"}
     assert hosts.json("--host", "gpu1", "ls", "--all")["counts"] == {"running": 1}
-    assert hosts.json("rebalance")["moved"] == []
+    assert hosts.json("rebalance", "--yes")["moved"] == []
 
 
 def test_what_is_tied_to_its_host_stays(hosts: SshHosts, tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_what_is_tied_to_its_host_stays(hosts: SshHosts, tmp_path: Path) -> None
     hosts.run("add", "--host", "gpu1", "-d", "0", "--", "true")
     hosts.run("add", "--host", "gpu1", "--hold", "--", "true")
     hosts.run("add", "--host", "gpu1", "--name", "free", "--", "true")
-    for words in (("rebalance", "--dry-run"), ("rebalance",)):
+    for words in (("rebalance", "--dry-run"), ("rebalance", "--yes")):
         told = hosts.json(*words)
         assert [row["from"] for row in told["moved"]] == [f"gpu1:{int(first.partition(':')[2]) + 4}"]
         assert [one.partition(" stays")[0] for one in told["stayed"]] == [first]
@@ -93,7 +95,7 @@ def test_a_job_that_starts_meanwhile_stays_and_its_copy_goes(hosts: SshHosts, tm
     hosts["gpu1"].gpulease(
         script.replace("kill 1", f"kill {running}").replace(";", f"; [ $1 != add ] || {{ {starts}; }};", 1)
     )
-    assert hosts.json("rebalance")["moved"] == []
+    assert hosts.json("rebalance", "--yes")["moved"] == []
     hosts["gpu1"].as_it_was()
     assert (folder / "out").read_text().split() == ["1"]
     assert wait_until(lambda: settled(hosts))["gpu2"] == {}
@@ -118,13 +120,13 @@ def killed_at(hosts: SshHosts, folder: Path, which: int, when: str) -> None:
 
 
 def run_as_victim(hosts: SshHosts, folder: Path) -> subprocess.CompletedProcess[str]:
-    script = f"echo $$ > {folder}/victim; exec {' '.join(hosts.words('rebalance', '--hosts', 'gpu1,gpu2'))}"
+    script = f"echo $$ > {folder}/victim; exec {' '.join(hosts.words('rebalance', '--yes', '--hosts', 'gpu1,gpu2'))}"
     return subprocess.run(["sh", "-c", script], env=hosts.environ, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def each_runs_once(hosts: SshHosts, folder: Path, jobs: int) -> None:
     """The next `rebalance` finishes it; then what is left on gpu1 may run there too."""
-    done = hosts.run("rebalance", "--hosts", "gpu1,gpu2", "--json")
+    done = hosts.run("rebalance", "--yes", "--hosts", "gpu1,gpu2", "--json")
     assert done.returncode == 0, done
     assert json.loads(done.stdout)["troubles"] == []
     assert [path for path in (hosts.folder / "d" / "rebalance").iterdir() if path.suffix == ".json"] == []
@@ -156,10 +158,10 @@ def test_killed_at_any_call_each_job_runs_once(hosts: SshHosts, tmp_path: Path, 
 def test_two_at_a_time_are_refused(hosts: SshHosts, tmp_path: Path) -> None:
     fill(hosts, 1, tmp_path / "out")
     hosts["gpu1"].gpulease(f"echo here > {tmp_path}/here; while [ ! -e {tmp_path}/on ]; do sleep 0.05; done; exit 1")
-    words = hosts.words("rebalance")
+    words = hosts.words("rebalance", "--yes")
     with subprocess.Popen(words, env=hosts.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
         wait_until((tmp_path / "here").exists)
-        second = hosts.run("rebalance")
+        second = hosts.run("rebalance", "--yes")
         (tmp_path / "on").touch()
         first.wait()
     assert (second.returncode, "Another `gpulease rebalance`" in second.stderr) == (75, True)
@@ -177,7 +179,7 @@ def test_a_share_by_memory_moves_with_all_that_was_asked(hosts: SshHosts, tmp_pa
     script = f"echo $COLOUR $MY_TOKEN $PWD $GPULEASE_DIR > {tmp_path}/out"
     done = hosts.run("add", "--host", "gpu1", *asked, *more, *told, "--", "sh", "-c", script, cwd=tmp_path)
     before = hosts.json("show", done.stdout.strip())["jobs"][0]
-    to = hosts.json("rebalance", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
+    to = hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
     after = hosts.json("show", to)["jobs"][0]
     same = ("command", "cwd", "request", "retry", "time_limit", "label", "note", "name", "user", "notify")
     assert after["notify"] == ["failed"]
@@ -209,7 +211,7 @@ def test_an_original_that_was_changed_stays(hosts: SshHosts, tmp_path: Path) -> 
     first = fill(hosts, 2, tmp_path / "out")[0]
     killed_at(hosts, tmp_path, 6, "after")
     assert hosts.run("edit", first, "--", "sh", "-c", f"echo changed >> {tmp_path}/out").returncode == 0
-    told = hosts.json("rebalance", "--hosts", "gpu1,gpu2")
+    told = hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")
     assert f"{first} stays: it is not as it was copied" in told["stayed"][0]
     assert [row["from"] for row in told["moved"]].count(first) == 1  # anew, as it is now
     wait_until(lambda: len((tmp_path / "out").read_text().split()) == 2)
@@ -224,7 +226,7 @@ def test_what_its_user_removes_meanwhile_does_not_run(hosts: SshHosts, tmp_path:
     done = run_as_victim(hosts, tmp_path)
     hosts["gpu1"].as_it_was()
     assert (done.returncode, hosts.run("rm", first).returncode) == (-signal.SIGKILL, 0)
-    told = hosts.json("rebalance", "--hosts", "gpu1,gpu2")
+    told = hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")
     assert first not in [row["from"] for row in told["moved"]]
     wait_until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text().split() == ["2"])
     assert wait_until(lambda: settled(hosts))["gpu2"] == {"complete": 1}
@@ -237,7 +239,7 @@ def test_who_waits_for_a_moved_job_or_reads_its_log_is_told_its_new_id(hosts: Ss
     followers = [
         subprocess.Popen(hosts.words(*words), env=hosts.environ, stderr=subprocess.PIPE, text=True) for words in calls
     ]
-    new = hosts.json("rebalance", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
+    new = hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
     for follower in followers:
         said = follower.communicate(timeout=PATIENCE)[1]
         assert (follower.returncode, f"was moved to {new}" in said) == (1, True), said
@@ -252,7 +254,49 @@ def test_a_copy_that_was_killed_by_hand_may_be_retried_once_it_is_moved(hosts: S
     copy = copies(hosts)
     assert hosts.run("--host", "gpu2", "kill", copy).returncode == 0
     assert hosts.run("--host", "gpu2", "retry", copy).returncode == 1
-    assert hosts.json("rebalance", "--hosts", "gpu1,gpu2")["troubles"] == []
+    assert hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")["troubles"] == []
     assert hosts.run("--host", "gpu2", "retry", copy).returncode == 0
     assert hosts.run("--host", "gpu2", "wait", copy).returncode == 0
     assert (tmp_path / "out").read_text().split() == ["1"]
+
+
+# In gpulease's place on a host that lies: it names a job of its own choice, and one that waits in truth.
+LIAR = """\
+case "$1 $*" in
+ls*|show*) {real} "$@" | sed 's|"sh",|"sh", "-c", "touch {mark}; exit 0",|' ;;
+*) exec {real} "$@" ;;
+esac
+"""
+
+
+def asked(hosts: SshHosts, answer: bytes) -> bytes:
+    """What `rebalance` shows on a terminal before and after somebody answers."""
+    pid, terminal = pty.fork()
+    if not pid:
+        words = hosts.words("rebalance", "--hosts", "gpu1,gpu2")
+        os.execve(words[0], words, {**hosts.environ, "TERM": "dumb"})
+    try:
+        shown = read_terminal(terminal, b"Move them? [y/N] ")
+        os.write(terminal, answer)
+        shown += read_terminal(terminal, b"gpu1:" if answer == b"y\n" else b"nothing was moved")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        return shown
+    finally:
+        os.close(terminal)
+
+
+def test_a_command_is_shown_before_it_goes_to_another_host(hosts: SshHosts, tmp_path: Path) -> None:
+    """A host may name any command as a job of yours: it would run as you on the others."""
+    fill(hosts, 1, tmp_path / "out")
+    mark = tmp_path / "stolen"
+    hosts["gpu1"].gpulease(LIAR.format(real=real(hosts), mark=mark))
+    refused = hosts.run("rebalance")
+    assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
+    assert str(mark) in str(hosts.json("rebalance", "--dry-run")["moved"][0]["command"])
+    shown = asked(hosts, b"\n")
+    assert f"touch {mark}".encode() in b"".join(shown.split(b"\r\n"))
+    assert hosts.json("--host", "gpu2", "ls", "--all")["jobs"] == []
+    hosts["gpu1"].as_it_was()
+    asked(hosts, b"y\n")
+    wait_until((tmp_path / "out").exists)
+    assert not mark.exists()

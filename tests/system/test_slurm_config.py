@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from support.slurm_box import LONG, SlurmBox, free_ports, needs_slurm
 from support.waiting import wait_until
 
 from gpulease.errors import UsageError
-from gpulease.slurm.configuration import SeenHost, files, read_probe, type_of
+from gpulease.slurm.configuration import PROBE, SeenHost, files, read_probe, type_of, warnings
 
 # In the place of ssh: what it is given is run here, on a machine with three GPUs.
 SSH = """#!/bin/sh
@@ -101,7 +102,13 @@ def test_what_is_there_is_not_written_over_and_hosts_that_fail_are_told(
 ) -> None:
     out = str(tmp_path / "out")
     told = run(environ, "localhost", "--to", out, "--json")
-    assert json.loads(told.stdout)["files"] == ["slurm.conf", "gres.conf", "cgroup.conf", "commands.txt"]
+    assert json.loads(told.stdout)["files"] == [
+        "slurm.conf",
+        "gres.conf",
+        "cgroup.conf",
+        "engine.sh",
+        "commands.txt",
+    ]
     again = run(environ, "localhost", "--to", out)
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
     assert run(environ, "localhost", "--to", out, "--force").returncode == 0
@@ -145,3 +152,45 @@ def test_hosts_that_do_not_fit_are_refused() -> None:
         "gpu",
         "l40s",
     ]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        None,
+        "",
+        'hosts = ["a"]\n[limits.user."*"]\ngpus = 2\n',
+        'engine = "local"\n[limits.user.engine]\ngpus = 2',
+        '# engine = "x"\n  engine="slurm"\nengines = 3\n',
+    ],
+)
+def test_the_engine_is_written_into_any_config_and_twice_is_as_once(tmp_path: Path, before: str | None) -> None:
+    path = tmp_path / "etc" / "config.toml"
+    if before is not None:
+        path.parent.mkdir()
+        path.write_text(before)
+    made = files([host("gpu1")], "lab", "today")
+    assert "ssh gpu1 'sudo sh -s' <engine.sh" in made["commands.txt"]
+    texts = []
+    for _ in range(2):
+        subprocess.run(["sh", "-s", str(path)], input=made["engine.sh"], text=True, check=True)
+        texts.append(path.read_text())
+    assert texts[0] == texts[1]
+    wanted = {**tomllib.loads((before or "").replace('engine="slurm"', "")), "engine": "slurm"}
+    assert tomllib.loads(texts[0]) == wanted
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_fewer_cores_than_gpus_is_told() -> None:
+    few = SeenHost("a", "a", 0.0, "debian", 64000, 2, 1, 2, ("NVIDIA A100",) * 4, ())
+    assert [text.split(":")[0] for text in warnings([few, host("b")])] == ["a has 4 GPUs and 2 CPUs"]
+
+
+def test_homes_that_are_not_shared_are_told() -> None:
+    local = [host(name)._replace(home="/dev/sda1") for name in ("a", "b")]
+    shared = [host(name)._replace(home="server:/home") for name in ("a", "b")]
+    (told,) = warnings(local)
+    assert told.startswith("The home on a, b is on a disk of its own:")
+    assert warnings(shared) == warnings(local[:1]) == []
+    seen = subprocess.run(["sh", "-c", PROBE], capture_output=True, text=True, check=True).stdout
+    assert "\nhome " in seen

@@ -136,7 +136,13 @@ def test_a_record_belongs_to_the_job_of_its_owner_with_its_id() -> None:
 def test_a_note_is_of_one_token_and_goes_with_what_has_expired(records: Records) -> None:
     note = Path(records.ends, "7.ab")
     note.write_text("0 100 200 1 ab\n")
-    assert records.end_of("7", "ab") == (0, 100.0, 200.0)
+    end = records.end_of("7", "ab")
+    assert end is not None
+    assert (end.code, end.began, end.ended, end.run, end.killed) == (0, 100.0, 200.0, None, False)
+    note.write_text("143 100 200 1 ab 2 killed\n")
+    end = records.end_of("7", "ab")
+    assert end is not None
+    assert (end.run, end.killed, end.is_of(2), end.is_of(1)) == (2, True, True, False)
     assert records.end_of("7", "cd") is None
     for text in ("0 100 200 1 cd", "0 100 200 1", "0 nan 200 1 ab", "", "x"):
         note.write_text(text)
@@ -173,7 +179,7 @@ def test_a_new_name_is_kept_for_the_time_after_slurm_has_forgotten_the_job(recor
 def test_tries_are_counted_by_slurm_and_by_the_jobs_own_notes(records: Records) -> None:
     assert rows.job_row(job(ours(), restart_cnt=2), "7", {}, 0.0)["tries"] == 3
     assert rows.job_row(job(ours(), restart_cnt=1, job_state="PENDING"), "7", {}, 0.0)["tries"] == 1
-    Path(records.ends, "7.ab.began").write_text("0\n0\n0\n")
+    Path(records.ends, "7.ab.began").write_text("0\n0\n0 ended\n1\n")
     assert records.tries_of("7", "ab") == 3
     assert records.tries_of("7", "cd") == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,12 +25,14 @@ from gpulease.slurm.adding import parts
 from gpulease.slurm.choosing import chosen, named
 from gpulease.slurm.commands import refusal
 from gpulease.slurm.commands import run as run_command
+from gpulease.slurm.listing import _place
 from gpulease.slurm.looking import read_accounting
 from gpulease.slurm.nodes import device_rows, gpu_types, matching_type
 from gpulease.slurm.rows import STATES, expected_start, ids_of, indices, job_row, lease_row, line_row, log_of
 from gpulease.slurm.script import batch_script, quoted
 from gpulease.slurm.slurm_reasons import SENTENCES, sentence
 from gpulease.slurm.slurm_usage import usage_piece
+from gpulease.usage_sums import of_hosts
 
 # One failed task of an array, as Slurm 22.05.8 prints it; what is not read is left out.
 OLD: dict[str, Any] = {
@@ -236,6 +239,28 @@ def test_refusals_are_told_in_two_sentences(said: str, kind: type[Exception]) ->
     assert type(error) is kind
     assert error.what.endswith(".")
     assert error.next_step.endswith(".")
+
+
+def test_an_option_that_slurm_does_not_know_is_named() -> None:
+    said = "sbatch: unrecognized option '--badopt'\nTry \"sbatch --help\" for more information\n"
+    assert refusal("sbatch", said).what == "Slurm refused it: sbatch: unrecognized option '--badopt'."
+
+
+def test_usage_of_hosts_is_added_up_by_name() -> None:
+    row = {"name": "ada", "held": 3600.0, "known": 1800.0, "busy": 900.0, "idle": 900.0, "outside": 0.0}
+    row |= {"idle_share": 0.5, "granted": 1, "mean_wait": 10.0, "jobs": {"complete": 2}}
+    other = {**row, "held": 1.0, "granted": 3, "mean_wait": 2.0, "jobs": {"failed": 1}}
+    rows, total = of_hosts({"a": {"rows": [row], "total": row}, "b": {"rows": [other], "total": other}}, "user")
+    assert rows == [{**total, "name": "ada"}]
+    assert (total["held"], total["idle_share"], total["granted"], total["mean_wait"]) == (3601.0, 0.5, 4, 4.0)
+    assert total["jobs"] == {"complete": 2, "failed": 1}
+    assert [one["name"] for one in of_hosts({"a": {"rows": [row], "total": row}}, "gpu")[0]] == ["a:ada"]
+
+
+def test_of_two_with_one_priority_the_older_comes_first() -> None:
+    raws = [{"job_id": id, "priority": 7, "job_state": "PENDING"} for id in (3, 4)]
+    seen: Any = SimpleNamespace(raw=[(str(raw["job_id"]), raw) for raw in raws])
+    assert [_place(seen, raw) for raw in raws] == [1, 2]
 
 
 def test_a_command_that_hangs_is_ended_at_its_deadline() -> None:

@@ -1,14 +1,16 @@
-"""`status`, `ls` and `doctor` with `--hosts`: all hosts in one table. One that does not answer has a row too."""
+"""`status`, `ls`, `events`, `usage` and `doctor` with `--hosts`: all hosts in one table, also one without an answer."""
 
 from __future__ import annotations
 
-from gpulease import __version__, hosts
-from gpulease.cli.parsing import Any, Namespace, clean, print_json
+import sys
+
+from gpulease import __version__, hosts, ssh
+from gpulease.cli.parsing import Any, Namespace, clean, print_json, say
 from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpulease.cli.doctor import Finding
     from gpulease.cli.render import Terminal
@@ -62,6 +64,7 @@ def ls(arguments: Namespace) -> int:
 
 
 def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    from gpulease.cli.host_rows import trouble_text
     from gpulease.cli.ls import HEADINGS, REASON, job_row
     from gpulease.cli.render import plain_table
 
@@ -69,7 +72,7 @@ def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     lines = []
     for row in document["hosts"]:
         if row["answer"] is None:
-            lines.append(terminal.paint(f"{row['host']}: {clean(row['trouble'])}", "red"))
+            lines.append(terminal.paint(f"{row['host']}: {clean(trouble_text(row))}", "red"))
         else:
             rows += [(f"{row['host']}:{id}", *rest) for id, *rest in map(job_row, row["answer"]["jobs"])]
             counts = ", ".join(f"{number} {state}" for state, number in sorted(row["answer"]["counts"].items()))
@@ -77,12 +80,74 @@ def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     return [*lines, *(plain_table(rows, terminal, least=REASON) if len(rows) > 1 else [])]
 
 
+# ---------------------------------------------------------------------- what was
+
+OF_EVENTS = ("since", "until", "user", "gpu", "kind", "most")
+OTHER = "The gpulease of {0} does not answer as this one does: it is of another version."
+
+
+def events(arguments: Namespace) -> int:
+    _refuse(arguments, "job")
+    document = _of_all("events", OF_EVENTS, arguments)
+    if arguments.json:
+        print_json(document, 2)
+        return _code(document)
+    from gpulease.cli.events import HEADINGS, WHAT, table_rows
+    from gpulease.cli.render import Terminal, plain_table
+
+    rows: list[Sequence[str]] = []
+    for host, told in _told(document):
+        try:
+            rows += [(host, *row) for row in table_rows(told["events"], ended=arguments.until is not None)]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            say(f"gpulease: {OTHER.format(host)}", sys.stderr)
+    print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=WHAT)) if rows else "no such events")
+    return _code(document)
+
+
+def usage(arguments: Namespace) -> int:
+    from gpulease.cli.usage import show
+    from gpulease.usage_sums import of_hosts
+
+    document = _of_all("usage", ("since", "until", "by"), arguments)
+    if arguments.json:
+        print_json(document, 2)
+        return _code(document)
+    answers = dict(_told(document))
+    if answers:
+        try:
+            rows, total = of_hosts(answers, arguments.by)
+            first = next(iter(answers.values()))
+            everybody = all(told["everybody"] for told in answers.values())
+            merged = {**first, "everybody": everybody, "rows": rows, "total": total, "by": arguments.by}
+            show(arguments, merged)  # type: ignore[arg-type]  # it has the keys of the first
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UsageError(OTHER.format("a host"), "See `gpulease doctor --hosts`.") from None
+    return _code(document)
+
+
+def _of_all(verb: str, options: Sequence[str], arguments: Namespace) -> dict[str, Any]:
+    words = [f"--{name}={value}" for name in options if (value := getattr(arguments, name)) is not None]
+    return hosts.of_all(verb, words, arguments.hosts)
+
+
+def _told(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The answers that there are; why there is no other is told."""
+    from gpulease.cli.host_rows import trouble_text
+
+    for row in document["hosts"]:
+        if row["answer"] is None:
+            say(f"gpulease: {trouble_text(row)}", sys.stderr)
+        else:
+            yield row["host"], row["answer"]
+
+
 # ---------------------------------------------------------------------- what is wrong
 
 
 def findings(arguments: Namespace) -> list[Finding]:
     """Where gpulease is missing, of another version, or cannot be reached; else the worst that its doctor says."""
-    document = hosts.of_all("doctor", (), arguments.hosts)
+    document = hosts.of_all("doctor", (), arguments.hosts, ssh.patience())  # each has all the time
     return [_finding(row) for row in document["hosts"]]
 
 
@@ -91,7 +156,9 @@ def _finding(row: dict[str, Any]) -> Finding:
 
     host = row["host"]
     if row["answer"] is None:
-        return Finding("error", host, row["trouble"], row["next_step"])
+        from gpulease.cli.host_rows import trouble_text
+
+        return Finding("error", host, trouble_text(row), row["next_step"])
     told = row["answer"]["findings"]
     version = next((one["text"] for one in told if one["subject"] == "gpulease"), "unknown")
     if version != __version__:

@@ -46,7 +46,8 @@ def run_anywhere(found: Words) -> int:
     host = chosen[0]
     if found.verb != "add":
         print(f"gpulease: on {host}", file=sys.stderr, flush=True)
-    return run_there(host, found.verb, [*found.options, *found.command], f"{host}:" if found.verb == "add" else "")
+    prefix = f"{host}:" if found.verb == "add" else ""
+    return run_there(host, found.verb, [*found.options, *found.command], prefix, found.folder)
 
 
 def _candidates(names: list[str], found: Words, count: int) -> list[HostOffer]:
@@ -56,7 +57,8 @@ def _candidates(names: list[str], found: Words, count: int) -> list[HostOffer]:
     if not any(group[0].partition("=")[0] in ("-n", "--gpus") for group in found.groups):
         words.append("--gpus=1")
     program = _program(found)
-    answers = hosts.ask_all(dict.fromkeys(names, words), folder=full_path("."), environ=os.environ, program=program)
+    folder = found.folder or full_path(".")
+    answers = hosts.ask_all(dict.fromkeys(names, words), folder=folder, environ=os.environ, program=program)
     told = {answer.host: answer.document and HostOffer.of(answer.host, answer.document) for answer in answers}
     candidates = [one for one in told.values() if one]
     for answer in answers:
@@ -74,7 +76,9 @@ def _nowhere(answers: list[Answer]) -> HostUnavailable | NotEnoughDevices:
     )
     if all(isinstance(answer.trouble, HostUnavailable) for answer in answers):
         return HostUnavailable(f"No host can be used. {reasons}")
-    return NotEnoughDevices(f"No host can serve this. {reasons}", "Ask for less, or see `gpulease status --hosts`.")
+    lacking = all(answer.trouble is not None for answer in answers)  # a folder, an environment, a command
+    step = "Have it on one of the hosts." if lacking else "Ask for less, or see `gpulease status --hosts`."
+    return NotEnoughDevices(f"No host can serve this. {reasons}", step)
 
 
 def _request_flags() -> set[str]:
@@ -108,7 +112,9 @@ def _batch(found: Words) -> Prepared | None:
         raise UsageError("Jobs come after others of their own host.", "Name that host with --host.")
     if arguments.file == "-":
         raise UsageError("--file - cannot be spread over hosts.", "Write the commands into a file, or name one host.")
+    arguments.cwd = None  # it is a folder there
     batch = prepare(arguments)
+    batch[3]["cwd"] = found.folder or batch[3]["cwd"]
     return None if arguments.at_most is not None else batch
 
 

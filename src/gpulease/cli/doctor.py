@@ -19,6 +19,7 @@ examples:
   gpulease doctor
   gpulease doctor --json
   gpulease doctor --hosts   can each host be reached, and has it this version
+  gpulease doctor --engine slurm   is Slurm fit for jobs; runs a short test job
 """
 ROOM = 1 << 20  # bytes on disk that a broker needs to begin with
 CHOOSING = 1.0  # seconds that a user of safe-gpu may need
@@ -51,6 +52,10 @@ def run(arguments: Namespace) -> int:
         findings = all_hosts.findings(arguments)
     else:
         findings = list(_findings())
+    return show(arguments, findings)
+
+
+def show(arguments: Namespace, findings: list[Finding]) -> int:
     if arguments.json:
         print_json({"findings": [finding._asdict() for finding in findings]}, 2)
     else:
@@ -59,7 +64,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _findings() -> Iterator[Finding]:
-    yield from _software()
+    yield from software()
     yield _simulation()
     yield _library()
     yield from _devices()
@@ -71,7 +76,7 @@ def _findings() -> Iterator[Finding]:
     yield from _estimates()
 
 
-def _software() -> Iterator[Finding]:
+def software() -> Iterator[Finding]:
     from importlib.metadata import PackageNotFoundError, version
 
     yield Finding("ok", "gpulease", __version__)

@@ -62,6 +62,7 @@ def _follow(found: Words, hosts: dict[str | None, list[str]]) -> None:
 
 def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:
     """On one host with the terminal, on several side by side."""
+    _name_folder(found)
     named = found.where.get("--host")
     if named is not None and set(hosts) - {None}:
         raise UsageError("A host was given with --host and with an id too.", "Leave one of the two out.")
@@ -84,4 +85,16 @@ def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:
 
     (host, ids), *_ = hosts.items()
     prefix = f"{host}:" if found.verb == "add" else ""
-    return run_there(str(host), found.verb, [*found.options, *ids, *found.command], prefix)
+    return run_there(str(host), found.verb, [*found.options, *ids, *found.command], prefix, found.folder)
+
+
+def _name_folder(found: Words) -> None:
+    """--cwd of `add` is a folder there, which need not be here; one that is relative is so to this one."""
+    from gpulease.job_fields import full_path
+
+    for group in found.groups if found.verb == "add" else ():
+        name, equals, value = group[0].partition("=")
+        value = value if equals else "".join(group[1:2])
+        if name == "--cwd" and value:
+            found.folder = full_path(value)
+            group[:] = [name, found.folder]

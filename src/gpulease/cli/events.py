@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, at_least, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, at_least, print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ examples:
   gpulease events --gpu 0,2 --since 2026-11-01 --until 2026-11-08
   gpulease events --job 12
   gpulease events --since 7d --json
+  gpulease events --hosts --since 2h
 """
 WHAT = 24  # columns, of the last column at least
+HEADINGS = ("START", "END", "LONG", "USER", "GPU", "WHAT")
 UNKNOWN = "-"
 NOT_SHOWN = ("added",)  # nobody has a GPU by it
 
@@ -39,12 +41,17 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--most", type=int, default=None, metavar="N", help="the last N (default 100; with --since 10000)"
     )
+    add_hosts(parser, "of several hosts, one after the other: a,b, or those of the config")
     add_json(parser)
 
 
 def run(arguments: Namespace) -> int:
     from gpulease.lease_verbs import events
 
+    if arguments.hosts is not None:
+        from gpulease.cli.all_hosts import events as events_of_hosts
+
+        return events_of_hosts(arguments)
     chosen = {name: getattr(arguments, name) for name in ("since", "until", "user", "gpu", "kind", "job")}
     told = events(**chosen, most=at_least(1, "--most", arguments.most))
     if arguments.json:
@@ -55,8 +62,7 @@ def run(arguments: Namespace) -> int:
     if not rows:
         print("no such events" if any(chosen.values()) else "no events yet")
         return 0
-    heading = ("START", "END", "LONG", "USER", "GPU", "WHAT")
-    print("\n".join(plain_table([heading, *rows], Terminal(), least=WHAT)))
+    print("\n".join(plain_table([HEADINGS, *rows], Terminal(), least=WHAT)))
     return 0
 
 

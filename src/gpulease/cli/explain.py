@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from gpulease import places
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
 from gpulease.cli.request_options import add_wanted
 from gpulease.errors import UsageError
@@ -66,10 +69,14 @@ def run(arguments: Namespace) -> int:
 def _print_devices(told: Explained) -> None:
     from gpulease.cli.render import Terminal, plain_table
 
-    rows = [("GPU", "WHY NOT"), *((row["label"], row["why"]) for row in told["devices"])]
-    if len(rows) > 1:
+    rows, heading = [(row["label"], row["why"]) for row in told["devices"]], ("GPU", "WHY NOT")
+    if places.engine(os.environ) != places.LOCAL:
+        from gpulease.cli.node_rows import joined
+
+        rows, heading = joined(rows), ("NODE", "WHAT IS THERE")
+    if rows:
         print()
-        print("\n".join(plain_table(rows, Terminal())))
+        print("\n".join(plain_table([heading, *rows], Terminal())))
 
 
 def _show_foreseen(arguments: Namespace, request: dict[str, Any]) -> int:
@@ -81,7 +88,7 @@ def _show_foreseen(arguments: Namespace, request: dict[str, Any]) -> int:
         return print_json(told, 2)
     start = start_in(told.get("expected_start"))
     expected = f" It should start {start}." if start and told["code"] not in (*TIMED, "fits") else ""
-    waits = told["possible"] and told["code"] != "fits"
+    waits = told["possible"] and told["code"] != "fits" and told["place"]  # Slurm does not tell the place of such a one
     place = f"It would be number {told['place']} in the line. " if waits else ""
     say(f"{place}{told['why']}{expected}")
     if arguments.count > 1 and told["possible"]:
@@ -92,8 +99,6 @@ def _show_foreseen(arguments: Namespace, request: dict[str, Any]) -> int:
 
 
 def _own(arguments: Namespace) -> int:
-    import os
-
     from gpulease.api import status
     from gpulease.identity import user_name
 

@@ -42,9 +42,21 @@ def simulated_line(rows: Iterable[dict[str, Any]]) -> list[str]:
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     told = row["answer"]
     if told is None:
-        return (row["host"], "-", "-", "-", "-", row["trouble"])
+        return (row["host"], "-", "-", "-", "-", trouble_text(row))
     letters = "".join(STATES.get(one["state"], "?") for one in told["devices"])
     return (row["host"], models(told) or "none", str(free(told)), str(told["line_length"]), letters, users(told))
+
+
+def trouble_text(row: dict[str, Any]) -> str:
+    """Why it did not answer, and for how long it has not."""
+    since = row.get("absent_since")
+    if since is None:
+        return str(row["trouble"])
+    import time
+
+    from gpulease.quantities import span_text
+
+    return f"{row['trouble']} Silent for {span_text(max(0.0, time.time() - since))}."
 
 
 def models(told: dict[str, Any]) -> str:

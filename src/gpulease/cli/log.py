@@ -141,9 +141,10 @@ def _show(path: str, arguments: Namespace, job: JobRow | None) -> None:
         position = _print(path, arguments.tail, uid)
     except FileNotFoundError:
         if job is None or job["state"] in ENDED:
-            raise NotFound(
-                f"There is no log at {path!r}.", "The job may never have started; see `gpulease show`."
-            ) from None
+            why = "The job may never have started; see `gpulease show`."
+            if job is not None and job["why"]:
+                why = f"Job {job['id']} is {job['state']}: {job['why'].rstrip('.')}."
+            raise NotFound(f"There is no log at {path!r}.", why) from None
         if not arguments.follow:
             print(f"gpulease: job {job['id']} is {job['state']} and has written nothing yet", file=sys.stderr)
     if arguments.follow:

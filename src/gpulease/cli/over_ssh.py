@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, Any
 
-from gpulease import ssh
+from gpulease import absent_hosts, ssh
 from gpulease.job_fields import full_path
 
 LOOK = 0.02  # seconds between looks at whether the call has ended
@@ -20,19 +20,25 @@ FROM_HERE = ("run", "shell", "select", "add", "simulate")  # verbs with a comman
 READING = ("run", "shell", "select", "simulate", "pool")  # verbs whose command reads what is typed
 
 
-def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "") -> int:
-    """Its exit code; 69 if the host cannot be reached. `prefix` goes before each line of the output."""
+def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "", named: str | None = None) -> int:
+    """Its exit code; 69 if the host cannot be reached, or is lost meanwhile.
+
+    `prefix` goes before each line of the output. `named` is the folder there, instead of the one like this.
+    """
     terminal = sys.stdin.isatty() and sys.stdout.isatty() and not prefix
-    folder, environ = (full_path("."), os.environ) if verb in FROM_HERE else (None, None)
+    folder, environ = (named or full_path("."), os.environ) if verb in FROM_HERE else (None, None)
     remote = ssh.remote_words(host, [verb, *words], folder, environ, tell_pid=not terminal)
     try:
         if terminal:
             _reach(host)
-            called = ssh.command(host, remote, True)
-            sys.stdout.flush()
-            os.execvp(called[0], called)
-        reads = verb in READING or (verb == "add" and "-" in words)
-        return _passed_through(host, ssh.command(host, remote), reads, prefix)
+            code = _with_terminal(ssh.command(host, remote, True))
+        else:
+            reads = verb in READING or (verb == "add" and "-" in words)
+            code = _passed_through(host, ssh.command(host, remote), reads, prefix)
+        if code == ssh.LOST and not ssh.is_node(host) and not _is_connected(host):
+            raise ssh.lost(host, verb, terminal)
+        absent_hosts.forget(host)
+        return code if code >= 0 else 128 - code
     except FileNotFoundError:
         raise ssh.no_ssh() from None
 
@@ -56,6 +62,34 @@ def _reach(host: str) -> None:
             raise ssh.failure(host, called.stderr.read(1 << 16).decode(errors="replace"))
 
 
+def _with_terminal(words: list[str]) -> int:
+    """ssh has the terminal, with its interrupts; what is sent to this process alone is passed on."""
+    sys.stdout.flush()
+    called = subprocess.Popen(words)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in PASSED}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda got, _: called.send_signal(got))
+    try:
+        return called.wait()
+    finally:
+        _restore(before)
+
+
+def _restore(signals: dict[signal.Signals, Any]) -> None:
+    for number, before in signals.items():
+        signal.signal(number, before)
+
+
+def _is_connected(host: str) -> bool:
+    """Whether the connection that all calls share is still there: then 255 was the command's own exit code."""
+    words = ssh.command(host, "", False, "-O", "check")
+    try:
+        asked = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=ssh.patience())
+        return asked.returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
 def _passed_through(host: str, words: list[str], reads: bool, prefix: str) -> int:
     """Without a terminal. What ssh says is held back until it is known whose word it is."""
     called = subprocess.Popen(
@@ -76,13 +110,12 @@ def _passed_through(host: str, words: list[str], reads: bool, prefix: str) -> in
         sys.stdout.flush()
         code = called.wait()
     finally:
-        for number, before in signals.items():
-            signal.signal(number, before)
+        _restore(signals)
     there.join(1.0)  # its end need not come: a connection that is kept has it open
     if code == ssh.LOST and there.pid is None:
         raise ssh.failure(host, there.held.decode(errors="replace"))
     there.let_go()
-    return code if code >= 0 else 128 - code
+    return code
 
 
 def _until_answered(host: str, there: _Errors, called: subprocess.Popen[bytes]) -> None:

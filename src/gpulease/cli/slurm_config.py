@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 from gpulease.errors import HostUnavailable, StateError, UsageError
 
 EXAMPLES = """\
 The hosts are looked at by ssh, and nothing is changed there. The first of them
-becomes the controller. slurm.conf, gres.conf, cgroup.conf and commands.txt are
-written into a folder; read them, then run the commands.
+becomes the controller. slurm.conf, gres.conf, cgroup.conf, engine.sh and
+commands.txt are written into a folder; read them, then run the commands.
 
 examples:
   gpulease slurm-config gpu1 gpu2 gpu3
@@ -32,7 +33,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from time import localtime, strftime
 
-    from gpulease.slurm.configuration import files
+    from gpulease.slurm.configuration import files, warnings
 
     name = arguments.cluster
     if not (name.isascii() and name.replace("-", "").replace("_", "").isalnum() and len(name) <= 40):
@@ -40,12 +41,16 @@ def run(arguments: Namespace) -> int:
     seen = [_probed(host) for host in dict.fromkeys(arguments.hosts)]
     written = files(seen, name, strftime("%Y-%m-%d", localtime()))
     _write(arguments.to, written, arguments.force)
+    for warning in warnings(seen):
+        print(f"gpulease: {warning}", file=sys.stderr)
     if arguments.json:
         return print_json({"folder": arguments.to, "files": list(written), "hosts": [host._asdict() for host in seen]})
     for host in seen:
         print(f"{host.asked}: {len(host.gpus)} GPUs, {host.cpus} CPUs, {host.memory} MB")
     print(f"wrote {', '.join(written)} into {arguments.to}")
     print(f"Read them; then run the commands of {os.path.join(arguments.to, 'commands.txt')}.")
+    print("Homes, or at least ~/.local/state/gpulease, must be the same on all hosts: `gpulease doctor --engine slurm`")
+    print("looks at that once Slurm runs.")
     return 0
 
 

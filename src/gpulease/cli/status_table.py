@@ -39,6 +39,13 @@ ONE_QUEUE = "For one queue: `gpulease install --system` (root), or `gpulease bro
 
 
 def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    broker = document["broker"]
+    if broker is not None and broker["kind"] == "slurm":
+        from gpulease.cli.node_rows import MOST_DEVICES, node_lines
+
+        if len(document["devices"]) > MOST_DEVICES:
+            shown = [*_title(document, terminal), *node_lines(document, terminal)]
+            return shown + _line(document, terminal) + _troubles(document, terminal)
     widths = _widths(terminal.width, max((len(device["label"]) for device in document["devices"]), default=0))
     shown = [*_title(document, terminal), _heading(widths, terminal)]
     for device in document["devices"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, clean, print_json
 from gpulease.errors import UsageError
 from gpulease.usage_sums import BY, ENDS
 
@@ -22,6 +22,7 @@ examples:
   gpulease usage --since 7d --by day
   gpulease usage --since 2026-11-01 --until 2026-12-01 --by group
   gpulease usage --by gpu --csv > usage.csv
+  gpulease usage --hosts               of all hosts together
 """
 BAR = 10  # columns
 JOBS = 24  # columns that the last one has at least
@@ -35,6 +36,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", help="until, as --since")
     parser.add_argument("--by", choices=BY, default="user", help="a line for each of these (default user)")
     parser.add_argument("--csv", action="store_true", help="print comma-separated values, with a first line of names")
+    add_hosts(parser, "added up over several hosts: a,b, or those of the config")
     add_json(parser)
 
 
@@ -43,9 +45,17 @@ def run(arguments: Namespace) -> int:
 
     if arguments.csv and arguments.json:
         raise UsageError("--csv and --json were both given.", "Leave one of the two out.")
+    if arguments.hosts is not None:
+        from gpulease.cli.all_hosts import usage as usage_of_hosts
+
+        return usage_of_hosts(arguments)
     told = usage(since=arguments.since, until=arguments.until, by=arguments.by)
     if arguments.json:
         return print_json(told)
+    return show(arguments, told)
+
+
+def show(arguments: Namespace, told: UsageDocument) -> int:
     if arguments.csv:
         return _print_csv(told)
     from gpulease.cli.render import Terminal
@@ -62,11 +72,12 @@ def shown(told: UsageDocument, terminal: Terminal) -> list[str]:
 
     whose = "of everybody" if told["everybody"] else "of your own"
     title = f"GPU-hours {whose} from {stamp(told['since'])[:-3]} to {stamp(told['until'])[:-3]}"
+    above = [title, *([told["note"]] if "note" in told else [])]
     if not told["rows"]:
-        return [title, "nothing was held, used or run"]
+        return [*above, "nothing was held, used or run"]
     from gpulease.cli.render import plain_table
 
-    return [title, *plain_table(_table(told, terminal), terminal, least=JOBS)]
+    return [*above, *plain_table(_table(told, terminal), terminal, least=JOBS)]
 
 
 def _table(told: UsageDocument, terminal: Terminal) -> list[list[str]]:

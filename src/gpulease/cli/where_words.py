@@ -30,6 +30,7 @@ class Words:
         self.groups: list[list[str]] = []  # the verb's options, each with its value
         self.loose: list[str] = []  # ids, or the one thing that the verb is about
         self.command: list[str] = []  # a command, and whatever follows `--`, with it
+        self.folder: str | None = None  # that --cwd names, on the host where it is done
 
     @property
     def options(self) -> list[str]:

@@ -43,16 +43,15 @@ def clean(records: Records, jobs: list[JobRow]) -> Done:
 
 
 def _forget(records: Records, jobs: list[JobRow]) -> None:
-    """The records of jobs, and the logs that were made for them."""
-    for row in jobs:
-        if row["log"].startswith(f"{records.logs}/") and row["state"] in ENDED:
-            try:
-                os.unlink(row["log"])
-            except OSError:
-                pass
+    """The records of jobs, and the logs that were made for them; no path that Slurm tells is touched."""
+    ended = {str(row["id"]) for row in jobs if row["state"] in ENDED}
     for token, numbers in _by_record(records, jobs).items():
-        id, single = records.by_token()[token]["id"], len(records.by_token()[token]["commands"]) == 1
-        records.forget(token, [id] if single else [f"{id}_{number}" for number in numbers])
+        record = records.by_token()[token]
+        id, single = record["id"], len(record["commands"]) == 1
+        ids = [id] if single else [f"{id}_{number}" for number in numbers]
+        for one in ended.intersection(ids):
+            records.remove_log(one)
+        records.forget(token, ids)
 
 
 def pause(records: Records, jobs: list[JobRow]) -> Done:

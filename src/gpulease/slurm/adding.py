@@ -8,6 +8,7 @@ import time
 from gpulease.errors import NotFound, SlurmUnavailable, UsageError, WrongState
 from gpulease.slurm import asking, commands
 from gpulease.slurm.script import batch_script
+from gpulease.slurm.site_settings import site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ LONGEST = 3 << 20  # characters of a script; Slurm takes 4 MB
 PATIENCE = 60.0  # seconds for a controller that took a job and gave no answer
 PAUSE = 2.0  # seconds between looks
 DROPPED = ("GPULEASE_UMASK", "GPULEASE_ENGINE")  # a job serves what is inside its own allocation
+INTERACTIVE = ("bash", "interactive")  # names of jobs by which Lightning takes itself to be typed at
 KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
@@ -98,14 +100,17 @@ def _add_part(
         },
     )
     name = options.get("name") or os.path.basename(batch[0][0])
+    name = f"gpulease-{name}" if name in INTERACTIVE and not options.get("name") else name
     told = {"token": token, "command": batch[0] if count == 1 else None, "name": options.get("name")}
     told["job_name"] = None if options.get("name") else name
     told |= {name: options.get(name) for name in ("label", "note", "retry")}
-    words = asking.batch(request, options, kind, count, after, log)
-    words += [f"--job-name={name}", *extra()]
+    chosen, more = site(records), extra()
+    words = asking.batch(request, options, kind, count, after, log, chosen.preempts, more)
+    words += [f"--job-name={name}", *more]
     words.append(f"--comment={asking.comment(told)}")
     logs = [None if path is None or path.endswith("/") else path for path in own]
-    text = batch_script(batch, logs, records.ends, token, options.get("retry") or 0)
+    alone = chosen.signals_script_alone
+    text = batch_script(batch, logs, records.ends, token, options.get("retry") or 0, alone)
     try:
         id = _submit(words, text, job_environment(options["environment"]), token)
     except BaseException as trouble:

@@ -1,6 +1,7 @@
 """PURE: a request and the options of jobs as arguments of sbatch, srun and salloc.
 
-What Slurm has no word for is refused here, with what to do instead. GPUs are of one node, as on one machine.
+What Slurm has no word for is refused here, with what to do instead. GPUs are of one node, as on one machine,
+unless the user's own options name more nodes.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from gpulease.errors import NotOnEngine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 MARK = "gpulease "  # begins the comment of what was asked for by gpulease
 NICE = 100  # of Slurm, for one step of priority
 USUAL = 5  # priority
+NODES = ("--nodes", "-N")
+APPEND = "--open-mode=append"  # a job that is started again keeps what it had written
 LONGEST_COMMENT = 4000  # characters
 INSIDE = "Take whole GPUs, and share them inside: `gpulease run --engine slurm -- gpulease add --mem ...` in a job."
 # field of a request -> what is said of it
@@ -29,13 +32,16 @@ REFUSED = {
 }
 
 
-def resources(request: Mapping[str, Any], kind: str | None) -> list[str]:
-    """For all three commands. `kind`: Slurm's name of the GPU's model, or None for any."""
+def resources(request: Mapping[str, Any], kind: str | None, own: Sequence[str] = ()) -> list[str]:
+    """For all three commands. `kind`: Slurm's name of the GPU's model, or None for any.
+
+    `own`: the user's options, which come behind these. If they name a number of nodes, a job has a task on each.
+    """
     for name, (what, next_step) in REFUSED.items():
         if request.get(name):
             raise NotOnEngine(what, next_step)
     gpus = request.get("gpus", 1)
-    words = ["--nodes=1", "--ntasks=1"]
+    words = ["--ntasks-per-node=1"] if any(word.startswith(NODES) for word in own) else ["--nodes=1", "--ntasks=1"]
     if gpus:
         words.append(f"--gres=gpu:{kind}:{gpus}" if kind else f"--gres=gpu:{gpus}")
     priority = request.get("priority", USUAL)
@@ -59,13 +65,21 @@ def minutes(seconds: float) -> int:
 
 
 def batch(
-    request: Mapping[str, Any], options: Mapping[str, Any], kind: str | None, count: int, after: list[str], log: str
+    request: Mapping[str, Any],
+    options: Mapping[str, Any],
+    kind: str | None,
+    count: int,
+    after: list[str],
+    log: str,
+    preempts: bool = False,
+    own: Sequence[str] = (),
 ) -> list[str]:
-    """The arguments of sbatch for `count` jobs; `after` are ids, as Slurm has them."""
-    words = ["sbatch", "--parsable", *resources(request, kind), f"--chdir={options['cwd']}"]
+    """The arguments of sbatch for `count` jobs; `after` are ids, as Slurm has them. `preempts`: see Site."""
+    words = ["sbatch", "--parsable", *resources(request, kind, own), f"--chdir={options['cwd']}"]
     words += [f"--output={log}", "--export=ALL"]
-    # A node that fails must not run a job twice unless it may be run again.
-    words.append("--requeue" if options.get("retry") else "--no-requeue")
+    # A node that fails must not run a job twice unless it may be run again. Where jobs make room for others, the site
+    # says whether they go back into the line; the script tells the one from the other.
+    words += ["--requeue", APPEND] if options.get("retry") else [APPEND] if preempts else ["--no-requeue"]
     words += [f"--time={minutes(options['time_limit'])}"] if options.get("time_limit") else []
     words += ["--hold"] if options.get("hold") else []
     if after:

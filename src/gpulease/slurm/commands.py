@@ -165,8 +165,9 @@ def refusal(program: str, complaint: str) -> GpuleaseError:
     for words, kind, what, next_step in REFUSALS:
         if words in complaint:
             return kind(what, next_step)
-    first = complaint.strip().splitlines()[-1:] or [f"`{program}` failed and said nothing"]
-    said = first[0].partition("error: ")[2] or first[0]
+    lines = [line for line in complaint.strip().splitlines() if not line.startswith("Try ")]
+    last = lines[-1] if lines else f"`{program}` failed and said nothing"
+    said = last.partition("error: ")[2] or last
     return SlurmRefused(f"Slurm refused it: {said.rstrip('.')[:300]}.")
 
 

@@ -23,7 +23,20 @@ echo "system $(. /etc/os-release 2>/dev/null; echo "${ID:-unknown} ${ID_LIKE:-}"
 echo "memory $(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)"
 lscpu -p=CPU,CORE,SOCKET 2>/dev/null | grep -v '^#' | sed 's/^/cpu /'
 nvidia-smi --query-gpu=index,name --format=csv,noheader 2>/dev/null | sed 's/^/gpu /'
+echo "home $(df -P "$HOME" 2>/dev/null | sed -n '2s/ .*//p')"
 for name in slurmd slurmctld munged; do command -v $name >/dev/null 2>&1 && echo "has $name"; done
+"""
+
+
+# Run as root on each host, as often as anybody likes. A key of TOML that stands behind a table belongs to that table.
+ENGINE = """\
+# Has everybody's gpulease on this host use Slurm: engine = "slurm" in the first lines of its config.
+file=${1:-/etc/gpulease/config.toml}
+mkdir -p "$(dirname "$file")" && touch "$file" || exit 1
+{
+  echo 'engine = "slurm"'
+  awk '/^[[:space:]]*\\[/ { table = 1 } table || !/^[[:space:]]*engine[[:space:]]*=/' "$file"
+} >"$file.new" && chmod 644 "$file.new" && mv "$file.new" "$file"
 """
 
 
@@ -40,6 +53,7 @@ class SeenHost(NamedTuple):
     cores: int  # of a socket
     gpus: tuple[str, ...]  # the model of each, by its index
     has: tuple[str, ...]  # daemons that are installed
+    home: str = ""  # the file system of the user's home: a device of the host, or what is mounted from elsewhere
 
 
 def read_probe(asked: str, text: str) -> SeenHost:
@@ -65,6 +79,7 @@ def read_probe(asked: str, text: str) -> SeenHost:
             len(cores) // len(sockets),
             tuple(gpus),
             tuple(facts.get("has", ())),
+            facts.get("home", [""])[0],
         )
     except (KeyError, ValueError, ZeroDivisionError):
         raise UsageError(
@@ -81,12 +96,13 @@ def type_of(model: str) -> str:
 
 
 def files(hosts: Sequence[SeenHost], cluster: str, date: str) -> dict[str, str]:
-    """Name -> content: three files for Slurm, and the commands."""
+    """Name -> content: three files for Slurm, a script for gpulease's config, and the commands."""
     refuse_unfit(hosts)
     return {
         "slurm.conf": slurm_conf(hosts, cluster, date),
         "gres.conf": gres_conf(hosts, date),
         "cgroup.conf": cgroup_conf(date),
+        "engine.sh": ENGINE,
         "commands.txt": commands_text(hosts),
     }
 
@@ -104,6 +120,18 @@ def refuse_unfit(hosts: Sequence[SeenHost]) -> None:
             f"The clocks of the hosts are {ahead:.0f} s apart; munge refuses what is from another time.",
             "Keep them by NTP: `timedatectl set-ntp true` on each.",
         )
+
+
+def warnings(hosts: Sequence[SeenHost]) -> list[str]:
+    """What works, and not as people expect."""
+    apart = [host.name for host in hosts if host.home.startswith("/dev/")] if len(hosts) > 1 else []
+    homes = f"The home on {', '.join(apart)} is on a disk of its own: jobs need one folder for logs on all hosts, so"
+    return [f"{homes} share the homes, or set GPULEASE_DIR to a folder that is shared."] * bool(apart) + [
+        f"{host.name} has {len(host.gpus)} GPUs and {host.cpus} CPUs: Slurm gives a job a CPU at least, so not all"
+        " of its GPUs can be in use at a time."
+        for host in hosts
+        if host.cpus < len(host.gpus)
+    ]
 
 
 def slurm_conf(hosts: Sequence[SeenHost], cluster: str, date: str) -> str:
@@ -253,11 +281,7 @@ def commands_text(hosts: Sequence[SeenHost]) -> str:
         "",
         "# 5. See that it works, and have everybody's gpulease use it.",
         f"ssh {controller.asked} 'sinfo -N -l; srun --gres=gpu:1 nvidia-smi -L'",
-        *(
-            f'ssh {host.asked} \'sudo install -d /etc/gpulease; echo engine = \\"slurm\\" |'
-            " sudo tee -a /etc/gpulease/config.toml'"
-            for host in hosts
-        ),
+        *(f"ssh {host.asked} 'sudo sh -s' <engine.sh" for host in hosts),
     ]
     return "\n".join(lines) + "\n"
 

@@ -79,20 +79,17 @@ def _granted(
     """The id of the allocation, and the process of the salloc that has it. With `streams` it outlives this process."""
     request, token = fields["request"], os.urandom(8).hex()
     told = {"token": token, "kind": fields["kind"], "note": fields.get("note")}
-    words = [
-        "salloc",
-        "--kill-command=TERM",
-        *asking.resources(request, adding.model(records, request)),
-        *adding.extra(),
-    ]
+    own = adding.extra()
+    words = ["salloc", "--kill-command=TERM"]
+    words += [*asking.resources(request, adding.model(records, request), own), *own]
     words += [f"--comment={asking.comment(told)}", f"--job-name={fields['kind']}"]
     words += [] if fields.get("wait") is None else [f"--immediate={max(1, int(fields['wait']))}"]
     lasts = request.get("duration") if fields["kind"] == "reservation" else None
     words += [f"--time={asking.minutes(lasts)}"] if lasts else []
     file = os.memfd_create("err", os.MFD_CLOEXEC)
     actions = [(os.POSIX_SPAWN_DUP2, one, number) for number, one in enumerate(streams)]
-    own = streams[0] if streams else 2  # what outlives this process keeps nobody's pipe open
-    actions += [(os.POSIX_SPAWN_DUP2, own, STDERR), (os.POSIX_SPAWN_DUP2, file, 2)]
+    told_to = streams[0] if streams else 2  # what outlives this process keeps nobody's pipe open
+    actions += [(os.POSIX_SPAWN_DUP2, told_to, STDERR), (os.POSIX_SPAWN_DUP2, file, 2)]
     try:
         pid = commands.spawn([*words, *inside], actions, adding.job_environment(os.environ), bool(streams))
         try:

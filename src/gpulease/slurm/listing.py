@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpulease.slurm.slurm_records import Records
 
 SOON = 10.0  # seconds; Slurm looks at its line every now and then
+MOST_TOLD = 3  # nodes that are named
 RECENT = 10  # ended jobs that are listed unasked
 KINDS = (("running", "paused"), ("waiting",), ("held",))
 
@@ -103,7 +104,8 @@ def explain(records: Records, id: str) -> dict[str, Any]:
 
 def foresee(records: Records, request: dict[str, Any], count: int) -> dict[str, Any]:
     """When Slurm would start such a request, of which it keeps nothing; of more than one alike it does not say."""
-    words = ["sbatch", "--test-only", *asking.resources(request, adding.model(records, request)), *adding.extra()]
+    kind, own = adding.model(records, request), adding.extra()
+    words = ["sbatch", "--test-only", *asking.resources(request, kind, own), *own]
     ran = commands.run(words, b"#!/bin/sh\n", environ=adding.job_environment(os.environ))
     there, now = nodes(records), time.time()
     devices = device_rows(there, [])
@@ -120,6 +122,11 @@ def foresee(records: Records, request: dict[str, Any], count: int) -> dict[str, 
         trouble = commands.refusal("sbatch", ran.complaint)
         if not isinstance(trouble, NotEnoughDevices):
             raise trouble
+        away = nodes_away(there, request.get("gpus", 1), kind)
+        if away:
+            why = f"The nodes that could serve it give no GPUs now: {'; '.join(away)}."
+            told |= {"possible": True, "starts": [None] * count, "expected_start": None}
+            return {**told, "code": "ReqNodeNotAvail", "why": why, "why_short": "ReqNodeNotAvail"}
         return {**told, "possible": False, "starts": [], "code": "never", "why": trouble.what, "why_short": "never"}
     soon = moment - now < SOON
     start = None if moment - now > rows.YEAR else max(0.0, 0.0 if soon else moment - now)
@@ -127,6 +134,17 @@ def foresee(records: Records, request: dict[str, Any], count: int) -> dict[str, 
     if soon:
         return {**told, "code": "fits", "why": "Slurm would start it now.", "why_short": "fits"}
     return {**told, "code": "Resources", "why": "Slurm would let it wait.", "why_short": "Resources"}
+
+
+def nodes_away(there: list[dict[str, Any]], gpus: int, kind: str | None) -> list[str]:
+    """PURE: what keeps those nodes from giving GPUs that have enough of them: they are down or drained."""
+    found = []
+    for node in there:
+        types = [(name, count) for name, count in gpu_types(fields.text(node.get("gres"))) if kind in (None, name)]
+        trouble = trouble_of(node)
+        if trouble is not None and sum(count for _, count in types) >= max(1, gpus):
+            found.append(trouble[1])
+    return found[:MOST_TOLD] + ([f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else [])
 
 
 def foreseen_start(said: str) -> float | None:
@@ -137,9 +155,13 @@ def foreseen_start(said: str) -> float | None:
 
 def _place(seen: SlurmJobs, raw: Mapping[str, Any]) -> int:
     """In the order of Slurm's priorities; an array that waits is one."""
-    own = fields.number(raw.get("priority")) or 0
     waiting = {id(one): one for _, one in seen.raw if rows.state_of(one) == "waiting"}.values()
-    return 1 + sum((fields.number(one.get("priority")) or 0) > own for one in waiting)
+    return 1 + sum(_rank(one) < _rank(raw) for one in waiting)
+
+
+def _rank(raw: Mapping[str, Any]) -> tuple[float, int]:
+    """Of two with the same priority, the older one comes first."""
+    return -(fields.number(raw.get("priority")) or 0), fields.whole(raw.get("job_id")) or 0
 
 
 def _verdict(node: Mapping[str, Any]) -> dict[str, Any]:

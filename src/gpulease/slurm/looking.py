@@ -9,7 +9,7 @@ from gpulease.errors import SlurmUnavailable
 from gpulease.job_selection import id_order
 from gpulease.slurm import commands, fields, rows
 from gpulease.slurm.asking import NICE, USUAL
-from gpulease.slurm.slurm_records import Records
+from gpulease.slurm.slurm_records import NotedEnd, Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 SQUEUE = ["squeue", "--states=all", "--json"]
 SINFO = ["sinfo", "--json"]
 OPEN = ("waiting", "held", "running", "paused")
-SACCT = "JobID,State,ExitCode,Start,End,NodeList,User,AllocTRES,Submit"
+SACCT = "JobID,State,ExitCode,Start,End,NodeList,User,AllocTRES,Submit,UID,WorkDir,JobName"
 FORGOTTEN = "Slurm has forgotten how it ended"
+NO_ACCOUNTING = "Slurm's accounting is off, or does not answer: only your own jobs are known."
+KEPT = 90 * 86400.0  # seconds that `ls --all` looks back, as long as records are kept
 
 
 class SlurmJobs:
@@ -55,39 +57,64 @@ class SlurmJobs:
             return None
         if record is None:
             return None if token and rows.was_refused(raw) else rows.job_row(raw, id, {}, self.time)
-        return self._as_noted(rows.job_row(raw, id, _task(record, id), self.time), token)
+        run = fields.whole(raw.get("restart_cnt")) or 0
+        return self._as_noted(rows.job_row(raw, id, _task(record, id), self.time), token, run)
 
-    def _as_noted(self, row: JobRow, token: str) -> JobRow:
+    def _as_noted(self, row: JobRow, token: str, run: int | None = None) -> JobRow:
         """With its tries, which Slurm does not count."""
         if row["retry"]:
             tries = max(row["tries"], self._records.tries_of(str(row["id"]), token))
             row = {**row, "tries": tries, "runs": tries}
-        return self._as_ended(row, token)
+        return self._as_ended(row, token, run)
 
-    def _as_ended(self, row: JobRow, token: str) -> JobRow:
-        """A controller that was killed may take for lost, or for running, what has ended; the job's own note knows."""
+    def _as_ended(self, row: JobRow, token: str, run: int | None) -> JobRow:
+        """A controller that was killed may take for lost, or for running, what has ended; the job's own note knows.
+
+        Of a job that Slurm ended, Slurm knows why, and whether it starts again.
+        """
         end = self._records.end_of(str(row["id"]), token) if row["state"] in ("running", "killed", "lost") else None
-        if end is None:
+        if end is None or end.killed or not end.is_of(run):
             return row
-        state = "failed" if end[0] else "complete"
         return {
             **row,
-            "state": state,
-            "exit_code": end[0],
-            "started": end[1],
-            "ended": end[2],
+            "state": "failed" if end.code else "complete",
+            "exit_code": end.code,
+            "started": end.began,
+            "ended": end.ended,
             "why": None,
             "ending": None,
         }
 
-    def jobs_since(self, moment: float) -> list[JobRow]:
-        """With those of everybody that only the accounting knows, where there is one."""
+    def jobs_since(self, moment: float) -> tuple[list[JobRow], bool]:
+        """Those of everybody; and whether they are all, for without accounting others' are forgotten soon."""
+        accounted = accounting(["--allusers", since(moment)])
+        return self._with(accounted or {}), accounted is not None
+
+    def jobs_and_forgotten(self, select: Mapping[str, Any], all: bool) -> list[JobRow]:
+        """Also what only the accounting knows: jobs of these ids, or with `all` one's own."""
         found = self.jobs()
+        if all:
+            return self._with(accounting([f"--uid={os.geteuid()}", since(self.time - KEPT)]) or {}, found)
         known = {str(row["id"]) for row in found}
-        for id, told in accounting(since=moment).items():
-            if id not in known:
+        arrays = {id.partition("_")[0] for id in known}
+        missing = [str(first) for first, last in select.get("ids", ()) if first == last and str(first) not in arrays]
+        for array, first, last in select.get("tasks", ()):
+            missing += [f"{array}_{first}"] if first == last and f"{array}_{first}" not in known else []
+        return self._with(accounting([f"--jobs={','.join(missing)}"]) or {}, found) if missing else found
+
+    def _with(self, accounted: Mapping[str, Mapping[str, Any]], found: list[JobRow] | None = None) -> list[JobRow]:
+        found = self.jobs() if found is None else found
+        known = {str(row["id"]) for row in found} | self._removed()
+        for id, told in accounted.items():
+            refused = told.get("job_state") == "FAILED" and not told.get("nodes")  # by sbatch: it was never queued
+            if id not in known and id.replace("_", "").isdecimal() and not refused:
                 found.append(rows.job_row({**told, "job_id": id_order(id)[0]}, id, {}, self.time))
+        found.sort(key=lambda row: id_order(row["id"]))
         return found
+
+    def _removed(self) -> set[str]:
+        """By `rm` or `clean`, as far as a record is kept."""
+        return {id for record in self._records.by_token().values() for id in record.get("forgotten", ())}
 
     def _recorded(self, kept: Mapping[str, Mapping[str, Any]], known: set[str]) -> list[JobRow]:
         """One's own that Slurm tells nothing of any more."""
@@ -99,8 +126,8 @@ class SlurmJobs:
             if id not in known and id not in record.get("forgotten", ())
         }  # of two with the same id, the newer
         ends = {id: self._records.end_of(id, token) for id, (_, token) in missing.items()}
-        unknown = [id for id, end in ends.items() if end is None]
-        accounted = accounting(unknown) if unknown else {}
+        unknown = [id for id, end in ends.items() if end is None or end.killed]
+        accounted = (accounting([f"--jobs={','.join(unknown)}"]) or {}) if unknown else {}
         found = [
             forgotten_row(id, record, ends[id], accounted.get(id), self.time) for id, (record, _) in missing.items()
         ]
@@ -170,7 +197,7 @@ def _task(record: Mapping[str, Any], id: str) -> dict[str, Any]:
 def forgotten_row(
     id: str,
     record: Mapping[str, Any],
-    end: tuple[int, float, float] | None,
+    end: NotedEnd | None,
     accounted: Mapping[str, Any] | None,
     now: float,
 ) -> JobRow:
@@ -187,9 +214,8 @@ def forgotten_row(
         "standard_output": record["log"],
     }
     if end is not None:
-        code, began, ended = end
-        state = "FAILED" if code else "COMPLETED"
-        told |= {"job_state": state, "exit_code": code << 8, "start_time": began, "end_time": ended}
+        state = "CANCELLED" if end.killed else "FAILED" if end.code else "COMPLETED"
+        told |= {"job_state": state, "exit_code": end.code << 8, "start_time": end.began, "end_time": end.ended}
     told |= accounted or {}
     row = rows.job_row(told, id, _task(record, id), now)
     from gpulease.identity import user_name
@@ -200,22 +226,24 @@ def forgotten_row(
     return row
 
 
-def accounting(ids: list[str] | None = None, since: float = 0.0) -> dict[str, dict[str, Any]]:
-    """By id, what sacct knows of these, or of everybody's since a moment; nothing where there is no accounting."""
-    begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
-    which = [f"--jobs={','.join(ids)}"] if ids else ["--allusers", f"--starttime={begin}"]
+def since(moment: float) -> str:
+    return f"--starttime={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(moment))}"
+
+
+def accounting(which: list[str]) -> dict[str, dict[str, Any]] | None:
+    """By id, what sacct knows of these jobs; None where there is no accounting, or it does not answer."""
     try:
         ran = commands.run(["sacct", "-n", "-P", "-X", f"--format={SACCT}", *which])
     except SlurmUnavailable:
-        return {}
-    return read_accounting(ran.output) if not ran.code else {}
+        return None
+    return read_accounting(ran.output) if not ran.code else None
 
 
 def read_accounting(text: str) -> dict[str, dict[str, Any]]:
     """PURE: lines as `12_3|CANCELLED by 1000|0:15|2026-11-18T00:31:10|2026-11-18T00:35:10|node1|ada|…`."""
     found: dict[str, dict[str, Any]] = {}
     for line in text.splitlines():
-        parts = line.split("|")
+        parts = line.split("|", SACCT.count(","))
         if len(parts) < 6 or not parts[1]:
             continue
         code, _, caught = parts[2].partition(":")
@@ -229,6 +257,9 @@ def read_accounting(text: str) -> dict[str, dict[str, Any]]:
         }
         if len(parts) >= 9:
             told |= {"user_name": parts[6], "tres_req_str": parts[7], "submit_time": moment_of(parts[8])}
+        if len(parts) >= 12:
+            uid = int(parts[9]) if parts[9].isdecimal() else None
+            told |= {"user_id": uid, "current_working_directory": parts[10], "name": parts[11]}
         found[parts[0]] = {name: value for name, value in told.items() if value is not None}
     return found
 

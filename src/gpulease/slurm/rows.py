@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]  # a job as `squeue --json` has it
     Record = Mapping[str, Any]  # what was kept when it was added
 
+NO_OUTPUT = 53  # the "signal" by which Slurm says that it could not open a job's files
 LONGEST_SHORT = 24  # characters of a reason in a table
 TEXTS = ("name", "label", "note", "kind", "job_name")  # of a comment
 MOST_RETRIES = 1_000_000
@@ -183,6 +184,10 @@ def job_row(raw: Raw, id: str, record: Record, now: float) -> JobRow:
     runs = int(began) + (fields.whole(raw.get("restart_cnt")) or 0)
     limit = fields.number(raw.get("time_limit"))
     why = why_ended(fields.states(raw.get("job_state")), reason) if over else None
+    log = record.get("log") or log_of(raw, id)
+    if state == "failed" and (caught == NO_OUTPUT or reason == "JobLaunchFailure"):
+        state, why = "invalid", not_launched(fields.text(raw.get("nodes")), log if caught == NO_OUTPUT else "")
+        code = caught = None
     return {
         "id": id,
         "command": record.get("command") or comment.get("command") or [fields.text(raw.get("name")) or "(hidden)"],
@@ -195,7 +200,7 @@ def job_row(raw: Raw, id: str, record: Record, now: float) -> JobRow:
         "name": name_of(raw, record, comment),
         "label": record.get("label") or comment.get("label"),
         "note": record.get("note") or comment.get("note"),
-        "log": record.get("log") or log_of(raw, id),
+        "log": log,
         "retry": record.get("retry") or comment.get("retry", 0),
         "time_limit": None if limit is None or limit * 60 >= YEAR else limit * 60,
         "after": after_ids(fields.text(raw.get("dependency"))),
@@ -228,6 +233,15 @@ def name_of(raw: Raw, record: Record, comment: Mapping[str, Any]) -> str | None:
     if (told and told != sent) or (not record and "token" not in comment):
         return told
     return record.get("name") or comment.get("name")
+
+
+def not_launched(node: str, log: str) -> str:
+    """Why its command was not even begun, in words that go behind `invalid`."""
+    where = f"on the node {node}" if node else "on its node"
+    if not log:
+        return f"Slurm could not start it {where}; see Slurm's log there"
+    folder = log.rpartition("/")[0] or "/"
+    return f"its output file could not be opened {where}: is the folder {folder} there, and may you write in it?"
 
 
 def why_ended(told: list[str], reason: str) -> str | None:

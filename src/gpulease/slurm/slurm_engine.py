@@ -46,10 +46,36 @@ CANNOT = {
         "Start the program inside one: `gpulease run --engine slurm -n 4 -- python program.py`.",
     ),
     "docker-args": ("Slurm's GPUs are on another machine.", "Ask inside the job, without --engine."),
+    "top": (
+        "`top` shows the GPUs of one machine, and what Slurm gives is on others.",
+        "`gpulease status --engine slurm --watch` shows Slurm as it changes; `--engine local` this machine.",
+    ),
+    "web": (
+        "`web` shows the GPUs of one machine, and what Slurm gives is on others.",
+        "`gpulease status --engine slurm --watch` shows Slurm as it changes; `--engine local` this machine.",
+    ),
+    "metrics": (
+        "Slurm counts what its jobs used itself.",
+        "Use an exporter for Slurm, `gpulease usage`, or `gpulease metrics --engine local` for this machine.",
+    ),
+    "learned": (
+        "Slurm foresees starts by the time limits of jobs, and nothing is learned.",
+        "Give --time-limit, and see `gpulease explain`.",
+    ),
+    "notify": (
+        "Slurm tells people about their jobs by mail.",
+        'Set GPULEASE_SLURM_OPTIONS="--mail-type=END,FAIL --mail-user=ada@example.org".',
+    ),
+    "rebalance": ("Slurm has one queue for all nodes, so nothing has to move.", "Leave out --engine for hosts by ssh."),
     "debug": ("Slurm's own log says why a job could not start.", "See `gpulease show` and `scontrol show job`."),
 }
-# verbs that Slurm's commands do themselves, with the terminal and the signals
-VERBS = {"run": "gpulease.cli.slurm_run", "shell": "gpulease.cli.slurm_shell", "get": "gpulease.cli.slurm_get"}
+# verbs that Slurm's commands do themselves, with the terminal and the signals; and the one that looks at Slurm
+VERBS = {
+    "run": "gpulease.cli.slurm_run",
+    "shell": "gpulease.cli.slurm_shell",
+    "get": "gpulease.cli.slurm_get",
+    "doctor": "gpulease.cli.slurm_doctor",
+}
 
 
 def connect(start: bool) -> SlurmConnection:
@@ -106,11 +132,13 @@ class SlurmConnection:
 
     # ------------------------------------------------------------------ looking
 
-    def _jobs(self, select: dict[str, Any] | None, looks: bool = True) -> list[JobRow]:
+    def _jobs(self, select: dict[str, Any] | None, looks: bool = True, all: bool = False) -> list[JobRow]:
         from gpulease.slurm.choosing import chosen
         from gpulease.slurm.looking import SlurmJobs
 
-        return chosen(SlurmJobs(self.records).jobs(), select or {}, os.geteuid(), looks)
+        seen = SlurmJobs(self.records)
+        jobs = seen.jobs_and_forgotten(select or {}, all) if looks else seen.jobs()
+        return chosen(jobs, select or {}, os.geteuid(), looks)
 
     def _ls(
         self, select: dict[str, Any] | None = None, all: bool = False, most: int | None = None, ids: bool = False
@@ -120,7 +148,7 @@ class SlurmConnection:
         if ids:
             return {"ids": [row["id"] for row in self._jobs({**(select or {}), "mine": True})]}
         try:
-            jobs = self._jobs(select)
+            jobs = self._jobs(select, all=all)
         except NotFound:
             if not select or {"ids", "tasks", "last"} & {*select}:
                 raise
@@ -149,16 +177,18 @@ class SlurmConnection:
         from gpulease.slurm.looking import SlurmJobs
 
         now = time.time()
-        jobs = SlurmJobs(self.records).jobs_since(now - (DAY if since is None else since))
+        jobs, _ = SlurmJobs(self.records).jobs_since(now - (DAY if since is None else since))
         return {"events": events(jobs, since, most or 100, now)}
 
     def _usage(self, since: float | None = None, until: float | None = None, step: float = 60.0) -> dict[str, Any]:
-        from gpulease.slurm.looking import SlurmJobs
+        from gpulease.slurm.looking import NO_ACCOUNTING, SlurmJobs
         from gpulease.slurm.slurm_usage import usage_piece
 
         now = time.time()
-        jobs = SlurmJobs(self.records).jobs_since(now - DAY if since is None else since)
-        return usage_piece(jobs, since, until, step, now)
+        jobs, everybody = SlurmJobs(self.records).jobs_since(now - DAY if since is None else since)
+        jobs = jobs if everybody else [row for row in jobs if row["uid"] == os.geteuid()]  # which are recorded
+        whose = {"everybody": everybody, **({} if everybody else {"note": NO_ACCOUNTING})}
+        return {**usage_piece(jobs, since, until, step, now), **whose}
 
     def _ping(self) -> dict[str, Any]:
         from gpulease.slurm.listing import about

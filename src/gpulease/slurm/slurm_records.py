@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 KEPT = 90 * 86400.0  # seconds
-LAST = "last-seen"
+LAST, SITE = "last-seen", "site"
 LONGEST_NOTE = 1 << 20  # bytes
 
 
@@ -33,6 +33,16 @@ def folder(environ: Mapping[str, str]) -> str:
 
 def _short(text: str) -> str:
     return f"-{int.from_bytes(os.fsencode(text)) % 4294967291:08x}"
+
+
+class NotedEnd:
+    """How a run of a job ended: `run` as Slurm counts runs, and whether Slurm had told it to end."""
+
+    def __init__(self, code: int, began: float, ended: float, run: int | None = None, killed: bool = False) -> None:
+        self.code, self.began, self.ended, self.run, self.killed = code, began, ended, run, killed
+
+    def is_of(self, run: int | None) -> bool:
+        return None in (run, self.run) or run == self.run
 
 
 class Records:
@@ -113,22 +123,30 @@ class Records:
     def _note(self, id: str, token: str) -> str:
         return os.path.join(self.ends, f"{id}.{token}")
 
-    def end_of(self, id: str, token: str) -> tuple[int, float, float] | None:
-        """Exit code, start and end, as the job's own script wrote them."""
+    def end_of(self, id: str, token: str) -> NotedEnd | None:
+        """As the job's own script wrote it."""
         try:
             with open(self._note(id, token)) as file:
-                code, began, ended, _, whose = file.read(200).split()
-                return (int(code), float(int(began)), float(int(ended))) if whose == token else None
+                code, began, ended, _, whose, *more = file.read(200).split()
+                if whose != token:
+                    return None
+                run = int(more[0]) if more else None  # earlier versions did not write it
+                return NotedEnd(int(code), float(int(began)), float(int(ended)), run, more[1:2] == ["killed"])
         except (OSError, ValueError):
             return None
 
     def tries_of(self, id: str, token: str) -> int:
-        """How often its command was begun: a line for each."""
+        """How often its command was begun: a line for each, and one for each time that Slurm ended it."""
         try:
             with open(f"{self._note(id, token)}.began", "rb") as file:
-                return file.read(LONGEST_NOTE).count(b"\n")
+                told = file.read(LONGEST_NOTE)
+                return told.count(b"\n") - told.count(b" ended\n")
         except OSError:
             return 0
+
+    def remove_log(self, id: str) -> None:
+        """The one that was made for it here, if any: it has the job's id for a name. What the user named stays."""
+        _remove(os.path.join(self.logs, f"{id}.log"))
 
     def forget(self, token: str, ids: list[str]) -> None:
         """These tasks are shown no more; the record goes with the last of them."""
@@ -159,6 +177,24 @@ class Records:
             self._put(LAST, {"time": now, "counts": counts})
         except OSError:
             pass  # nothing depends on it
+
+    def keep_site(self, values: dict[str, str], now: float) -> None:
+        try:
+            self.prepare()
+            self._put(SITE, {"time": now, "values": values})
+        except OSError:
+            pass  # it is asked for again
+
+    def kept_site(self) -> tuple[float, dict[str, str]] | None:
+        """When Slurm was last asked what its site has chosen, and what it said."""
+        from gpulease.wire import from_text
+
+        try:
+            with open(os.path.join(self.folder, SITE)) as file:
+                told = from_text(file.read())
+                return float(told["time"]), {str(name): str(value) for name, value in told["values"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            return None
 
     def added_since(self, moment: float) -> int:
         """How many jobs Slurm has taken since."""

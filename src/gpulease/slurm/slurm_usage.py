@@ -20,7 +20,7 @@ def usage_piece(
     meant = [row for row in jobs if row["started"] is not None and row["request"]["gpus"]]
     rows = [use for row in meant for use in _uses(row, begin, end, now)]
     counts = [_count(row) for row in meant if begin <= (row["started"] or 0.0) < end]
-    about = {"since": begin, "until": end, "step": int(step), "now": now, "next": None, "everybody": True}
+    about = {"since": begin, "until": end, "step": int(step), "now": now, "next": None}
     return {**about, "rows": rows, "counts": counts}
 
 

@@ -45,11 +45,12 @@ def _checked(status: Row) -> Row:
 class LiveData:
     """`seen` is what is known; `changed` says that it is not what was drawn last."""
 
-    def __init__(self) -> None:
-        """Raises what the broker would say to `status`: no GPU, or that none can be started."""
+    def __init__(self, needs_devices: bool = True) -> None:
+        """Raises what the broker would say to `status`: no GPU, unless none is needed, or that none can be started."""
         client = Client()
         self._place = client.place.state
-        self.seen = MachineSeen(_checked(client.ask("status")))
+        status = client.ask("status")
+        self.seen = MachineSeen(_checked(status) if needs_devices else status)
         self.history = RecentLoad()
         self._past: list[Row] = []  # what the broker kept of it, while its answers come
         self.opened: Row | None = None  # all about the job whose page is open

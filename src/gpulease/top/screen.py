@@ -38,7 +38,7 @@ def show() -> None:
         locale.setlocale(locale.LC_ALL, "")
     terminal = Terminal()
     display = Display(bool(os.environ.get("NO_COLOR")), terminal.unicode)
-    live = LiveData()  # what is wrong with the broker is told before the screen is taken
+    live = LiveData(not hosts.known())  # what is wrong with the broker is told before the screen is taken
     screen = Screen(display, live, terminal)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGTSTP, lambda *_: screen.stop())
@@ -58,7 +58,7 @@ class Screen:
     def __init__(self, display: Display, live: LiveData, terminal: Terminal) -> None:
         self._display, self._live, self._terminal = display, live, terminal
         self._user = user_name(os.geteuid())
-        self._view = View()
+        self._view = View() if live.seen.status["devices"] else View(page="hosts")  # here is nothing to see
         self._output: Output | None = None
         self._entry: TableEntry | None = None  # whose page is open, as it was last seen
         self._size = (0, 0)
