@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpulease.broker import clients as clients_module
-from gpulease.broker.clients import COMING, Clients
+from gpulease.broker.clients import Clients
+from gpulease.broker.connection import MOST_LEFT
+from gpulease.broker.door import COMING
 from gpulease.broker.events import Event, Left, Received
 from gpulease.wire import pack
 
@@ -77,6 +79,51 @@ def test_all_that_a_client_said_before_it_left_is_done_in_its_order(door: Door) 
     events = door.settle()
     assert [event.message["n"] for event in events if isinstance(event, Received)] == [0, 1, 2, 3, 4]
     assert isinstance(events[-1], Left)
+
+
+def test_what_a_client_that_has_gone_only_wanted_to_see_is_dropped(door: Door) -> None:
+    client = door.connect()
+    client.sendall(pack({"v": 1, "do": "kill", "n": 0}))
+    door.look()
+    door.look()
+    looks = pack({"v": 1, "do": "history"}) + pack(
+        {"v": 1, "x": "x" * 100, "do": "status"}
+    )  # the second is not guessed
+    client.sendall(looks * 5 + pack({"v": 1, "do": "kill", "n": 1}))
+    client.close()
+    events = door.settle()
+    assert [event.message.get("n") for event in events if isinstance(event, Received)] == [0, 1]
+    assert isinstance(events[-1], Left)
+
+
+def test_a_flood_that_a_client_left_behind_is_bounded_in_messages(door: Door) -> None:
+    """300 connections of a client that had exited kept the broker busy for minutes."""
+    for _ in range(5):
+        client = door.connect()
+        client.sendall(pack({"v": 1, "do": "kill"}) * 1000)
+        client.close()
+    events = door.settle()
+    assert 0 < sum(isinstance(event, Received) for event in events) <= 5 * (1 + MOST_LEFT)
+    assert sum(isinstance(event, Left) for event in events) == 5
+    assert not door.clients._users
+
+
+def test_an_exception_over_one_connection_cuts_that_connection_and_is_logged_once(door: Door) -> None:
+    """No message that raises is known. So the kernel does: what it is not asked to poll cannot be modified."""
+    others = [door.connect() for _ in range(3)]
+    for one in others:
+        one.sendall(PING)
+    events = door.settle()
+    broken = [event.peer for event in events if isinstance(event, Received)]
+    for peer in broken[:2]:
+        door.poll.unregister(door.clients._by_peer[peer].descriptor)
+    for peer in broken:
+        door.clients.send(peer, {"ok": "x" * (1 << 20)})
+    door.settle()
+    assert [event.peer for event in events if isinstance(event, Left)] == broken[:2]
+    assert ["Traceback" in line for line in door.lines] == [True]
+    others[2].sendall(PING)
+    assert [event.peer for event in door.settle() if isinstance(event, Received)][3:] == [broken[2]]
 
 
 def test_a_request_that_is_gone_on_with_comes_before_what_its_client_said_later(door: Door) -> None:

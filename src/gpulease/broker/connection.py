@@ -7,11 +7,13 @@ import socket
 from gpulease import identity
 from gpulease.broker.events import Received
 from gpulease.broker.peer import Peer
-from gpulease.wire import Unpacker
+from gpulease.wire import Message, Unpacker
 
 LOOKING = frozenset(
-    {b"status", b"ls", b"show", b"explain", b"events", b"history", b"usage", b"ping", b"why", b"subscribe"}
+    """status ls show explain events history usage totals ping why subscribe""".split()  # noqa: SIM905
 )
+LOOKING_BYTES = frozenset(verb.encode() for verb in LOOKING)
+MOST_LEFT = 32  # messages of a client that has gone which are still done
 MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
 HEAD = 64  # bytes of a message that are looked at to guess what it does
 
@@ -22,6 +24,7 @@ class Connection:
         "ended",
         "held",
         "interest",
+        "left",
         "missed",
         "outgoing",
         "peer",
@@ -46,7 +49,8 @@ class Connection:
         self.missed = False  # something was not sent, since it had not read what came before
         self.proven = False  # by the launcher, which runs jobs as it
         self.held = False  # until that is known
-        self.ended = False  # the other end has gone; what it had said is still done
+        self.ended = False  # the other end has gone; what it had said is still done, if that changes anything
+        self.left = MOST_LEFT  # how much of it
 
     @property
     def ready(self) -> bool:
@@ -58,4 +62,12 @@ class Connection:
         """Whether what it says next only looks, as far as can be seen: a wrong guess costs its own user's turn only."""
         if self.resumed is not None:
             return False
-        return self.unpacker.peek(HEAD).partition(b'"do":"')[2].partition(b'"')[0] in LOOKING
+        return self.unpacker.peek(HEAD).partition(b'"do":"')[2].partition(b'"')[0] in LOOKING_BYTES
+
+
+def only_looks(message: Message) -> bool:
+    """Whether it changes nothing, so that only its answer matters."""
+    verb = message.get("do")
+    if not isinstance(verb, str):
+        return True  # an error is all that it gets
+    return verb in LOOKING or (verb == "set" and message.get("value") is None)

@@ -83,7 +83,11 @@ class Core:
             self.state.commit()
         except Exception:
             self._undo()
-            yield from self._apart(events, now)
+            try:
+                yield from self._apart(events, now)
+            except Exception:
+                self._undo()
+                raise
             return
         yield from turn.instructions
 

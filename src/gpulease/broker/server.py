@@ -18,7 +18,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -29,6 +28,7 @@ from gpulease.broker.agents import Agents, send_own, starter
 from gpulease.broker.alarms import Alarms
 from gpulease.broker.clients import Clients
 from gpulease.broker.clock import TICKS, Clock, clock_of
+from gpulease.broker.complaints import Complaints
 from gpulease.broker.config import Config
 from gpulease.broker.core import Core
 from gpulease.broker.events import Event, Key
@@ -138,6 +138,7 @@ class Server:
         files = _raise_file_limit()
         place = home.place
         self._poll = select.epoll()
+        self._complaints = Complaints(self.log)  # a mistake of ours must cost one request, not everybody's broker
         self._store, self._home, self._config = store, home, config
         self._clock = clock_of(store)
         self._events: list[Event] = []
@@ -186,16 +187,17 @@ class Server:
             now = time.monotonic()
             last_busy = now if self._core.busy or self._clients.heard else last_busy
             self._clients.heard = False
-            if (idle is not None and now - last_busy >= idle) or self._keep_house(now):
+            if idle is not None and now - last_busy >= idle:
                 break
+            self._guarded(self._keep_house)
             for descriptor, flags in self._poll.poll(self._timeout(None if idle is None else last_busy + idle)):
                 self._dispatch(descriptor, flags)
-            self._by_the_clock()
-            self._handle()
+            self._guarded(self._by_the_clock)
+            self._guarded(self._handle)
         self._close()
 
     def _timeout(self, idle_at: float | None) -> float:
-        if self._clients.waiting or self._events:
+        if self._clients.waiting or self._events or not self._running:
             return 0.0
         now = time.monotonic()
         moments = [self.housekeeping] if idle_at is None else [self.housekeeping, idle_at - now]
@@ -206,10 +208,10 @@ class Server:
         ]
         return max(0.0, min(moments)) + 0.0005
 
-    def _keep_house(self, now: float) -> bool:
-        """Whether the broker is needed no more: somebody removed its folders, and nothing is held."""
+    def _keep_house(self) -> None:
+        now = time.monotonic()
         if now - self._house_kept < self.housekeeping:
-            return False
+            return
         self._house_kept = now
         self._reaper.sweep()
         self._follow_wall_clock()
@@ -224,9 +226,9 @@ class Server:
         _reap()
         self._clients.let_in()
         if not self._home.whole and (self._home.deserted or not self._core.busy):
-            return True
-        self._put_back()
-        return False
+            self.stop()  # somebody removed its folders, and nothing is held
+        else:
+            self._put_back()
 
     def _follow_wall_clock(self) -> None:
         ahead = self._clock.wall_ahead()
@@ -268,7 +270,7 @@ class Server:
             elif self._wakers and descriptor == self._wakers[0].fileno():
                 self._signalled(self._wakers[0].recv(4096))
         except Exception:
-            self._complain()
+            self._complaints.complain()
 
     def _by_the_clock(self) -> None:
         now = time.monotonic()
@@ -286,9 +288,11 @@ class Server:
         if self._events or self._clients.waiting:
             events, self._events[:] = self._events[:], []
             now = self._clock.now()
-            self._carry_out(self._core.handle(events, now, self._clients.round()))
-            self._guarded(self._neighbours.settle)
-            self._clients.end_round()
+            try:
+                self._carry_out(self._core.handle(events, now, self._clients.round()))
+                self._guarded(self._neighbours.settle)
+            finally:
+                self._clients.end_round()
             self._carry_out(self._core.prepare(now))
         self._guarded(self._neighbours.settle)
 
@@ -296,7 +300,7 @@ class Server:
         try:
             action()
         except Exception:
-            self._complain()
+            self._complaints.complain()
 
     # ---------------------------------------------------------------- what happens
 
@@ -343,7 +347,7 @@ class Server:
             try:
                 DOES[type(instruction)](self, instruction)
             except Exception:
-                self._complain()
+                self._complaints.complain()
         self._run_hooks()
 
     def _send(self, one: told.Send) -> None:
@@ -384,10 +388,6 @@ class Server:
     def log(text: str) -> None:
         with contextlib.suppress(OSError):  # a full disk
             print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
-
-    def _complain(self) -> None:
-        """A mistake of ours must cost one request, not everybody's broker."""
-        self.log(traceback.format_exc())
 
     def _close(self) -> None:
         self._sampling.close()
