@@ -94,6 +94,7 @@ WITHOUT_DESCRIPTORS = """
 import os, resource, select
 from gpulease import identity
 from gpulease.broker.reaper import Reaper
+from gpulease.probes import processes
 poll, parent = select.epoll(), os.getppid()
 reaper = Reaper(poll)
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -102,7 +103,7 @@ for look in (identity.pidfd, identity.start_time, identity.family, lambda pid: i
         print(look(parent))
     except OSError:
         print("nobody knows")
-print(identity.user_of(parent) == os.geteuid(), identity.facts(parent))
+print(identity.user_of(parent) == os.geteuid(), processes.facts([parent])[parent])
 print(reaper.watch(parent, 1), reaper.watch(parent, None), reaper.look_again())
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 print(reaper.look_again(), reaper.look_again())

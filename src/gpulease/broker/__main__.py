@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gpulease import places
+from gpulease import identity, places
 from gpulease.broker import takeover
 from gpulease.broker.config import config_of
 from gpulease.broker.home import Home
@@ -79,6 +79,7 @@ def serve(
 
 
 def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) -> tuple[Server, Home | GivenHome]:
+    identity.call_oneself(identity.BROKER_NAME)
     os.umask(0o077)  # what is for everybody is made so one by one
     use_default_signals()
     config = config_of(place.kind, os.environ).read()

@@ -345,6 +345,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "agent": job_ends.next_agent,
     "force": job_ends.force,
     "tidy": lambda turn, id: job_ends.tidy(turn),
+    "neighbours": lambda turn, id: neighbouring.forget(turn),
     "order": lambda turn, id: None,  # a turn is made, which asks
     "tell": lambda turn, id: subscribing.tell_late(turn),
 }

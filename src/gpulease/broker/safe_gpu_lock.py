@@ -1,7 +1,7 @@
 """safe-gpu's own lock, held while the broker chooses: its users and ours never take a GPU at the same moment.
 
-Safe-gpu makes the lock's file at its first use and leaves it there; so the file tells whether it is used here. A broker
-makes it only where it was told that safe-gpu is used, and marks it.
+Safe-gpu makes the lock's file at its first use and leaves it there. Whether it is used here is told by who holds the
+lock. A broker makes the file only where it was told that safe-gpu is used, and marks it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,12 @@ class SafeGpuLock:
         self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
 
-    def used(self) -> bool:
-        """Whether safe-gpu made the file, or somebody holds the lock who is no broker, or nobody can tell."""
-        if not self._opened(make=False):
-            return self.trouble is not None
-        assert self._descriptor is not None
-        if os.fstat(self._descriptor).st_size == 0:
-            return True
+    def user(self) -> Holder | None:
+        """Who holds the lock now and is no broker: a user of safe-gpu. Anybody can make the file."""
+        if self.held or not self._opened(make=False):
+            return None
         holder = self.holder()
-        return holder.pid is not None and not _is_broker(holder.pid)
+        return None if holder.pid is None or _is_broker(holder.pid) else holder
 
     def take(self, make: bool = True) -> bool:
         """True when the lock is held now, or there is none to hold; False while a safe-gpu user chooses."""
@@ -205,9 +202,8 @@ def _make(folder: int) -> None:
 
 
 def _is_broker(pid: int) -> bool:
-    """By its command: who claims to be one is only not taken for a user of safe-gpu."""
+    """By its name: who claims to be one is only not taken for a user of safe-gpu."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"gpulease" in file.read(4096)
+        return identity.process_name(pid) in (identity.BROKER_NAME, "")
     except OSError:
-        return True  # gone: nothing can be said of it
+        return True  # nothing can be said of it

@@ -87,13 +87,13 @@ class Host:
         with _looking_at(pid):
             return identity.outer_pid(inside, pid)
 
-    def same_script(self, pid: int, other: int) -> bool:
+    def above(self, pid: int) -> list[int]:
         with _looking_at(pid):
-            return identity.same_script(pid, other)
+            return identity.above(pid)
 
     def asking_process(self, pid: int) -> int:
         with _looking_at(pid):
-            return identity.asking_process(pid)
+            return identity.asking_process(pid, read_words=False)
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
         with _looking_at(pid):

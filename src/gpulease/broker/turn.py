@@ -39,11 +39,11 @@ class World(Protocol):
     def outer_pid(self, inside: int, pid: int) -> int | None:
         """What the broker calls the process that `inside` calls `pid`; None when it cannot be told."""
 
-    def same_script(self, pid: int, other: int) -> bool:
-        """Whether `other` is one of the processes above `pid`, or was started by the same shell or script."""
+    def above(self, pid: int) -> list[int]:
+        """The process itself and those above it, up to some height."""
 
     def asking_process(self, pid: int) -> int:
-        """The shell or script that runs the command `pid`."""
+        """The shell or script that runs the command `pid`, as far as that is told without reading command lines."""
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
         """Whether that process has ended, for certain."""
