@@ -85,3 +85,20 @@ def _beside_frozen_lock(site: Apart, folder: Path) -> None:
         assert done.stdout == "mine\n", done.stderr
         wait_until(lambda: f"by process {one.pid}" in site.log())
         assert "ok" in site.raw().ask("ping")
+
+
+def test_one_release_of_many_shares_by_many_names_holds_nobody_up(site: Site) -> None:
+    """Each share was looked at once for each name, and the processes above its owner each time: half a minute."""
+    site.ensure_broker()
+    site.status()
+    with site.raw() as greedy, site.raw() as other:
+        for _ in range(120):
+            greedy.send("acquire", request={"gpus": 1, "memory": 1 << 28, "devices": ["0"]}, kind="acquire", wait=SOON)
+        granted = 0
+        while granted < 120:
+            granted += "granted" in greedy.receive(SOON)
+        begin = time.monotonic()
+        greedy.send("release", what=["0"] * 1024)
+        assert "ok" in other.ask("ping")
+        assert time.monotonic() - begin < 0.5
+        assert len(greedy.receive(SOON)["ok"]["released"]) == 120
