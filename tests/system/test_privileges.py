@@ -23,6 +23,7 @@ from support.waiting import wait_until
 
 from gpulease.broker import kernel
 from gpulease.broker.launcher import Launcher
+from gpulease.broker.service import Manager
 
 pytestmark = needs_root
 PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP, CAP_NET_RAW = 38, 24, 13
@@ -208,7 +209,7 @@ def link(tmp_path: Path) -> Iterator[tuple[socket.socket, Launcher, str]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = str(tmp_path / "s")
     with ours, theirs:
-        yield ours, Launcher(theirs, path, str(tmp_path / "users"), False), path
+        yield ours, Launcher(theirs, path, str(tmp_path / "users"), False, Manager({})), path
 
 
 def obey(link: tuple[socket.socket, Launcher, str], message: dict[str, Any], *descriptors: int) -> None:

@@ -19,7 +19,7 @@ from gpulease.broker.config import config_of
 from gpulease.broker.home import Home
 from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.server import HOUSEKEEPING, Server, listen_to_signals
-from gpulease.broker.service import LauncherConfig
+from gpulease.broker.service import LauncherConfig, Manager, SignsOfLife
 from gpulease.errors import GpuleaseError, StateError
 from gpulease.execution import use_default_signals
 from gpulease.messages import error
@@ -80,6 +80,7 @@ def serve(
 
 def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) -> tuple[Server, Home | GivenHome]:
     identity.call_oneself(identity.BROKER_NAME)
+    manager = Manager(os.environ)
     os.umask(0o077)  # what is for everybody is made so one by one
     use_default_signals()
     config = config_of(place.kind, os.environ).read()
@@ -101,8 +102,8 @@ def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) 
         server.log(f"the state of an earlier version was taken over from {came_from}")
     where = f"{place.state}, which is on {network}: each commit is forced there" if network else place.state
     server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {where}")
-    if launching is not None:
-        launching.tell_ready()
+    server.give_signs(SignsOfLife(manager.patience, manager.alive if launching is None else launching.tell_alive))
+    (manager.ready if launching is None else launching.tell_ready)()
     return server, home
 
 

@@ -43,6 +43,7 @@ from gpulease.broker.outbox import Outbox
 from gpulease.broker.reaper import Reaper
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
+from gpulease.broker.service import SignsOfLife
 from gpulease.broker.state_values import About
 from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.messages import error
@@ -145,6 +146,7 @@ class Server:
         self._alarms = Alarms()
         self._running = True
         self._wakers: tuple[socket.socket, ...] = ()
+        self._signs = SignsOfLife(None, lambda: None)
         self._clients = Clients(self._poll, home.listen(), self._events.append, self.log)
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
@@ -194,6 +196,7 @@ class Server:
                 self._dispatch(descriptor, flags)
             self._guarded(self._by_the_clock)
             self._guarded(self._handle)
+            self._signs.give(time.monotonic())
         self._close()
 
     def _timeout(self, idle_at: float | None) -> float:
@@ -203,9 +206,8 @@ class Server:
         moments = [self.housekeeping] if idle_at is None else [self.housekeeping, idle_at - now]
         if self._alarms.next is not None:
             moments.append(self._alarms.next - self._clock.now())
-        moments += [
-            due - now for due in (self._sampling.due, self._neighbours.due, self._ordering.due) if due is not None
-        ]
+        dues = (self._sampling.due, self._neighbours.due, self._ordering.due, self._signs.due)
+        moments += [due - now for due in dues if due is not None]
         return max(0.0, min(moments)) + 0.0005
 
     def _keep_house(self) -> None:
@@ -383,6 +385,9 @@ class Server:
         """The numbers of signals come out of the first of these, and end a wait; keep both open."""
         self._wakers = ends
         self._poll.register(ends[0].fileno(), select.EPOLLIN)
+
+    def give_signs(self, signs: SignsOfLife) -> None:
+        self._signs = signs
 
     @staticmethod
     def log(text: str) -> None:
