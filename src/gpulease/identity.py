@@ -79,6 +79,11 @@ def home_of(uid: int) -> str:
         return "/nonexistent"
 
 
+def account_name(uid: int) -> str:
+    """Nothing for one without an account."""
+    return user_name(uid) if has_account(uid) else ""
+
+
 def has_account(uid: int) -> bool:
     import pwd
 

@@ -14,7 +14,7 @@ from gpulease.broker import instructions as told
 from gpulease.broker.core import Core
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Event, Key
-from gpulease.broker.peer import Peer
+from gpulease.broker.peer import Account, Peer
 from gpulease.broker.runs import Fate
 from gpulease.broker.state_values import About
 from gpulease.broker.turn import Planned, Turn
@@ -322,7 +322,7 @@ class ScriptedWorld:
     def connect(self, uid: int = 1000) -> Client:
         pid = next(self.pids)
         self.processes.add((pid, 1))
-        peer = Peer(pid, uid, f"user{uid}" if uid else "root", ("users",))
+        peer = Peer(pid, uid, Account(f"user{uid}" if uid else "root", ("users",)))
         self.clients[peer] = Client(peer)
         return self.clients[peer]
 

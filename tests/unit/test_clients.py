@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpulease.broker import clients as clients_module
+from gpulease.broker.accounts import Accounts
 from gpulease.broker.clients import Clients
 from gpulease.broker.connection import MOST_LEFT
 from gpulease.broker.door import COMING
@@ -33,7 +34,8 @@ class Door:
         self.poll = select.epoll()
         self.events: list[Event] = []
         self.lines: list[str] = []
-        self.clients = Clients(self.poll, self.listener, self.events.append, self.lines.append)
+        accounts = Accounts(self.poll, self.lines.append)
+        self.clients = Clients(self.poll, self.listener, self.events.append, self.lines.append, accounts)
         self.sockets: list[socket.socket] = []
 
     def connect(self) -> socket.socket:

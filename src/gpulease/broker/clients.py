@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 
+from gpulease.broker.accounts import Accounts, Question
 from gpulease.broker.complaints import Complaints
 from gpulease.broker.connection import MOST_UNREAD, Connection, only_looks
 from gpulease.broker.door import Door
 from gpulease.broker.events import Drained, Event, Left, Received
 from gpulease.broker.peer import Peer
 from gpulease.broker.turns import Turns
-from gpulease.errors import NotPermitted, ProtocolError, TooMuch
+from gpulease.errors import BrokerUnavailable, NotPermitted, ProtocolError, TooMuch
 from gpulease.messages import Message, error
 from gpulease.wire import pack
 
@@ -41,6 +42,7 @@ class Costs:
 
 
 RUNS = ("add", "edit")  # what may have a new command run
+AGAIN = "Try again in a moment."
 INSTEAD = {"notify": "See `gpulease help notices`: those who run the broker have `on-broken`."}
 RUNS_AGAIN = ("retry", "resume", "start", "let_go")  # of others' too, where root orders it
 
@@ -52,8 +54,9 @@ class Clients:
         listener: socket.socket,
         happened: Callable[[Event], None],
         log: Callable[[str], None],
+        accounts: Accounts,
     ) -> None:
-        self._poll, self._happened = poll, happened
+        self._poll, self._happened, self._accounts = poll, happened, accounts
         self._door = Door(poll, listener, log)
         self._complaints = Complaints(log)
         self._connections: dict[int, Connection] = {}
@@ -106,7 +109,7 @@ class Clients:
     def _accept(self) -> None:
         for accepted in self._door.come():
             try:
-                connection = Connection(accepted)
+                connection = Connection(accepted, self._accounts.account)
             except OSError:  # it has gone already
                 accepted.close()
                 continue
@@ -117,9 +120,35 @@ class Clients:
             costs.connections += 1
             self._connections[connection.descriptor] = connection
             self._by_peer[connection.peer] = connection
-            connection.interest = select.EPOLLIN
-            self._poll.register(connection.descriptor, select.EPOLLIN)
+            connection.interest = 0 if connection.held else select.EPOLLIN
+            self._poll.register(connection.descriptor, connection.interest)
             self._introduce(connection)
+            if connection.held:
+                self._accounts.when_known(("uid", connection.peer.uid), partial(self._let_speak, connection))
+
+    def _let_speak(self, connection: Connection) -> None:
+        """Whoever is not known waited for the directory of users, and nobody else did."""
+        account = self._accounts.account(connection.peer.uid)
+        if account is None:
+            self.send(connection.peer, error(BrokerUnavailable("The directory of users does not answer.", AGAIN)))
+            return self._cut(connection)
+        connection.peer.account = account
+        return self._go_on(connection, None)
+
+    def _go_on(self, connection: Connection, event: Received | None) -> None:
+        """What it waited for is known."""
+        connection.held = False
+        if self._by_peer.get(connection.peer) is connection:
+            connection.resumed = event
+            self._apart(connection, lambda: self._await_next_turn(connection))
+
+    def look_up(self, event: Received, question: Question) -> None:
+        """The message is handled again when there is an answer, or none in time."""
+        connection = self._by_peer.get(event.peer)
+        if connection is None:
+            return
+        connection.held = True
+        self._accounts.when_known(question, partial(self._go_on, connection, event))
 
     def _introduce(self, connection: Connection) -> None:
         """Whoever comes for the first time is named to the launcher: jobs from before it was there may be theirs."""
@@ -275,8 +304,7 @@ class Clients:
         unread = (connection is None or connection.ended) and only_looks(event.message)
         if connection is None:  # what was begun is done, also for a client that has gone
             return None if unread else self._happened(event)
-        connection.resumed = None if unread else event
-        return self._apart(connection, lambda: self._await_next_turn(connection))
+        return self._go_on(connection, None if unread else event)
 
     def _resume(self, uid: int) -> None:
         """Read some of its user's connections again."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 from gpulease import identity
 from gpulease.broker.events import Received
-from gpulease.broker.peer import Peer
+from gpulease.broker.peer import Account, Peer
 from gpulease.wire import Message, Unpacker
 
 LOOKING = frozenset(
@@ -35,11 +36,12 @@ class Connection:
         "unpacker",
     )
 
-    def __init__(self, accepted: socket.socket) -> None:
+    def __init__(self, accepted: socket.socket, account: Callable[[int], Account | None]) -> None:
         self.socket = accepted
         self.descriptor = accepted.fileno()
         pid, uid, _ = identity.peer(accepted)
-        self.peer = Peer(pid, uid, identity.user_name(uid))
+        known = account(uid)
+        self.peer = Peer(pid, uid, Account(str(uid)) if known is None else known)
         # What came in stays bytes until it is its turn: as objects it is twenty times as large.
         self.unpacker = Unpacker()
         self.resumed: Received | None = None  # a long request of it that is to be taken up again
@@ -48,7 +50,7 @@ class Connection:
         self.since_partial: float | None = None
         self.missed = False  # something was not sent, since it had not read what came before
         self.proven = False  # by the launcher, which runs jobs as it
-        self.held = False  # until that is known
+        self.held = known is None  # until something is known of it: who that is, or whether it is proven
         self.ended = False  # the other end has gone; what it had said is still done, if that changes anything
         self.left = MOST_LEFT  # how much of it
 

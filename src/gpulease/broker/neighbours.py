@@ -100,10 +100,11 @@ class Neighbours:
         emit: Callable[[Event], None],
         log: Callable[[str], None],
         gpuget: Callable[[str, Neighbours], Neighbour],
+        lock: SafeGpuLock,
     ) -> None:
         self._sampling, self._emit, self._log = sampling, emit, log
         self._gpuget = gpuget  # makes that neighbour from its setting
-        self._lock = SafeGpuLock()
+        self._lock = lock
         self._refused = False  # somebody, since the lock was had last
         self._unused = 0.0  # when the lock is given back, if it was waited for and nobody wants it any more
         poll.register(self._lock.waker, select.EPOLLIN)

@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gpulease import identity
@@ -39,8 +40,9 @@ class Holder(NamedTuple):
 class SafeGpuLock:
     """Best effort: what is there and cannot be locked keeps nobody from a GPU, and `trouble` says so."""
 
-    def __init__(self, folder: str = FOLDER) -> None:
-        self._folder = folder
+    def __init__(self, folder: str = FOLDER, name_of: Callable[[int], str] = identity.account_name) -> None:
+        """`name_of` a user with an account: of uids without one a user may have thousands, and they count as one."""
+        self._folder, self._name_of = folder, name_of
         self.trouble: str | None = None  # why the lock could not be had at the last try, if anything is there
         self._descriptor: int | None = None
         self.held = False
@@ -116,8 +118,7 @@ class SafeGpuLock:
             uid = None if pid is None else identity.user_of(pid)
         except OSError:
             return Holder()
-        # Of uids without an account one user may have thousands: they count as one.
-        return Holder(pid, identity.user_name(uid) if uid is not None and identity.has_account(uid) else "")
+        return Holder(pid, "" if uid is None else self._name_of(uid))
 
     def give(self) -> None:
         if self.held and self._descriptor is not None:

@@ -24,6 +24,7 @@ from typing import Any
 from gpulease import __version__, identity, places
 from gpulease.broker import events as happened
 from gpulease.broker import instructions as told
+from gpulease.broker.accounts import Accounts
 from gpulease.broker.agents import Agents, send_own, starter
 from gpulease.broker.alarms import Alarms
 from gpulease.broker.clients import Clients
@@ -41,6 +42,7 @@ from gpulease.broker.neighbours import Neighbours
 from gpulease.broker.ordering import Ordering
 from gpulease.broker.outbox import Outbox
 from gpulease.broker.reaper import Reaper
+from gpulease.broker.safe_gpu_lock import SafeGpuLock
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
 from gpulease.broker.service import SignsOfLife
@@ -73,11 +75,13 @@ class Host:
         place: places.Place,
         at_once: Callable[[told.Check | told.TakeSample], None],
         history: History,
+        accounts: Accounts,
     ) -> None:
-        self._clock, self._place, self.at_once = clock, place, at_once
+        self._clock, self._place, self.at_once, self._home_of = clock, place, at_once, accounts.home_of
+        self.groups_of, self.has_account = accounts.groups_of, accounts.has_account
+        self.uid_of, self.has_group = accounts.uid_of, accounts.has_group
         self.history, self.usage, self.totals = history.history, history.usage, history.totals
         self._memory = KeptMemory()
-        self._groups: dict[int, tuple[str, ...]] = {}
         self._folders: dict[int, str] = {}
 
     def identify(self, pid: int) -> tuple[int | None, int | None]:
@@ -100,27 +104,14 @@ class Host:
         with _looking_at(pid):
             return identity.is_gone(pid, start_time)
 
-    def groups_of(self, uid: int) -> tuple[str, ...]:
-        if uid not in self._groups:
-            self._groups[uid] = identity.group_names(uid)
-        return self._groups[uid]
-
-    def uid_of(self, name: str) -> int | None:
-        return identity.uid_of(name)
-
-    def has_account(self, uid: int) -> bool:
-        return identity.has_account(uid)
-
-    def has_group(self, name: str) -> bool:
-        return identity.has_group(name)
-
     def job_folder(self, uid: int) -> str:
         """Of a system broker: in the home, which is the user's own and not the broker's to fill."""
         if self._place.kind != "system":
             return f"{self._place.state}/jobs/{uid}"
-        if uid not in self._folders:
-            self._folders[uid] = places.system_jobs(identity.home_of(uid), self._place)
-        return self._folders[uid]
+        home = self._home_of(uid)
+        if home is not None and uid not in self._folders:
+            self._folders[uid] = places.system_jobs(home, self._place)
+        return self._folders.get(uid) or places.system_jobs("/nonexistent", self._place)
 
     def host_memory(self) -> HostMemory:
         return self._memory.now(self._clock.now())
@@ -147,15 +138,16 @@ class Server:
         self._running = True
         self._wakers: tuple[socket.socket, ...] = ()
         self._signs = SignsOfLife(None, lambda: None)
-        self._clients = Clients(self._poll, home.listen(), self._events.append, self.log)
+        self._accounts = Accounts(self._poll, self.log)
+        self._clients = Clients(self._poll, home.listen(), self._events.append, self.log, self._accounts)
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
-        self._neighbours = Neighbours(
-            self._poll, self._sampling, self._events.append, self.log, gpuget_beside(self._poll, store, self.log)
-        )
+        gpuget = gpuget_beside(self._poll, store, self.log)
+        lock = SafeGpuLock(name_of=self._accounts.name_of)
+        self._neighbours = Neighbours(self._poll, self._sampling, self._events.append, self.log, gpuget, lock)
         self._ordering = Ordering(self._poll, self._events.append)
         self._history = History(place.kept("history.db"), network, self.log)
-        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history)
+        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history, self._accounts)
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
         self._agents = Agents(self._poll, start, send, host.job_folder, self._events.append, self.log)
@@ -169,6 +161,8 @@ class Server:
         gc.disable()  # what is loaded stays: looking for garbage in it again and again takes a third of the time
         self._carry_out(self._core.load(self._clock.now()))
         self._neighbours.settle()
+        self._accounts.account(os.geteuid())
+        self._accounts.starting = False
         gc.freeze()
         gc.enable()
 
@@ -206,7 +200,7 @@ class Server:
         moments = [self.housekeeping] if idle_at is None else [self.housekeeping, idle_at - now]
         if self._alarms.next is not None:
             moments.append(self._alarms.next - self._clock.now())
-        dues = (self._sampling.due, self._neighbours.due, self._ordering.due, self._signs.due)
+        dues = (self._sampling.due, self._neighbours.due, self._ordering.due, self._accounts.due, self._signs.due)
         moments += [due - now for due in dues if due is not None]
         return max(0.0, min(moments)) + 0.0005
 
@@ -260,6 +254,8 @@ class Server:
                 self._answers()
             elif descriptor == self._ordering.descriptor:
                 self._ordering.read(time.monotonic())
+            elif descriptor == self._accounts.descriptor:
+                self._accounts.read()
             elif self._neighbours.owns(descriptor):
                 self._neighbours.ready(descriptor, flags)
             elif self._launching is not None and descriptor == self._launching.descriptor:
@@ -281,6 +277,8 @@ class Server:
         self._guarded(lambda: self._neighbours.overdue(now))
         if self._ordering.due is not None and self._ordering.due <= now:
             self._ordering.overdue()
+        if self._accounts.due is not None and self._accounts.due <= now:
+            self._accounts.overdue()
         self._clients.cut_partial(now)
         due = self._clock.now()
         self._events += self._alarms.due(due)
@@ -313,9 +311,10 @@ class Server:
             self._events.append(happened.ProcessEnded(key, already))
 
     def _signalled(self, numbers: bytes) -> None:
-        """SIGHUP: the config file is read again; a wrong one changes nothing and is complained of."""
+        """SIGHUP: users are looked up again, and the config is read; a wrong one changes nothing and is told."""
         if signal.SIGHUP not in numbers:
             return
+        self._accounts.refresh()
         try:
             self._config = self._config.read()
         except GpuleaseError as trouble:
@@ -397,6 +396,7 @@ class Server:
     def _close(self) -> None:
         self._sampling.close()
         self._ordering.close()
+        self._accounts.close()
         self._neighbours.close()
         self._agents.close()
         self._core.end(self._clock.now())
@@ -432,6 +432,7 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Notify: lambda server, one: server._agents.notify(one),
     told.AskOrder: lambda server, one: server._ordering.ask(one, time.monotonic()),
     told.GoOn: lambda server, one: server._clients.go_on(one.event),
+    told.LookUp: lambda server, one: server._clients.look_up(one.event, one.question),
     told.Began: lambda server, one: server._history.began(one),
     told.Over: lambda server, one: server._history.over(one),
     told.JobOver: lambda server, one: server._history.job_over(one),

@@ -62,7 +62,7 @@ def _group_number(text: str, path: str) -> int | None:
 
 
 class Manager:
-    """systemd, if it waits to hear that this service is ready and goes on. Nothing that is started later can tell it."""
+    """systemd, if it waits to hear that this service is ready and goes on. What is started later cannot tell it so."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
