@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import grp
 import os
 import platform
-import pwd
 import select
 import socket
 
@@ -79,25 +77,10 @@ def leaves_sandbox(pid: int, uid: int, gid: int) -> str | None:
         os.setegid(0)
     if inside != [os.readlink(f"/proc/self/{name}") for name in NAMESPACES]:
         return "It comes from a container, a chroot or another namespace, which its jobs would leave."
-    return _lacks_groups(uid, theirs)
+    return None
 
 
-def _lacks_groups(uid: int, theirs: dict[str, str]) -> str | None:
-    """A job gets all groups of its account; a process may have given some of them up."""
-    try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:
-        return None  # nothing is run for it
-    has = {int(one) for name in ("Gid", "Groups") for one in theirs[name].split()}
-    lacks = [one for one in os.getgrouplist(entry.pw_name, entry.pw_gid) if one not in has]
-    if not lacks:
-        return None
-    named = ", ".join(map(_group_name, lacks[:5]))
-    return f"It is not in all groups of its account, as its jobs would be: {named}. A new login has them."
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+def groups_of(pid: int) -> set[int]:
+    """All that a process is in."""
+    theirs = status(pid)
+    return {int(one) for name in ("Gid", "Groups") for one in theirs[name].split()}

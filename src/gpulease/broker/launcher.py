@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from gpulease import identity, places
 from gpulease.broker import kernel
+from gpulease.broker.account_groups import AccountGroups
 from gpulease.broker.home import Home
 from gpulease.broker.service import LauncherConfig, Manager
 from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted, in_words
@@ -45,7 +46,7 @@ NO_MORE: Mapping[str, str] = MappingProxyType({})  # variables
 class Launcher:
     def __init__(self, link: socket.socket, bound: str, known: str, root_jobs: bool, manager: Manager) -> None:
         self._link, self._bound, self._known, self._root_jobs = link, bound, known, root_jobs
-        self._manager = manager
+        self._manager, self._groups = manager, AccountGroups()
         self._proven = _read_known(known)
 
     def serve(self) -> None:
@@ -90,6 +91,7 @@ class Launcher:
                 return "It did not come through the broker's socket."
             pid, uid, gid = identity.peer(connected)
             refused = self._refusal(uid) or kernel.leaves_sandbox(pid, uid, gid)
+            refused = refused or self._groups.missing(uid, kernel.groups_of(pid))
             if kernel.peer_ended(connected):  # so that the pid may be another's already
                 return "It ended before it was known who that is."
         if refused is None and uid not in self._proven:
