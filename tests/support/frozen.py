@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulease.simulation.library import find_compiler
+from gpulease.simulation.library import find_compilers
 from support.waiting import PATIENCE
 
 
@@ -26,9 +26,8 @@ class Frozen(NamedTuple):
 
 
 @cache
-def _program() -> str:
-    compiler = find_compiler(os.environ)
-    assert compiler is not None
+def frozen_program() -> str:
+    compiler = find_compilers(os.environ)[0]
     folder = Path(tempfile.mkdtemp(prefix="gpulease-frozen-"))
     folder.chmod(0o755)
     words = [*compiler, "-O1", "-o", str(folder / "frozen"), str(Path(__file__).with_suffix(".c"))]
@@ -42,7 +41,7 @@ def frozen(
 ) -> Iterator[Frozen]:
     """One such process, until the block ends; `command` is run as its child, and `before` becomes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = [*before, "unshare", "-Urm", _program(), str(folder), lock, *command]
+    words = [*before, "unshare", "-Urm", frozen_program(), str(folder), lock, *command]
     process = subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
