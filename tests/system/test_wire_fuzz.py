@@ -160,7 +160,7 @@ def test_the_broker_survives_seconds_of_nonsense(site: Site) -> None:
     check(site, 2)
 
 
-@pytest.mark.long
+@pytest.mark.long("leases")
 @pytest.mark.timeout(900)
 def test_the_broker_survives_minutes_of_nonsense(site: Site) -> None:
     check(site, float(os.environ.get("GPULEASE_FUZZ_SECONDS", "180")))

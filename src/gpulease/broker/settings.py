@@ -203,7 +203,7 @@ PARAMETERS: dict[str, Parameter] = {
                           "0 to 1000000, or cores for their number", False),
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
     "neighbours.safe-gpu": Parameter("safe_gpu", _mode, "whether safe-gpu's users are reckoned with",
-                                     "auto (once its lock file is there), on, or off", False),
+                                     "auto (for a day after somebody used it), on, or off", False),
     "neighbours.gpuget": Parameter("gpuget", _gpuget, "where gpuget's lists are, if its users share the GPUs",
                                    "redis://HOST:PORT/DB, with ?prefix=GPU if need be; or none", False, secret=True),
     "safe-gpu-patience": Parameter("safe_gpu_patience", _grace, "time that a user may hold safe-gpu's lock", "0 to 1h",
