@@ -123,3 +123,16 @@ def test_a_child_that_is_silent_or_ends_is_no_end_of_anything() -> None:
     looked.wait(("user", "root"))
     assert looked.accounts.uid_of("root") == 0
     looked.accounts.close()
+
+
+def test_names_that_a_stranger_asks_for_keep_nobody_waiting_and_are_not_kept_for_ever() -> None:
+    looked = Looked()
+    assert looked.accounts.uid_of("x" * (1 << 20)) is None
+    for number in range(1500):
+        looked.accounts.when_known(("user", f"name{number}"), lambda: None)
+    looked.wait(("uid", 0))
+    assert len(looked.accounts._names) > 1400, "who somebody is was asked for before them"
+    looked.wait(("user", "name1499"))
+    assert len(looked.accounts._told) <= 1001
+    assert looked.accounts.uid_of("name1499") is None
+    looked.accounts.close()

@@ -6,12 +6,12 @@ and is then asked for again; while there is no answer, what was known last goes 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +24,8 @@ from gpulease.wire import Unpacker, pack
 FRESH = 60.0  # seconds that an answer serves
 ANSWER = 5.0  # seconds for one
 MOST_NAMES = 1000  # that are remembered: they come in messages
+LONGEST_NAME = 256  # letters
+MOST_USERS = 10_000  # that are remembered: one user may have thousands of numbers
 READ = 1 << 16
 
 Question = tuple[str, Any]  # kind and name
@@ -37,11 +39,14 @@ class Accounts:
         self._poll, self._log, self._fresh, self._patience = poll, log, fresh, patience
         self._accounts: dict[int, Account] = {}
         self._told: dict[Question, tuple[float, Any]] = {}  # when, and what
-        self._questions: deque[Question] = deque()  # the first is under way, if a child is there
+        self._asked: Question | None = None  # which is under way
+        self._users: dict[Question, None] = {}  # who somebody is; goes before names, of which a stranger may ask many
+        self._names: dict[Question, None] = {}
         self._waiting: dict[Question, list[Callable[[], None]]] = {}
         self._child: subprocess.Popen[bytes] | None = None
         self._unpacker = Unpacker()
         self._complained = False
+        self._again = False  # another child was asked the same
         self.due: float | None = None  # when the question under way is overdue
         self.starting = True  # the loop has not begun: nobody else waits
 
@@ -75,11 +80,11 @@ class Accounts:
         return found is not None and found.exists
 
     def uid_of(self, name: str) -> int | None:
-        uid: int | None = self._answer(("user", name))
+        uid: int | None = self._answer(("user", name)) if len(name) <= LONGEST_NAME else None
         return uid
 
     def has_group(self, name: str) -> bool:
-        return bool(self._answer(("group", name)))
+        return len(name) <= LONGEST_NAME and bool(self._answer(("group", name)))
 
     def _answer(self, question: Question) -> Any:
         self._look(question)
@@ -113,23 +118,27 @@ class Accounts:
             self._told.pop(question, None)  # names are few, and whoever asks for one waits
         if self.starting:
             self._learn(question, look_up(*question))
-        elif question not in self._questions:
-            # Who somebody is goes before names, of which a stranger may ask for any number.
-            self._questions.insert(1, question) if question[0] == "uid" else self._questions.append(question)
-            if len(self._questions) == 1:
-                self._send()
+        elif question != self._asked:
+            (self._users if question[0] == "uid" else self._names)[question] = None
+            self._send_next()
+
+    def _send_next(self) -> None:
+        line = self._users or self._names
+        if self._asked is None and line:
+            self._asked = next(iter(line))
+            del line[self._asked]
+            self._send()
 
     def _send(self) -> None:
-        try:
+        assert self._asked is not None
+        self.due = time.monotonic() + self._patience  # what cannot be asked is overdue, too
+        kind, name = self._asked
+        with contextlib.suppress(OSError):
             if self._child is None:
                 self._start()
             assert self._child is not None
             assert self._child.stdin is not None
-            kind, name = self._questions[0]
             os.write(self._child.stdin.fileno(), pack({"kind": kind, "name": name}))
-        except OSError:
-            pass  # what is not answered is overdue
-        self.due = time.monotonic() + self._patience
 
     def _start(self) -> None:
         words = [sys.executable, "-P", "-m", "gpulease.broker.account_lookup"]
@@ -141,12 +150,13 @@ class Accounts:
         data = os.read(self.descriptor, READ)
         if not data:  # it had nothing to do for a while, or was killed: another one is asked
             self.close()
-            if self._questions and self.due is not None:
+            if self._asked is not None and not self._again:
+                self._again = True
                 self._send()
             return
         for message in self._unpacker.feed(data):
-            if self._questions:
-                self._complained = False
+            if self._asked is not None:
+                self._complained = self._again = False
                 self._next(message.get("told"))
 
     def overdue(self) -> None:
@@ -158,13 +168,12 @@ class Accounts:
         self._next(SILENT)
 
     def _next(self, told: Any) -> None:
-        question = self._questions.popleft()
-        self.due = None
+        assert self._asked is not None
+        question, self._asked, self.due = self._asked, None, None
         self._learn(question, told)
+        self._send_next()
         for action in self._waiting.pop(question, ()):
             action()
-        if self._questions and self.due is None:
-            self._send()
 
     def _learn(self, question: Question, told: Any) -> None:
         now = time.monotonic()
@@ -174,6 +183,8 @@ class Accounts:
             self._told = {one: known for one, known in self._told.items() if one[0] == "uid"}
         self._told[question] = (now, told)
         if question[0] == "uid" and isinstance(told, list):
+            if len(self._accounts) >= MOST_USERS:
+                del self._accounts[(oldest := next(iter(self._accounts)))], self._told["uid", oldest]
             name, groups, home, exists = told
             account = self._accounts.setdefault(question[1], Account(name))
             account.groups, account.home, account.exists = tuple(groups), home, exists

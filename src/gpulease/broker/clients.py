@@ -12,7 +12,7 @@ from itertools import islice
 
 from gpulease.broker.accounts import Accounts, Question
 from gpulease.broker.complaints import Complaints
-from gpulease.broker.connection import MOST_UNREAD, Connection, only_looks
+from gpulease.broker.connection import INSTEAD, MOST_UNREAD, Connection, Costs, may_run, only_looks
 from gpulease.broker.door import Door
 from gpulease.broker.events import Drained, Event, Left, Received
 from gpulease.broker.peer import Peer
@@ -28,23 +28,7 @@ PARTIAL = 10.0  # seconds for a message that has begun to be complete
 MUCH_INCOMING = 4 << 20  # from here on, one user's messages are read only as they are handled
 RESUMED = 4  # connections of one user that are read again at a time
 READ = 1 << 15
-
-
-class Costs:
-    """What one user's connections hold."""
-
-    __slots__ = ("connections", "incoming", "outgoing", "partial", "paused")
-
-    def __init__(self) -> None:
-        self.connections = self.incoming = self.outgoing = 0
-        self.partial: dict[Connection, None] = {}  # with a message that is not complete
-        self.paused: dict[Connection, None] = {}  # of those: which are not read for now
-
-
-RUNS = ("add", "edit")  # what may have a new command run
 AGAIN = "Try again in a moment."
-INSTEAD = {"notify": "See `gpulease help notices`: those who run the broker have `on-broken`."}
-RUNS_AGAIN = ("retry", "resume", "start", "let_go")  # of others' too, where root orders it
 
 
 class Clients:
@@ -145,10 +129,11 @@ class Clients:
     def look_up(self, event: Received, question: Question) -> None:
         """The message is handled again when there is an answer, or none in time."""
         connection = self._by_peer.get(event.peer)
-        if connection is None:
-            return
-        connection.held = True
-        self._accounts.when_known(question, partial(self._go_on, connection, event))
+        if connection is not None:
+            connection.held = True
+            self._accounts.when_known(question, partial(self._go_on, connection, event))
+        elif not only_looks(event.message):
+            self._accounts.when_known(question, partial(self._happened, event))
 
     def _introduce(self, connection: Connection) -> None:
         """Whoever comes for the first time is named to the launcher: jobs from before it was there may be theirs."""
@@ -237,7 +222,7 @@ class Clients:
                 return None
             if connection.ended and not self._is_left(connection, message):
                 return None
-            if self.prove is not None and not connection.proven and _may_run(message, connection):
+            if self.prove is not None and not connection.proven and may_run(message, connection.peer.uid):
                 self._hold_for_proof(connection, INSTEAD.get(message["do"], "Use `gpulease run` there."))
                 return None
             event = Received(connection.peer, message, self._skip(connection))
@@ -413,9 +398,3 @@ class Clients:
         if connection.missed:
             connection.missed = False
             self._happened(Drained(connection.peer))
-
-
-def _may_run(message: Message, connection: Connection) -> bool:
-    verb = message.get("do")
-    sends = verb == "notify" and message.get("file") is not None  # by an agent of that user
-    return sends or verb in RUNS or (verb in RUNS_AGAIN and connection.peer.uid != 0)

@@ -16,7 +16,21 @@ LOOKING = frozenset(
 LOOKING_BYTES = frozenset(verb.encode() for verb in LOOKING)
 MOST_LEFT = 32  # messages of a client that has gone which are still done
 MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
+RUNS = ("add", "edit")  # what may have a new command run
+INSTEAD = {"notify": "See `gpulease help notices`: those who run the broker have `on-broken`."}
+RUNS_AGAIN = ("retry", "resume", "start", "let_go")  # of others' too, where root orders it
 HEAD = 64  # bytes of a message that are looked at to guess what it does
+
+
+class Costs:
+    """What one user's connections hold."""
+
+    __slots__ = ("connections", "incoming", "outgoing", "partial", "paused")
+
+    def __init__(self) -> None:
+        self.connections = self.incoming = self.outgoing = 0
+        self.partial: dict[Connection, None] = {}  # with a message that is not complete
+        self.paused: dict[Connection, None] = {}  # of those: which are not read for now
 
 
 class Connection:
@@ -73,3 +87,10 @@ def only_looks(message: Message) -> bool:
     if not isinstance(verb, str):
         return True  # an error is all that it gets
     return verb in LOOKING or (verb == "set" and message.get("value") is None)
+
+
+def may_run(message: Message, uid: int) -> bool:
+    """Whether something may be run for it, so that it is to be proven who that is."""
+    verb = message.get("do")
+    sends = verb == "notify" and message.get("file") is not None  # by an agent of that user
+    return sends or verb in RUNS or (verb in RUNS_AGAIN and uid != 0)
