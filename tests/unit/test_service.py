@@ -32,7 +32,7 @@ def test_systemd_is_told_and_children_cannot_tell_it(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(f"\0{name[1:]}" if abstract else name)
         manager.settimeout(10)
-        environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "7", "PATH": "/bin"}
+        environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid()), "PATH": "/bin"}
         told = Manager(environ)
         assert environ == {"PATH": "/bin"}
         told.ready()
@@ -43,6 +43,20 @@ def test_systemd_is_told_and_children_cannot_tell_it(
 def test_a_manager_that_is_gone_or_was_never_there_ends_nothing(tmp_path: Path) -> None:
     for environ in ({"NOTIFY_SOCKET": str(tmp_path / "none")}, {}):
         Manager(environ).ready()
+
+
+def test_a_watchdog_of_another_process_is_not_fed() -> None:
+    assert Manager({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}).patience is None
+
+
+def test_a_broker_that_starts_by_itself_inside_a_service_tells_that_service_nothing(
+    site: Site, manager: socket.socket
+) -> None:
+    assert site.run("run", "--", "true", **watched(manager)).returncode == 0
+    pid = site.broker_pid()
+    assert "ok" in site.raw().ask("ping")
+    assert not select.select([manager], [], [], float(WATCHED))[0], manager.recv(100)
+    assert site.broker_pid() == pid
 
 
 WATCHED = "0.8"  # seconds

@@ -67,8 +67,13 @@ def serve(
     kind: str, ready: int, idle: float | None, replace: bool = False, given: tuple[int, int] | None = None
 ) -> None:
     """Serve until stopped. A byte on the descriptor `ready` tells that clients may come."""
+    manager = Manager(os.environ)
+    if ready >= 0:
+        manager = Manager(
+            {}
+        )  # that of the service, if any, in which somebody first used gpulease: it is not ours to tell
     try:
-        server, home = _prepare(places.of_kind(kind, os.environ), replace, given)
+        server, home = _prepare(places.of_kind(kind, os.environ), replace, given, manager)
     except GpuleaseError as trouble:
         _tell(ready, pack(error(trouble)))
         raise
@@ -78,9 +83,10 @@ def serve(
     home.close()
 
 
-def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) -> tuple[Server, Home | GivenHome]:
+def _prepare(
+    place: places.Place, replace: bool, given: tuple[int, int] | None, manager: Manager
+) -> tuple[Server, Home | GivenHome]:
     identity.call_oneself(identity.BROKER_NAME)
-    manager = Manager(os.environ)
     os.umask(0o077)  # what is for everybody is made so one by one
     use_default_signals()
     config = config_of(place.kind, os.environ).read()

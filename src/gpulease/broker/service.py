@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import NamedTuple
@@ -67,9 +68,9 @@ class Manager:
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
-        wanted = environ.pop("WATCHDOG_USEC", "")
-        self.patience = int(wanted) / 1e6 if wanted.isdecimal() else None  # seconds without a sign of life
-        environ.pop("WATCHDOG_PID", None)
+        wanted, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
+        meant = wanted.isdecimal() and pid in ("", str(os.getpid()))
+        self.patience = int(wanted) / 1e6 if meant else None  # seconds without a sign of life
 
     def ready(self) -> None:
         self._tell(b"READY=1")
