@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from gpulease.errors import in_words
 
 COMING = 16  # connections that are taken at a time, before others are served
+GONE = 32  # of those who said nothing and have gone already, the same
 RESERVE = 64  # descriptors that are kept for what connections ask for: pidfds, files, processes
 COMPLAINTS = 60.0  # seconds between two lines in the log about that
 
@@ -33,8 +34,9 @@ class Door:
         self._poll.register(listener.fileno(), 0 if self._full else select.EPOLLIN)
 
     def come(self) -> Iterator[socket.socket]:
-        """Those who wait before it."""
-        for _ in range(0 if self._full else COMING):
+        """Those who wait before it, but for those who have gone meanwhile: there may be a stream of them."""
+        left, gone = (0, 0) if self._full else (COMING, GONE)
+        while left and gone:
             try:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -42,6 +44,11 @@ class Door:
             except OSError as trouble:
                 return self._shut(in_words(trouble))
             accepted.setblocking(False)
+            if _has_gone(accepted):
+                accepted.close()
+                gone -= 1
+                continue
+            left -= 1
             descriptor = accepted.fileno()
             yield accepted
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -63,3 +70,13 @@ class Door:
         if self._full:
             self._full = False
             self._poll.modify(self._listener.fileno(), select.EPOLLIN)
+
+
+def _has_gone(accepted: socket.socket) -> bool:
+    """Whether its client has closed it and had said nothing."""
+    try:
+        return not accepted.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
