@@ -4,8 +4,10 @@
 
 The hostile user has many connections and jobs, and each kind of load is tried by itself: floods of `ls` and
 `explain`, the largest batches there are that are never finished, subscriptions, waits for all jobs, answers that are
-not read, and verbs about all of its jobs. The load goes on and rests in turn, and the other user works in both. The
-figure is how much longer the other's commands take: the 95th of 100 beside the load, over the same alone.
+not read, verbs about all of its jobs, a process on a GPU whose memory map is locked for good, releases of many shares
+by many names from below many processes, and floods whose clients are gone. The load goes on and rests in turn, and the
+other user works in both. The figure is how much longer the other's commands take: the 95th of 100 beside the load, over
+the same alone.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ from interleaved import Timings, compile_everything
 from processes import resident
 from report import TIMES, Report, Size, bench, percentile
 from support.accounts import SystemSite
+from support.frozen import frozen_program
 
 from gpulease import PROTOCOL
 from gpulease.client import Client, connect
-from gpulease.wire import pack
+from gpulease.wire import Unpacker, pack
 
 MOST = 5.0  # times as long as alone
 MOST_MEMORY = 1024.0  # MiB
@@ -74,26 +77,21 @@ LOADS: dict[str, tuple[bytes, ...]] = {
 
 
 class Hostile:
-    """All of the load, in a process of its own user: each connection has a question under way at any time."""
+    """All of the load, in a process group of its own user."""
 
-    def __init__(
-        self,
-        user: pwd.struct_passwd,
-        namespace: int,
-        connections: int,
-        messages: tuple[bytes, ...],
-        reads: bool,
-    ) -> None:
+    def __init__(self, user: pwd.struct_passwd, namespace: int, deed: Callable[[], None]) -> None:
         self._pid = os.fork()
         if self._pid == 0:
             try:
+                os.setpgid(0, 0)
                 become(user, namespace)
-                ask_for_ever(connections, messages, reads)
+                deed()
             finally:
                 os._exit(0)
+        os.setpgid(self._pid, self._pid)
 
     def end(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
+        os.killpg(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
 
@@ -102,14 +100,14 @@ def become(user: pwd.struct_passwd, namespace: int) -> None:
     with open(f"/proc/{namespace}/ns/mnt") as mounts:
         if ctypes.CDLL(None).setns(mounts.fileno(), 0):
             sys.exit("The namespace cannot be entered.")
-    os.setgroups([])
+    os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))  # who lacks some may have no jobs
     os.setgid(user.pw_gid)
     os.setuid(user.pw_uid)
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as after an exec
 
 
 def ask_for_ever(connections: int, messages: tuple[bytes, ...], reads: bool) -> None:
-    """A connection that was refused or cut off is made anew."""
+    """Each connection has a question under way at any time. One that was refused or cut off is made anew."""
     poll, waiting = select.epoll(), {}
     turns = cycle(messages)
 
@@ -140,6 +138,53 @@ def ask_for_ever(connections: int, messages: tuple[bytes, ...], reads: bool) -> 
                 del waiting[descriptor]
                 connected.close()
                 join()
+
+
+def freeze(program: str, folder: str) -> None:
+    """A process on GPU 0 whose command line nobody can read."""
+    words = [sys.executable, "-m", "gpulease", "simulate", "use", "0", "--", "unshare", "-Urm", program, folder, ""]
+    while True:
+        subprocess.run(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, check=False)  # it ends after a while
+
+
+def release_shares(levels: int = 300, shares: int = 100) -> None:
+    """From below many processes called `env`: hold many shares, and give them back by the same name many times."""
+    for _ in range(levels):
+        Path("/proc/self/comm").write_text("env")
+        if os.fork():
+            signal.pause()
+    share = message("acquire", request={"gpus": 1, "memory": 1 << 28, "devices": ["3"]}, kind="acquire", wait=0)
+    names = message("release", what=["3"] * 1024, if_held=True)
+    connected, _ = connect(start=False)
+    unpacker = Unpacker(16 << 20)
+    while True:
+        connected.sendall(share * shares + names)
+        answers = 0
+        while answers <= shares:
+            answers += len(unpacker.feed(connected.recv(READ)))
+
+
+def leave_behind(connections: int = 300) -> None:
+    """Fill connections with questions, and be gone: again and again."""
+    question = message("history") * 5000
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            for connected in [connect(start=False)[0] for _ in range(connections)]:
+                connected.setblocking(False)
+                connected.send(question)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+
+def end_wrongly() -> None:
+    """Ask for much, read nothing, and end with what is no message."""
+    data = message("set") * 200 + b"\xff\xff\xff\xff"
+    while True:
+        held = [connect(start=False)[0] for _ in range(50)]
+        for connected in held:
+            connected.sendall(data)
+        time.sleep(0.5)
 
 
 class Worker:
@@ -232,11 +277,22 @@ def main(report: Report, load: str, rounds: int, each: int, settle: float, conne
         fill(one, inside, jobs)
         print(f"memory of the broker: {begin:.0f} MiB, with {jobs:,} jobs {resident(pid):.0f} MiB")
         worker = Worker(other, site.python_of_all)
-        loads = {name: (messages, True) for name, messages in LOADS.items()}
-        loads["ls that is not read"] = (LOADS["ls of 5,000 jobs"], False)
+        place = site.folder / "frozen"
+        place.mkdir()
+        os.chown(place, one.pw_uid, one.pw_gid)
+        loads: dict[str, Callable[[], None]] = {
+            name: partial(ask_for_ever, connections, asked, True) for name, asked in LOADS.items()
+        }
+        loads |= {
+            "ls that is not read": partial(ask_for_ever, connections, LOADS["ls of 5,000 jobs"], False),
+            "a process that cannot be read on a GPU": partial(freeze, frozen_program(), str(place)),
+            "releases from far below, by many names": release_shares,
+            "300 connections of questions left behind": leave_behind,
+            "unread answers, then no message": end_wrongly,
+        }
         print(f"{'':<46} {'p95':>6} {'median':>7}   memory")
-        for name, (messages, reads) in ((name, chosen) for name, chosen in loads.items() if load in name):
-            start = partial(Hostile, one, inside, connections, messages, reads)
+        for name, deed in ((name, deed) for name, deed in loads.items() if load in name):
+            start = partial(Hostile, one, inside, deed)
             late, middle, used = found[name] = measure(worker, start, rounds, each, settle, pid)
             print(f"{name:<46} {late:>5.1f}x {middle:>6.1f}x {used:>5.0f} MiB", flush=True)
     report.value(

@@ -14,20 +14,18 @@ from struct import Struct
 
 _CREDENTIALS = Struct("3i")
 
-Facts = tuple[int | None, str | None, str | None]  # start time, user, command
-
-NOBODY_VISIBLE: Facts = (None, None, None)
-
 UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)  # gone, or hidden from us
 
 READ = 4096  # bytes of a file at most
+LEVELS = 64  # of the processes above one that are looked at: there may be thousands, and all of them a stranger's
+BROKER_NAME = "gpulease-broker"  # what a broker's process calls itself
 
-_names: dict[int, str] = {}
+known_names: dict[int, str] = {}
 
 
 def user_name(uid: int) -> str:
     """The login name of `uid`, of whose range of subordinate ids it is in, or the number itself."""
-    name = _names.get(uid)
+    name = known_names.get(uid)
     if name is None:
         import pwd
 
@@ -35,7 +33,7 @@ def user_name(uid: int) -> str:
             name = pwd.getpwuid(uid).pw_name
         except KeyError:
             name = subordinate(uid) or str(uid)
-        _names[uid] = name
+        known_names[uid] = name
     return name
 
 
@@ -48,7 +46,7 @@ def subordinate(uid: int, path: str = "/etc/subuid") -> str | None:
         return None
     for name, first, count in (fields for fields in lines if len(fields) == 3):
         if first.isdecimal() and count.isdecimal() and 0 <= uid - int(first) < int(count):
-            return _names.get(int(name), name) if name.isdecimal() else name
+            return known_names.get(int(name), name) if name.isdecimal() else name
     return None
 
 
@@ -81,6 +79,11 @@ def home_of(uid: int) -> str:
         return "/nonexistent"
 
 
+def account_name(uid: int) -> str:
+    """Nothing for one without an account."""
+    return user_name(uid) if has_account(uid) else ""
+
+
 def has_account(uid: int) -> bool:
     import pwd
 
@@ -94,28 +97,6 @@ def start_time(pid: int, proc: str = "/proc") -> int | None:
     """When `pid` began, in clock ticks since boot; None when no such process can be seen."""
     line = _read(f"{proc}/{pid}/stat")
     return None if line is None else _start_time_of(line)
-
-
-def facts(pid: int, proc: str = "/proc") -> Facts:
-    """Start time, user and command line of `pid`; all None when it cannot be seen from here, whatever the reason."""
-    folder = f"{proc}/{pid}"
-    try:
-        line = _read(f"{folder}/stat")
-        if line is None:
-            return NOBODY_VISIBLE
-        owner = user_of(pid, proc)
-        return _start_time_of(line), None if owner is None else user_name(owner), _command(folder, line)
-    except OSError:
-        return NOBODY_VISIBLE
-
-
-def _command(folder: str, stat_line: bytes) -> str:
-    """The command line; for a process without one (a kernel thread, a zombie) its name in brackets."""
-    line = _read(f"{folder}/cmdline")
-    if line:
-        return line.replace(b"\0", b" ").decode(errors="replace").strip()
-    name = stat_line[stat_line.index(b"(") + 1 : stat_line.rindex(b")")]
-    return f"[{name.decode(errors='replace')}]"
 
 
 def _start_time_of(stat_line: bytes) -> int:
@@ -195,24 +176,34 @@ WRAPPERS = frozenset(
 )
 
 
-def asking_process(pid: int, read_scripts: bool = False) -> int:
+def asking_process(pid: int, read_words: bool = True, read_scripts: bool = False) -> int:
     """The shell or script that asked, seen from its child `pid`, past subshells, wrappers and shells that only ask.
 
     A subshell is a fork without an exec, so it has its parent's `start_stack` and `arg_start`; a shell started
     inside a shell has its own. A shell only asks when its text has no other command (see `shell_text`).
-    Files are looked at with `read_scripts` alone: the broker must not open what a stranger names.
+    Its text is looked at with `read_words` alone, and files with `read_scripts`: the broker must not wait for what a
+    stranger controls, as a process's command line, nor open what a stranger names.
     """
     child, asker = pid, parent_of(pid) or 1
-    while asker > 1:
-        above = parent_of(asker)
+    for _ in range(LEVELS):
+        above = parent_of(asker) if asker > 1 else None
         if above is None or above <= 1:
             break
         if not same_program(asker, above):
-            if process_name(asker) not in WRAPPERS and not _only_asks(asker, child, read_scripts):
+            wraps = process_name(asker) in WRAPPERS
+            if not wraps and not (read_words and _only_asks(asker, child, read_scripts)):
                 break
             child = asker
         asker = above
     return asker
+
+
+def above(pid: int) -> list[int]:
+    """The process and those above it, the nearest first."""
+    found = [pid]
+    while len(found) < LEVELS and (parent := parent_of(found[-1])) is not None and parent > 1:
+        found.append(parent)
+    return found
 
 
 def outer_pid(inside: int, pid: int) -> int | None:
@@ -221,30 +212,19 @@ def outer_pid(inside: int, pid: int) -> int | None:
     None when it is in one, and `pid` is none of the processes above it there.
     """
     depth = len(_numbers(inside))
-    above: int | None = inside
-    while depth > 1 and above is not None and above > 1:
-        numbers = _numbers(above)
+    if depth <= 1:
+        return pid
+    for one in above(inside):
+        numbers = _numbers(one)
         if len(numbers) == depth and numbers[-1] == pid:
-            return above
-        above = parent_of(above)
-    return None if depth > 1 else pid
+            return one
+    return None
 
 
 def _numbers(pid: int) -> list[int]:
     """In our namespace, and in each one inside it that the process is in."""
     _, _, rest = (_read(f"/proc/{pid}/status") or b"").partition(b"\nNSpid:")
     return list(map(int, rest.partition(b"\n")[0].split()))
-
-
-def same_script(pid: int, other: int) -> bool:
-    """Whether `other` is one of the processes above `pid`, or was started by the same shell or script."""
-    above: int | None = pid
-    while above is not None and above > 1:
-        if above == other:
-            return True
-        above = parent_of(above)
-    asker = asking_process(pid)
-    return asker > 1 and asker == asking_process(other)
 
 
 def _only_asks(pid: int, child: int, read_scripts: bool) -> bool:
@@ -292,8 +272,18 @@ def same_program(pid: int, other: int) -> bool:
 
 
 def process_name(pid: int) -> str:
+    """Nothing when there is no such process."""
     line = _read(f"/proc/{pid}/stat") or b"()"
     return line[line.index(b"(") + 1 : line.rindex(b")")].decode(errors="replace")
+
+
+def call_oneself(name: str) -> None:
+    """The name that others see in `ps` and in /proc/PID/stat: at most 15 letters."""
+    try:
+        with open("/proc/self/comm", "w") as file:
+            file.write(name)
+    except OSError:
+        return  # a name is a convenience
 
 
 def _fields(pid: int) -> list[bytes] | None:
@@ -322,14 +312,18 @@ def group_names(uid: int) -> tuple[str, ...]:
 
 
 class ProcessStat:
-    """Where a process stands: its state, its parent, its session, and when it began."""
+    """Where a process stands: its name, its state, its parent, its session, and when it began."""
 
-    __slots__ = ("parent", "session", "start_time", "state")
+    __slots__ = ("name", "parent", "session", "start_time", "state")
 
-    def __init__(self, state: str, parent: int, session: int, start_time: int) -> None:
-        self.state, self.parent, self.session, self.start_time = state, parent, session, start_time
+    def __init__(self, name: str, state: str, parent: int, session: int, start_time: int) -> None:
+        self.name, self.state, self.parent, self.session, self.start_time = name, state, parent, session, start_time
 
 
-def family(pid: int) -> ProcessStat | None:
-    fields = _fields(pid)
-    return None if fields is None else ProcessStat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+def family(pid: int, proc: str = "/proc") -> ProcessStat | None:
+    line = _read(f"{proc}/{pid}/stat")
+    if line is None:
+        return None
+    name = line[line.index(b"(") + 1 : line.rindex(b")")].decode(errors="replace")
+    fields = line[line.rindex(b")") + 2 :].split(None, 20)
+    return ProcessStat(name, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))

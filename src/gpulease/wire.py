@@ -92,12 +92,9 @@ class Unpacker:
 
     @property
     def whole(self) -> bool:
-        """Whether the next message is complete."""
-        if len(self._bytes) < HEAD:
-            return False
-        if self._length > self._limit:
-            raise ProtocolError(f"A message of {self._length} bytes was announced, and {self._limit} are the most.")
-        return len(self._bytes) >= HEAD + self._length
+        """Whether the next message can be read: it is complete, or so large that reading it is refused."""
+        size = len(self._bytes)
+        return size >= HEAD and (size >= HEAD + self._length or self._length > self._limit)
 
     @property
     def _length(self) -> int:
@@ -122,6 +119,8 @@ class Unpacker:
 
     def read(self) -> Message:
         """The same, which stays where it is."""
+        if self._length > self._limit:
+            raise ProtocolError(f"A message of {self._length} bytes was announced, and {self._limit} are the most.")
         return _decode(bytes(self._bytes[HEAD : HEAD + self._length]))
 
     def skip(self) -> int:

@@ -14,7 +14,7 @@ from gpulease.broker import instructions as told
 from gpulease.broker.core import Core
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Event, Key
-from gpulease.broker.peer import Peer
+from gpulease.broker.peer import Account, Peer
 from gpulease.broker.runs import Fate
 from gpulease.broker.state_values import About
 from gpulease.broker.turn import Planned, Turn
@@ -142,11 +142,11 @@ class ScriptedWorld:
     def outer_pid(self, inside: int, pid: int) -> int | None:
         return pid
 
-    def same_script(self, pid: int, other: int) -> bool:
-        return True
+    def above(self, pid: int) -> list[int]:
+        return [pid]
 
     def asking_process(self, pid: int) -> int:
-        return pid
+        return 2  # one script for all
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
         return self.identify(pid) == (None, None)
@@ -322,7 +322,7 @@ class ScriptedWorld:
     def connect(self, uid: int = 1000) -> Client:
         pid = next(self.pids)
         self.processes.add((pid, 1))
-        peer = Peer(pid, uid, f"user{uid}" if uid else "root", ("users",))
+        peer = Peer(pid, uid, Account(f"user{uid}" if uid else "root", ("users",)))
         self.clients[peer] = Client(peer)
         return self.clients[peer]
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,17 @@ fcntl.lockf(lock, fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.read()
 """
+
+
+@contextmanager
+def somebody_chooses(site: Apart) -> Iterator[subprocess.Popen[str]]:
+    with site.python(HOLD_LOCK, str(site.lock_folder / NAME)) as holding:
+        assert holding.stdout is not None
+        assert holding.stdout.readline() == "held\n"
+        yield holding
+        holding.kill()
+
+
 TESTS = str(Path(__file__).parents[1])
 
 
@@ -59,7 +72,8 @@ def check(site: Apart, turns: int, patience: float = 100) -> None:
     site.ensure_broker()
     site.set("cuda.slow=500")
     site.run("set", "safe-gpu-patience", "1h")
-    assert take_with_safe_gpu(site) == 0  # its very first user may meet a lease that was granted before
+    with somebody_chooses(site):  # its very first user may meet a lease that was granted before
+        wait_until(lambda: "safe-gpu is used here" in site.log())
     seen = together(site, turns, patience)
     print(seen)
     assert "no placeholder" not in site.log()
@@ -134,11 +148,12 @@ def test_it_ends_with_the_lease_and_with_the_broker_and_the_next_broker_places_i
     wait_until(lambda: devices_of(site, "free") == [0, 1] and not os.path.exists(f"/proc/{again}/exe"))
 
 
-def test_safe_gpu_is_found_by_its_own_lock_file_and_remembered(site: Apart) -> None:
+def test_safe_gpu_is_found_by_who_holds_its_lock_and_remembered(site: Apart) -> None:
     site.holder("--devices", "0")
     assert not told(site)
     assert not list(site.lock_folder.iterdir()), "a broker that was not told of safe-gpu makes no file of its"
-    (site.lock_folder / NAME).touch()
+    with somebody_chooses(site) as holder:
+        wait_until(lambda: f"safe-gpu is used here, by process {holder.pid}" in site.log())
     assert wait_until(lambda: list(placeholders(site))) == ["0"]
     (site.lock_folder / NAME).unlink()
     site.kill_broker()
@@ -146,10 +161,20 @@ def test_safe_gpu_is_found_by_its_own_lock_file_and_remembered(site: Apart) -> N
     assert wait_until(lambda: list(placeholders(site))) == ["0"]
 
 
-def test_a_lock_file_that_cannot_be_locked_is_told_and_placeholders_are_placed(site: Apart) -> None:
+def test_a_file_that_anybody_can_make_is_no_sign_of_safe_gpu(site: Apart) -> None:
+    """`touch` by any user turned placeholders on for a month, and made each grant 28 times as slow."""
+    (site.lock_folder / NAME).touch()
+    for _ in range(2):
+        holder = site.holder("--devices", "0")
+        assert not told(site)
+        holder.communicate(timeout=30)
+    assert "safe-gpu is used here" not in site.log()
+
+
+def test_a_lock_file_that_cannot_be_locked_is_told_and_keeps_nobody_from_a_gpu(site: Apart) -> None:
     (site.lock_folder / NAME).symlink_to("/nowhere")
     site.holder("--devices", "0")
-    assert list(wait_until(lambda: told(site))) == ["0"]
+    assert not told(site)
     assert "is a symbolic link" in site.status()["neighbours"]["safe-gpu"]["trouble"]
     assert "is a symbolic link" in " ".join(site.run("doctor").stdout.split())
     assert site.log().count("is a symbolic link") == 1
@@ -177,12 +202,9 @@ def test_the_lock_file_of_a_broker_is_no_sign_of_safe_gpu(site: Apart) -> None:
 
 def test_switched_off_its_lock_counts_for_nothing(site: Apart) -> None:
     use(site, "off")
-    with site.python(HOLD_LOCK, str(site.lock_folder / NAME)) as holding:
-        assert holding.stdout is not None
-        assert holding.stdout.readline() == "held\n"
+    with somebody_chooses(site):
         site.holder("--devices", "0")
         assert not told(site)
-        holding.kill()
 
 
 @pytest.mark.parametrize(

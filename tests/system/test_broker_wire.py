@@ -75,6 +75,17 @@ def test_a_garbled_message_costs_its_sender_the_connection(attacked: Site, data:
     served(attacked)
 
 
+def test_a_garbled_message_behind_answers_that_are_not_read_ends_nothing(attacked: Site) -> None:
+    """These 4,404 bytes ended the broker: the second error of one connection was raised outside of every guard."""
+    for _ in range(3):
+        with attacked.raw() as sender:
+            sender.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            sender.socket.sendall(pack({"v": 1, "do": "set"}) * 200 + b"\xff\xff\xff\xff")
+            served(attacked)
+            assert sender.closed()
+    served(attacked)
+
+
 def test_a_half_sent_message_holds_nobody_up_and_is_cut_off_in_time(attacked: Site) -> None:
     whole = pack({"v": 1, "do": "ping"})
     with attacked.raw() as slow, attacked.raw() as other:

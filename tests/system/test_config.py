@@ -11,7 +11,6 @@ import pytest
 from support.accounts import SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
 from support.other_users import needs_root
 from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
-from support.users import PATHS
 from support.waiting import PATIENCE, wait_until
 
 
@@ -114,7 +113,7 @@ def test_a_broker_is_not_ended_for_one_that_could_not_start(system: SystemSite, 
     path = write(system, wrong or "max-runs = 2\n")
     if wrong is None:
         path.chmod(0o600)  # root reads it, and the broker's own user cannot
-    done = system.popen(system.gpulease("broker", "--system", "--replace"), environ=dict(PATHS), cwd="/")
+    done = system.popen(system.gpulease("broker", "--system", "--replace"), cwd="/")
     said = done.communicate(timeout=PATIENCE)[1]
     assert (done.returncode, str(path) in said) == (69, True), said
     assert system.broker_pid() == before

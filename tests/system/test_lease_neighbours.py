@@ -187,14 +187,14 @@ def test_a_lock_that_is_no_regular_file_is_not_held(tmp_path: Path, make: Callab
 
 
 @needs_root
-def test_a_folder_that_is_closed_to_us_counts_as_used(tmp_path: Path) -> None:
+def test_a_folder_that_is_closed_to_us_is_told_and_is_no_sign_of_safe_gpu(tmp_path: Path) -> None:
     folder = tmp_path / "safe_gpu"
     folder.mkdir(0o700)
     lock = SafeGpuLock(str(folder))
     os.seteuid(65534)
     try:
         assert lock.take(make=False)
-        assert lock.used()
+        assert lock.user() is None
     finally:
         os.seteuid(0)
     assert "closed to the broker's user" in (lock.trouble or "")

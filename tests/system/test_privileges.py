@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.accounts import BROKER, SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
+from support.accounts import BROKER, GROUP, SystemSite, system_site  # noqa: F401  # pytest finds the fixture here
 from support.other_users import needs_root
 from support.queue_site import alive, pick
 from support.waiting import wait_until
 
 from gpulease.broker import kernel
 from gpulease.broker.launcher import Launcher
+from gpulease.broker.service import Manager
 
 pytestmark = needs_root
 PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP, CAP_NET_RAW = 38, 24, 13
@@ -106,6 +107,19 @@ def test_who_has_fewer_capabilities_gets_no_job_with_more(system: SystemSite) ->
     done = subprocess.run(words, env=system.environ, cwd="/", capture_output=True, text=True, timeout=60)
     assert done.returncode == 77, done.stderr
     assert "fewer capabilities" in done.stderr
+
+
+def test_who_gave_up_groups_gets_no_job_with_them(system: SystemSite) -> None:
+    """Its jobs had all groups of the account: `setpriv --clear-groups` was no sandbox."""
+    account = ("--reuid", str(system.alice.pw_uid), "--regid", str(system.alice.pw_gid))
+    add = (system.python_of_all, "-m", "gpulease", "add", "--", "true")
+    told = {}
+    for groups in (("--clear-groups",), ("--groups", str(GROUP)), ("--init-groups",)):
+        words = system.namespace.words("setpriv", *account, *groups, *add)
+        environ = system.environ
+        told[groups] = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, timeout=60)
+    assert [done.returncode for done in told.values()] == [77, 0, 0], told
+    assert "not in all groups of its account, as its jobs would be: team." in told[("--clear-groups",)].stderr
 
 
 def test_from_another_mount_namespace_nothing_is_queued(system: SystemSite) -> None:
@@ -195,7 +209,7 @@ def link(tmp_path: Path) -> Iterator[tuple[socket.socket, Launcher, str]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = str(tmp_path / "s")
     with ours, theirs:
-        yield ours, Launcher(theirs, path, str(tmp_path / "users"), False), path
+        yield ours, Launcher(theirs, path, str(tmp_path / "users"), False, Manager({})), path
 
 
 def obey(link: tuple[socket.socket, Launcher, str], message: dict[str, Any], *descriptors: int) -> None:

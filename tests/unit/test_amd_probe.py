@@ -17,6 +17,9 @@ def write(root: Path, files: dict[str, str]) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
+        if path.parent.name == "fdinfo":
+            (path.parents[1] / "fd").mkdir(exist_ok=True)
+            (path.parents[1] / "fd" / path.name).symlink_to("/dev/dri/renderD128")
 
 
 def card(number: int, slot: str, **more: str) -> dict[str, str]:

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpulease.broker import clients as clients_module
-from gpulease.broker.clients import COMING, Clients
+from gpulease.broker.accounts import Accounts
+from gpulease.broker.clients import Clients
+from gpulease.broker.connection import MOST_LEFT
+from gpulease.broker.door import COMING
 from gpulease.broker.events import Event, Left, Received
 from gpulease.wire import pack
 
@@ -31,7 +34,8 @@ class Door:
         self.poll = select.epoll()
         self.events: list[Event] = []
         self.lines: list[str] = []
-        self.clients = Clients(self.poll, self.listener, self.events.append, self.lines.append)
+        accounts = Accounts(self.poll, self.lines.append)
+        self.clients = Clients(self.poll, self.listener, self.events.append, self.lines.append, accounts)
         self.sockets: list[socket.socket] = []
 
     def connect(self) -> socket.socket:
@@ -77,6 +81,51 @@ def test_all_that_a_client_said_before_it_left_is_done_in_its_order(door: Door) 
     events = door.settle()
     assert [event.message["n"] for event in events if isinstance(event, Received)] == [0, 1, 2, 3, 4]
     assert isinstance(events[-1], Left)
+
+
+def test_what_a_client_that_has_gone_only_wanted_to_see_is_dropped(door: Door) -> None:
+    client = door.connect()
+    client.sendall(pack({"v": 1, "do": "kill", "n": 0}))
+    door.look()
+    door.look()
+    looks = pack({"v": 1, "do": "history"}) + pack(
+        {"v": 1, "x": "x" * 100, "do": "status"}
+    )  # the second is not guessed
+    client.sendall(looks * 5 + pack({"v": 1, "do": "kill", "n": 1}))
+    client.close()
+    events = door.settle()
+    assert [event.message.get("n") for event in events if isinstance(event, Received)] == [0, 1]
+    assert isinstance(events[-1], Left)
+
+
+def test_a_flood_that_a_client_left_behind_is_bounded_in_messages(door: Door) -> None:
+    """300 connections of a client that had exited kept the broker busy for minutes."""
+    for _ in range(5):
+        client = door.connect()
+        client.sendall(pack({"v": 1, "do": "kill"}) * 1000)
+        client.close()
+    events = door.settle()
+    assert 0 < sum(isinstance(event, Received) for event in events) <= 5 * (1 + MOST_LEFT)
+    assert sum(isinstance(event, Left) for event in events) == 5
+    assert not door.clients._users
+
+
+def test_an_exception_over_one_connection_cuts_that_connection_and_is_logged_once(door: Door) -> None:
+    """No message that raises is known. So the kernel does: what it is not asked to poll cannot be modified."""
+    others = [door.connect() for _ in range(3)]
+    for one in others:
+        one.sendall(PING)
+    events = door.settle()
+    broken = [event.peer for event in events if isinstance(event, Received)]
+    for peer in broken[:2]:
+        door.poll.unregister(door.clients._by_peer[peer].descriptor)
+    for peer in broken:
+        door.clients.send(peer, {"ok": "x" * (1 << 20)})
+    door.settle()
+    assert [event.peer for event in events if isinstance(event, Left)] == broken[:2]
+    assert ["Traceback" in line for line in door.lines] == [True]
+    others[2].sendall(PING)
+    assert [event.peer for event in door.settle() if isinstance(event, Received)][3:] == [broken[2]]
 
 
 def test_a_request_that_is_gone_on_with_comes_before_what_its_client_said_later(door: Door) -> None:
@@ -173,12 +222,21 @@ def test_a_user_whose_messages_are_too_much_is_told_the_bound(door: Door, monkey
     assert b"too-much" in client.recv(1000)
 
 
-def test_who_comes_and_goes_without_end_is_taken_in_a_few_at_a_time(door: Door) -> None:
+def test_who_comes_and_goes_without_end_costs_little_and_others_are_taken_behind_them(door: Door) -> None:
     """Two processes that only connected and closed kept the broker from answering anybody else."""
     others = [door.connect() for _ in range(60)]
     for one in others:
         one.close()
-    taken = [event for event in door.events if isinstance(event, Left)]
+    last = door.connect()
+    last.sendall(PING)
+    assert [type(event) for event in door.settle()] == [Received]
+    assert len(door.clients._connections) == 1
+
+
+def test_who_comes_is_taken_in_a_few_at_a_time(door: Door) -> None:
+    for _ in range(60):
+        door.connect()
     door.look()
-    assert len(door.clients._connections) + len(taken) <= COMING
-    assert len([event for event in door.settle() if isinstance(event, Left)]) == 60
+    assert len(door.clients._connections) == COMING
+    door.settle()
+    assert len(door.clients._connections) == 60

@@ -94,6 +94,7 @@ WITHOUT_DESCRIPTORS = """
 import os, resource, select
 from gpulease import identity
 from gpulease.broker.reaper import Reaper
+from gpulease.probes import processes
 poll, parent = select.epoll(), os.getppid()
 reaper = Reaper(poll)
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -102,7 +103,7 @@ for look in (identity.pidfd, identity.start_time, identity.family, lambda pid: i
         print(look(parent))
     except OSError:
         print("nobody knows")
-print(identity.user_of(parent) == os.geteuid(), identity.facts(parent))
+print(identity.user_of(parent) == os.geteuid(), processes.facts([parent])[parent])
 print(reaper.watch(parent, 1), reaper.watch(parent, None), reaper.look_again())
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 print(reaper.look_again(), reaper.look_again())
@@ -143,3 +144,24 @@ def test_a_pidfd_becomes_readable_when_its_process_ends() -> None:
 
 def test_the_boot_has_a_name() -> None:
     assert len(identity.boot_id()) == 36
+
+
+CHAIN = """
+import os
+from gpulease import identity
+chain = [os.getpid()]
+for level in range(150):
+    if os.fork():
+        os.wait()
+        os._exit(0)
+    chain.append(os.getpid())
+    open("/proc/self/comm", "w").write("env")
+print(len(identity.above(os.getpid())), chain.index(identity.asking_process(os.getpid())), flush=True)
+"""
+
+
+def test_the_processes_above_one_are_looked_at_up_to_some_height_only() -> None:
+    """With 3,000 processes called `env` above a client, one message of it took half a minute."""
+    told = subprocess.run([sys.executable, "-c", CHAIN], capture_output=True, text=True, timeout=60)
+    height, found = map(int, told.stdout.split())
+    assert (height, found) == (identity.LEVELS, 150 - 1 - identity.LEVELS), told

@@ -13,6 +13,7 @@ from support.other_users import needs_root
 
 from gpulease.broker.kernel import SO_PEERPIDFD
 from gpulease.broker.launcher import Launcher
+from gpulease.broker.service import Manager
 
 pytestmark = needs_root
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
@@ -24,7 +25,7 @@ class Door:
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "socket")
         self.listener = listening(self.path)
-        self.launcher = Launcher(socket.socketpair()[0], self.path, str(folder / "known"), root_jobs=True)
+        self.launcher = Launcher(socket.socketpair()[0], self.path, str(folder / "known"), True, Manager({}))
 
     def accept(self) -> socket.socket:
         return self.listener.accept()[0]

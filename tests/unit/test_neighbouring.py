@@ -156,12 +156,15 @@ def test_the_next_broker_tells_the_neighbours_what_is_held() -> None:
     assert {device: held.pid for device, held in world.kept.held.items()} == {uuid: owner}
 
 
-def test_a_neighbour_that_was_found_is_remembered_for_a_month() -> None:
+def test_a_neighbour_that_was_found_is_remembered_for_a_day_also_by_the_next_broker() -> None:
     world = ScriptedWorld()
     world.ready.append(NeighboursChanged(about=frozenset({"safe-gpu"})))
     world.turn()
+    world.jump(20 * 3600)
     world.restart()
-    assert world.core.state.neighbours_about == {"safe-gpu"}
-    world.jump(31 * 86400)
+    assert list(world.core.state.neighbours_about) == ["safe-gpu"]
+    world.jump(5 * 3600)
+    settle(world)
+    assert list(world.core.state.neighbours_about) == []
     world.restart()
-    assert world.core.state.neighbours_about == set()
+    assert list(world.core.state.neighbours_about) == []

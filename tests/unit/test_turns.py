@@ -9,7 +9,7 @@ import pytest
 
 from gpulease.broker.connection import Connection
 from gpulease.broker.events import Received
-from gpulease.broker.peer import Peer
+from gpulease.broker.peer import Account, Peer
 from gpulease.broker.turns import LOOKS, MOST_LONG, ROUND, Turns
 from gpulease.wire import pack
 
@@ -32,8 +32,8 @@ class Crowd:
     def _connect(self, uid: int, verb: str) -> Connection:
         ours, theirs = socket.socketpair()
         self.sockets += [ours, theirs]
-        connection = Connection(ours)
-        connection.peer = Peer(1, uid, str(uid))
+        connection = Connection(ours, lambda uid: Account(str(uid)))
+        connection.peer = Peer(1, uid, Account(str(uid)))
         connection.unpacker.keep(pack({"v": 1, "do": verb}))
         return connection
 

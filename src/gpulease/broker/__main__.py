@@ -13,13 +13,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gpulease import places
+from gpulease import identity, places
 from gpulease.broker import takeover
 from gpulease.broker.config import config_of
 from gpulease.broker.home import Home
 from gpulease.broker.launching import GivenHome, Launching
 from gpulease.broker.server import HOUSEKEEPING, Server, listen_to_signals
-from gpulease.broker.service import LauncherConfig
+from gpulease.broker.service import LauncherConfig, Manager, SignsOfLife
 from gpulease.errors import GpuleaseError, StateError
 from gpulease.execution import use_default_signals
 from gpulease.messages import error
@@ -68,8 +68,13 @@ def serve(
     kind: str, ready: int, idle: float | None, replace: bool = False, given: tuple[int, int] | None = None
 ) -> None:
     """Serve until stopped. A byte on the descriptor `ready` tells that clients may come."""
+    manager = Manager(os.environ)
+    if ready >= 0:
+        manager = Manager(
+            {}
+        )  # that of the service, if any, in which somebody first used gpulease: it is not ours to tell
     try:
-        server, home = _prepare(places.of_kind(kind, os.environ), replace, given)
+        server, home = _prepare(places.of_kind(kind, os.environ), replace, given, manager)
     except GpuleaseError as trouble:
         _tell(ready, pack(error(trouble)))
         raise
@@ -79,7 +84,10 @@ def serve(
     home.close()
 
 
-def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) -> tuple[Server, Home | GivenHome]:
+def _prepare(
+    place: places.Place, replace: bool, given: tuple[int, int] | None, manager: Manager
+) -> tuple[Server, Home | GivenHome]:
+    identity.call_oneself(identity.BROKER_NAME)
     os.umask(0o077)  # what is for everybody is made so one by one
     use_default_signals()
     if place.kind == "own":
@@ -103,8 +111,8 @@ def _prepare(place: places.Place, replace: bool, given: tuple[int, int] | None) 
         server.log(f"the state of an earlier version was taken over from {came_from}")
     where = f"{place.state}, which is on {network}: each commit is forced there" if network else place.state
     server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {where}")
-    if launching is not None:
-        launching.tell_ready()
+    server.give_signs(SignsOfLife(manager.patience, manager.alive if launching is None else launching.tell_alive))
+    (manager.ready if launching is None else launching.tell_ready)()
     return server, home
 
 

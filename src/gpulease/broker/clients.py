@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 
-from gpulease.broker.connection import MOST_UNREAD, Connection
+from gpulease.broker.accounts import Accounts, Question
+from gpulease.broker.complaints import Complaints
+from gpulease.broker.connection import INSTEAD, MOST_UNREAD, Connection, Costs, may_run, only_looks
+from gpulease.broker.door import Door
 from gpulease.broker.events import Drained, Event, Left, Received
 from gpulease.broker.peer import Peer
 from gpulease.broker.turns import Turns
-from gpulease.errors import NotPermitted, ProtocolError, TooMuch, in_words
+from gpulease.errors import BrokerUnavailable, NotPermitted, ProtocolError, TooMuch
 from gpulease.messages import Message, error
 from gpulease.wire import pack
 
@@ -25,25 +28,7 @@ PARTIAL = 10.0  # seconds for a message that has begun to be complete
 MUCH_INCOMING = 4 << 20  # from here on, one user's messages are read only as they are handled
 RESUMED = 4  # connections of one user that are read again at a time
 READ = 1 << 15
-COMING = 16  # connections that are taken at a time, before others are served
-RESERVE = 64  # descriptors that are kept for what connections ask for: pidfds, files, processes
-COMPLAINTS = 60.0  # seconds between two lines in the log about that
-
-
-class Costs:
-    """What one user's connections hold."""
-
-    __slots__ = ("connections", "incoming", "outgoing", "partial", "paused")
-
-    def __init__(self) -> None:
-        self.connections = self.incoming = self.outgoing = 0
-        self.partial: dict[Connection, None] = {}  # with a message that is not complete
-        self.paused: dict[Connection, None] = {}  # of those: which are not read for now
-
-
-RUNS = ("add", "edit")  # what may have a new command run
-INSTEAD = {"notify": "See `gpulease help notices`: those who run the broker have `on-broken`."}
-RUNS_AGAIN = ("retry", "resume", "start", "let_go")  # of others' too, where root orders it
+AGAIN = "Try again in a moment."
 
 
 class Clients:
@@ -53,27 +38,21 @@ class Clients:
         listener: socket.socket,
         happened: Callable[[Event], None],
         log: Callable[[str], None],
+        accounts: Accounts,
     ) -> None:
-        self._poll, self._listener, self._happened, self._log = poll, listener, happened, log
+        self._poll, self._happened, self._accounts = poll, happened, accounts
+        self._door = Door(poll, listener, log)
+        self._complaints = Complaints(log)
         self._connections: dict[int, Connection] = {}
         self._by_peer: dict[Peer, Connection] = {}
         self._users: dict[int, Costs] = {}
         self._turns = Turns()
         self._packed: tuple[Message, bytes] = ({}, b"")  # the last message: many may get the same
         self._taken: list[Connection] = []  # whose messages are being handled
-        self._full = False  # no descriptor is left, so that nobody is let in
-        self._complained = float("-inf")
         self._introduced: set[int] = set()
         self.prove: Callable[[socket.socket, Callable[[str | None], None]], None] | None = None  # before jobs are taken
         self.heard = False  # whether anybody said anything since this was last set to False
-        poll.register(listener.fileno(), select.EPOLLIN)
-
-    def listen_at(self, listener: socket.socket) -> None:
-        """From now on; who is connected stays so."""
-        self._poll.unregister(self._listener.fileno())
-        self._listener.close()
-        self._listener = listener
-        self._poll.register(listener.fileno(), 0 if self._full else select.EPOLLIN)
+        self.listen_at, self.let_in = self._door.move, self._door.open
 
     @property
     def waiting(self) -> bool:
@@ -81,14 +60,23 @@ class Clients:
         return bool(self._turns)
 
     def owns(self, descriptor: int) -> bool:
-        return descriptor in self._connections or descriptor == self._listener.fileno()
+        return descriptor in self._connections or self._door.owns(descriptor)
 
     def ready(self, descriptor: int, flags: int) -> None:
         self.heard = True
-        if descriptor in self._connections:
-            self._client(self._connections[descriptor], flags)
+        connection = self._connections.get(descriptor)
+        if connection is not None:
+            self._apart(connection, lambda: self._client(connection, flags))
         else:
             self._accept()
+
+    def _apart(self, connection: Connection, action: Callable[[], None]) -> None:
+        """A mistake of ours over one connection costs that connection."""
+        try:
+            action()
+        except Exception:
+            self._complaints.complain()
+            self._cut(connection)
 
     def cut_partial(self, now: float) -> None:
         partial = [one for costs in self._users.values() for one in costs.partial if one not in costs.paused]
@@ -103,15 +91,12 @@ class Clients:
     # ---------------------------------------------------------------- coming
 
     def _accept(self) -> None:
-        for _ in range(0 if self._full else COMING):
+        for accepted in self._door.come():
             try:
-                accepted, _ = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as trouble:
-                return self._no_room(in_words(trouble))
-            accepted.setblocking(False)
-            connection = Connection(accepted)
+                connection = Connection(accepted, self._accounts.account)
+            except OSError:  # it has gone already
+                accepted.close()
+                continue
             costs = self._users.setdefault(connection.peer.uid, Costs())
             if costs.connections >= MOST_CONNECTIONS:
                 self._turn_away(connection)
@@ -119,13 +104,36 @@ class Clients:
             costs.connections += 1
             self._connections[connection.descriptor] = connection
             self._by_peer[connection.peer] = connection
-            connection.interest = select.EPOLLIN
-            self._poll.register(connection.descriptor, select.EPOLLIN)
+            connection.interest = 0 if connection.held else select.EPOLLIN
+            self._poll.register(connection.descriptor, connection.interest)
             self._introduce(connection)
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            kept = min(RESERVE, limit // 4)
-            if connection.descriptor >= limit - kept:
-                return self._no_room(f"{kept} file descriptors are left, which are kept for what is under way")
+            if connection.held:
+                self._accounts.when_known(("uid", connection.peer.uid), partial(self._let_speak, connection))
+
+    def _let_speak(self, connection: Connection) -> None:
+        """Whoever is not known waited for the directory of users, and nobody else did."""
+        account = self._accounts.account(connection.peer.uid)
+        if account is None:
+            self.send(connection.peer, error(BrokerUnavailable("The directory of users does not answer.", AGAIN)))
+            return self._cut(connection)
+        connection.peer.account = account
+        return self._go_on(connection, None)
+
+    def _go_on(self, connection: Connection, event: Received | None) -> None:
+        """What it waited for is known."""
+        connection.held = False
+        if self._by_peer.get(connection.peer) is connection:
+            connection.resumed = event
+            self._apart(connection, lambda: self._await_next_turn(connection))
+
+    def look_up(self, event: Received, question: Question) -> None:
+        """The message is handled again when there is an answer, or none in time."""
+        connection = self._by_peer.get(event.peer)
+        if connection is not None:
+            connection.held = True
+            self._accounts.when_known(question, partial(self._go_on, connection, event))
+        elif not only_looks(event.message):
+            self._accounts.when_known(question, partial(self._happened, event))
 
     def _introduce(self, connection: Connection) -> None:
         """Whoever comes for the first time is named to the launcher: jobs from before it was there may be theirs."""
@@ -133,21 +141,6 @@ class Clients:
             self._introduced.add(connection.peer.uid)
             with contextlib.suppress(OSError):
                 self.prove(connection.socket, lambda refused: None)
-
-    def _no_room(self, why: str) -> None:
-        """Who comes now waits before the door; what those inside need descriptors for goes on."""
-        now = time.monotonic()
-        if now - self._complained >= COMPLAINTS:
-            self._complained = now
-            self._log(f"no connection is taken for now: {why}")
-        self._full = True
-        self._poll.modify(self._listener.fileno(), 0)
-
-    def let_in(self) -> None:
-        """A descriptor may be free again."""
-        if self._full:
-            self._full = False
-            self._poll.modify(self._listener.fileno(), select.EPOLLIN)
 
     @staticmethod
     def _turn_away(connection: Connection) -> None:
@@ -188,14 +181,10 @@ class Clients:
 
     def _await_turn(self, connection: Connection) -> None:
         """While something is to be done for it, it is not read: who floods the broker waits for itself."""
-        try:
-            ready = connection.ready
-        except ProtocolError as trouble:
-            self.send(connection.peer, error(trouble))
-            return self._cut(connection)
+        ready = connection.ready
         if ready:
             self._turns.add(connection)
-        elif connection.ended:
+        elif connection.ended and not connection.held:
             return self._read(connection)
         costs = self._users[connection.peer.uid]
         costs.partial.pop(connection, None)
@@ -214,6 +203,14 @@ class Clients:
         return self._turns.round(self._take)
 
     def _take(self, connection: Connection) -> Received | None:
+        try:
+            return self._next(connection)
+        except Exception:
+            self._complaints.complain()
+            self._cut(connection)
+            return None
+
+    def _next(self, connection: Connection) -> Received | None:
         """The next thing that it says."""
         event, connection.resumed = connection.resumed, None
         if event is None:
@@ -223,12 +220,26 @@ class Clients:
                 self.send(connection.peer, error(trouble))
                 self._cut(connection)
                 return None
-            if self.prove is not None and not connection.proven and _may_run(message, connection):
+            if connection.ended and not self._is_left(connection, message):
+                return None
+            if self.prove is not None and not connection.proven and may_run(message, connection.peer.uid):
                 self._hold_for_proof(connection, INSTEAD.get(message["do"], "Use `gpulease run` there."))
                 return None
             event = Received(connection.peer, message, self._skip(connection))
         self._taken.append(connection)
         return event
+
+    def _is_left(self, connection: Connection, message: Message) -> bool:
+        """Whether it is to be done without a client: it changes something, and is no flood that was left behind."""
+        if not connection.left:
+            self._cut(connection)
+            return False
+        connection.left -= 1
+        if not only_looks(message):
+            return True
+        self._skip(connection)
+        self._await_turn(connection)
+        return False
 
     def _skip(self, connection: Connection) -> int:
         """Its next message was taken; how many bytes that had."""
@@ -249,8 +260,10 @@ class Clients:
 
         def answer(refused: str | None) -> None:
             connection.held = False
-            if self._by_peer.get(connection.peer) is not connection:
-                return
+            if self._by_peer.get(connection.peer) is connection:
+                self._apart(connection, lambda: proceed(refused))
+
+        def proceed(refused: str | None) -> None:
             connection.proven = refused is None
             if refused is not None:
                 self._skip(connection)
@@ -264,17 +277,19 @@ class Clients:
         taken, self._taken = self._taken, []
         for connection in taken:
             if self._by_peer.get(connection.peer) is connection:
-                self._turns.drop(connection)
-                self._await_turn(connection)
+                self._apart(connection, partial(self._await_next_turn, connection))
+
+    def _await_next_turn(self, connection: Connection) -> None:
+        self._turns.drop(connection)
+        self._await_turn(connection)
 
     def go_on(self, event: Received) -> None:
         """A long request: before anything else that its client says, since answers come in the order of questions."""
         connection = self._by_peer.get(event.peer)
-        if connection is None:
-            return self._happened(event)  # what was begun is done, also for a client that has gone
-        connection.resumed = event
-        self._turns.drop(connection)
-        return self._await_turn(connection)
+        unread = (connection is None or connection.ended) and only_looks(event.message)
+        if connection is None:  # what was begun is done, also for a client that has gone
+            return None if unread else self._happened(event)
+        return self._go_on(connection, None if unread else event)
 
     def _resume(self, uid: int) -> None:
         """Read some of its user's connections again."""
@@ -286,7 +301,7 @@ class Clients:
 
     def _set_interest(self, connection: Connection) -> None:
         paused = connection in self._users[connection.peer.uid].paused
-        interest = (0 if connection.ready or paused else select.EPOLLIN) | (
+        interest = (0 if connection.ready or connection.held or paused else select.EPOLLIN) | (
             select.EPOLLOUT if connection.outgoing else 0
         )
         if connection.interest != interest and not connection.ended:
@@ -299,7 +314,7 @@ class Clients:
         """It has gone. What it had asked for is still done, and then it is cut off."""
         connection.ended = True
         self._poll.unregister(connection.descriptor)
-        if not connection.ready:
+        if not connection.ready and not connection.held:
             self._read(connection)
 
     def _cut(self, connection: Connection) -> None:
@@ -318,7 +333,8 @@ class Clients:
         if not costs.connections:
             del self._users[uid]
         if not connection.ended:
-            self._poll.unregister(connection.descriptor)
+            with contextlib.suppress(OSError):
+                self._poll.unregister(connection.descriptor)
         connection.socket.close()
         self._happened(Left(connection.peer))
         self.let_in()
@@ -327,8 +343,10 @@ class Clients:
 
     def send(self, peer: Peer, message: Message, droppable: bool = False, more: bool = False) -> None:
         connection = self._by_peer.get(peer)
-        if connection is None or connection.ended:
-            return
+        if connection is not None and not connection.ended:
+            self._apart(connection, lambda: self._send(connection, message, droppable, more))
+
+    def _send(self, connection: Connection, message: Message, droppable: bool, more: bool) -> None:
         if droppable and connection.outgoing:
             connection.missed = True
             return
@@ -344,7 +362,7 @@ class Clients:
             self._keep_unread(connection, data)
             connection.missed = connection.missed or more
         elif more:
-            self._happened(Drained(peer))
+            self._happened(Drained(connection.peer))
 
     def _keep_unread(self, connection: Connection, data: bytes) -> None:
         costs = self._users[connection.peer.uid]
@@ -380,9 +398,3 @@ class Clients:
         if connection.missed:
             connection.missed = False
             self._happened(Drained(connection.peer))
-
-
-def _may_run(message: Message, connection: Connection) -> bool:
-    verb = message.get("do")
-    sends = verb == "notify" and message.get("file") is not None  # by an agent of that user
-    return sends or verb in RUNS or (verb in RUNS_AGAIN and connection.peer.uid != 0)

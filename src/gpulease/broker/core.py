@@ -33,14 +33,15 @@ from gpulease.broker import (
 from gpulease.broker import events as happened
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Event, Received
-from gpulease.broker.instructions import Alarm, Instruction, Observed, Send, WriteLog
+from gpulease.broker.instructions import Alarm, Instruction, LookUp, Observed, Send, WriteLog
 from gpulease.broker.lease_life import look_again
 from gpulease.broker.state_values import NOTHING, About
-from gpulease.broker.turn import Planned, Turn, World
+from gpulease.broker.turn import NotLookedUp, Planned, Turn, World
 from gpulease.errors import GpuleaseError, StateError
 from gpulease.messages import error
 from gpulease.stores.base import Store
 
+LOOK_UP = 0.2  # seconds before it is asked again what the directory of users says
 RETRY_DISK = 5.0  # seconds before what could not be written is tried again
 
 
@@ -83,7 +84,11 @@ class Core:
             self.state.commit()
         except Exception:
             self._undo()
-            yield from self._apart(events, now)
+            try:
+                yield from self._apart(events, now)
+            except Exception:
+                self._undo()
+                raise
             return
         yield from turn.instructions
 
@@ -133,6 +138,11 @@ class Core:
         try:
             HANDLERS[type(event)](turn, event)
             turn.run_deferred()
+        except NotLookedUp as unknown:
+            if not isinstance(event, Received) or self.state.changes.count != changes:
+                raise
+            del turn.instructions[instructions:]
+            turn.emit(LookUp(event, unknown.question))
         except GpuleaseError as trouble:
             changed = self.state.changes.count != changes
             if not isinstance(event, Received) or isinstance(trouble, StateError) or changed:
@@ -182,6 +192,9 @@ class Core:
 
     def _failed(self, event: Event, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Who asked is told. What happened in the world has happened, and is written when that is possible again."""
+        if isinstance(trouble, NotLookedUp) and isinstance(event, Received):
+            yield LookUp(event, trouble.question)
+            return
         begun = isinstance(event, Received) and event.progress is not None  # a long request, in an earlier turn
         self._remember(trouble)
         if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)) and not begun:
@@ -288,8 +301,20 @@ def _config_read(turn: Turn, event: happened.ConfigRead) -> None:
     turn.state.set("config_trouble", event.trouble)
     turn.state.set("config", event.texts)
     said = ["the config file was read again"] if event.trouble is None else [f"the old config stays: {event.trouble}"]
-    for text in (*said, *turn.state.use_settings(), *limit_names.strangers(turn)):
+    for text in (*said, *turn.state.use_settings()):
         turn.emit(WriteLog(text))
+    _name_strangers(turn)
+
+
+def _name_strangers(turn: Turn, id: str = "") -> None:
+    """Once the directory of users was asked for them."""
+    try:
+        found = limit_names.strangers(turn)
+    except NotLookedUp:
+        return turn.alarm(LOOK_UP, "strangers")
+    for text in found:
+        turn.emit(WriteLog(text))
+    return None
 
 
 def _write_usage(turn: Turn, id: str) -> None:
@@ -341,6 +366,8 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "agent": job_ends.next_agent,
     "force": job_ends.force,
     "tidy": lambda turn, id: job_ends.tidy(turn),
+    "strangers": _name_strangers,
+    "neighbours": lambda turn, id: neighbouring.forget(turn),
     "order": lambda turn, id: None,  # a turn is made, which asks
     "tell": lambda turn, id: subscribing.tell_late(turn),
 }

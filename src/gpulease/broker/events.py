@@ -53,13 +53,23 @@ class Progress(NamedTuple):
     checked: bool = False  # it was gone through once, to see whether it can be done
 
 
+class Releasing(NamedTuple):
+    """How far a request to release, or to renew, has come."""
+
+    above: frozenset[int] = frozenset()  # the client's process and those above it
+    script: int | None = None  # that asks, by its process
+    scripts: Mapping[int, int] = NOBODY  # by owners of leases: the process of the script that each is of
+    left: tuple[str, ...] | None = None  # leases that are still to be ended, once it is known which
+    released: tuple[Message, ...] = ()
+
+
 class Received(NamedTuple):
     """A whole message of a client."""
 
     peer: Peer
     message: Message
     size: int = 0  # bytes on the wire
-    progress: Progress | Adding | None = None  # of a long request that is taken up again
+    progress: Progress | Adding | Releasing | None = None  # of a long request that is taken up again
 
 
 class Left(NamedTuple):

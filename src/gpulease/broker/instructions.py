@@ -7,7 +7,7 @@ kept, and so leave at once (`World.at_once`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulease.broker.events import NOBODY, Key, Received
 from gpulease.broker.peer import Peer
@@ -181,6 +181,13 @@ class Notify(NamedTuple):
     every: float  # seconds from a message to the next, at least
 
 
+class LookUp(NamedTuple):
+    """Ask the directory of users, and then have this message handled again."""
+
+    event: Received
+    question: tuple[str, Any]
+
+
 class GoOn(NamedTuple):
     """Hand the event back when it is its user's turn again: a long request is done in pieces, each in a turn."""
 
@@ -253,7 +260,7 @@ class Stop(NamedTuple):
 # fmt: off
 Instruction = (
     Send | Check | Unlock | Keep | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
-    | Force | Remove | Tidy | Hook | Notify | GoOn | AskOrder | Began | Over | JobOver | Observed | HoldState
+    | Force | Remove | Tidy | Hook | Notify | GoOn | LookUp | AskOrder | Began | Over | JobOver | Observed | HoldState
     | LetStateGo | WriteLog | Stop
 )
 # fmt: on

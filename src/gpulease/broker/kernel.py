@@ -78,3 +78,9 @@ def leaves_sandbox(pid: int, uid: int, gid: int) -> str | None:
     if inside != [os.readlink(f"/proc/self/{name}") for name in NAMESPACES]:
         return "It comes from a container, a chroot or another namespace, which its jobs would leave."
     return None
+
+
+def groups_of(pid: int) -> set[int]:
+    """All that a process is in."""
+    theirs = status(pid)
+    return {int(one) for name in ("Gid", "Groups") for one in theirs[name].split()}

@@ -19,13 +19,15 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from gpulease import identity, places
 from gpulease.broker import kernel
+from gpulease.broker.account_groups import AccountGroups
 from gpulease.broker.home import Home
-from gpulease.broker.service import LauncherConfig, notify_ready
+from gpulease.broker.service import LauncherConfig, Manager
 from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted, in_words
 
 ACCOUNT = "gpulease"
@@ -38,10 +40,13 @@ NO_LOGIN = ("nologin", "false", "true", "sync", "halt", "shutdown")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 FOR_BROKER = ("GPULEASE_", "XDG_", "NVIDIA_", "CUDA_", "LD_LIBRARY_PATH")
 
+NO_MORE: Mapping[str, str] = MappingProxyType({})  # variables
+
 
 class Launcher:
-    def __init__(self, link: socket.socket, bound: str, known: str, root_jobs: bool) -> None:
+    def __init__(self, link: socket.socket, bound: str, known: str, root_jobs: bool, manager: Manager) -> None:
         self._link, self._bound, self._known, self._root_jobs = link, bound, known, root_jobs
+        self._manager, self._groups = manager, AccountGroups()
         self._proven = _read_known(known)
 
     def serve(self) -> None:
@@ -63,7 +68,9 @@ class Launcher:
 
     def _obey(self, told: dict[str, Any], descriptors: list[int]) -> None:
         if told["do"] == "ready":
-            notify_ready()
+            self._manager.ready()
+        elif told["do"] == "alive":
+            self._manager.alive()
         elif told["do"] == "prove":
             refused: str | None = "It cannot be seen who that is: it may have ended."
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # each is answered, in order
@@ -84,6 +91,7 @@ class Launcher:
                 return "It did not come through the broker's socket."
             pid, uid, gid = identity.peer(connected)
             refused = self._refusal(uid) or kernel.leaves_sandbox(pid, uid, gid)
+            refused = refused or self._groups.missing(uid, kernel.groups_of(pid))
             if kernel.peer_ended(connected):  # so that the pid may be another's already
                 return "It ended before it was known who that is."
         if refused is None and uid not in self._proven:
@@ -205,6 +213,7 @@ def main() -> int:
 def _main(words: list[str]) -> int:
     """Make what the broker needs, start it, and obey it; its exit code is ours."""
     os.chdir("/")
+    manager = Manager(os.environ)
     account, config = _account(), LauncherConfig.read(os.environ)
     home = Home(places.of_kind("system", os.environ), account.pw_uid, config.group)
     kernel.join_new_keyring()  # what is in root's own is nobody else's
@@ -216,13 +225,14 @@ def _main(words: list[str]) -> int:
     places.prepare(known, everyone=False)
     with home.listen() as listener:
         bound = listener.getsockname()
-        broker, link = _start_broker(account, home, listener, words)
+        broker, link = _start_broker(account, home, listener, words, manager.patience)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: broker.send_signal(number))
+    signal.signal(signal.SIGABRT, lambda number, frame: broker.kill())  # by the service manager's watchdog
     signal.signal(signal.SIGCHLD, lambda number, frame: _reap(broker.pid))
     if not config.root_jobs:  # else whatever root has is to be had here anyway, and only so can root be looked at
         kernel.keep_capabilities("SETUID", "SETGID", "KILL", "SYS_RESOURCE", "AUDIT_WRITE", "DAC_READ_SEARCH")
-    Launcher(link, bound, os.path.join(known, "users"), config.root_jobs).serve()
+    Launcher(link, bound, os.path.join(known, "users"), config.root_jobs, manager).serve()
     code = broker.wait()
     if code:
         print(f"gpulease launcher: the broker ended with code {code}", file=sys.stderr, flush=True)
@@ -250,12 +260,12 @@ def _check_config(account: pwd.struct_passwd) -> None:
         raise BrokerUnavailable("The broker that runs was left alone: another could not start.", "See above.")
 
 
-def _as_broker(account: pwd.struct_passwd) -> dict[str, Any]:
+def _as_broker(account: pwd.struct_passwd, more: Mapping[str, str] = NO_MORE) -> dict[str, Any]:
     home = places.of_kind("system", os.environ).state
     return {
         "cwd": "/", "user": account.pw_uid, "group": account.pw_gid,
         "extra_groups": os.getgrouplist(account.pw_name, account.pw_gid),
-        "env": {**_environ(FOR_BROKER), "HOME": home, "USER": ACCOUNT, "LOGNAME": ACCOUNT},
+        "env": {**_environ(FOR_BROKER), **more, "HOME": home, "USER": ACCOUNT, "LOGNAME": ACCOUNT},
     }  # fmt: skip
 
 
@@ -268,17 +278,18 @@ def _take_over(place: places.Place, uid: int, replace: bool) -> None:
 
 
 def _start_broker(
-    account: pwd.struct_passwd, home: Home, listener: socket.socket, words: list[str]
+    account: pwd.struct_passwd, home: Home, listener: socket.socket, words: list[str], patience: float | None
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """As its own user; leaving root's takes all capabilities from it. It keeps the locks if the launcher dies first."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     given = (listener.fileno(), theirs.fileno())
     rest = [word for word in words if word != "--replace"]
+    watched = {} if patience is None else {"WATCHDOG_USEC": str(round(patience * 1e6))}
     with theirs, _readable():
         broker = subprocess.Popen(
             [sys.executable, "-P", "-m", "gpulease.broker", "--system", "--given", *map(str, given), *rest],
             pass_fds=(*given, *home.descriptors),
-            **_as_broker(account),
+            **_as_broker(account, watched),
         )
     return broker, ours
 

@@ -57,6 +57,11 @@ class Launching:
     def tell_ready(self) -> None:
         self._say({"do": "ready"})
 
+    def tell_alive(self) -> None:
+        """Not while it has not taken what was said before: it is alive itself then, or is not."""
+        if not self._unsaid:
+            self._say({"do": "alive"})
+
     def prove(self, connected: socket.socket, answer: Callable[[str | None], None]) -> None:
         """`answer` hears why nothing may be run for whoever is at the other end, or None."""
         self._say({"do": "prove"}, connected)

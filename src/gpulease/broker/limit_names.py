@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpulease.broker.turn import Turn
+from gpulease.errors import BrokerUnavailable
 from gpulease.planner import Limit
 
 
@@ -15,7 +16,10 @@ def strangers(turn: Turn) -> list[str]:
 def _unknown(turn: Turn, limit: Limit) -> str | None:
     if limit.scope == "priority" or limit.name == "*":
         return None
-    if limit.scope == "user" and not limit.name.startswith("@"):
-        return None if turn.world.uid_of(limit.name) is not None else f"user {limit.name[:40]!r}"
-    group = limit.name.removeprefix("@") if limit.scope == "user" else limit.name
-    return None if turn.world.has_group(group) else f"group {group[:40]!r}"
+    try:
+        if limit.scope == "user" and not limit.name.startswith("@"):
+            return None if turn.world.uid_of(limit.name) is not None else f"user {limit.name[:40]!r}"
+        group = limit.name.removeprefix("@") if limit.scope == "user" else limit.name
+        return None if turn.world.has_group(group) else f"group {group[:40]!r}"
+    except BrokerUnavailable:
+        return None  # nobody knows

@@ -20,7 +20,8 @@ from gpulease.broker.turn import Turn
 from gpulease.model import Device, Lease, Process
 from gpulease.stores.base import Document
 
-REMEMBERED = 30 * 86400.0  # seconds that a neighbour that was found here is reckoned with
+REMEMBERED = 86400.0  # seconds that a neighbour that was found here is reckoned with
+WRITTEN = 300.0  # seconds before it is written again when it was last seen
 
 
 def keep(turn: Turn) -> None:
@@ -92,10 +93,22 @@ def changed(turn: Turn, event: NeighboursChanged) -> None:
     if state.neighbours_shown != event.shown:
         state.set("neighbours_shown", event.shown)
     outside_use.look(turn)
-    if event.about - state.neighbours_about:
-        about = state.neighbours_about | event.about
-        state.set("neighbours_about", about, planned=True)
-        state.store.write("facts", "neighbours", dict.fromkeys(sorted(about), turn.now))
+    about = {name for name in event.about if turn.now - state.neighbours_about.get(name, -REMEMBERED) > WRITTEN}
+    if about:
+        _remember(turn, {**state.neighbours_about, **dict.fromkeys(about, turn.now)})
+
+
+def _remember(turn: Turn, about: Mapping[str, float]) -> None:
+    """Since when each was last seen; and look again when the first of them is forgotten."""
+    lately = {name: time for name, time in about.items() if turn.now - time < REMEMBERED}
+    turn.state.set("neighbours_about", lately, planned=True)
+    turn.state.store.write("facts", "neighbours", dict(lately))
+    if lately:
+        turn.alarm(min(lately.values()) + REMEMBERED - turn.now, "neighbours", "all")
+
+
+def forget(turn: Turn) -> None:
+    _remember(turn, turn.state.neighbours_about)
 
 
 def _replace(table: Table[Any, Any], rows: Mapping[Any, Any]) -> None:
@@ -108,5 +121,5 @@ def _replace(table: Table[Any, Any], rows: Mapping[Any, Any]) -> None:
 
 def load(turn: Turn, found: Document) -> None:
     """Those that were found by a former broker."""
-    lately = frozenset(name for name, time in found.items() if turn.now - time < REMEMBERED)
-    turn.state.set("neighbours_about", lately)
+    if found:
+        _remember(turn, found)

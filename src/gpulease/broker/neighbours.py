@@ -34,6 +34,7 @@ from gpulease.stores.base import Document
 
 UNUSED = 0.3  # seconds for whoever was refused to come back, once the lock that it was refused for is had
 PLACE_AGAIN = 0.25  # seconds between attempts to take the lock for the sake of a leased device
+FIND_AGAIN = 600.0  # seconds before it is asked again whether safe-gpu is used, once that was seen
 LOOK_AGAIN = 1.0  # seconds between looks at a device whose lease ended, while somebody is still there
 
 
@@ -105,16 +106,17 @@ class Neighbours:
         gpuget: Callable[[str, Neighbours], Neighbour],
         place: Place,
         machine: str | None,
+        lock: SafeGpuLock,
     ) -> None:
         """`machine`: the folder of a simulated one."""
         self._sampling, self._emit, self._log = sampling, emit, log
         self._gpuget = gpuget  # makes that neighbour from its setting
-        self._lock = SafeGpuLock()
+        self._lock = lock
         self._refused = False  # somebody, since the lock was had last
         self._unused = 0.0  # when the lock is given back, if it was waited for and nobody wants it any more
         poll.register(self._lock.waker, select.EPOLLIN)
         self._placeholders = Placeholders(poll, sampling.seconds, self.changed, log)
-        self._found = False  # safe-gpu's lock file is there
+        self._seen = float("-inf")  # when somebody was seen to use safe-gpu
         self._place_again = 0.0  # when the lock is tried again for the sake of a leased device
         self._accounts: list[Neighbour] = []  # asked one after the other
         self._kept = Keep()
@@ -171,7 +173,7 @@ class Neighbours:
         shown = {one.name: one.shown for one in self._accounts}
         shown |= {"safe-gpu": self._told, "gpulease": self._brokers.shown}
         keys = self._placeholders.keys(time.monotonic())
-        self._emit(happened.NeighboursChanged(held, keys, frozenset({"safe-gpu"} if self._found else ()), shown))
+        self._emit(happened.NeighboursChanged(held, keys, frozenset({"safe-gpu"} if self._seen_lately else ()), shown))
         self._unsettled = True
 
     def _shown(self) -> Document:
@@ -250,16 +252,21 @@ class Neighbours:
 
     @property
     def _beside_safe_gpu(self) -> bool:
-        return self._mode == "on" or (self._mode == "auto" and self._found)
+        return self._mode == "on" or (self._mode == "auto" and self._seen_lately)
+
+    @property
+    def _seen_lately(self) -> bool:
+        return time.monotonic() - self._seen < FIND_AGAIN
 
     def find(self) -> None:
-        """Safe-gpu is about from when it made its lock file, or somebody who is no broker holds the lock.
-
-        So it is when something is there that cannot be locked: what cannot be known counts as used.
-        """
-        if self._mode == "auto" and not self._found and self._lock.used():
-            self._found = True
-            self._log("safe-gpu is used here: from now on placeholders show its users which GPUs are leased")
+        """Somebody who is no broker holds the lock: safe-gpu is used here. The core remembers that for a day."""
+        if self._mode == "off" or self._seen_lately:
+            return
+        user = self._lock.user()
+        if user is not None:
+            self._seen = time.monotonic()
+            if self._mode == "auto":
+                self._log(f"safe-gpu is used here, by {str(user).lower()}: placeholders show which GPUs are leased")
             self.changed()
 
     def keep_house(self) -> None:

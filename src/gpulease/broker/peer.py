@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from gpulease import identity
+
+class Account:
+    """What the directory of users says of one; kept up to date by the edge (accounts.py)."""
+
+    __slots__ = ("exists", "groups", "home", "name")
+
+    def __init__(
+        self, name: str, groups: tuple[str, ...] = (), home: str = "/nonexistent", exists: bool = True
+    ) -> None:
+        self.name, self.groups, self.home, self.exists = name, groups, home, exists
 
 
 class Peer:
     """Two connections of one process are two peers."""
 
-    __slots__ = ("_groups", "pid", "uid", "user")
+    __slots__ = ("account", "pid", "uid")
 
-    def __init__(self, pid: int, uid: int, user: str, groups: tuple[str, ...] | None = None) -> None:
-        self.pid, self.uid, self.user = pid, uid, user
-        self._groups = groups
+    def __init__(self, pid: int, uid: int, account: Account) -> None:
+        self.pid, self.uid, self.account = pid, uid, account
+
+    @property
+    def user(self) -> str:
+        return self.account.name
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Of its user; quotas are counted by them. Read when they are first asked for."""
-        if self._groups is None:
-            self._groups = identity.group_names(self.uid)
-        return self._groups
+        """Of its user, as they are now; quotas are counted by them."""
+        return self.account.groups

@@ -1,7 +1,7 @@
 """safe-gpu's own lock, held while the broker chooses: its users and ours never take a GPU at the same moment.
 
-Safe-gpu makes the lock's file at its first use and leaves it there; so the file tells whether it is used here. A broker
-makes it only where it was told that safe-gpu is used, and marks it.
+Safe-gpu makes the lock's file at its first use and leaves it there. Whether it is used here is told by who holds the
+lock. A broker makes the file only where it was told that safe-gpu is used, and marks it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gpulease import identity
@@ -39,23 +40,21 @@ class Holder(NamedTuple):
 class SafeGpuLock:
     """Best effort: what is there and cannot be locked keeps nobody from a GPU, and `trouble` says so."""
 
-    def __init__(self, folder: str = FOLDER) -> None:
-        self._folder = folder
+    def __init__(self, folder: str = FOLDER, name_of: Callable[[int], str] = identity.account_name) -> None:
+        """`name_of` a user with an account: of uids without one a user may have thousands, and they count as one."""
+        self._folder, self._name_of = folder, name_of
         self.trouble: str | None = None  # why the lock could not be had at the last try, if anything is there
         self._descriptor: int | None = None
         self.held = False
         self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
 
-    def used(self) -> bool:
-        """Whether safe-gpu made the file, or somebody holds the lock who is no broker, or nobody can tell."""
-        if not self._opened(make=False):
-            return self.trouble is not None
-        assert self._descriptor is not None
-        if os.fstat(self._descriptor).st_size == 0:
-            return True
+    def user(self) -> Holder | None:
+        """Who holds the lock now and is no broker: a user of safe-gpu. Anybody can make the file."""
+        if self.held or not self._opened(make=False):
+            return None
         holder = self.holder()
-        return holder.pid is not None and not _is_broker(holder.pid)
+        return None if holder.pid is None or _is_broker(holder.pid) else holder
 
     def take(self, make: bool = True) -> bool:
         """True when the lock is held now, or there is none to hold; False while a safe-gpu user chooses."""
@@ -119,8 +118,7 @@ class SafeGpuLock:
             uid = None if pid is None else identity.user_of(pid)
         except OSError:
             return Holder()
-        # Of uids without an account one user may have thousands: they count as one.
-        return Holder(pid, identity.user_name(uid) if uid is not None and identity.has_account(uid) else "")
+        return Holder(pid, "" if uid is None else self._name_of(uid))
 
     def give(self) -> None:
         if self.held and self._descriptor is not None:
@@ -205,9 +203,8 @@ def _make(folder: int) -> None:
 
 
 def _is_broker(pid: int) -> bool:
-    """By its command: who claims to be one is only not taken for a user of safe-gpu."""
+    """By its name: who claims to be one is only not taken for a user of safe-gpu."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"gpulease" in file.read(4096)
+        return identity.process_name(pid) in (identity.BROKER_NAME, "")
     except OSError:
-        return True  # gone: nothing can be said of it
+        return True  # nothing can be said of it

@@ -18,7 +18,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -26,10 +25,12 @@ from typing import Any
 from gpulease import __version__, identity, places
 from gpulease.broker import events as happened
 from gpulease.broker import instructions as told
+from gpulease.broker.accounts import Accounts
 from gpulease.broker.agents import Agents, send_own, starter
 from gpulease.broker.alarms import Alarms
 from gpulease.broker.clients import Clients
 from gpulease.broker.clock import TICKS, Clock, clock_of
+from gpulease.broker.complaints import Complaints
 from gpulease.broker.config import Config
 from gpulease.broker.core import Core
 from gpulease.broker.events import Event, Key
@@ -42,8 +43,10 @@ from gpulease.broker.neighbours import Neighbours
 from gpulease.broker.ordering import Ordering
 from gpulease.broker.outbox import Outbox
 from gpulease.broker.reaper import Reaper
+from gpulease.broker.safe_gpu_lock import SafeGpuLock
 from gpulease.broker.sampler import to_processes, to_sample
 from gpulease.broker.sampling import Sampling
+from gpulease.broker.service import SignsOfLife
 from gpulease.broker.state_values import About
 from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.messages import error
@@ -73,11 +76,13 @@ class Host:
         place: places.Place,
         at_once: Callable[[told.Check | told.TakeSample], None],
         history: History,
+        accounts: Accounts,
     ) -> None:
-        self._clock, self._place, self.at_once = clock, place, at_once
+        self._clock, self._place, self.at_once, self._home_of = clock, place, at_once, accounts.home_of
+        self.groups_of, self.has_account = accounts.groups_of, accounts.has_account
+        self.uid_of, self.has_group = accounts.uid_of, accounts.has_group
         self.history, self.usage, self.totals = history.history, history.usage, history.totals
         self._memory = KeptMemory()
-        self._groups: dict[int, tuple[str, ...]] = {}
         self._folders: dict[int, str] = {}
 
     def identify(self, pid: int) -> tuple[int | None, int | None]:
@@ -88,39 +93,26 @@ class Host:
         with _looking_at(pid):
             return identity.outer_pid(inside, pid)
 
-    def same_script(self, pid: int, other: int) -> bool:
+    def above(self, pid: int) -> list[int]:
         with _looking_at(pid):
-            return identity.same_script(pid, other)
+            return identity.above(pid)
 
     def asking_process(self, pid: int) -> int:
         with _looking_at(pid):
-            return identity.asking_process(pid)
+            return identity.asking_process(pid, read_words=False)
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
         with _looking_at(pid):
             return identity.is_gone(pid, start_time)
 
-    def groups_of(self, uid: int) -> tuple[str, ...]:
-        if uid not in self._groups:
-            self._groups[uid] = identity.group_names(uid)
-        return self._groups[uid]
-
-    def uid_of(self, name: str) -> int | None:
-        return identity.uid_of(name)
-
-    def has_account(self, uid: int) -> bool:
-        return identity.has_account(uid)
-
-    def has_group(self, name: str) -> bool:
-        return identity.has_group(name)
-
     def job_folder(self, uid: int) -> str:
         """Of a system broker: in the home, which is the user's own and not the broker's to fill."""
         if self._place.kind != "system":
             return f"{self._place.state}/jobs/{uid}"
-        if uid not in self._folders:
-            self._folders[uid] = places.system_jobs(identity.home_of(uid), self._place)
-        return self._folders[uid]
+        home = self._home_of(uid)
+        if home is not None and uid not in self._folders:
+            self._folders[uid] = places.system_jobs(home, self._place)
+        return self._folders.get(uid) or places.system_jobs("/nonexistent", self._place)
 
     def host_memory(self) -> HostMemory:
         return self._memory.now(self._clock.now())
@@ -139,22 +131,26 @@ class Server:
         files = _raise_file_limit()
         place = home.place
         self._poll = select.epoll()
+        self._complaints = Complaints(self.log)  # a mistake of ours must cost one request, not everybody's broker
         self._store, self._home, self._config = store, home, config
         self._clock = clock_of(store)
         self._events: list[Event] = []
         self._alarms = Alarms()
         self._running = True
         self._wakers: tuple[socket.socket, ...] = ()
-        self._clients = Clients(self._poll, home.listen(), self._events.append, self.log)
+        self._signs = SignsOfLife(None, lambda: None)
+        self._accounts = Accounts(self._poll, self.log)
+        self._clients = Clients(self._poll, home.listen(), self._events.append, self.log, self._accounts)
         self._reaper = Reaper(self._poll)
         self._sampling = Sampling(self._poll, deadline)
+        gpuget = gpuget_beside(self._poll, store, self.log)
+        lock = SafeGpuLock(name_of=self._accounts.name_of)
         self._neighbours = Neighbours(
-            self._poll, self._sampling, self._events.append, self.log, gpuget_beside(self._poll, store, self.log),
-            place, home.machine,
-        )  # fmt: skip
+            self._poll, self._sampling, self._events.append, self.log, gpuget, place, home.machine, lock
+        )
         self._ordering = Ordering(self._poll, self._events.append)
         self._history = History(place.kept("history.db"), network, self.log)
-        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history)
+        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history, self._accounts)
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
         self._agents = Agents(self._poll, start, send, host.job_folder, self._events.append, self.log)
@@ -168,6 +164,8 @@ class Server:
         gc.disable()  # what is loaded stays: looking for garbage in it again and again takes a third of the time
         self._carry_out(self._core.load(self._clock.now()))
         self._neighbours.settle()
+        self._accounts.account(os.geteuid())
+        self._accounts.starting = False
         gc.freeze()
         gc.enable()
 
@@ -188,30 +186,31 @@ class Server:
             now = time.monotonic()
             last_busy = now if self._core.busy or self._clients.heard else last_busy
             self._clients.heard = False
-            if (idle is not None and now - last_busy >= idle) or self._keep_house(now):
+            if idle is not None and now - last_busy >= idle:
                 break
+            self._guarded(self._keep_house)
             for descriptor, flags in self._poll.poll(self._timeout(None if idle is None else last_busy + idle)):
                 self._dispatch(descriptor, flags)
-            self._by_the_clock()
-            self._handle()
+            self._guarded(self._by_the_clock)
+            self._guarded(self._handle)
+            self._signs.give(time.monotonic())
         self._close()
 
     def _timeout(self, idle_at: float | None) -> float:
-        if self._clients.waiting or self._events:
+        if self._clients.waiting or self._events or not self._running:
             return 0.0
         now = time.monotonic()
         moments = [self.housekeeping] if idle_at is None else [self.housekeeping, idle_at - now]
         if self._alarms.next is not None:
             moments.append(self._alarms.next - self._clock.now())
-        moments += [
-            due - now for due in (self._sampling.due, self._neighbours.due, self._ordering.due) if due is not None
-        ]
+        dues = (self._sampling.due, self._neighbours.due, self._ordering.due, self._accounts.due, self._signs.due)
+        moments += [due - now for due in dues if due is not None]
         return max(0.0, min(moments)) + 0.0005
 
-    def _keep_house(self, now: float) -> bool:
-        """Whether the broker is needed no more: somebody removed its folders, and nothing is held."""
+    def _keep_house(self) -> None:
+        now = time.monotonic()
         if now - self._house_kept < self.housekeeping:
-            return False
+            return
         self._house_kept = now
         self._reaper.sweep()
         self._follow_wall_clock()
@@ -226,9 +225,9 @@ class Server:
         _reap()
         self._clients.let_in()
         if not self._home.whole and (self._home.deserted or not self._core.busy):
-            return True
-        self._put_back()
-        return False
+            self.stop()  # somebody removed its folders, and nothing is held
+        else:
+            self._put_back()
 
     def _follow_wall_clock(self) -> None:
         ahead = self._clock.wall_ahead()
@@ -258,6 +257,8 @@ class Server:
                 self._answers()
             elif descriptor == self._ordering.descriptor:
                 self._ordering.read(time.monotonic())
+            elif descriptor == self._accounts.descriptor:
+                self._accounts.read()
             elif self._neighbours.owns(descriptor):
                 self._neighbours.ready(descriptor, flags)
             elif self._launching is not None and descriptor == self._launching.descriptor:
@@ -270,7 +271,7 @@ class Server:
             elif self._wakers and descriptor == self._wakers[0].fileno():
                 self._signalled(self._wakers[0].recv(4096))
         except Exception:
-            self._complain()
+            self._complaints.complain()
 
     def _by_the_clock(self) -> None:
         now = time.monotonic()
@@ -279,6 +280,8 @@ class Server:
         self._guarded(lambda: self._neighbours.overdue(now))
         if self._ordering.due is not None and self._ordering.due <= now:
             self._ordering.overdue()
+        if self._accounts.due is not None and self._accounts.due <= now:
+            self._accounts.overdue()
         self._clients.cut_partial(now)
         due = self._clock.now()
         self._events += self._alarms.due(due)
@@ -288,9 +291,11 @@ class Server:
         if self._events or self._clients.waiting:
             events, self._events[:] = self._events[:], []
             now = self._clock.now()
-            self._carry_out(self._core.handle(events, now, self._clients.round()))
-            self._guarded(self._neighbours.settle)
-            self._clients.end_round()
+            try:
+                self._carry_out(self._core.handle(events, now, self._clients.round()))
+                self._guarded(self._neighbours.settle)
+            finally:
+                self._clients.end_round()
             self._carry_out(self._core.prepare(now))
         self._guarded(self._neighbours.settle)
 
@@ -298,7 +303,7 @@ class Server:
         try:
             action()
         except Exception:
-            self._complain()
+            self._complaints.complain()
 
     # ---------------------------------------------------------------- what happens
 
@@ -309,9 +314,10 @@ class Server:
             self._events.append(happened.ProcessEnded(key, already))
 
     def _signalled(self, numbers: bytes) -> None:
-        """SIGHUP: the config file is read again; a wrong one changes nothing and is complained of."""
+        """SIGHUP: users are looked up again, and the config is read; a wrong one changes nothing and is told."""
         if signal.SIGHUP not in numbers:
             return
+        self._accounts.refresh()
         try:
             self._config = self._config.read()
         except GpuleaseError as trouble:
@@ -344,7 +350,7 @@ class Server:
             try:
                 DOES[type(instruction)](self, instruction)
             except Exception:
-                self._complain()
+                self._complaints.complain()
         self._run_hooks()
 
     def _send(self, one: told.Send) -> None:
@@ -381,18 +387,18 @@ class Server:
         self._wakers = ends
         self._poll.register(ends[0].fileno(), select.EPOLLIN)
 
+    def give_signs(self, signs: SignsOfLife) -> None:
+        self._signs = signs
+
     @staticmethod
     def log(text: str) -> None:
         with contextlib.suppress(OSError):  # a full disk
             print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
-    def _complain(self) -> None:
-        """A mistake of ours must cost one request, not everybody's broker."""
-        self.log(traceback.format_exc())
-
     def _close(self) -> None:
         self._sampling.close()
         self._ordering.close()
+        self._accounts.close()
         self._neighbours.close()
         self._agents.close()
         self._core.end(self._clock.now())
@@ -428,6 +434,7 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Notify: lambda server, one: server._agents.notify(one),
     told.AskOrder: lambda server, one: server._ordering.ask(one, time.monotonic()),
     told.GoOn: lambda server, one: server._clients.go_on(one.event),
+    told.LookUp: lambda server, one: server._clients.look_up(one.event, one.question),
     told.Began: lambda server, one: server._history.began(one),
     told.Over: lambda server, one: server._history.over(one),
     told.JobOver: lambda server, one: server._history.job_over(one),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import NamedTuple
 
 from gpulease.config_file import line_of, read_text, read_toml, wrong_line
@@ -62,11 +62,38 @@ def _group_number(text: str, path: str) -> int | None:
         raise _wrong(text, path, GROUP_KEY, f"There is no group {name[:40]!r}.", step) from None
 
 
-def notify_ready() -> None:
-    """Tell systemd that clients may come, if it waits for that. What is started later cannot speak to it."""
-    address = os.environ.pop("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    name = f"\0{address[1:]}" if address.startswith("@") else address
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
-        way.sendto(b"READY=1", name)
+class Manager:
+    """systemd, if it waits to hear that this service is ready and goes on. What is started later cannot tell it so."""
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        address = environ.pop("NOTIFY_SOCKET", "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        wanted, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
+        meant = wanted.isdecimal() and pid in ("", str(os.getpid()))
+        self.patience = int(wanted) / 1e6 if meant else None  # seconds without a sign of life
+
+    def ready(self) -> None:
+        self._tell(b"READY=1")
+
+    def alive(self) -> None:
+        self._tell(b"WATCHDOG=1")
+
+    def _tell(self, word: bytes) -> None:
+        if self._address:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+                way.setblocking(False)
+                way.sendto(word, self._address)
+
+
+class SignsOfLife:
+    """Of the broker's loop: a few in the time after which the service manager takes it to be stuck."""
+
+    def __init__(self, patience: float | None, tell: Callable[[], None]) -> None:
+        self._every = None if patience is None else patience / 4
+        self._tell = tell
+        self.due: float | None = None if patience is None else float("-inf")
+
+    def give(self, now: float) -> None:
+        if self._every is not None and self.due is not None and self.due <= now:
+            self.due = now + self._every
+            self._tell()

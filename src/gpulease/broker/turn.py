@@ -7,7 +7,7 @@ is to be done with `turn.emit`. It never acts itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Received
@@ -30,6 +30,14 @@ SAVE_LEARNT = 10.0  # seconds between saves of who has used how much, and of wha
 FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
 
 
+class NotLookedUp(Exception):
+    """The directory of users is to be asked first: then the message is handled again."""
+
+    def __init__(self, question: tuple[str, Any]) -> None:
+        super().__init__(question)
+        self.question = question
+
+
 class World(Protocol):
     """The host: small facts, and looks at devices. Asking changes nothing."""
 
@@ -39,22 +47,25 @@ class World(Protocol):
     def outer_pid(self, inside: int, pid: int) -> int | None:
         """What the broker calls the process that `inside` calls `pid`; None when it cannot be told."""
 
-    def same_script(self, pid: int, other: int) -> bool:
-        """Whether `other` is one of the processes above `pid`, or was started by the same shell or script."""
+    def above(self, pid: int) -> list[int]:
+        """The process itself and those above it, up to some height."""
 
     def asking_process(self, pid: int) -> int:
-        """The shell or script that runs the command `pid`."""
+        """The shell or script that runs the command `pid`, as far as that is told without reading command lines."""
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
         """Whether that process has ended, for certain."""
 
-    def groups_of(self, uid: int) -> tuple[str, ...]: ...
+    def groups_of(self, uid: int) -> tuple[str, ...]:
+        """As far as they are known."""
 
-    def uid_of(self, name: str) -> int | None: ...
+    def uid_of(self, name: str) -> int | None:
+        """NotLookedUp while nobody knows."""
 
     def has_account(self, uid: int) -> bool: ...
 
-    def has_group(self, name: str) -> bool: ...
+    def has_group(self, name: str) -> bool:
+        """NotLookedUp while nobody knows."""
 
     def job_folder(self, uid: int) -> str:
         """Where logs of a user's jobs lie, and the notes about them: the user's own."""

@@ -17,7 +17,7 @@ LOOKS = 16  # requests of one user that only look, in one round: those that act 
 MOST_LONG = 4  # long requests of one user that are under way at a time
 
 
-class Account:
+class TimeAccount:
     """What is ready of one user, and what it has cost."""
 
     __slots__ = ("acts", "long", "looks", "piece", "used")
@@ -48,7 +48,7 @@ class Account:
 class Turns:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
-        self._accounts: dict[int, Account] = {}
+        self._accounts: dict[int, TimeAccount] = {}
         self._least = 0.0  # used by whoever was served last, before it was: somebody who comes now begins here
 
     def __bool__(self) -> bool:
@@ -62,7 +62,7 @@ class Turns:
         """It has a whole message, or one to be taken up again: behind its user's others."""
         account = self._accounts.get(connection.peer.uid)
         if account is None:
-            account = self._accounts[connection.peer.uid] = Account()
+            account = self._accounts[connection.peer.uid] = TimeAccount()
         if not account:
             account.used = max(account.used, self._least)
         (account.looks if connection.looks else account.acts)[connection] = None
@@ -106,7 +106,7 @@ class Turns:
                 before, now = now, self._clock()
                 account.used += now - before
 
-    def _next(self, looks: dict[int, int]) -> tuple[Account, Connection] | None:
+    def _next(self, looks: dict[int, int]) -> tuple[TimeAccount, Connection] | None:
         for uid, account in sorted(self._accounts.items(), key=lambda entry: entry[1].used):
             connection = account.next(looks.get(uid, 0))
             if connection is not None:

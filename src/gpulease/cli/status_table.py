@@ -232,7 +232,7 @@ def _slowed(device: dict[str, Any], terminal: Terminal) -> list[str]:
 
 def _process(process: dict[str, Any], terminal: Terminal) -> str:
     start = f"      {process['user'] or '?':<10} {process['pid']:>7} {format_bytes(process['memory']):>6}  "
-    command = short_command(process["command"] or "(not visible from here)")
+    command = short_command(process["command"] or "(unknown command)")
     kind = "(graphics) " if process["graphics"] else ""
     return fit(f"{start}{kind}{command}", terminal.width, terminal).rstrip()
 

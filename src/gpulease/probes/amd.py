@@ -13,6 +13,7 @@ from glob import glob
 from gpulease import identity
 from gpulease.errors import NoDevices
 from gpulease.model import Device, Process, Sample
+from gpulease.probes.processes import READER, facts, user_name
 from gpulease.probes.topology import pci_root
 
 AMD = "0x1002"
@@ -96,17 +97,35 @@ class AmdProbe:
             memory[key] = memory.get(key, 0) + _bytes(client.get("drm-memory-vram", "0"))
             drawing[key] = drawing.get(key, True) and _only_draws(client)
         found: dict[str, list[Process]] = {}
+        known = facts({pid for _, pid in memory}, f"{self._root}/proc")
         for (slot, pid), used in memory.items():
-            facts = identity.facts(pid, f"{self._root}/proc")
-            process = Process(pid, *facts, used, drawing[(slot, pid)])
+            process = Process(pid, *known[pid], used, drawing[(slot, pid)])
             found.setdefault(slot, []).append(process)
         return found
 
     def _clients(self) -> Iterator[tuple[int, dict[str, str]]]:
-        for path in glob(f"{self._root}/proc/[0-9]*/fdinfo/*"):
-            fields = dict(_fields(path))
+        """Of descriptors of a GPU only: what the kernel tells of others may be waited for."""
+        paths = [path for path in glob(f"{self._root}/proc/[0-9]*/fd/*") if _link(path).startswith("/dev/dri/")]
+        pids = [int(path.split("/")[-3]) for path in paths]
+        wanted = [
+            (_whose(pid, self._root), path.replace("/fd/", "/fdinfo/")) for pid, path in zip(pids, paths, strict=True)
+        ]
+        for pid, data in zip(pids, READER.read(wanted), strict=True):
+            fields = dict(_fields((data or b"").decode(errors="replace").splitlines()))
             if fields.get("drm-driver", "amdgpu") == "amdgpu" and "drm-pdev" in fields:
-                yield int(path.split("/")[-3]), fields
+                yield pid, fields
+
+
+def _whose(pid: int, root: str) -> str:
+    owner = identity.user_of(pid, f"{root}/proc")
+    return "" if owner is None else user_name(owner)
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def _only_draws(client: dict[str, str]) -> bool:
@@ -121,8 +140,8 @@ def _slot(folder: str) -> str | None:
     return None
 
 
-def _fields(path: str) -> Iterator[tuple[str, str]]:
-    for line in _lines(path):
+def _fields(lines: list[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
         name, colon, value = line.partition(":")
         if colon and name.startswith("drm-"):
             yield name, value.strip()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pynvml
 
-from gpulease import identity
 from gpulease.errors import DriverError, NoDevices, Unavailable
 from gpulease.model import Device, Process, Sample
+from gpulease.probes.processes import facts
 from gpulease.probes.topology import groups, pci_root
 from gpulease.states import throttle_reasons
 
@@ -211,12 +211,11 @@ def _processes(handle: Any, drawing_wins: bool = False) -> tuple[Process, ...] |
     if compute is None:
         return None
     lists = [(False, compute), (True, _running("Graphics", handle) or [])]
-    found: dict[int, Process] = {}
+    found: dict[int, tuple[Any, bool]] = {}
     for graphics, entries in reversed(lists) if drawing_wins else lists:
         for entry in entries:
-            if entry.pid not in found:
-                found[entry.pid] = _process(entry, graphics)
-    return tuple(found[pid] for pid in sorted(found))
+            found.setdefault(entry.pid, (entry, graphics))
+    return _with_facts(found)
 
 
 def _instance_processes(handle: Any, parent: Any) -> tuple[Process, ...] | None:
@@ -229,7 +228,7 @@ def _instance_processes(handle: Any, parent: Any) -> tuple[Process, ...] | None:
     if entries is None or number is None:
         return None
     mine = (entry for entry in entries if getattr(entry, "gpuInstanceId", WHOLE_GPU) == number)
-    return tuple(sorted(_process(entry, False) for entry in mine))
+    return _with_facts({entry.pid: (entry, False) for entry in mine})
 
 
 def _running(what: str, handle: Any) -> list[Any] | None:
@@ -244,8 +243,10 @@ def _running(what: str, handle: Any) -> list[Any] | None:
     return oldest
 
 
-def _process(entry: Any, graphics: bool) -> Process:
-    return Process(entry.pid, *identity.facts(entry.pid), entry.usedGpuMemory, graphics)
+def _with_facts(found: dict[int, tuple[Any, bool]]) -> tuple[Process, ...]:
+    """By pid: what the driver tells of each process, and whether it draws."""
+    known = facts(found)
+    return tuple(Process(pid, *known[pid], found[pid][0].usedGpuMemory, found[pid][1]) for pid in sorted(found))
 
 
 def _mig_mode(handle: Any) -> bool:

@@ -93,7 +93,7 @@ def _outside(devices: list[Row]) -> list[TableEntry]:
             if process["lease"] is not None or pid not in device["outside"]:
                 continue
             before = found.get(pid)
-            command = short_command(process["command"] or "(not visible from here)")
+            command = short_command(process["command"] or "(unknown command)")
             found[pid] = TableEntry(
                 key=str(pid),
                 group="outside",
