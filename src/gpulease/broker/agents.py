@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from gpulease import identity
 from gpulease.broker import trees
-from gpulease.broker.events import AgentLost, Event, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.broker.instructions import Find, Force, Launch, Notify, ReadEnd, Remove, SignalTree, Tidy
+from gpulease.broker.events import AgentLost, Event, Forced, Found, Launched, LaunchFailed, TreeSeen
+from gpulease.broker.instructions import Find, Force, Launch, Notify, ReadEnd, Remove, Replace, SignalTree, Tidy
 from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event, read_process
 from gpulease.errors import GpuleaseError
 from gpulease.wire import Message, Unpacker, pack
@@ -108,9 +108,14 @@ class Agents:
         """End a run without its user's agent, as far as it can be seen from here; and have another agent look."""
         if self._census is None or time.monotonic() - self._census[0] > FRESH:
             self._census = (time.monotonic(), trees.Census())
-        for pid, since in self._census[1].tree(one.root).items():
+        left = self._census[1].tree(one.root)
+        for pid, since in left.items():
             self._send_signal(one.job.uid, pid, since, signal.SIGKILL)
-        link = self._links.get(one.job.uid)
+        self._happened(Forced(one.job.id, one.job.run, len(left)))
+        self.replace(Replace(one.job.uid))
+
+    def replace(self, one: Replace) -> None:
+        link = self._links.get(one.uid)
         if link is not None:
             self._replace(link)
 

@@ -317,6 +317,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.Found: job_ends.found,
     happened.EndRead: job_ends.end_read,
     happened.TreeSeen: job_ends.tree_seen,
+    happened.Forced: job_ends.forced,
     happened.Ordered: own_order.ordered,
 }
 ALARMS: dict[str, Callable[[Turn, str], None]] = {
@@ -339,7 +340,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "backup": backups.too_long,
     "forget-environments": pruning.forget_environments,
     "agent": job_ends.next_agent,
-    "force": job_ends.force,
+    "overdue": lambda turn, id: job_ends.overdue(turn),
     "tidy": lambda turn, id: job_ends.tidy(turn),
     "order": lambda turn, id: None,  # a turn is made, which asks
     "tell": lambda turn, id: subscribing.tell_late(turn),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpulease import job as jobs
 from gpulease.broker import bulk, job_ends, job_life
-from gpulease.broker.events import Due, Event, Received
+from gpulease.broker.events import Due, Event, Launched, Received
 from gpulease.broker.turn import Turn
 from gpulease.job import RUNNING, Job
 
@@ -17,11 +17,14 @@ WHY = {"kill": "killed", "rm": "removed", "clean": ""}
 
 
 def act(turn: Turn, event: Event) -> list[int]:
-    """The jobs whose runs are being ended; that is to be written later. None: who asked is told that nothing can be."""
+    """The jobs whose runs began or are being ended; that is to be written later. None: nothing could be done."""
     if isinstance(event, Due) and event.what == "time-limit":
         job = turn.state.running.get(int(event.id))
         why = None if job is None else job_ends.why_over_time(turn, job)
         return [] if job is None or why is None else [_end(turn, job, why)]
+    if isinstance(event, Launched):
+        job_ends.launched(turn, event, written=False)
+        return [event.id]
     if isinstance(event, Received) and event.message.get("do") in WHY:
         return _asked(turn, event)
     return []

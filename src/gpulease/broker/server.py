@@ -420,6 +420,7 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Find: lambda server, one: server._agents.give(one),
     told.SignalTree: lambda server, one: server._agents.give(one),
     told.Force: lambda server, one: server._agents.force(one),
+    told.Replace: lambda server, one: server._agents.replace(one),
     told.Remove: lambda server, one: server._agents.remove(one),
     told.Tidy: lambda server, one: server._agents.tidy(one),
     told.Hook: lambda server, one: server._hooks.add(
