@@ -69,7 +69,8 @@ class Agent:
 
     def serve(self) -> None:
         """Until the broker is gone, or has no more use for it."""
-        self._link.sendall(pack({"agent": [os.getpid(), identity.start_time(os.getpid())]}))
+        about = {"agent": [os.getpid(), identity.start_time(os.getpid())], "end_only": self._refusal is not None}
+        self._link.sendall(pack(about))
         try:
             orders: list[Order] | None = []
             while orders is not None:

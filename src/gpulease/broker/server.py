@@ -157,7 +157,8 @@ class Server:
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history)
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
-        self._agents = Agents(self._poll, start, send, host.job_folder, self._events.append, self.log)
+        check = None if launching is None else launching.check_account
+        self._agents = Agents(self._poll, start, send, host.job_folder, self._events.append, self.log, check)
         if launching is not None:
             self._clients.prove = launching.prove
             self._poll.register(launching.descriptor, select.EPOLLIN)
