@@ -272,6 +272,8 @@ class ScriptedWorld:
         self.watched.discard(one.key)
 
     def _Alarm(self, one: told.Alarm) -> None:
+        if one.id:
+            self._Silence(told.Silence(one.what, one.id))  # it is set anew
         heappush(self.alarms, (one.time, one.what, one.id))
 
     def _Silence(self, one: told.Silence) -> None:

@@ -116,6 +116,7 @@ class State:
         self.ended_jobs: Table[int, int] = Table(changes)  # the others, by user
         self.roots: Table[int, Key] = Table(changes)  # the shell of each that was launched
         self.delays: Table[str, Delay] = Table(changes, True)  # by user: nothing of theirs can be started now
+        self.halts: Table[str, float] = Table(changes, True)  # by kind and user: until when a kill of many is under way
         self.unsent: Table[int, tuple[tuple[int, ...], bool]] = Table(changes)  # signals to runs without a known shell
         self.dying: Table[int, Dying] = Table(changes)
         self.asked: Table[int, Question] = Table(changes)  # of agents, by job
