@@ -19,7 +19,7 @@ Refusal = tuple[str, bool]  # why nothing may be started, and whether that may p
 UNKNOWN: Refusal = ("whether its account is in order could not be found out", True)
 
 
-class Check(NamedTuple):
+class AccountCheck(NamedTuple):
     """One that is under way."""
 
     uid: int
@@ -32,7 +32,7 @@ class AccountChecks:
     def __init__(self, poll: select.epoll, ask: Callable[[int, socket.socket], None]) -> None:
         """`ask` has somebody check a user's account, and tell the other end of a socket pair."""
         self._poll, self._ask = poll, ask
-        self._checks: dict[int, Check] = {}  # by descriptor
+        self._checks: dict[int, AccountCheck] = {}  # by descriptor
 
     def begin(self, uid: int, answer: Callable[[Refusal | None], None]) -> None:
         """`answer` hears why nothing may be started for that user, or None: once, now or later."""
@@ -44,7 +44,7 @@ class AccountChecks:
             self._ask(uid, theirs)
         ours.setblocking(False)
         self._poll.register(ours.fileno(), select.EPOLLIN)
-        self._checks[ours.fileno()] = Check(uid, ours, time.monotonic(), answer)
+        self._checks[ours.fileno()] = AccountCheck(uid, ours, time.monotonic(), answer)
         return None
 
     def owns(self, descriptor: int) -> bool:

@@ -33,8 +33,8 @@ from gpulease.broker.state_values import (
     NoticeChoice,
     OwnOrder,
     Parts,
-    Question,
     Refused,
+    RunQuestion,
     Seen,
     Subscriber,
 )
@@ -119,7 +119,7 @@ class State:
         self.halts: Table[str, float] = Table(changes, True)  # by kind and user: until when a kill of many is under way
         self.unsent: Table[int, tuple[tuple[int, ...], bool]] = Table(changes)  # signals to runs without a known shell
         self.dying: Table[int, Dying] = Table(changes)
-        self.asked: Table[int, Question] = Table(changes)  # of agents, by job
+        self.asked: Table[int, RunQuestion] = Table(changes)  # of agents, by job
         self.dependents: Table[int, dict[int, None]] = Table(changes)  # by job that is not over: who comes after it
         self.awaited: Table[int, dict[int, None]] = Table(changes)  # by who comes after others: which are not over
         self.followed: Table[int, dict[int, None]] = Table(changes)  # by job that is over: who waits for others still

@@ -9,7 +9,7 @@ import signal
 from typing import Any
 
 from gpulease import job as jobs
-from gpulease.broker import job_life, packing, questions
+from gpulease.broker import job_life, packing, run_questions
 from gpulease.broker.events import AgentLost, EndRead, Forced, Found, Launched, LaunchFailed, RunEnded, TreeSeen
 from gpulease.broker.instructions import Force, Silence, Tidy
 from gpulease.broker.runs import NO_FORK, NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate
@@ -40,14 +40,14 @@ TROUBLES = {
 
 def launched(turn: Turn, event: Launched, written: bool = True) -> None:
     """That it began is on disk: a note that is gone later is no proof that it did not."""
-    job = questions.answered(turn, event.id, event.run, "launch")
+    job = run_questions.answered(turn, event.id, event.run, "launch")
     if job is not None:
         after = job._replace(pid=event.pid, log_begin=event.log_begin, script_changed=event.script_changed)
         _adopt(turn, after, (event.pid, event.start_time), written)
 
 
 def launch_failed(turn: Turn, event: LaunchFailed) -> None:
-    job = questions.answered(turn, event.id, event.run, "launch")
+    job = run_questions.answered(turn, event.id, event.run, "launch")
     if job is not None and event.passing:
         _put_back(turn, job, event.why)
     elif job is not None:
@@ -86,7 +86,7 @@ def _adopt(turn: Turn, job: Job, key: tuple[int, int | None], written: bool = Tr
     if job.id in state.unsent:
         signals, every = state.unsent[job.id]
         state.unsent.drop(job.id)
-        questions.signal_tree(turn, job, *signals, every=every)
+        run_questions.signal_tree(turn, job, *signals, every=every)
 
 
 def _running(turn: Turn, id: int, run: int) -> Job | None:
@@ -103,7 +103,7 @@ def recover(turn: Turn, job: Job) -> None:
     lease = turn.state.leases.get(job.planner_id)
     if lease is None or lease.owner.boot_id != turn.state.about.boot_id:
         return _lost(turn, job, "the machine was started anew")
-    return questions.find(turn, job)
+    return run_questions.find(turn, job)
 
 
 def agent_lost(turn: Turn, event: AgentLost) -> None:
@@ -119,15 +119,15 @@ def next_agent(turn: Turn, uid: str) -> None:
     for job in [one for one in state.running.values() if one.uid == int(uid)]:
         dying, paused = state.dying.get(job.id), job.state == "paused"
         if dying is not None and dying.reading:
-            questions.read_end(turn, job, dying.code)
+            run_questions.read_end(turn, job, dying.code)
             continue
         if dying is None and job.ending is None:
             state.unsent.put(job.id, ((signal.SIGSTOP if paused else signal.SIGCONT,), paused))
-        questions.find(turn, job)
+        run_questions.find(turn, job)
 
 
 def found(turn: Turn, event: Found) -> None:
-    job, dying = questions.answered(turn, event.id, event.run, "find"), turn.state.dying.get(event.id)
+    job, dying = run_questions.answered(turn, event.id, event.run, "find"), turn.state.dying.get(event.id)
     if job is None:
         return None
     turn.state.delays.drop(job.user)
@@ -181,23 +181,23 @@ def grace_over(turn: Turn, id: str) -> None:
     if job is not None and dying is not None and not dying.reading:
         turn.state.dying.put(job.id, dying._replace(at_once=True, since=turn.now))
         job_life.press(turn, job)
-        questions.look_later(turn)
+        run_questions.look_later(turn)
 
 
 def overdue(turn: Turn) -> None:
     """Agents that hang, or whose user keeps them from acting, do not keep a run from ending."""
     state = turn.state
     state.set("overdue_due", False)
-    questions.replace_silent(turn)
+    run_questions.replace_silent(turn)
     for id, dying in list(state.dying.items()):
         job, seconds = state.running[id], turn.now - dying.since
         if dying.reading and seconds >= READING:
             _judge(turn, job, Fate(job.pid, dying.code))
         elif dying.at_once and not dying.reading and seconds >= FORCE:
             state.dying.put(id, dying._replace(since=turn.now, forced=dying.forced + 1))
-            turn.emit(Force(job, questions.root(state, job)))
+            turn.emit(Force(job, run_questions.root(state, job)))
     if state.asked or state.dying:
-        questions.look_later(turn)
+        run_questions.look_later(turn)
 
 
 def forced(turn: Turn, event: Forced) -> None:
@@ -225,7 +225,7 @@ def _press_on(turn: Turn, job: Job, code: int | None, at_once: bool) -> None:
     since, forced = (turn.now, 0) if before is None else (before.since, before.forced)
     turn.state.dying.put(job.id, Dying(True, code, at_once, since=since, forced=forced))
     job_life.press(turn, job)
-    questions.look_later(turn)
+    run_questions.look_later(turn)
 
 
 def tree_seen(turn: Turn, event: TreeSeen) -> None:
@@ -262,11 +262,11 @@ def _over(turn: Turn, job: Job, code: int | None = None) -> None:
     if plain and (code == 0 or job.ending is not None):
         return _judge(turn, job, Fate(job.pid, code))
     turn.state.dying.put(job.id, Dying(shell_gone=True, code=code, reading=True, since=turn.now))
-    return questions.read_end(turn, job, code)
+    return run_questions.read_end(turn, job, code)
 
 
 def end_read(turn: Turn, event: EndRead) -> None:
-    job = questions.answered(turn, event.id, event.run, "read")
+    job = run_questions.answered(turn, event.id, event.run, "read")
     if job is not None:
         _judge(turn, job, event.fate, event.out_of_memory, event.unstartable)
 
@@ -338,7 +338,7 @@ def tidy(turn: Turn) -> None:
             running[job.uid].append(job.run_name)
     for uid, names in running.items():
         turn.state.untidy.drop(uid)
-        turn.emit(Tidy(uid, questions.notes(turn, uid), tuple(names)))
+        turn.emit(Tidy(uid, run_questions.notes(turn, uid), tuple(names)))
 
 
 def remember_memory(turn: Turn) -> None:

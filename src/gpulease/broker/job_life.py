@@ -14,7 +14,7 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease import visible
-from gpulease.broker import capping, coming_after, learning, lease_life, noticing, packing, questions, remembering
+from gpulease.broker import capping, coming_after, learning, lease_life, noticing, packing, remembering, run_questions
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Hook, Remove
 from gpulease.broker.lease_life import Releaser
@@ -136,7 +136,7 @@ def _launch(turn: Turn, before: Job, after: Job) -> None:
     if after.time_limit is not None:
         turn.alarm(after.time_limit, "time-limit", str(after.id))
     environment = turn.state.environment(after)
-    questions.launch(turn, after, environment, _given(turn.state, after, environment))
+    run_questions.launch(turn, after, environment, _given(turn.state, after, environment))
     lease_life.look_again(turn)
 
 
@@ -147,7 +147,7 @@ def _given(state: State, job: Job, environment: dict[str, str]) -> dict[str, str
     asked = environment.get(visible.VARIABLE)
     by = asked if asked in visible.BY else state.settings.visible
     return {
-        "GPULEASE_TOKEN": questions.token(state, job),
+        "GPULEASE_TOKEN": run_questions.token(state, job),
         "GPULEASE_JOB": str(job.id),
         "GPULEASE_LEASE": lease.id,
         "GPULEASE_DEVICES": ",".join(job.devices),
@@ -269,13 +269,13 @@ def press(turn: Turn, job: Job, *gently: int) -> None:
     """KILL to what is left of a run that is being ended; within its grace what is gentler."""
     dying = turn.state.dying[job.id]
     if not dying.reading:
-        questions.signal_tree(turn, job, *((signal.SIGKILL,) if dying.at_once else gently))
+        run_questions.signal_tree(turn, job, *((signal.SIGKILL,) if dying.at_once else gently))
 
 
 def stop_tree(turn: Turn, before: Job, after: Job) -> None:
     """One that is being ended has to get on with it."""
     if after.id not in turn.state.dying and after.ending is None:
-        questions.signal_tree(turn, after, signal.SIGSTOP, every=True)
+        run_questions.signal_tree(turn, after, signal.SIGSTOP, every=True)
 
 
 EFFECTS: dict[str, Callable[[Turn, Job, Job], None]] = {
@@ -287,6 +287,6 @@ EFFECTS: dict[str, Callable[[Turn, Job, Job], None]] = {
     "end-lease": _end_lease,
     "announce": _announce,
     "stop-tree": stop_tree,
-    "continue-tree": lambda turn, before, after: questions.signal_tree(turn, after, signal.SIGCONT),
+    "continue-tree": lambda turn, before, after: run_questions.signal_tree(turn, after, signal.SIGCONT),
     "end-tree": _end_tree,
 }

@@ -89,7 +89,7 @@ class Dying(NamedTuple):
     forced: int = 0  # how often
 
 
-class Question(NamedTuple):
+class RunQuestion(NamedTuple):
     """What an agent was asked about a run, and has not answered."""
 
     what: str  # launch, find or read

@@ -11,7 +11,7 @@ from gpulease.broker.allowances import log_limit_of
 from gpulease.broker.core_state import State
 from gpulease.broker.instructions import Find, Launch, ReadEnd, Replace, RunPlace, SignalTree
 from gpulease.broker.runs import Root
-from gpulease.broker.state_values import Question
+from gpulease.broker.state_values import RunQuestion
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 
@@ -44,7 +44,7 @@ def signal_tree(turn: Turn, job: Job, *signals: int, every: bool = False) -> Non
 
 
 def _ask(turn: Turn, job: Job, what: str) -> None:
-    turn.state.asked.put(job.id, Question(what, turn.now))
+    turn.state.asked.put(job.id, RunQuestion(what, turn.now))
     look_later(turn)
 
 
