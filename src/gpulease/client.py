@@ -144,7 +144,8 @@ class Client:
         """The error for a broker that takes a question and gives no answer."""
         return BrokerUnavailable(
             f"The broker at {self.place.run} does not answer.",
-            "See `gpulease doctor`; if it hangs, end its process. The next one finds its leases.",
+            "It may be stopped, or have no open file left for another client: see `gpulease doctor` and its log. "
+            "If it hangs, end its process; the next one finds its leases.",
         )
 
     def fileno(self) -> int:

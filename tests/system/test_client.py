@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,26 @@ def test_what_a_stopped_broker_does_not_read_is_not_sent_for_ever(
         with pytest.raises(BrokerUnavailable, match="does not answer") as raised:
             queueing.add([["true", "x" * 100_000]] * 100, {}, OPTIONS)
         assert "may be queued" in raised.value.next_step
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_long_answer_is_not_waited_for_where_the_broker_answers_nobody(
+    queue: QueueSite,
+    inside: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before, `add` waited ten minutes for a broker that was stopped, and then once more."""
+    pid = queue.ensure_broker()
+    queueing.ls()
+    for name in ("LOOKING", "ANSWER"):
+        monkeypatch.setattr(client_module, name, 0.3)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match="does not answer"):
+            queueing.add([["true"]] * 3, {}, OPTIONS)
+        assert time.monotonic() - begin < 30
     finally:
         os.kill(pid, signal.SIGCONT)
 
