@@ -85,8 +85,9 @@ def test_a_long_answer_is_not_waited_for_where_the_broker_answers_nobody(
     os.kill(pid, signal.SIGSTOP)
     try:
         begin = time.monotonic()
-        with pytest.raises(BrokerUnavailable, match="does not answer"):
+        with pytest.raises(BrokerUnavailable, match="does not answer") as raised:
             queueing.add([["true"]] * 3, {}, OPTIONS)
+        assert "no open file left" in raised.value.next_step
         assert time.monotonic() - begin < 30
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -114,3 +115,19 @@ def test_an_add_that_was_not_answered_is_asked_again_and_queued_once(
     added = queueing.add([["true"]], {}, OPTIONS)
     assert len(asked) == 1
     assert [job["id"] for job in queue.jobs()] == [added["first"]]
+
+
+DIES = """
+import os, sys
+if "gpulease.broker" in sys.orig_argv:
+    os.write(2, b"Traceback (most recent call last):\\nMemoryError\\n")
+    os._exit(1)
+"""
+
+
+def test_why_a_broker_could_not_be_started_is_said(queue: QueueSite) -> None:
+    """Before, it was in its log only."""
+    (queue.folder / "sitecustomize.py").write_text(DIES)
+    queue.kill_broker()
+    done = queue.run("add", "--", "true", PYTHONPATH=str(queue.folder))
+    assert (done.returncode, "could not be started: MemoryError." in done.stderr) == (69, True), done.stderr
