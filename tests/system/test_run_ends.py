@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from support.queue_site import (
 from support.site import devices_of
 from support.waiting import wait_for_end, wait_until
 
+from gpulease.broker.agent import ALONE
 from gpulease.simulation.library import find_compiler
 
 UNTIL_GO = "while ! [ -e go ]; do sleep 0.05; done; "
@@ -150,6 +152,34 @@ def test_a_note_that_is_lost_is_no_proof_that_a_run_never_began(queue: QueueSite
     (queue.folder / "later").touch()
     assert {(job["state"], job["exit_code"], job["tries"]) for job in queue.end(*living)} == {("failed", 5, 1)}
     assert {(queue.folder / str(id)).read_text() for id in shells} == {"began\n"}
+
+
+def test_what_another_agent_may_still_start_is_not_lost(queue: QueueSite) -> None:
+    """Before, a job whose first agent was slow was called lost, and ran all the same when that agent went on."""
+    all_complete(queue, [queue.submit("true")])
+    pid = queue.broker_pid()
+    assert pid is not None
+    agent = agent_of(pid)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        id = queue.shell(f"echo began >>began; {UNTIL_GO} exit 5")
+        wait_until(lambda: queue.job(id)["state"] == "running")
+        queue.kill_broker()
+        broker = queue.ensure_broker()
+        waiting = agent_of(broker)
+        wait_until(lambda: looks_for_the_lock(waiting))
+        time.sleep(ALONE)  # nothing tells that it has given up to wait
+        assert queue.job(id)["state"] == "running"
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    go(queue)
+    (job,) = queue.end(id)
+    assert (job["state"], job["exit_code"], job["tries"]) == ("failed", 5, 1)
+    assert (queue.folder / "began").read_text() == "began\n"
+
+
+def looks_for_the_lock(agent: int) -> bool:
+    return any(one.resolve().name == "agent.lock" for one in Path(f"/proc/{agent}/fd").iterdir())
 
 
 def test_jobs_ignore_no_signal_that_whoever_started_the_broker_ignores(queue: QueueSite) -> None:
