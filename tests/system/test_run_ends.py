@@ -168,7 +168,7 @@ def test_what_another_agent_may_still_start_is_not_lost(queue: QueueSite) -> Non
         broker = queue.ensure_broker()
         waiting = agent_of(broker)
         wait_until(lambda: looks_for_the_lock(waiting))
-        time.sleep(ALONE)  # nothing tells that it has given up to wait
+        time.sleep(ALONE + 0.7)  # nothing tells that it has given up to wait
         assert queue.job(id)["state"] == "running"
     finally:
         os.kill(agent, signal.SIGCONT)
