@@ -23,7 +23,7 @@ from support.site import devices_of
 from support.waiting import wait_for_end, wait_until
 
 from gpulease.broker.agent import ALONE
-from gpulease.simulation.library import find_compiler
+from gpulease.simulation.library import find_compilers
 
 UNTIL_GO = "while ! [ -e go ]; do sleep 0.05; done; "
 
@@ -72,8 +72,7 @@ pid_t vfork(void) { return fork(); }
 
 def faulty(queue: QueueSite) -> dict[str, str]:
     """The environment of a job whose shell dies before it begins, or has no process left, while a file is there."""
-    compiler, source = find_compiler(os.environ), queue.folder / "faulty.c"
-    assert compiler is not None
+    compiler, source = find_compilers(os.environ)[0], queue.folder / "faulty.c"
     source.write_text(FAULTY)
     library = str(queue.folder / "faulty.so")
     subprocess.run([*compiler, "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", library, str(source), "-ldl"], check=True)
