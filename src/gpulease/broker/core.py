@@ -36,6 +36,7 @@ from gpulease.broker.core_state import State
 from gpulease.broker.events import Event, Received
 from gpulease.broker.instructions import Alarm, Instruction, Observed, Send, WriteLog
 from gpulease.broker.lease_life import look_again
+from gpulease.broker.peer import Peer
 from gpulease.broker.state_values import NOTHING, About
 from gpulease.broker.turn import Planned, Turn, World
 from gpulease.errors import GpuleaseError, StateError
@@ -43,6 +44,7 @@ from gpulease.messages import error
 from gpulease.stores.base import Store
 
 DISK = "disk"
+STALLED = 30.0  # seconds that a long request which was begun waits for room on the disk
 RETRY_DISK = 5.0  # seconds before what could not be written is tried again
 
 
@@ -53,6 +55,7 @@ class Core:
         self._planned = Planned()
         self._late: list[Event] = []  # what happened and could not be written
         self._retries: set[str] = set()  # alarms that are set, to try again what a full disk kept from being done
+        self._stalled: dict[Peer, float] = {}  # since when such a request could not go on
         self._logged: set[str] = set()  # what was written to the log of a trouble that is not over
 
     @property
@@ -78,6 +81,7 @@ class Core:
         events = self._with_late(ready)
         if self.state.unwritable is None:
             self._logged.clear()
+            self._stalled.clear()
         turn = self._turn(now)
         try:
             for event in self._unfolded(events):
@@ -195,7 +199,7 @@ class Core:
         told = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
         if not isinstance(trouble, GpuleaseError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
-        if isinstance(event, Received):
+        if isinstance(event, Received) and not self._may_go_on(event, trouble, now):
             if event.progress is not None:  # what was done in earlier turns stays
                 told = bulk.stopped(self.state, event, told)
                 self.state.commit()
@@ -206,6 +210,11 @@ class Core:
             yield from self._retry("late", now)
         else:
             yield WriteLog(f"{event!r} could not be handled: {told.what}")
+
+    def _may_go_on(self, event: Received, trouble: Exception, now: float) -> bool:
+        """Whether a request that was begun in an earlier turn may be done later."""
+        begun = isinstance(trouble, StateError) and event.progress is not None
+        return begun and now - self._stalled.setdefault(event.peer, now) < STALLED
 
     def _remember(self, trouble: Exception) -> None:
         if isinstance(trouble, StateError):
