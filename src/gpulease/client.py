@@ -144,7 +144,8 @@ class Client:
         """The error for a broker that takes a question and gives no answer."""
         return BrokerUnavailable(
             f"The broker at {self.place.run} does not answer.",
-            "See `gpulease doctor`; if it hangs, end its process. The next one finds its leases.",
+            "It may be stopped, or have no open file left for another client: see `gpulease doctor` and its log. "
+            "If it hangs, end its process; the next one finds its leases.",
         )
 
     def fileno(self) -> int:
@@ -313,6 +314,7 @@ def _start(place: places.Place) -> None:
     ours, theirs = os.pipe()
     with open(place.kept("broker.log"), "ab") as log:
         os.fchmod(log.fileno(), 0o600)
+        begin = os.fstat(log.fileno()).st_size
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gpulease.broker", "--ready", str(theirs)],
             stdin=subprocess.DEVNULL,
@@ -331,7 +333,7 @@ def _start(place: places.Place) -> None:
         poll.register(pipe, select.POLLIN)
         told = pipe.read(READ) if poll.poll(START * 1000) else b""
     if not told and process.wait(START) > 0:  # else it was killed, and the next attempt may do better
-        raise BrokerUnavailable("The broker could not be started.", _see_log(place))
+        raise BrokerUnavailable(f"The broker could not be started{_last_words(place, begin)}.", _see_log(place))
     for message in () if told == places.READY else Unpacker().feed(told):
         trouble = message["error"]
         if not trouble["fields"].get("serving"):  # else the one before is about to end, or to answer
@@ -358,6 +360,15 @@ def _with_full_paths(environ: Mapping[str, str]) -> dict[str, str]:
     names = [name for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION") if environ.get(name)]
     kept = {name: value for name, value in environ.items() if name not in OF_A_JOB}
     return {**kept, **{name: os.path.abspath(environ[name]) for name in names}}
+
+
+def _last_words(place: places.Place, begin: int) -> str:
+    """The last line that it wrote to its log, from `begin` on."""
+    with open(place.kept("broker.log"), "rb") as log:
+        log.seek(max(begin, os.fstat(log.fileno()).st_size - READ))
+        lines = log.read(READ).decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {''.join(filter(str.isprintable, last))[:200].rstrip('.')}" if last else ""
 
 
 def _see_log(place: places.Place) -> str:

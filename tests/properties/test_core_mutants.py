@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.core_machine import CoreMachine
 from support.scripted import MEMORY
 
-from gpulease.broker import granting, job_life, lease_life, neighbouring
+from gpulease.broker import core, granting, job_ends, job_life, lease_life, neighbouring, run_questions
 from gpulease.broker.core_state import State
 from gpulease.broker.events import Checked, Occupancy
 from gpulease.broker.instructions import Keep
@@ -139,6 +139,24 @@ def not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbouring, "_keep", keeping)
 
 
+def silence_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose agent was silent held its GPU for ever, also after a kill."""
+    monkeypatch.setitem(core.ALARMS, "overdue", lambda turn, id: None)
+
+
+def end_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose agent died while it read the end held its GPU for ever."""
+    monkeypatch.setattr(job_ends, "READING", float("inf"))
+    monkeypatch.setattr(job_ends, "next_agent", lambda turn, uid: None)
+    monkeypatch.setitem(core.ALARMS, "agent", lambda turn, id: None)
+
+
+def unasked_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that told of what nobody had asked was believed, and a job that lived was over."""
+    running = lambda turn, id, run, what: job_ends._running(turn, id, run)  # noqa: E731
+    monkeypatch.setattr(run_questions, "answered", running)
+
+
 MUTANTS: list[Patch] = [
     job_enters_unnoticed,
     job_leaves_unnoticed,
@@ -154,6 +172,9 @@ MUTANTS: list[Patch] = [
     request_not_written,
     neighbour_ignored,
     not_given_back,
+    silence_lasts,
+    end_read_once,
+    unasked_believed,
 ]
 
 # -------------------------------------------------------------------- the quick run: few rules, or a story

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpulease.broker import requesting
+from gpulease.broker.events import Due, EndRead, LaunchFailed
 from gpulease.broker.granting import current_plan
 from gpulease.broker.state_values import Checking, Refused
 from gpulease.broker.turn import Planned, Turn
@@ -280,6 +281,20 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.lose_agent()
         self._maybe(now)
 
+    @rule(now=st.booleans())
+    def silence_agent(self, now: bool) -> None:
+        self.world.silence_agent()
+        self._maybe(now)
+
+    @precondition(lambda self: self.world.core.state.running)
+    @rule(data=st.data(), event=st.sampled_from([EndRead, LaunchFailed]), now=st.booleans())
+    def lie(self, data: st.DataObject, event: type, now: bool) -> None:
+        """About a run that began, and of which nothing was asked."""
+        alive = [run for run, key in self.world.shells.items() if key in self.world.processes]
+        assume(alive)
+        self.world.lie(event, *data.draw(st.sampled_from(sorted(alive))))
+        self._maybe(now)
+
     @precondition(lambda self: self.world.core.state.running)
     @rule(data=st.data(), code=st.sampled_from([0, 0, 1, 127, -9]), now=st.booleans())
     def end_shell(self, data: st.DataObject, code: int, now: bool) -> None:
@@ -291,12 +306,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.ends or self.world.trees or self.world.finds)
     @rule(now=st.booleans())
     def finish_errands(self, now: bool) -> None:
-        while self.world.ends:
-            self.world.read_end()
-        while self.world.trees:
-            self.world.see_tree()
-        while self.world.finds:
-            self.world.find()
+        self.world.obey(launches=False)
         self._maybe(now)
 
     @rule(index=st.integers(0, 2), now=st.booleans())
@@ -350,6 +360,41 @@ class CoreMachine(RuleBasedStateMachine):
         self._read_answers(before)
         self._turn()
 
+    # ---------------------------------------------------------------- what comes to pass in the end
+
+    def teardown(self) -> None:
+        """With an agent that does what it is told every run ends; and after a `kill` with one that does nothing."""
+        self._pass_an_hour(healthy=True)
+        state, world = self.world.core.state, self.world
+        for job in state.running.values():
+            assert world.shells.get((job.id, job.run)) in world.processes, f"job {job.id} runs, and its shell is dead"
+            assert job.ending is None, f"job {job.id} was to end"
+        world.say(world.connect(0), "kill", select={"all": True, "user": "*"})
+        self._pass_an_hour(healthy=False)
+        assert not state.running, "not even a kill ended it"
+        assert not [id for id, lease in state.leases.items() if lease.kind == "job"]
+
+    def _pass_an_hour(self, healthy: bool) -> None:
+        """Alarms ring, one after the other at first."""
+        world, until = self.world, self.world.now + 3600
+        world.disk.fail_writes = world.disk.fail_commits = 0
+        for step in range(10_000):
+            if healthy:
+                world.obey()
+            else:
+                world.silence_agent()
+            while world.samples:
+                world.answer_sample()
+            while world.checks:
+                world.answer_check()
+            if not world.ready:
+                if world.now >= until:
+                    return
+                world.until_next_alarm() if step < 50 else world.jump(60.0)
+                world.sweep()
+            world.turn()
+        raise AssertionError("it never comes to rest")
+
     # ---------------------------------------------------------------- what always holds
 
     @invariant()
@@ -396,13 +441,15 @@ class CoreMachine(RuleBasedStateMachine):
         found = self.world.reloaded()
         assert dict(found.leases) == dict(state.leases)
         written = {id: one for id, one in state.pending.items() if id not in state.unwritten}
-        assert dict(found.pending) == written
+        later = [event.id for event in self.world.core._late if isinstance(event, Due)]  # no room to write that it left
+        left = {id for id in later if id in found.pending and id not in state.pending}
+        assert {id: one for id, one in found.pending.items() if id not in left} == written
         assert dict(found.excluded) == dict(state.excluded)
         assert dict(found.texts) == dict(state.texts)
         assert {name: n for name, n in found.counts.items() if n} == {name: n for name, n in state.counts.items() if n}
         assert found.running.keys() == state.running.keys()
         waiting = {entry.id for entry in state.line} - state.unwritten.keys()
-        assert {entry.id for entry in found.line} == waiting
+        assert {entry.id for entry in found.line} - left == waiting
         assert {entry.id: entry for entry in found.line if entry.kind == "job"} == {
             entry.id: entry for entry in state.line if entry.kind == "job"
         }
@@ -424,6 +471,13 @@ class CoreMachine(RuleBasedStateMachine):
         owners += [(id, one.owner) for id, one in state.pending.items()]
         owned = {id for ids in state.owned.values() for id in ids}
         assert owned == {id for id, owner in owners if owner.pid is not None}
+
+    @invariant()
+    def what_lives_is_known_to_run(self) -> None:
+        """A job whose shell lives neither ended nor waits for another run."""
+        for (id, run), key in self.world.shells.items():
+            job = self.world.core.state.running.get(id)
+            assert key not in self.world.processes or (job is not None and job.run == run), f"job {id} lives"
 
     @invariant()
     def subscribers_know_what_is(self) -> None:

@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 
 from gpulease.simulation.library import find_compilers
+from support.site import Site
+from support.waiting import wait_until
 
 
 class Faults:
@@ -41,3 +43,15 @@ class Faults:
     @property
     def failed(self) -> int:
         return int(struct.unpack_from("I", self._control, 16)[0])
+
+
+def broken(site: Site, below: str) -> Faults:
+    """From now on everything that the site starts meets what this says."""
+    faults = Faults(site.folder, f"{site.directory}{below}", 1)
+    site.environ |= faults.environ
+    return faults
+
+
+def wait_for_faults(faults: Faults, more: int) -> None:
+    before = faults.failed
+    wait_until(lambda: faults.failed >= before + more)

@@ -113,6 +113,32 @@ def exists(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
+def agent_of(broker: int) -> int:
+    """The agent that a broker started."""
+
+    def seen() -> int | None:
+        for pid in map(int, Path(f"/proc/{broker}/task/{broker}/children").read_text().split()):
+            if b"gpulease.broker.agent" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        return None
+
+    return wait_until(seen)
+
+
+def wait_for_reason(site: QueueSite, id: int, *texts: str) -> None:
+    def said() -> bool:
+        job = site.job(id)
+        assert job["state"] in ("waiting", "running"), job
+        return any(text in (job["why_waiting"] or "") for text in texts)
+
+    wait_until(said)
+
+
+def all_complete(site: QueueSite, ids: list[int]) -> None:
+    found = site.end(*ids)
+    assert {(job["state"], job["tries"]) for job in found} == {("complete", 1)}
+
+
 @pytest.fixture(name="queue")
 def fresh_queue() -> Iterator[QueueSite]:
     """Four simulated GPUs and a broker that ends with the test, without a traceback in its log."""

@@ -109,6 +109,7 @@ class ScriptedWorld:
         self.finds: list[told.Find] = []
         self.shells: dict[tuple[int, int], Key] = {}  # by job and run
         self.tended: set[tuple[int, int]] = set()  # runs that an agent watches
+        self.silent = False  # the agent neither does what it is told nor tells of anything
         self.codes: dict[tuple[int, int], int] = {}  # noted in the journal
         self.notices: list[told.Notify] = []
         self.hooked: list[told.Hook] = []
@@ -208,6 +209,7 @@ class ScriptedWorld:
         self.placeholders.clear()
         self.watched.clear()
         self.tended.clear()
+        self.silent = False
         self.remembered.clear()
         self.clients.clear()
         self.core = self._start()
@@ -270,6 +272,8 @@ class ScriptedWorld:
         self.watched.discard(one.key)
 
     def _Alarm(self, one: told.Alarm) -> None:
+        if one.id:
+            self._Silence(told.Silence(one.what, one.id))  # it is set anew
         heappush(self.alarms, (one.time, one.what, one.id))
 
     def _Silence(self, one: told.Silence) -> None:
@@ -278,16 +282,32 @@ class ScriptedWorld:
 
     def _Launch(self, one: told.Launch) -> None:
         self.launched.append(one.job)
-        self.launches.append(one)
+        self._order(self.launches, one)
 
     def _ReadEnd(self, one: told.ReadEnd) -> None:
-        self.ends.append(one)
+        self._order(self.ends, one)
 
     def _SignalTree(self, one: told.SignalTree) -> None:
-        self.trees.append(one)
+        self._order(self.trees, one)
 
     def _Find(self, one: told.Find) -> None:
-        self.finds.append(one)
+        self._order(self.finds, one)
+
+    def _order(self, orders: list[Any], one: Any) -> None:
+        if not self.silent:
+            orders.append(one)
+
+    def _Force(self, one: told.Force) -> None:
+        """The broker ends the run's processes itself, and has another agent."""
+        key = self.shells.get((one.job.id, one.job.run))
+        alive = key in self.processes
+        if key is not None:
+            self.die(key)
+        self.ready.append(happened.Forced(one.job.id, one.job.run, int(alive)))
+        self.lose_agent(one.job.uid)
+
+    def _Replace(self, one: told.Replace) -> None:
+        self.lose_agent(one.uid)
 
     def _AskOrder(self, one: told.AskOrder) -> None:
         if one.waiting:
@@ -305,7 +325,7 @@ class ScriptedWorld:
     def _nothing(self, one: object) -> None:
         pass
 
-    _Force = _Tidy = _Stop = _JobOver = _Observed = _nothing
+    _Tidy = _Stop = _JobOver = _Observed = _nothing
 
     def _Began(self, one: told.Began) -> None:
         assert one.lease.id not in self.remembered, "a lease began twice"
@@ -423,7 +443,7 @@ class ScriptedWorld:
     def end_shell(self, run: tuple[int, int], code: int) -> None:
         self.codes[run] = code
         self.die(self.shells[run])
-        if run in self.tended:
+        if run in self.tended and not self.silent:
             self.tended.discard(run)
             self.ready.append(happened.RunEnded(*run, code))
 
@@ -432,10 +452,40 @@ class ScriptedWorld:
         for store in (self.launches, self.ends, self.trees, self.finds):
             store.clear()
         self.tended.clear()
+        self.silent = False
         told_by_agent = (happened.Launched, happened.LaunchFailed, happened.RunEnded, happened.Found)
         told_by_agent += (happened.EndRead, happened.TreeSeen)  # type: ignore[assignment]
         self.ready = [event for event in self.ready if not isinstance(event, told_by_agent)]
         self.ready.append(happened.AgentLost(uid))
+
+    def silence_agent(self) -> None:
+        """It hangs, or its user keeps it from acting; nobody hears of that."""
+        for store in (self.launches, self.ends, self.trees, self.finds):
+            store.clear()
+        self.silent = True
+
+    def lie(self, event: type, id: int, run: int) -> None:
+        """The agent is a user's program: it may tell of what it was not asked for."""
+        if event is happened.EndRead:
+            self.ready.append(happened.EndRead(id, run, Fate(2, 0), False, None))
+        else:
+            self.ready.append(happened.LaunchFailed(id, run, "a lie", passing=True))
+
+    def sweep(self) -> None:
+        """The edge replaces an agent that does not tell of the end of a shell which everybody can see."""
+        if self.silent and any(self.shells[run] not in self.processes for run in self.tended):
+            self.lose_agent()
+
+    def obey(self, launches: bool = True) -> None:
+        """What a healthy agent does: everything that it was told to."""
+        while launches and self.launches:
+            self.launch()
+        while self.finds:
+            self.find()
+        while self.trees:
+            self.see_tree()
+        while self.ends:
+            self.read_end()
 
     def read_end(self) -> None:
         one = self.ends.pop(0)

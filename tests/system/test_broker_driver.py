@@ -13,6 +13,8 @@ from support.queue_site import alive
 from support.site import HOLD, Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_for_end, wait_until
 
+from gpulease.broker.sampling import ATTEMPTS
+
 ALL = [0, 1, 2, 3]
 HANGS = "3"  # seconds: the process that asks the driver has to start in them too
 
@@ -124,13 +126,21 @@ def test_a_sampler_that_is_killed_is_started_again(site: Site) -> None:
     wait_until(lambda: site.status()["trouble"] is None)
 
 
+def kill_samplers(site: Site, count: int) -> None:
+    """One after the other, as soon as each is there."""
+    last = 0
+    for _ in range(count):
+        last = wait_until(lambda: pid if (pid := sampler_of(site)) != last else None)  # noqa: B023
+        os.kill(last, signal.SIGKILL)
+
+
 def test_a_sampler_that_dies_before_the_first_sample_costs_nobody_its_wait(site: Site) -> None:
     """The question is asked again of the next one; before, who would have waited without end was refused."""
     site.environ["GPULEASE_PROBE_DEADLINE"] = "60"
     site.ensure_broker()
     site.set("fault.hang=1")
     waiting = site.start("run", "--", "echo", "mine")
-    os.kill(sampler_of(site), signal.SIGKILL)
+    kill_samplers(site, 2)
     site.set("fault.hang=0")
     assert waiting.communicate(timeout=60)[0] == "mine\n"
 
@@ -140,9 +150,7 @@ def test_a_sampler_that_keeps_dying_is_told_as_what_it_is(site: Site) -> None:
     site.ensure_broker()
     site.set("fault.hang=1")
     refused = site.start("run", "--", "true")
-    first = sampler_of(site)
-    os.kill(first, signal.SIGKILL)
-    os.kill(wait_until(lambda: pid if (pid := sampler_of(site)) != first else None), signal.SIGKILL)
+    kill_samplers(site, 1 + ATTEMPTS)
     assert "keeps ending unexpectedly" in refused.communicate(timeout=60)[1]
     assert refused.returncode == 69
 

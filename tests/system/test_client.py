@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,26 @@ def test_what_a_stopped_broker_does_not_read_is_not_sent_for_ever(
         os.kill(pid, signal.SIGCONT)
 
 
+def test_a_long_answer_is_not_waited_for_where_the_broker_answers_nobody(
+    queue: QueueSite,
+    inside: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before, `add` waited two minutes for a broker that was stopped; once it had read the jobs, twenty."""
+    pid = queue.ensure_broker()
+    queueing.ls()
+    monkeypatch.setattr(client_module, "LOOKING", 0.3)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match="does not answer") as raised:
+            queueing.add([["true"]] * 3, {}, OPTIONS)
+        assert "no open file left" in raised.value.next_step
+        assert time.monotonic() - begin < 30
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_an_add_that_was_not_answered_is_asked_again_and_queued_once(
     queue: QueueSite,
     inside: None,  # noqa: F811
@@ -94,3 +115,19 @@ def test_an_add_that_was_not_answered_is_asked_again_and_queued_once(
     added = queueing.add([["true"]], {}, OPTIONS)
     assert len(asked) == 1
     assert [job["id"] for job in queue.jobs()] == [added["first"]]
+
+
+DIES = """
+import os, sys
+if "gpulease.broker" in sys.orig_argv:
+    os.write(2, b"MemoryError\\n")
+    os._exit(1)
+"""
+
+
+def test_why_a_broker_could_not_be_started_is_said(queue: QueueSite) -> None:
+    """Before, it was in its log only."""
+    (queue.folder / "sitecustomize.py").write_text(DIES)
+    queue.kill_broker()
+    done = queue.run("add", "--", "true", PYTHONPATH=str(queue.folder))
+    assert (done.returncode, "could not be started: MemoryError." in done.stderr) == (69, True), done.stderr

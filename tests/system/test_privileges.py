@@ -144,6 +144,44 @@ def test_jobs_of_an_expired_account_wait_until_it_is_in_order(system: SystemSite
     assert system.end(id)[0]["state"] == "complete"
 
 
+def test_an_account_that_expires_starts_nothing_while_its_agent_lives() -> None:
+    """Before, its jobs were started for as long as one of them ran; and none was, after it was in order again."""
+    site = SystemSite()
+    try:
+        site.start_broker(GPULEASE_ACCOUNT_CHECK="0")
+        first = site.add(site.alice, "sleep 600")["ok"]["first"]
+        site.until(first, "running")
+        site.accounts.change("shadow", "alice:*:19000:0:99999:7::", "alice:*:19000:0:99999:7::19001")
+        second = site.add(site.alice, "true")["ok"]["first"]
+        wait_until(lambda: "PAM refuses" in (site.job(second)["why_waiting"] or ""))
+        assert site.job(first)["state"] == "running"
+        site.accounts.change("shadow", "alice:*:19000:0:99999:7::19001", "alice:*:19000:0:99999:7::")
+        assert site.end(second)[0]["state"] == "complete"
+    finally:
+        site.close()
+
+
+def test_an_account_in_order_again_starts_jobs_while_an_old_one_runs() -> None:
+    """Before, what was found out when the agent was started counted for as long as one of its jobs ran."""
+    site = SystemSite()
+    try:
+        broker = site.start_broker(GPULEASE_ACCOUNT_CHECK="0")
+        first = site.add(site.alice, "sleep 600")["ok"]["first"]
+        site.until(first, "running")
+        site.accounts.change("shadow", "alice:*:19000:0:99999:7::", "alice:*:19000:0:99999:7::19001")
+        broker.terminate()
+        broker.wait()
+        site.start_broker(GPULEASE_ACCOUNT_CHECK="0")
+        wait_until(lambda: site.job(first)["pid"] is not None and agents_of(site))
+        second = site.add(site.alice, "true")["ok"]["first"]
+        wait_until(lambda: "PAM refuses" in (site.job(second)["why_waiting"] or ""))
+        site.accounts.change("shadow", "alice:*:19000:0:99999:7::19001", "alice:*:19000:0:99999:7::")
+        assert site.end(second)[0]["state"] == "complete"
+        assert site.job(first)["state"] == "running"
+    finally:
+        site.close()
+
+
 @pytest.mark.parametrize("gone", ["account", "login", "home"])
 def test_what_runs_is_ended_whatever_became_of_its_user(system: SystemSite, gone: str) -> None:
     """A user without an agent kept their jobs, and their GPUs, for ever, whatever root said."""

@@ -14,9 +14,16 @@ from pathlib import Path
 
 import pytest
 from support.accounts import Namespace
-from support.faults import Faults
+from support.faults import broken, wait_for_faults
 from support.other_users import needs_root
-from support.queue_site import QueueSite, alive, fresh_queue  # noqa: F401  # pytest finds the fixture here
+from support.queue_site import (
+    QueueSite,
+    agent_of,
+    alive,
+    all_complete,
+    fresh_queue,  # noqa: F401  # pytest finds the fixture here
+    wait_for_reason,
+)
 from support.users import User
 from support.waiting import wait_for_end, wait_until
 
@@ -24,32 +31,6 @@ from gpulease.stores.sqlite import SqliteStore
 
 FIRST = 61001
 JOBS = 20
-
-
-def agent_of(broker: int) -> int:
-    """The agent that a broker started."""
-
-    def seen() -> int | None:
-        for pid in map(int, Path(f"/proc/{broker}/task/{broker}/children").read_text().split()):
-            if b"gpulease.broker.agent" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return pid
-        return None
-
-    return wait_until(seen)
-
-
-def wait_for_reason(site: QueueSite, id: int, *texts: str) -> None:
-    def said() -> bool:
-        job = site.job(id)
-        assert job["state"] in ("waiting", "running"), job
-        return any(text in (job["why_waiting"] or "") for text in texts)
-
-    wait_until(said)
-
-
-def all_complete(site: QueueSite, ids: list[int]) -> None:
-    found = site.end(*ids)
-    assert {(job["state"], job["tries"]) for job in found} == {("complete", 1)}
 
 
 # -------------------------------------------------------------------- room on a disk
@@ -115,18 +96,6 @@ def test_what_ended_on_a_full_disk_is_known_to_the_next_broker() -> None:
 
 
 # -------------------------------------------------------------------- input and output
-
-
-def broken(site: QueueSite, below: str) -> Faults:
-    """From now on everything that the site starts meets what this says."""
-    faults = Faults(site.folder, f"{site.directory}{below}", 1)
-    site.environ |= faults.environ
-    return faults
-
-
-def wait_for_faults(faults: Faults, more: int) -> None:
-    before = faults.failed
-    wait_until(lambda: faults.failed >= before + more)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from support.machine import Machine
+from support.queue_site import QueueSite
 
 
 def in_shell(machine: Machine, line: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -62,3 +63,17 @@ def test_a_fault_of_a_simulated_driver_is_said_to_be_simulated(machine: Machine)
     done = machine.run("status")
     assert "SIMULATED" in done.stderr
     assert "simulate set" in done.stderr
+
+
+def test_what_was_queued_is_said_where_its_id_cannot_be_written() -> None:
+    """Before, only that the output cannot be written: whoever added the job again had it twice."""
+    site = QueueSite()
+    try:
+        site.ensure_broker()
+        command = f"{shlex.join(site.words('add', '--hold', '--', 'true'))} >/dev/full"
+        done = subprocess.run(["bash", "-c", command], env=site.environ, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert "queued as 1;" in done.stderr
+        assert site.job(1)["state"] == "held"
+    finally:
+        site.close()

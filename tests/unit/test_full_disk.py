@@ -112,3 +112,88 @@ def test_what_only_waits_is_not_said_to_be_killed() -> None:
         "skipped": ["2 is waiting, and the disk is full"],
         "ending": [1],
     }
+
+
+def refused_at_last(world: ScriptedWorld, client: Client) -> Any:
+    """The error that a client gets within a minute of a full disk."""
+    until = world.now + 60
+    while world.now < until:
+        full(world)
+        world.turn()
+        for one in world.sent:
+            if one.peer is client.peer and "error" in one.message:
+                return one.message["error"]
+        world.until_next_alarm()
+    raise AssertionError("it heard nothing")
+
+
+def test_a_batch_that_stops_half_way_says_how_many_are_queued() -> None:
+    """Before, its client heard nothing until there was room again."""
+    world = ScriptedWorld()
+    client = world.connect(0)
+    commands = [["true"]] * 1000
+    world.say(client, "add", request={"gpus": 1}, options={"cwd": "/", "environment": {}}, commands=commands)
+    while [one.left for one in world.core.state.adding.values()] != [600]:
+        world.turn()
+        while world.samples:
+            world.answer_sample()
+    told = refused_at_last(world, client)
+    assert "400 jobs are queued, as 1-400, and the last 600 are not" in told["what"]
+    assert "gpulease rm 1-400" in told["next_step"]
+    assert not world.core.state.adding
+    room(world)
+    assert world.core.state.job(400) is not None
+    assert world.core.state.job(401) is None
+
+
+def test_a_kill_of_many_that_stops_half_way_says_how_many_were_killed() -> None:
+    world = ScriptedWorld()
+    client = world.connect(0)
+    held = {"cwd": "/", "environment": {}, "hold": True}
+    world.say(client, "add", request={"gpus": 1}, options=held, commands=[["true"]] * 500)
+    settle(world)
+    world.say(client, "kill", select={"all": True})
+    world.turn()
+    told = refused_at_last(world, client)
+    assert "done for 100 jobs before" in told["what"]
+
+
+def test_whoever_waits_for_a_time_is_told_when_it_is_over() -> None:
+    """Before, it waited until there was room again."""
+    world, _ = running()
+    client = world.connect()
+    world.say(client, "acquire", request={"gpus": 3}, kind="acquire", wait=5.0)
+    settle(world)
+    (id,) = world.core.state.pending
+    full(world)
+    for _ in range(20):
+        world.until_next_alarm()
+        world.turn()
+        if [one for one in world.sent if one.peer is client.peer and "error" in one.message]:
+            break
+    else:
+        raise AssertionError("nobody told it")
+    assert id not in world.core.state.pending
+    assert id in world.reloaded().pending
+    room(world)
+    assert id not in world.reloaded().pending
+
+
+def test_a_full_disk_is_tried_now_and_then_and_logged_once() -> None:
+    """Before, each turn that could grant nothing made one more every five seconds, and each wrote to the log."""
+    world, client = running()
+    world.say(client, "add", request={"gpus": 1}, options={"cwd": "/", "environment": {}}, commands=[["true"]])
+    full(world)
+    world.end_shell((1, 1), 0)
+    turns, until = world.turns, world.now + 600
+    while world.now < until:
+        world.disk.fail_writes = FULL
+        world.until_next_alarm()
+        while world.samples:
+            world.outside["GPU-1"] = world.turns  # something changes with each sample
+            world.answer_sample()
+        while world.checks:
+            world.answer_check()
+        world.turn()
+    assert world.turns - turns < 1500  # a sample every two seconds, a check, and one more try every five
+    assert len(world.logs) < 10

@@ -68,3 +68,18 @@ def test_what_was_paused_is_held() -> None:
     job = world.core.state.job(1)
     assert job is not None
     assert job.state == "held"
+
+
+def test_a_job_that_was_queued_in_another_state_folder_gets_a_log_in_this_one() -> None:
+    """Before, a user whom the former broker had made no folder for there had nothing but invalid jobs."""
+    world = ScriptedWorld()
+    options = {"cwd": "/", "environment": {}, "log": "/run/gpulease/jobs/0/1.log"}
+    world.say(world.connect(uid=0), "add", **JOB, options=options)
+    world.turn()
+    world.answer_sample()
+    world.turn()
+    world.disk.write("facts", "moved", {"at": world.now, "folder": "/run/gpulease/jobs"})
+    world.disk.commit()
+    world.restart()
+    until_launched(world)
+    assert world.launches[0].job.log == "/jobs/0/1.log"

@@ -32,7 +32,7 @@ from gpulease.wire import Unpacker, pack
 READ = 1 << 18
 LOOK_AT_LOGS = 1.0  # seconds
 AT_ONCE = 0.002  # seconds
-ALONE = 10.0  # seconds for the agent before this one to end
+ALONE = 2.0  # seconds for the agent before this one to end
 MOST_NOTICES = 5000  # that wait to be told; then the oldest are dropped
 LOOKS = ("find", "signal", "read-end")
 Run = tuple[int, int]  # id of a job, and which run of it
@@ -43,6 +43,7 @@ class Agent:
         """`refusal`: why nothing may be started, and whether that may pass."""
         self._link, self._login, self._refusal = link, login, refusal
         self._folder = self._no_folder = ""
+        self._another = False  # another agent works in the folder
         self._refused = False  # somebody a start
         self._lock = -1
         self._untold = bytearray()  # events that were not sent yet
@@ -69,7 +70,8 @@ class Agent:
 
     def serve(self) -> None:
         """Until the broker is gone, or has no more use for it."""
-        self._link.sendall(pack({"agent": [os.getpid(), identity.start_time(os.getpid())]}))
+        about = {"agent": [os.getpid(), identity.start_time(os.getpid())], "end_only": self._refusal is not None}
+        self._link.sendall(pack(about))
         try:
             orders: list[Order] | None = []
             while orders is not None:
@@ -150,13 +152,14 @@ class Agent:
                 waiting.add(run)
                 self._later.append(order)
 
-    def _begin(self, folder: str) -> None:
+    def _begin(self, folder: str, patience: float = ALONE) -> None:
         """Where there is no folder nothing can be started; what runs can still be ended."""
         self._folder = folder
         try:
-            self._lock = _alone(folder)
+            self._lock = _alone(folder, patience)
         except OSError as trouble:
             self._no_folder = f"{trouble.strerror}: {trouble.filename or folder}"
+            self._another = trouble.errno == errno.EAGAIN
 
     def _launch(self, order: Order) -> Event:
         if self._lock < 0:
@@ -172,9 +175,13 @@ class Agent:
         return told
 
     def _certain(self, event: Event) -> Event:
-        """That a run never began is known only where its note would be."""
-        unseen = isinstance(event, Found) and event.pid is None and not self.began
-        return event._replace(fate=Fate(trouble=UNSEEN)) if unseen and isinstance(event, Found) else event
+        """That a run never began is known only where its note would be, and while nobody else may start it."""
+        if not isinstance(event, Found) or event.pid is not None or self.began:
+            return event
+        if self._another:
+            self._begin(self._folder, patience=0.0)
+            raise OSError(errno.EAGAIN, "another agent may still start it")  # it is looked for again
+        return event._replace(fate=Fate(trouble=UNSEEN))
 
     def _adopted(self, order: Order, event: Event) -> Event:
         if isinstance(event, Found) and event.alive and event.pid is not None:
@@ -239,11 +246,11 @@ class Agent:
             self._untold.clear()
 
 
-def _alone(folder: str) -> int:
+def _alone(folder: str, patience: float) -> int:
     """Once no other agent works in the folder: one whose broker died may still be starting what it was told to."""
     os.makedirs(folder, 0o700, exist_ok=True)
     descriptor = os.open(os.path.join(folder, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = time.monotonic() + ALONE
+    until = time.monotonic() + patience
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,8 +17,9 @@ from collections.abc import Callable
 
 from gpulease import identity
 from gpulease.broker import trees
-from gpulease.broker.events import AgentLost, Event, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.broker.instructions import Find, Force, Launch, Notify, ReadEnd, Remove, SignalTree, Tidy
+from gpulease.broker.account_checks import AccountChecks, Refusal, valid_for
+from gpulease.broker.events import AgentLost, Event, Forced, Found, Launched, LaunchFailed, TreeSeen
+from gpulease.broker.instructions import Find, Force, Launch, Notify, ReadEnd, Remove, Replace, SignalTree, Tidy
 from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event, read_process
 from gpulease.errors import GpuleaseError
 from gpulease.wire import Message, Unpacker, pack
@@ -43,7 +44,10 @@ class AgentLink:
         self.process: tuple[int, int] | None = None  # the agent's own, as it says
         self.gone: set[Run] = set()  # whose shell had ended at the last look, and of whom the agent said nothing
         self.environment = ""  # the key of the one that the agent has
-        self.refused: tuple[str, bool] | None = None  # why there is no agent, and whether that may pass
+        self.refused: Refusal | None = None  # why there is no agent, and whether that may pass
+        self.checked = time.monotonic()  # when its user's account was found in order, as it is before it is started
+        self.held: list[Launch] = []  # while it is asked for
+        self.end_only = False  # when the agent was started the account was not in order
         self.used = time.monotonic()
 
 
@@ -56,13 +60,17 @@ class Agents:
         folder: Callable[[int], str],
         happened: Callable[[Event], None],
         log: Callable[[str], None],
+        check: Callable[[int, socket.socket], None] | None = None,
     ) -> None:
         """`start` gives the other end of a socket pair to an agent of a user, or raises OSError.
 
-        `send` sends a signal (user, pid, start time, number) where the user's own agent does not.
+        `send` sends a signal (user, pid, start time, number) where the user's own agent does not. `check` has a user's
+        account checked again (account_checks.py).
         """
         self._poll, self._start, self._send_signal, self._folder = poll, start, send, folder
         self._happened, self._log = happened, log
+        self._checks = None if check is None else AccountChecks(poll, check)
+        self._valid = valid_for(os.environ)
         self._links: dict[int, AgentLink] = {}
         self._census: tuple[float, trees.Census] | None = None  # for all that are forced together
         self._said: dict[int, str] = {}  # by user: why there was no agent the last time
@@ -81,10 +89,43 @@ class Agents:
         link.runs.add(run)
         if isinstance(one, Launch):
             link.launching.add(run)
+            if self._is_held(link, one):
+                return None
+        return self._order(link, one)
+
+    def _order(self, link: AgentLink, one: Launch | ReadEnd | Find | SignalTree) -> None:
         if isinstance(one, (Launch, ReadEnd)) and link.environment != one.job.environment:
             link.environment = one.job.environment
             self._send(link, {"do": "environment", "environment": one.environment})
-        return self._send(link, order(one))
+        self._send(link, order(one))
+
+    def _is_held(self, link: AgentLink, one: Launch) -> bool:
+        """Whether it has to wait until it is known that its user may still start something."""
+        checks = self._checks
+        if checks is None or (not link.held and time.monotonic() - link.checked < self._valid):
+            return False
+        link.held.append(one)
+        if len(link.held) == 1:
+            checks.begin(link.uid, lambda refusal: self._account_known(link, refusal))
+        return True
+
+    def _account_known(self, link: AgentLink, refusal: Refusal | None) -> None:
+        held, link.held = link.held, []
+        if self._links.get(link.uid) is not link:
+            return  # it was lost meanwhile, with all that it was to start
+        if refusal is None and link.end_only:
+            link.refused = ("its account was not in order", True)  # the next agent may start something
+            return self._lost(link)
+        if refusal is None:
+            link.checked = time.monotonic()
+        for one in held:
+            run = (one.job.id, one.job.run)
+            if refusal is None:
+                self._order(link, one)
+            elif run in link.launching:
+                link.launching.discard(run)
+                self._happened(LaunchFailed(*run, *refusal))
+        return None
 
     def remove(self, one: Remove) -> None:
         try:
@@ -108,9 +149,14 @@ class Agents:
         """End a run without its user's agent, as far as it can be seen from here; and have another agent look."""
         if self._census is None or time.monotonic() - self._census[0] > FRESH:
             self._census = (time.monotonic(), trees.Census())
-        for pid, since in self._census[1].tree(one.root).items():
+        left = self._census[1].tree(one.root)
+        for pid, since in left.items():
             self._send_signal(one.job.uid, pid, since, signal.SIGKILL)
-        link = self._links.get(one.job.uid)
+        self._happened(Forced(one.job.id, one.job.run, len(left)))
+        self.replace(Replace(one.job.uid))
+
+    def replace(self, one: Replace) -> None:
+        link = self._links.get(one.uid)
         if link is not None:
             self._replace(link)
 
@@ -121,14 +167,17 @@ class Agents:
         self._lost(link)
 
     def owns(self, descriptor: int) -> bool:
-        return descriptor in self._by_descriptor
+        return descriptor in self._by_descriptor or (self._checks is not None and self._checks.owns(descriptor))
 
     def ready(self, descriptor: int, flags: int) -> None:
+        if self._checks is not None and self._checks.owns(descriptor):
+            return self._checks.ready(descriptor)
         link = self._by_descriptor[descriptor]
         if flags & select.EPOLLOUT:
             self._flush(link)
         if flags & ~select.EPOLLOUT:
             self._read(link)
+        return None
 
     def sweep(self) -> None:
         """Let go who had nothing to do for a while, and who does not tell what everybody can see."""
@@ -137,6 +186,8 @@ class Agents:
             if gone & link.gone:
                 self._replace(link)
             link.gone = gone
+        if self._checks is not None:
+            self._checks.sweep()
         due = time.monotonic() - IDLE
         for link in [one for one in self._links.values() if not one.runs and one.used < due]:
             self._forget(link)
@@ -144,6 +195,8 @@ class Agents:
     def close(self) -> None:
         for link in list(self._links.values()):
             self._forget(link)
+        if self._checks is not None:
+            self._checks.close()
 
     # ---------------------------------------------------------------- one agent
 
@@ -203,6 +256,7 @@ class Agents:
             return
         if "agent" in message:
             link.process = read_process(message["agent"])
+            link.end_only = message.get("end_only") is True
             return
         event = read_event(message)
         run: Run = event[:2]  # type: ignore[assignment]  # every event of an agent begins so

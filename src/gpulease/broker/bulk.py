@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gpulease import job as jobs
-from gpulease.broker.events import Progress, Received
+from gpulease.broker.core_state import State
+from gpulease.broker.events import Adding, Progress, Received
 from gpulease.broker.instructions import GoOn
 from gpulease.broker.job_input import is_text
 from gpulease.broker.peer import Peer
 from gpulease.broker.turn import Turn
-from gpulease.errors import NotFound, NotPermitted, UsageError
+from gpulease.errors import GpuleaseError, NotFound, NotPermitted, UsageError
 from gpulease.job import Job
 from gpulease.job_selection import EVERYBODY
 from gpulease.messages import Message
@@ -186,6 +187,23 @@ def go_on(
 
 def gathered(progress: Progress) -> list[Any]:
     return [one for part in progress.done for one in part]
+
+
+def stopped(state: State, event: Received, trouble: GpuleaseError) -> GpuleaseError:
+    """A request about many jobs goes no further: who asked is told what was done of it."""
+    progress = event.progress
+    if isinstance(progress, Adding):
+        state.adding.drop(event.peer)
+        state.gather(event.peer, None)
+        batch = progress.batch
+        queued, left = f"{batch.first}-{progress.next - 1}", batch.last + 1 - progress.next
+        more = f"{progress.next - batch.first} jobs are queued, as {queued}, and the last {left} are not."
+        step = f"Add the last {left} again once that is over, or undo it with `gpulease rm {queued}`."
+    elif isinstance(progress, Progress) and (done := sum(map(len, progress.done))):
+        more, step = f"It was done for {done} jobs before that.", "Ask again for the rest once that is over."
+    else:
+        return trouble
+    return type(trouble)(f"{trouble.what} {more}", step, **trouble.fields)
 
 
 def is_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpulease.broker import (
     backups,
+    bulk,
     full_disk,
     granting,
     job_ends,
@@ -35,6 +36,7 @@ from gpulease.broker.core_state import State
 from gpulease.broker.events import Event, Received
 from gpulease.broker.instructions import Alarm, Instruction, LookUp, Observed, Send, WriteLog
 from gpulease.broker.lease_life import look_again
+from gpulease.broker.peer import Peer
 from gpulease.broker.state_values import NOTHING, About
 from gpulease.broker.turn import NotLookedUp, Planned, Turn, World
 from gpulease.errors import GpuleaseError, StateError
@@ -42,6 +44,8 @@ from gpulease.messages import error
 from gpulease.stores.base import Store
 
 LOOK_UP = 0.2  # seconds before it is asked again what the directory of users says
+DISK = "disk"
+STALLED = 30.0  # seconds that a long request which was begun waits for room on the disk
 RETRY_DISK = 5.0  # seconds before what could not be written is tried again
 
 
@@ -51,6 +55,9 @@ class Core:
         self._world = world
         self._planned = Planned()
         self._late: list[Event] = []  # what happened and could not be written
+        self._retries: set[str] = set()  # alarms that are set, to try again what a full disk kept from being done
+        self._stalled: dict[Peer, float] = {}  # since when such a request could not go on
+        self._logged: set[str] = set()  # what was written to the log of a trouble that is not over
 
     @property
     def busy(self) -> bool:
@@ -73,6 +80,9 @@ class Core:
         `more` is asked for the next event when the last one is done with, and ends when it is time to commit.
         """
         events = self._with_late(ready)
+        if self.state.unwritable is None:
+            self._logged.clear()
+            self._stalled.clear()
         turn = self._turn(now)
         try:
             for event in self._unfolded(events):
@@ -114,7 +124,8 @@ class Core:
 
     def _with_late(self, ready: Iterable[Event]) -> list[Event]:
         events = list(ready)
-        if self._late and happened.Due("late") in events:
+        self._retries -= {event.what for event in events if isinstance(event, happened.Due) and event.id == DISK}
+        if self._late and happened.Due("late", DISK) in events:
             events, self._late = [*self._late, *events], []
         return events
 
@@ -195,21 +206,28 @@ class Core:
         if isinstance(trouble, NotLookedUp) and isinstance(event, Received):
             yield LookUp(event, trouble.question)
             return
-        begun = isinstance(event, Received) and event.progress is not None  # a long request, in an earlier turn
         self._remember(trouble)
-        if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)) and not begun:
+        if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)):
             return
         told = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
         if not isinstance(trouble, GpuleaseError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
-        if isinstance(event, Received) and not (begun and isinstance(trouble, StateError)):
+        if isinstance(event, Received) and not self._may_go_on(event, trouble, now):
+            if event.progress is not None:  # what was done in earlier turns stays
+                told = bulk.stopped(self.state, event, told)
+                self.state.commit()
             yield Send(event.peer, error(told))
         elif isinstance(trouble, StateError):
             self._late.append(event)
-            yield WriteLog(f"not written, to be tried again: {trouble.what}")
-            yield Alarm(now + RETRY_DISK, "late")
+            yield from self._log_once(f"not written, to be tried again: {trouble.what}")
+            yield from self._retry("late", now)
         else:
             yield WriteLog(f"{event!r} could not be handled: {told.what}")
+
+    def _may_go_on(self, event: Received, trouble: Exception, now: float) -> bool:
+        """Whether a request that was begun in an earlier turn may be done later."""
+        begun = isinstance(trouble, StateError) and event.progress is not None
+        return begun and now - self._stalled.setdefault(event.peer, now) < STALLED
 
     def _remember(self, trouble: Exception) -> None:
         if isinstance(trouble, StateError):
@@ -219,16 +237,27 @@ class Core:
         """Whether it was done in memory, to be written later."""
         turn = self._turn(now)
         try:
-            ended = full_disk.act(turn, event)
+            later = full_disk.act(turn, event)
             self.state.commit()
         except Exception:
             self._undo()
             return False
         yield from turn.instructions
-        self._late += [happened.Due("write-job", str(id)) for id in ended]
-        if ended:
-            yield Alarm(now + RETRY_DISK, "late")
-        return bool(ended)
+        self._late += later
+        if later:
+            yield from self._retry("late", now)
+        return bool(later)
+
+    def _retry(self, what: str, now: float) -> Iterator[Instruction]:
+        """One alarm at a time, however much failed."""
+        if what not in self._retries:
+            self._retries.add(what)
+            yield Alarm(now + RETRY_DISK, what, DISK)
+
+    def _log_once(self, text: str) -> Iterator[Instruction]:
+        if text not in self._logged:
+            self._logged.add(text)
+            yield WriteLog(text)
 
     def _cannot_conclude(self, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""
@@ -236,7 +265,7 @@ class Core:
         if not isinstance(trouble, StateError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
         else:
-            yield WriteLog(f"cannot grant: {trouble.what}")
+            yield from self._log_once(f"cannot grant: {trouble.what}")
         turn = self._turn(now)
         requesting.refuse_unwritten(turn, trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble))
         granting.stop_check(turn)
@@ -245,7 +274,7 @@ class Core:
         self.state.commit()
         self._planned.decided = self.state.revision
         yield from turn.instructions
-        yield Alarm(now + RETRY_DISK, "plan")
+        yield from self._retry("plan", now)
 
 
 def _mistake(trouble: Exception) -> GpuleaseError:
@@ -342,6 +371,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.Found: job_ends.found,
     happened.EndRead: job_ends.end_read,
     happened.TreeSeen: job_ends.tree_seen,
+    happened.Forced: job_ends.forced,
     happened.Ordered: own_order.ordered,
 }
 ALARMS: dict[str, Callable[[Turn, str], None]] = {
@@ -357,6 +387,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "late": lambda turn, id: None,
     "time-limit": job_ends.over_time,
     "write-job": full_disk.write,
+    "forget-request": full_disk.forget_request,
     "grace": job_ends.grace_over,
     "trees": lambda turn, id: job_ends.look_at_trees(turn),
     "free": job_life.free_later,
@@ -364,7 +395,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "backup": backups.too_long,
     "forget-environments": pruning.forget_environments,
     "agent": job_ends.next_agent,
-    "force": job_ends.force,
+    "overdue": lambda turn, id: job_ends.overdue(turn),
     "tidy": lambda turn, id: job_ends.tidy(turn),
     "strangers": _name_strangers,
     "neighbours": lambda turn, id: neighbouring.forget(turn),

@@ -34,6 +34,7 @@ from gpulease.broker.state_values import (
     OwnOrder,
     Parts,
     Refused,
+    RunQuestion,
     Seen,
     Subscriber,
 )
@@ -115,14 +116,16 @@ class State:
         self.ended_jobs: Table[int, int] = Table(changes)  # the others, by user
         self.roots: Table[int, Key] = Table(changes)  # the shell of each that was launched
         self.delays: Table[str, Delay] = Table(changes, True)  # by user: nothing of theirs can be started now
+        self.halts: Table[str, float] = Table(changes, True)  # by kind and user: until when a kill of many is under way
         self.unsent: Table[int, tuple[tuple[int, ...], bool]] = Table(changes)  # signals to runs without a known shell
         self.dying: Table[int, Dying] = Table(changes)
+        self.asked: Table[int, RunQuestion] = Table(changes)  # of agents, by job
         self.dependents: Table[int, dict[int, None]] = Table(changes)  # by job that is not over: who comes after it
         self.awaited: Table[int, dict[int, None]] = Table(changes)  # by who comes after others: which are not over
         self.followed: Table[int, dict[int, None]] = Table(changes)  # by job that is over: who waits for others still
         self.caps: Table[int, Cap] = Table(changes, True)  # by sweep: how many of its jobs run at a time
         self.untidy: Table[int, None] = Table(changes)  # users of whom something ended
-        self.look_at_trees_due = self.tidy_due = False  # alarms that are set
+        self.look_at_trees_due = self.overdue_due = self.tidy_due = False  # alarms that are set
         self.job_number = 0
         self.moved: Moved | None = None
         self._read: dict[int, Job | None] = {}  # from the store, in this turn
@@ -494,6 +497,7 @@ class State:
         self.roots.drop(id)
         self.dying.drop(id)
         self.unsent.drop(id)
+        self.asked.drop(id)
 
     def job_states(self, ids: Sequence[int]) -> dict[int, str | None]:
         """In which state each of them is; None for one that is not there."""

@@ -207,6 +207,14 @@ class TreeSeen(NamedTuple):
     left: int
 
 
+class Forced(NamedTuple):
+    """How many processes of a job the broker itself could see, before it ended them."""
+
+    id: int
+    run: int
+    left: int
+
+
 class Ordered(NamedTuple):
     """What the administrator's own order says of the line, or why it says nothing."""
 
@@ -219,6 +227,6 @@ class Ordered(NamedTuple):
 Event = (
     Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | NeighboursChanged
     | Due | ConfigRead | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen
-    | Ordered
+    | Forced | Ordered
 )
 # fmt: on

@@ -24,6 +24,7 @@ GRACE = 0.5  # seconds that it may be held before anybody is told: another broke
 SOON = 0.005  # seconds between looks during these
 LOOK_AT_MEMORY = 5.0  # seconds between looks at the host's memory while it is low
 PAUSED = Cause("The queue is paused; `gpulease resume --queue` goes on.", "queue paused")
+BEING_KILLED = Cause("Jobs of its user are being killed, and none starts until that is done.", "jobs being killed")
 GONE = Occupancy(None, None, "the driver does not know it any more")
 OLD = 1.0  # seconds after which a reason that speaks of time is worked out anew
 
@@ -96,7 +97,9 @@ def _closed(turn: Turn, always: bool = False) -> tuple[dict[str, Cause], float]:
         of_user("job", user): Cause(f"It could not be started: {one.why}. It is tried again.", "start is tried again")
         for user, one in delays.items()
     }
-    again = min((one.until for one in delays.values()), default=inf)
+    halts = {whose: until for whose, until in turn.state.halts.items() if until > turn.now}
+    delayed |= dict.fromkeys(halts, BEING_KILLED)
+    again = min((*(one.until for one in delays.values()), *halts.values()), default=inf)
     keep, free = turn.state.settings.keep_memory, turn.world.host_memory().free_part
     if free is not None and free < keep:
         low = f"Host memory is low: {free:.0%} is free, and {keep:.0%} is kept."

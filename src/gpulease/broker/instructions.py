@@ -142,10 +142,19 @@ class SignalTree(NamedTuple):
 
 
 class Force(NamedTuple):
-    """A run outlives its end by far, so whoever should have ended it does not: end it, and have another agent look."""
+    """A run outlives its end by far, so whoever should have ended it does not: end it, and have another agent look.
+
+    `Forced` follows.
+    """
 
     job: Job
     root: Root
+
+
+class Replace(NamedTuple):
+    """A user's agent does not answer: `AgentLost` follows, if there is one."""
+
+    uid: int
 
 
 class Remove(NamedTuple):
@@ -260,7 +269,8 @@ class Stop(NamedTuple):
 # fmt: off
 Instruction = (
     Send | Check | Unlock | Keep | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
-    | Force | Remove | Tidy | Hook | Notify | GoOn | LookUp | AskOrder | Began | Over | JobOver | Observed | HoldState
+    | Force | Replace | Remove | Tidy | Hook | Notify | GoOn | LookUp | AskOrder | Began | Over | JobOver | Observed
+    | HoldState
     | LetStateGo | WriteLog | Stop
 )
 # fmt: on

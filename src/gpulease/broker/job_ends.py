@@ -9,10 +9,10 @@ import signal
 from typing import Any
 
 from gpulease import job as jobs
-from gpulease.broker import job_life, packing
-from gpulease.broker.events import AgentLost, EndRead, Found, Launched, LaunchFailed, RunEnded, TreeSeen
-from gpulease.broker.instructions import Find, Force, ReadEnd, Silence, Tidy
-from gpulease.broker.runs import NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate
+from gpulease.broker import job_life, packing, run_questions
+from gpulease.broker.events import AgentLost, EndRead, Forced, Found, Launched, LaunchFailed, RunEnded, TreeSeen
+from gpulease.broker.instructions import Force, Silence, Tidy
+from gpulease.broker.runs import NO_FORK, NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate
 from gpulease.broker.state_values import Delay, Dying
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
@@ -20,9 +20,15 @@ from gpulease.job_words import signal_in
 
 TIDY = 5.0  # seconds until what is no longer needed is removed
 FORCE = 30.0  # seconds after the grace, and between attempts, until a run is ended without its user's agent
+ATTEMPTS = 2  # after which a run of which nothing is to be seen is over, whatever its user's agents do
+READING = 30.0  # seconds until the code alone must tell how a run ended
 LOOK_AGAIN = 0.05  # seconds between the first looks at a tree that is being killed
 LONGEST_LOOK = 0.5  # and between later ones
 SHORTEST_DELAY, LONGEST_DELAY = 1.0, 30.0  # seconds until a start is tried again that something was lacking for
+NOT_BEGUN = {
+    NOT_NOTED: "its shell ended before it could note that it began",
+    NO_FORK: "its shell could not start a process: Resource temporarily unavailable",
+}
 TROUBLES = {
     "no-log": "its log {job.log!r} cannot be written",
     "no-folder": "its folder {job.cwd!r} cannot be entered",
@@ -32,19 +38,16 @@ TROUBLES = {
 # -------------------------------------------------------------------- a run begins
 
 
-def launched(turn: Turn, event: Launched) -> None:
-    job = _running(turn, event.id, event.run)
-    if job is None:
-        return
-    turn.state.delays.drop(job.user)
-    after = job._replace(pid=event.pid, log_begin=event.log_begin, script_changed=event.script_changed)
-    if event.log_begin or after.script_changed != job.script_changed:
-        turn.state.write_job(after, job)
-    _adopt(turn, after, (event.pid, event.start_time))
+def launched(turn: Turn, event: Launched, written: bool = True) -> None:
+    """That it began is on disk: a note that is gone later is no proof that it did not."""
+    job = run_questions.answered(turn, event.id, event.run, "launch")
+    if job is not None:
+        after = job._replace(pid=event.pid, log_begin=event.log_begin, script_changed=event.script_changed)
+        _adopt(turn, after, (event.pid, event.start_time), written)
 
 
 def launch_failed(turn: Turn, event: LaunchFailed) -> None:
-    job = _running(turn, event.id, event.run)
+    job = run_questions.answered(turn, event.id, event.run, "launch")
     if job is not None and event.passing:
         _put_back(turn, job, event.why)
     elif job is not None:
@@ -58,18 +61,22 @@ def _put_back(turn: Turn, job: Job, why: str) -> None:
 
 
 def _delay(turn: Turn, user: str, why: str) -> float:
-    """The seconds until something of a user's is tried again; longer each time, until a run has begun."""
+    """The seconds until something of a user's is tried again; longer each time, until it went well for a while."""
     before = turn.state.delays.get(user)
     if before is not None and before.until > turn.now:
         return before.until - turn.now
-    seconds = SHORTEST_DELAY if before is None else min(LONGEST_DELAY, 2 * before.seconds)
+    again = before is not None and turn.now - before.until <= LONGEST_DELAY
+    seconds = min(LONGEST_DELAY, 2 * before.seconds) if before is not None and again else SHORTEST_DELAY
     turn.state.delays.put(user, Delay(turn.now + seconds, why, seconds))
     return seconds
 
 
-def _adopt(turn: Turn, job: Job, key: tuple[int, int | None]) -> None:
-    state = turn.state
-    state.change_job(job, job)
+def _adopt(turn: Turn, job: Job, key: tuple[int, int | None], written: bool = True) -> None:
+    state, before = turn.state, turn.state.running[job.id]
+    if written and job.pid != before.pid:
+        state.write_job(job, before)
+    else:
+        state.change_job(job, before)
     state.roots.put(job.id, key)
     turn.planned.kept_revision = -1  # the keeper of the claims is to know whose end frees the devices
     if job.time_limit is not None and job.started is not None:
@@ -79,7 +86,7 @@ def _adopt(turn: Turn, job: Job, key: tuple[int, int | None]) -> None:
     if job.id in state.unsent:
         signals, every = state.unsent[job.id]
         state.unsent.drop(job.id)
-        job_life.signal_tree(turn, job, *signals, every=every)
+        run_questions.signal_tree(turn, job, *signals, every=every)
 
 
 def _running(turn: Turn, id: int, run: int) -> Job | None:
@@ -96,7 +103,7 @@ def recover(turn: Turn, job: Job) -> None:
     lease = turn.state.leases.get(job.planner_id)
     if lease is None or lease.owner.boot_id != turn.state.about.boot_id:
         return _lost(turn, job, "the machine was started anew")
-    return turn.emit(Find(job, job_life.place(turn, job), job_life.root(turn.state, job)))
+    return run_questions.find(turn, job)
 
 
 def agent_lost(turn: Turn, event: AgentLost) -> None:
@@ -108,15 +115,20 @@ def agent_lost(turn: Turn, event: AgentLost) -> None:
 
 def next_agent(turn: Turn, uid: str) -> None:
     """It finds everything that the last one watched, launched or was about to, and pauses or resumes it once more."""
-    for job in [one for one in turn.state.running.values() if one.uid == int(uid)]:
-        paused = job.state == "paused"
-        turn.state.unsent.put(job.id, ((signal.SIGSTOP if paused else signal.SIGCONT,), paused))
-        turn.emit(Find(job, job_life.place(turn, job), job_life.root(turn.state, job)))
+    state = turn.state
+    for job in [one for one in state.running.values() if one.uid == int(uid)]:
+        dying, paused = state.dying.get(job.id), job.state == "paused"
+        if dying is not None and dying.reading:
+            run_questions.read_end(turn, job, dying.code)
+            continue
+        if dying is None and job.ending is None:
+            state.unsent.put(job.id, ((signal.SIGSTOP if paused else signal.SIGCONT,), paused))
+        run_questions.find(turn, job)
 
 
 def found(turn: Turn, event: Found) -> None:
-    job, dying = _running(turn, event.id, event.run), turn.state.dying.get(event.id)
-    if job is None or (dying is not None and dying.reading and event.fate.over):
+    job, dying = run_questions.answered(turn, event.id, event.run, "find"), turn.state.dying.get(event.id)
+    if job is None:
         return None
     turn.state.delays.drop(job.user)
     if event.pid is None and event.fate.trouble == UNSEEN:
@@ -129,10 +141,10 @@ def found(turn: Turn, event: Found) -> None:
         return _adopt(turn, job._replace(pid=event.pid), (event.pid, event.start_time))
     job = job._replace(pid=event.pid)
     turn.state.change_job(job, job)
-    turn.state.dying.put(job.id, Dying(shell_gone=True, at_once=True))
+    code = dying.code if dying is not None else None
     if event.fate.over and job.ending is None:
-        return _over(turn, job)
-    return job_life.signal_tree(turn, job, signal.SIGKILL)
+        return _over(turn, job, code)
+    return _press_on(turn, job, code, at_once=True)
 
 
 def _not_begun(turn: Turn, job: Job) -> None:
@@ -167,17 +179,32 @@ def why_over_time(turn: Turn, job: Job) -> str | None:
 def grace_over(turn: Turn, id: str) -> None:
     job, dying = turn.state.running.get(int(id)), turn.state.dying.get(int(id))
     if job is not None and dying is not None and not dying.reading:
-        turn.state.dying.put(job.id, dying._replace(at_once=True))
-        job_life.signal_tree(turn, job, signal.SIGKILL)
-        turn.alarm(FORCE, "force", id)
+        turn.state.dying.put(job.id, dying._replace(at_once=True, since=turn.now))
+        job_life.press(turn, job)
+        run_questions.look_later(turn)
 
 
-def force(turn: Turn, id: str) -> None:
-    """Its agent hangs, or its user keeps it from acting."""
-    job, dying = turn.state.running.get(int(id)), turn.state.dying.get(int(id))
-    if job is not None and dying is not None and not dying.reading:
-        turn.emit(Force(job, job_life.root(turn.state, job)))
-        turn.alarm(FORCE, "force", id)
+def overdue(turn: Turn) -> None:
+    """Agents that hang, or whose user keeps them from acting, do not keep a run from ending."""
+    state = turn.state
+    state.set("overdue_due", False)
+    run_questions.replace_silent(turn)
+    for id, dying in list(state.dying.items()):
+        job, seconds = state.running[id], turn.now - dying.since
+        if dying.reading and seconds >= READING:
+            _judge(turn, job, Fate(job.pid, dying.code))
+        elif dying.at_once and not dying.reading and seconds >= FORCE:
+            state.dying.put(id, dying._replace(since=turn.now, forced=dying.forced + 1))
+            turn.emit(Force(job, run_questions.root(state, job)))
+    if state.asked or state.dying:
+        run_questions.look_later(turn)
+
+
+def forced(turn: Turn, event: Forced) -> None:
+    job, dying = _running(turn, event.id, event.run), turn.state.dying.get(event.id)
+    if job is None or dying is None or dying.reading or event.left or dying.forced < ATTEMPTS:
+        return
+    _over(turn, job, dying.code)
 
 
 def run_ended(turn: Turn, event: RunEnded) -> None:
@@ -189,9 +216,16 @@ def run_ended(turn: Turn, event: RunEnded) -> None:
     if dying is None and code is not None and code >= 0:
         _over(turn, job, code)
     else:
-        at_once = dying is None or dying.at_once
-        state.dying.put(job.id, Dying(True, code, at_once))
-        job_life.signal_tree(turn, job, *([signal.SIGKILL] if at_once else []))
+        _press_on(turn, job, code, at_once=dying is None or dying.at_once)
+
+
+def _press_on(turn: Turn, job: Job, code: int | None, at_once: bool) -> None:
+    """Its shell is gone; what else there is of it has to go too."""
+    before = turn.state.dying.get(job.id)
+    since, forced = (turn.now, 0) if before is None else (before.since, before.forced)
+    turn.state.dying.put(job.id, Dying(True, code, at_once, since=since, forced=forced))
+    job_life.press(turn, job)
+    run_questions.look_later(turn)
 
 
 def tree_seen(turn: Turn, event: TreeSeen) -> None:
@@ -216,7 +250,7 @@ def look_at_trees(turn: Turn) -> None:
     state.set("look_at_trees_due", False)
     for id, dying in list(state.dying.items()):
         if (dying.shell_gone or dying.at_once) and not dying.reading:
-            job_life.signal_tree(turn, state.running[id], *([signal.SIGKILL] if dying.at_once else []))
+            job_life.press(turn, state.running[id])
 
 
 # -------------------------------------------------------------------- what an end means
@@ -227,12 +261,12 @@ def _over(turn: Turn, job: Job, code: int | None = None) -> None:
     plain = code is not None and code >= 0 and code not in SUSPECT
     if plain and (code == 0 or job.ending is not None):
         return _judge(turn, job, Fate(job.pid, code))
-    turn.state.dying.put(job.id, Dying(shell_gone=True, code=code, reading=True))
-    return turn.emit(ReadEnd(job, job_life.place(turn, job), code, turn.state.environment(job)))
+    turn.state.dying.put(job.id, Dying(shell_gone=True, code=code, reading=True, since=turn.now))
+    return run_questions.read_end(turn, job, code)
 
 
 def end_read(turn: Turn, event: EndRead) -> None:
-    job = _running(turn, event.id, event.run)
+    job = run_questions.answered(turn, event.id, event.run, "read")
     if job is not None:
         _judge(turn, job, event.fate, event.out_of_memory, event.unstartable)
 
@@ -242,8 +276,8 @@ def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstar
     code, number = _split(fate.code)
     if job.ending is not None:
         return _finish(turn, job, "killed", job.ending, exit_code=code, signal=number)
-    if fate.trouble == NOT_NOTED:
-        return _put_back(turn, job, "what happens to it cannot be noted")
+    if fate.trouble in NOT_BEGUN:
+        return _put_back(turn, job, NOT_BEGUN[fate.trouble])
     if fate.trouble is not None:
         return _finish(turn, job, "cannot-start", _trouble(job, fate.trouble, unstartable))
     if code is None:
@@ -304,7 +338,7 @@ def tidy(turn: Turn) -> None:
             running[job.uid].append(job.run_name)
     for uid, names in running.items():
         turn.state.untidy.drop(uid)
-        turn.emit(Tidy(uid, job_life.notes(turn, uid), tuple(names)))
+        turn.emit(Tidy(uid, run_questions.notes(turn, uid), tuple(names)))
 
 
 def remember_memory(turn: Turn) -> None:

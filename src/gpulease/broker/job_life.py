@@ -6,7 +6,6 @@ how it is ended, is in job_ends.py.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +14,10 @@ from typing import Any
 
 from gpulease import job as jobs
 from gpulease import visible
-from gpulease.broker import capping, coming_after, learning, lease_life, noticing, packing, remembering
-from gpulease.broker.allowances import log_limit_of
+from gpulease.broker import capping, coming_after, learning, lease_life, noticing, packing, remembering, run_questions
 from gpulease.broker.core_state import State
-from gpulease.broker.instructions import Hook, Launch, Remove, RunPlace, SignalTree
+from gpulease.broker.instructions import Hook, Remove
 from gpulease.broker.lease_life import Releaser
-from gpulease.broker.runs import Root
 from gpulease.broker.state_values import Dying
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
@@ -68,8 +65,14 @@ def start(turn: Turn, grant: Grant) -> None:
     advance(
         turn, before, "start", tries=before.tries + 1, run=before.run + 1, started=turn.now, ended=None,
         devices=tuple(turn.state.labels(grant.devices)), exit_code=None, signal=None, why=None, out_of_memory=False,
-        log_begin=0,
+        log_begin=0, log=_log_of_run(turn, before),
     )  # fmt: skip
+
+
+def _log_of_run(turn: Turn, job: Job) -> str:
+    """Where a broker in another folder would have put it, its user may make no folder."""
+    moved = turn.state.moved
+    return default_log(turn, job.uid, job.id) if moved and job.log.startswith(f"{moved.folder}/") else job.log
 
 
 def kill_waiting(turn: Turn, job: Job, why: str) -> None:
@@ -139,7 +142,7 @@ def _launch(turn: Turn, before: Job, after: Job) -> None:
     if after.time_limit is not None:
         turn.alarm(after.time_limit, "time-limit", str(after.id))
     environment = turn.state.environment(after)
-    turn.emit(Launch(after, place(turn, after), environment, _given(turn.state, after, environment)))
+    run_questions.launch(turn, after, environment, _given(turn.state, after, environment))
     lease_life.look_again(turn)
 
 
@@ -150,7 +153,7 @@ def _given(state: State, job: Job, environment: dict[str, str]) -> dict[str, str
     asked = environment.get(visible.VARIABLE)
     by = asked if asked in visible.BY else state.settings.visible
     return {
-        "GPULEASE_TOKEN": token(state, job),
+        "GPULEASE_TOKEN": run_questions.token(state, job),
         "GPULEASE_JOB": str(job.id),
         "GPULEASE_LEASE": lease.id,
         "GPULEASE_DEVICES": ",".join(job.devices),
@@ -259,48 +262,26 @@ def default_log(turn: Turn, uid: int, id: int) -> str:
     return f"{turn.world.job_folder(uid)}/{id}.log"
 
 
-def notes(turn: Turn, uid: int) -> str:
-    """The folder of the notes about a user's runs."""
-    return f"{turn.world.job_folder(uid)}/runs"
-
-
-def place(turn: Turn, job: Job) -> RunPlace:
-    former = f"{_mark(turn.state, job)}/{job.uid}/journal"
-    limit = log_limit_of(turn.state, job, turn.world.groups_of(job.uid))
-    return RunPlace(f"{notes(turn, job.uid)}/{job.run_name}", former, limit)
-
-
-def _mark(state: State, job: Job) -> str:
-    """No other broker of this host has the same. Runs that began in another state folder keep that one's."""
-    moved = state.moved
-    former = moved is not None and job.started is not None and job.started < moved.at
-    return moved.folder if former and moved is not None else os.path.join(state.about.kept, "jobs")
-
-
-def token(state: State, job: Job) -> str:
-    """The mark that its processes carry."""
-    return f"{_mark(state, job)}:{job.run_name};"
-
-
-def root(state: State, job: Job) -> Root:
-    pid, since = state.roots.get(job.id, (job.pid or 0, None))
-    return Root(pid, since, token(state, job), job.uid)
-
-
-def signal_tree(turn: Turn, job: Job, *signals: int, every: bool = False) -> None:
-    """To a run whose shell is known. One that is just being launched or looked for is signalled once it is there."""
-    if not root(turn.state, job).pid:
-        return turn.state.unsent.put(job.id, (signals, every))
-    return turn.emit(SignalTree(job, place(turn, job), root(turn.state, job), signals, every))
-
-
 def _end_tree(turn: Turn, before: Job, after: Job) -> None:
     """TERM to all of it, KILL after the grace. A run that is just being launched is ended once it is there."""
     state = turn.state
     if after.id not in state.dying:
-        state.dying.put(after.id, Dying())
+        state.dying.put(after.id, Dying(since=turn.now))
         turn.alarm(state.settings.grace, "grace", str(after.id))
-    signal_tree(turn, after, signal.SIGTERM, signal.SIGCONT)
+    press(turn, after, signal.SIGTERM, signal.SIGCONT)
+
+
+def press(turn: Turn, job: Job, *gently: int) -> None:
+    """KILL to what is left of a run that is being ended; within its grace what is gentler."""
+    dying = turn.state.dying[job.id]
+    if not dying.reading:
+        run_questions.signal_tree(turn, job, *((signal.SIGKILL,) if dying.at_once else gently))
+
+
+def stop_tree(turn: Turn, before: Job, after: Job) -> None:
+    """One that is being ended has to get on with it."""
+    if after.id not in turn.state.dying and after.ending is None:
+        run_questions.signal_tree(turn, after, signal.SIGSTOP, every=True)
 
 
 EFFECTS: dict[str, Callable[[Turn, Job, Job], None]] = {
@@ -311,7 +292,7 @@ EFFECTS: dict[str, Callable[[Turn, Job, Job], None]] = {
     "launch": _launch,
     "end-lease": _end_lease,
     "announce": _announce,
-    "stop-tree": lambda turn, before, after: signal_tree(turn, after, signal.SIGSTOP, every=True),
-    "continue-tree": lambda turn, before, after: signal_tree(turn, after, signal.SIGCONT),
+    "stop-tree": stop_tree,
+    "continue-tree": lambda turn, before, after: run_questions.signal_tree(turn, after, signal.SIGCONT),
     "end-tree": _end_tree,
 }

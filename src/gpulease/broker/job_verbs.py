@@ -32,6 +32,7 @@ from gpulease.job import Job
 from gpulease.job_words import left_text
 from gpulease.messages import Message
 from gpulease.model import Waiting
+from gpulease.planner import of_user
 from gpulease.stores.base import Which
 
 SHOWN = 50
@@ -44,6 +45,8 @@ RUNNING = ("running", "paused")
 STARTABLE = (*WAITING, "failed", "killed", "lost")
 UNDONE = tuple(end for end in jobs.ENDS if end != "complete")
 STARTED = ("resumed", "started", "run again")  # what is not done by hand to a copy that is being moved here
+ENDED = ("killed", "removed")
+HALT = 5.0  # seconds without another piece, after which jobs start again
 AGAIN = ("started", "run again")  # what is done to jobs by verbs that run ended ones
 FORGOTTEN = "over, and its variables were forgotten"
 INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met", "cap", "transfer")
@@ -72,8 +75,21 @@ def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[li
             fitting[job.id] = job
     act(list(fitting.values()))
     progress = bulk.go_on(turn, event, piece, list(fitting), skipped)
+    if wrong in ENDED:
+        _halt_starts(turn, event, chosen, progress is None)
     if progress is not None:
         _answer(turn, event, chosen, progress, wrong)
+
+
+def _halt_starts(turn: Turn, event: Received, chosen: bulk.Chosen, goes_on: bool) -> None:
+    """What is to be killed does not start before its piece is reached."""
+    uid, peer = chosen.which.uid, event.peer
+    user = peer.user if uid == peer.uid else event.message["select"].get("user")
+    whose = "job" if uid is None else of_user("job", user)
+    if goes_on:
+        turn.state.halts.put(whose, turn.now + HALT)
+    elif event.progress is not None:
+        turn.state.halts.drop(whose)
 
 
 def _in_vain(turn: Turn, job: Job, again: Container[int], event: Received) -> str | None:

@@ -10,9 +10,10 @@ import os
 import stat
 from collections.abc import Iterable
 
-from gpulease.broker.runs import SHORTAGES, Fate
+from gpulease.broker.runs import NOT_NOTED, SHORTAGES, TROUBLES, Fate
 
 ROOM = 64  # bytes of one note
+BLANK = b" " * (ROOM - 1) + b"\n"
 LONGEST = 10  # digits of a number in it
 MOST_FORMER = 4 << 20  # bytes that are read of a journal of former versions, which had one for all runs of a user
 
@@ -21,7 +22,7 @@ def prepare(path: str) -> None:
     """Make room for the note, or raise and leave nothing."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(descriptor, b" " * (ROOM - 1) + b"\n")
+        os.write(descriptor, BLANK)
     except OSError:
         os.unlink(path)
         raise
@@ -32,6 +33,8 @@ def prepare(path: str) -> None:
 def read(path: str, former: str) -> Fate:
     """What is known of a run; `former`: where versions noted it that had one journal for all."""
     data = read_own(path, 0, ROOM)
+    if data == BLANK:
+        return Fate(trouble=NOT_NOTED)
     if data is not None:
         return _fate(data.decode("ascii", "replace").partition("\n")[0].split())
     name = os.path.basename(path)
@@ -49,11 +52,13 @@ def _fate(words: list[str]) -> Fate:
         return Fate()
     if len(words) == 1:
         return Fate(pid)
-    return Fate(pid, int(words[1])) if _is_number(words[1]) else Fate(pid, trouble=words[1])
+    if words[1] in TROUBLES:
+        return Fate(pid, trouble=words[1])
+    return Fate(pid, int(words[1]) if _is_number(words[1]) and int(words[1]) <= 255 else None)
 
 
 def _is_number(word: str) -> bool:
-    return word.isdecimal() and len(word) <= LONGEST
+    return word.isascii() and word.isdecimal() and len(word) <= LONGEST
 
 
 def clear(folder: str, kept: Iterable[str]) -> None:

@@ -1,9 +1,10 @@
 """The one process of a system broker with privileges: it reads no stranger's message, and starts whatever needs a user.
 
-It makes the folders and the socket, starts the broker as the user `gpulease`, and then does three things at the
+It makes the folders and the socket, starts the broker as the user `gpulease`, and then does four things at the
 broker's word, after checks of its own: it proves who is at the other end of a connection, starts an agent for a user
-who was proven, and signals a process of such a user. Whatever the broker says, it runs no command but the agent, acts
-for nobody whom the kernel did not name, and for root only where the administrator said so.
+who was proven, asks PAM about the account of such a user, and signals a process of such a user. Whatever the broker
+says, it runs no command but the agent, acts for nobody whom the kernel did not name, and for root only where the
+administrator said so.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ MOST = 1 << 16  # bytes of an instruction
 PATIENCE = 3.0  # seconds for a broker before this one to end
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
 NO_GROUP = 65534
+LONGEST_CHECK = 60  # seconds
 NO_LOGIN = ("nologin", "false", "true", "sync", "halt", "shutdown")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 FOR_BROKER = ("GPULEASE_", "XDG_", "NVIDIA_", "CUDA_", "LD_LIBRARY_PATH")
@@ -78,6 +80,8 @@ class Launcher:
             self._link.send(json.dumps({"refused": refused}).encode())
         elif told["do"] == "agent":
             self._start_agent(int(told["uid"]), descriptors[0])
+        elif told["do"] == "account":
+            self._check_account(int(told["uid"]), descriptors[0])
         elif told["do"] == "signal":
             self._signal(int(told["uid"]), int(told["pid"]), int(told["start"]), int(told["number"]))
 
@@ -120,6 +124,15 @@ class Launcher:
         except OSError as trouble:
             _tell(link, in_words(trouble), True)
 
+    def _check_account(self, uid: int, link: int) -> None:
+        try:
+            if not self._permitted(uid):
+                raise PermissionError(1, f"user {uid} has not used this broker since it is there")
+            if os.fork() == 0:
+                _tell_of_account(uid, link)
+        except OSError as trouble:
+            _tell(link, in_words(trouble), True)
+
     def _signal(self, uid: int, pid: int, start: int, number: int) -> None:
         """Only if it is that process still, and that user's."""
         if not self._permitted(uid) or number not in SIGNALS or pid <= 1:
@@ -141,6 +154,7 @@ def _read_known(path: str) -> set[int]:
 def _become_agent(uid: int, link: int) -> NoReturn:
     """In a child: this user, with PAM's limits, and then the agent. Never returns."""
     try:
+        _limit_time()
         purpose, groups = _session(uid)
         os.chdir("/")
         os.setsid()
@@ -154,40 +168,66 @@ def _become_agent(uid: int, link: int) -> NoReturn:
             os.dup2(null, descriptor)
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         words = [sys.executable, "-P", "-m", "gpulease.broker.agent", str(link), str(files), *purpose]
+        signal.alarm(0)
         os.execve(words[0], words, _environ())
     except BaseException as trouble:
         _tell(link, str(trouble), True)
     os._exit(1)
 
 
+def _tell_of_account(uid: int, link: int) -> NoReturn:
+    """In a child, since a directory service may take its time. Never returns."""
+    try:
+        _limit_time()
+        _tell(link, *(_refused_to(uid) or (None, True)))
+    except BaseException as trouble:
+        _tell(link, str(trouble), True)
+    os._exit(0)
+
+
+def _limit_time() -> None:
+    """A process of the launcher's that waits for a directory service ends at some time."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(LONGEST_CHECK)
+
+
 def _session(uid: int) -> tuple[list[str], list[int]]:
     """What the agent is for, and its groups. Whoever may run nothing any more can still have something to be ended."""
+    refused = _refused_to(uid, session=True)
     try:
         entry = pwd.getpwuid(uid)
+        groups = list(dict.fromkeys([entry.pw_gid, *os.getgrouplist(entry.pw_name, entry.pw_gid)]))
     except KeyError:
-        return ["--end-only", f"user {uid} has no account", "for-good"], [NO_GROUP]
-    groups = list(dict.fromkeys([entry.pw_gid, *os.getgrouplist(entry.pw_name, entry.pw_gid)]))
-    if os.path.basename(entry.pw_shell) in NO_LOGIN and uid != 0:
-        return ["--end-only", f"the account {entry.pw_name} may not log in ({entry.pw_shell})", "for-good"], groups
-    try:
-        _open_session(entry.pw_name)
-    except PermissionError as trouble:
-        return ["--end-only", in_words(trouble), "for-now"], groups
+        groups = [NO_GROUP]
+    if refused is not None:
+        return ["--end-only", refused[0], "for-now" if refused[1] else "for-good"], groups
     return ["--login"], groups
 
 
-def _open_session(user: str) -> None:
-    """The account must be in order, and its limits are set for this process and all that it starts."""
+def _refused_to(uid: int, session: bool = False) -> tuple[str, bool] | None:
+    """Why nothing may be started for a user, and whether that may pass.
+
+    `session`: its limits are set for this process and all that it starts.
+    """
     import pamela
 
     try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return f"user {uid} has no account", False
+    user = entry.pw_name
+    if os.path.basename(entry.pw_shell) in NO_LOGIN and uid != 0:
+        return f"the account {user} may not log in ({entry.pw_shell})", False
+    try:
         pamela.check_account(user, service=PAM_SERVICE)
-        pamela.open_session(user, service=PAM_SERVICE)
+        if session:
+            pamela.open_session(user, service=PAM_SERVICE)
     except pamela.PAMError as trouble:
-        raise PermissionError(1, f"PAM refuses the account {user}: {trouble.message}") from None
+        return f"PAM refuses the account {user}: {trouble.message}", True
+    return None
 
 
-def _tell(link: int, why: str, passing: bool) -> None:
+def _tell(link: int, why: str | None, passing: bool) -> None:
     """To the broker, in an agent's place: a length of four bytes, then JSON, as gpulease.wire has it."""
     body = json.dumps({"refused": why, "passing": passing}).encode()
     with contextlib.suppress(OSError):

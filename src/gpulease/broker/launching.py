@@ -70,6 +70,9 @@ class Launching:
     def start_agent(self, uid: int, theirs: socket.socket) -> None:
         self._say({"do": "agent", "uid": uid}, theirs)
 
+    def check_account(self, uid: int, theirs: socket.socket) -> None:
+        self._say({"do": "account", "uid": uid}, theirs)
+
     def signal(self, uid: int, pid: int, start: int, number: int) -> None:
         self._say({"do": "signal", "uid": uid, "pid": pid, "start": start, "number": number})
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gpulease.broker import learning, noticing, remembering
 from gpulease.broker.core_state import State
+from gpulease.broker.events import Key
 from gpulease.broker.instructions import Check, Over, Silence, Unwatch, Watch
 from gpulease.broker.passing_by import passed_by
 from gpulease.broker.records import Pending
@@ -214,12 +215,32 @@ def _charge_usage(turn: Turn, step: LeaseStep) -> None:
 def _drop_lease(turn: Turn, step: LeaseStep) -> None:
     lease, about = _lease(step), turn.state.about
     ticks = int((turn.now - about.boot_time) * about.ticks)
-    turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks, lease.outsiders))
+    holder = _evicted(turn, step)
+    turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks, lease.outsiders, holder))
     turn.emit(Over(turn.now, lease.id))
-    _unwatch(turn, lease.owner)
+    if holder is None:
+        _unwatch(turn, lease.owner)
+    if step.releaser is not None and step.releaser.user != lease.owner.user and lease.kind != "job":
+        noticing.lease_ended(turn, lease, step.why)
     if lease.until is not None:
         turn.emit(Silence("until", lease.id))
         turn.emit(Silence("lease-ending", lease.id))
+
+
+def _evicted(turn: Turn, step: LeaseStep) -> Key | None:
+    """The process that goes on although somebody else ended its lease: it may use the devices at any moment."""
+    lease, by = _lease(step), step.releaser
+    owner = lease.owner
+    if by is None or owner.pid is None or lease.kind == "job" or by.user == owner.user:
+        return None
+    return (owner.pid, owner.start_time)
+
+
+def let_drain(turn: Turn, key: Key) -> None:
+    """Such a process has ended."""
+    for uuid, mark in list(turn.state.ended.items()):
+        if mark.holder == key:
+            turn.state.ended.put(uuid, mark._replace(holder=None))
 
 
 def _check_devices(turn: Turn, step: LeaseStep) -> None:

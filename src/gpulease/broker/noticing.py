@@ -102,6 +102,11 @@ def lease_ending(turn: Turn, id: str) -> None:
         _tell(turn, lease.owner.uid, "lease-ending", None, until=until, **_lease(turn, lease))
 
 
+def lease_ended(turn: Turn, lease: Lease, why: str) -> None:
+    """Somebody else ended it."""
+    _tell(turn, lease.owner.uid, "lease-ending", None, until=_wall(turn), why=why, **_lease(turn, lease))
+
+
 def look(turn: Turn) -> None:
     """The devices were seen: of each that is lost since the last time its holders and the managers are told, once."""
     state = turn.state

@@ -305,6 +305,7 @@ def left(turn: Turn, peer: Peer) -> None:
 
 def owner_gone(turn: Turn, event: ProcessEnded) -> None:
     state = turn.state
+    lease_life.let_drain(turn, event.key)
     for id in sorted(state.owned.get(event.key, ())):
         if id in state.pending:
             lease_life.refuse(turn, id, Cancelled("The process that it was for has ended."))

@@ -15,7 +15,7 @@ from gpulease import identity
 from gpulease import job as jobs
 from gpulease.broker import journal, spawn, trees
 from gpulease.broker.events import EndRead, Event, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.broker.runs import NOT_NOTED, SHORTAGES, SUSPECT, UNSTARTABLE, UNWRITTEN, Fate, Root
+from gpulease.broker.runs import NOT_NOTED, SHORTAGES, UNSTARTABLE, Fate, Root
 
 Order = dict[str, Any]
 TAIL = 1 << 16  # bytes of a failed job's output that are searched for out-of-memory
@@ -105,14 +105,11 @@ def read_end(order: Order, environment: dict[str, str]) -> Event:
 
 
 def _fate(order: Order) -> Fate:
-    """The note is asked only where the code alone does not tell."""
-    code, pid = order["code"], order["pid"]
-    if code is not None and code >= 0 and code not in SUSPECT:
-        return Fate(pid, code)
-    told = _note(order)
-    if code == UNWRITTEN and told.pid is None:
-        return Fate(pid, trouble=NOT_NOTED)
-    return told._replace(pid=pid) if told.over or code is None else Fate(pid, code)
+    """A shell's own code says nothing of a command that never began; one that was killed may have noted the end."""
+    code, pid, told = order["code"], order["pid"], _note(order)
+    if told.trouble is not None or code is None or (code < 0 and told.over):
+        return told._replace(pid=pid)
+    return Fate(pid, code)
 
 
 def _note(order: Order) -> Fate:
@@ -141,13 +138,17 @@ def look_at_tree(order: Order, census: trees.Census) -> Event:
 def _find(order: Order, census: trees.Census) -> Event:
     id, run, root = order["id"], order["run"], Root(*order["root"])
     fate = _note(order)
-    pid = fate.pid or census.find(root)
-    if pid is None:
-        return Found(id, run, fate, None, None, False)
-    alive = not fate.over and census.is_shell(pid, root)
-    if not alive:  # what its shell noted last may have come after the note was read
-        fate = _note(order)
-    return Found(id, run, fate, pid, identity.start_time(pid) if alive else None, alive)
+    shell = _shell(root, fate, census)
+    if shell is not None and (not fate.over or fate.trouble == NOT_NOTED):
+        return Found(id, run, Fate(shell), shell, identity.start_time(shell), True)
+    fate = _note(order)  # what its shell noted last may have come after it was read before
+    return Found(id, run, fate, root.pid or fate.pid, None, False)
+
+
+def _shell(root: Root, fate: Fate, census: trees.Census) -> int | None:
+    """The living one. A note is its user's word: what the broker knows comes first."""
+    known = [pid for pid in (root.pid, fate.pid) if pid]
+    return next((pid for pid in known if census.is_shell(pid, root)), None) if known else census.find(root)
 
 
 def _signal(order: Order, census: trees.Census) -> TreeSeen:

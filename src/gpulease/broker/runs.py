@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 UNWRITTEN = 122  # the shell could not even note that it began
 UNSTARTABLE = (126, 127)  # what a shell says of a command that cannot be executed, or is not there
-NOT_NOTED = "no-note"  # so its command never began
+NOT_NOTED = "no-note"  # its shell ended before it noted anything, so its command never began
+NO_FORK = "no-fork"  # its shell could not start its command, for lack of processes
+TROUBLES = (NO_FORK, "no-folder", "no-command")  # that a shell notes
 UNSEEN = "unseen"  # neither a process nor a place where a note could be
 SUSPECT = (UNWRITTEN, 125, *UNSTARTABLE)  # codes that may be the shell's and not the command's
 # What passes by itself, or when somebody makes room: what met it is tried again, and nothing is concluded from it.

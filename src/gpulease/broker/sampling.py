@@ -16,6 +16,7 @@ from gpulease.errors import by_code as error_by_code
 from gpulease.wire import Message, Unpacker
 
 READ = 1 << 16
+ATTEMPTS = 4  # children that are started anew for one question
 LONGEST_PAUSE = 30.0  # seconds before a driver that hung is asked again
 
 
@@ -28,7 +29,7 @@ class Sampling:
         self._questions: list[str] = []  # the first one is under way
         self._due: float | None = None
         self._failures = 0
-        self._again = False  # the question under way has ended a child already
+        self._ends = 0  # children that ended over the question under way
         self._not_before = 0.0
         self._not_started: GpuleaseError | None = None
         self.trouble: GpuleaseError = DriverHangs("The GPU driver does not answer.")  # the last one
@@ -63,7 +64,7 @@ class Sampling:
         answers: list[Message | GpuleaseError] = []
         for message in self._unpacker.feed(data):
             self._questions.pop(0)
-            self._failures, self._again = 0, False
+            self._failures = self._ends = 0
             answers.append(_judge(message))
         if answers:  # else a part of a long one
             self._due = None
@@ -72,9 +73,9 @@ class Sampling:
         return answers
 
     def _child_ended(self, now: float) -> list[Message | GpuleaseError]:
-        """Another one is asked the same: it may have been killed. If that ends too, something is wrong."""
-        if self._questions and not self._again:
-            self._again = True
+        """Another one is asked the same: it may have been killed. If one after the other ends, something is wrong."""
+        if self._questions and self._ends < ATTEMPTS:
+            self._ends += 1
             self.close()
             self._send(now)
             return []
@@ -122,7 +123,7 @@ class Sampling:
     def _failed(self, now: float, trouble: GpuleaseError) -> GpuleaseError:
         self.close()
         self._questions.clear()
-        self._due, self._again = None, False
+        self._due, self._ends = None, 0
         self._failures += 1
         self.trouble = trouble
         self._not_before = now + min(LONGEST_PAUSE, 0.5 * 2**self._failures)

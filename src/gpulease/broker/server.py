@@ -153,7 +153,8 @@ class Server:
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history, self._accounts)
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
-        self._agents = Agents(self._poll, start, send, host.job_folder, self._events.append, self.log)
+        check = None if launching is None else launching.check_account
+        self._agents = Agents(self._poll, start, send, host.job_folder, self._events.append, self.log, check)
         if launching is not None:
             self._clients.prove = launching.prove
             self._poll.register(launching.descriptor, select.EPOLLIN)
@@ -426,6 +427,7 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Find: lambda server, one: server._agents.give(one),
     told.SignalTree: lambda server, one: server._agents.give(one),
     told.Force: lambda server, one: server._agents.force(one),
+    told.Replace: lambda server, one: server._agents.replace(one),
     told.Remove: lambda server, one: server._agents.remove(one),
     told.Tidy: lambda server, one: server._agents.tidy(one),
     told.Hook: lambda server, one: server._hooks.add(

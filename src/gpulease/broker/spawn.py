@@ -20,7 +20,9 @@ SCRIPT = (
     'cd -- "$d" || { echo "$$ no-folder" 1<>"$j"; exit 125; }; '
     'command -v -- "$1" >/dev/null || { echo "$$ no-command" 1<>"$j"; exit 127; }; '
     'umask "${GPULEASE_UMASK:-022}" 2>/dev/null; unset GPULEASE_UMASK; '  # the submitter's, not the broker's
-    '"$@"; c=$?; echo "$$ $c" 1<>"$j"; exit $c'
+    # A shell that cannot fork ends at once, dash with 2 and bash with 254; where bash is killed, $? is 0 here.
+    'trap \'case $? in 2|254) echo "$$ no-fork" 1<>"$j";; esac\' EXIT; '
+    '"$@"; c=$?; trap - EXIT; echo "$$ $c" 1<>"$j"; exit $c'
 )
 SHELL = "/bin/sh"
 # What a shell would do itself, and a job means as a program, if there is one: `exit` would end the shell unnoticed.
@@ -32,13 +34,15 @@ BUILTINS = frozenset(
 ENV = "/usr/bin/env"
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
 NULL = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-DEFAULT = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD]
+DEFAULT = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})  # whatever its starter ignores
 
 
 def start(words: list[str], environ: dict[str, str], log: int) -> int:
     """The pid of a new session that runs `words`, with its output to the open file `log`."""
     output = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
-    return os.posix_spawn(SHELL, words, environ, file_actions=[NULL, *output], setsid=True, setsigdef=DEFAULT)
+    return os.posix_spawn(
+        SHELL, words, environ, file_actions=[NULL, *output], setsid=True, setsigdef=DEFAULT, setsigmask=()
+    )
 
 
 def open_log(path: str, fresh: bool = False) -> int:

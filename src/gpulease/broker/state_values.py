@@ -85,6 +85,15 @@ class Dying(NamedTuple):
     at_once: bool = False  # the grace is over, or there was none
     looks: int = 0
     reading: bool = False  # all of it is gone, and how it ended is being read
+    since: float = 0.0  # when this phase of it began, or it was last forced
+    forced: int = 0  # how often
+
+
+class RunQuestion(NamedTuple):
+    """What an agent was asked about a run, and has not answered."""
+
+    what: str  # launch, find or read
+    since: float
 
 
 class Delay(NamedTuple):

@@ -17,6 +17,7 @@ class Ended(NamedTuple):
     time: float
     ticks: int  # the same moment in clock ticks since boot
     outsiders: tuple[Key, ...] = ()  # processes that were there before it
+    holder: Key | None = None  # its process, if that lives and somebody else ended the lease
 
 
 class Known(NamedTuple):
@@ -51,6 +52,8 @@ def _view(device: Device, leases: list[Lease], known: Known) -> DeviceView:
     explained = frozenset(p.pid for p in computing if p.user in users and (p.pid, p.start_time) not in outsiders)
     rest = [process for process in computing if process.pid not in explained]
     draining = () if ended is None else tuple(process.pid for process in rest if outlived(process, ended))
+    if ended is not None and ended.holder is not None and not leases:
+        draining = (*(pid for pid in draining if pid != ended.holder[0]), ended.holder[0])
     last_used = 0.0 if ended is None else ended.time
     return DeviceView(known.host, explained, draining, excluded, last_used, ours, neighbour)
 

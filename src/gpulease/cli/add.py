@@ -16,7 +16,10 @@ from gpulease.request_fields import as_option, request_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
+
+    from gpulease.messages import JobId
 
     Texts = dict[str, str]
     Prepared = tuple[list[list[str]], list[int], dict[str, Any], dict[str, Any], list[Texts]]
@@ -129,10 +132,20 @@ def run(arguments: Namespace) -> int:
     if not arguments.force:
         refuse_unstartable(commands, options, arguments.file or "", lines)
     done = add(commands, request, options, each)
-    print("\n".join(map(str, ids_of(done))))
+    _tell_ids(ids_of(done))
     tell_left_out(done["left_out"])
     warn_of_all_gpus(commands)
     return 0
+
+
+def _tell_ids(ids: Sequence[JobId]) -> None:
+    """What cannot be written there is said elsewhere: the jobs are queued all the same."""
+    try:
+        print("\n".join(map(str, ids)), flush=True)
+    except OSError:
+        which = ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
+        print(f"gpulease: queued as {which}; that could not be written to the standard output.", file=sys.stderr)
+        raise
 
 
 def tell_left_out(names: list[str]) -> None:

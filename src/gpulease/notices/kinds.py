@@ -16,7 +16,7 @@ EVENTS = {
     "ended": "a job is complete",
     "failed": "a job failed, was lost, could not start, or was ended by somebody else or by its time limit",
     "out-of-memory": "a job ran out of GPU memory",
-    "lease-ending": "a timed lease or a reservation is about to end",
+    "lease-ending": "a timed lease or a reservation is about to end, or somebody else ended a lease",
     "gpu-broken": "the driver lost a GPU of yours; those who run the broker are told of every GPU",
 }
 OF_JOBS = ("turn", "ended", "failed", "out-of-memory", "gpu-broken")

@@ -95,7 +95,8 @@ def _title(notice: Notice) -> str:
     if notice["event"] == "gpu-broken":
         return f"GPU {_devices(notice)} is broken"
     what = {"turn": "has its GPUs", "ended": "is complete", "out-of-memory": "ran out of GPU memory"}
-    other = {"lease-ending": "is about to end", "failed": f"is {notice.get('state', 'failed')}"}
+    ending = "was ended" if notice.get("why") else "is about to end"
+    other = {"lease-ending": ending, "failed": f"is {notice.get('state', 'failed')}"}
     return f"{_subject(notice)} {(what | other)[notice['event']]}"
 
 
@@ -144,6 +145,8 @@ def _out_of_memory(notice: Notice) -> str:
 
 
 def _lease_ending(notice: Notice) -> str:
+    if notice.get("why"):
+        return f"{_first(_subject(notice))} on GPU {_devices(notice)} was ended: {notice['why']}."
     at = time.strftime("%H:%M", time.localtime(notice["until"]))
     more = f"`gpulease renew {notice['lease']} --for 2h` gives it more time."
     left = span_text(notice["until"] - notice["time"])

@@ -1,0 +1,195 @@
+"""Every run ends, whatever becomes of the agent that watches it: the pairs of phase and event that went wrong."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from support.scripted import ScriptedWorld
+
+from gpulease.broker import events as happened
+from gpulease.broker.runs import NO_FORK, Fate
+from gpulease.job import Job
+
+JOB = {"request": {"gpus": 1}, "commands": [["true"]]}
+RUN = (1, 1)
+
+
+class Runs(ScriptedWorld):
+    """One job that runs."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.say(self.connect(uid=0), "add", **JOB, options={"cwd": "/", "environment": {}, **options})
+        for _ in range(10):
+            self.turn()
+            self._look()
+            if self.launches:
+                break
+
+    def begun(self) -> Runs:
+        self.launch()
+        self.turn()
+        return self
+
+    def _look(self) -> None:
+        while self.samples:
+            self.answer_sample()
+        while self.checks:
+            self.answer_check()
+
+    @property
+    def job(self) -> Job:
+        job = self.core.state.job(1)
+        assert job is not None
+        return job
+
+    def ask(self, verb: str) -> None:
+        self.say(self.connect(uid=0), verb, select={"ids": [[1, 1]]})
+        self.turn()
+
+    def end(self, code: int) -> None:
+        self.end_shell(RUN, code)
+        self.turn()
+
+    def pass_time(self, seconds: float, healthy: bool | None) -> None:
+        """The agent does all that it is told, or nothing; None: it takes its time."""
+        until = self.now + seconds
+        while self.now < until or self.ready:
+            if healthy:
+                self.obey()
+            elif healthy is False:
+                self.silence_agent()
+            self._look()
+            if not self.ready:
+                self.until_next_alarm() if self.alarms and self.alarms[0][0] < until else self.jump(until - self.now)
+                self.sweep()
+            self.turn()
+
+    def assert_over(self, state: str, code: int | None) -> None:
+        assert (self.job.state, self.job.exit_code) == (state, code)
+        assert not self.core.state.leases
+
+
+def test_its_agent_dies_while_its_end_is_read() -> None:
+    world = Runs().begun()
+    world.end(5)
+    assert world.ends
+    world.lose_agent()
+    world.turn()
+    world.pass_time(30, healthy=True)
+    world.assert_over("failed", 5)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_its_agent_is_silent_while_its_end_is_read(killed: bool) -> None:
+    world = Runs().begun()
+    world.end(5)
+    if killed:
+        world.ask("kill")
+    world.pass_time(120, healthy=False)
+    world.assert_over("killed" if killed else "failed", 5)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_its_shell_was_killed_and_its_agent_is_silent(killed: bool) -> None:
+    world = Runs().begun()
+    world.end(-9)
+    assert world.trees
+    if killed:
+        world.ask("kill")
+    world.pass_time(200, healthy=False)
+    world.assert_over("killed" if killed else "failed", 137)
+
+
+def test_its_agent_does_not_even_launch_it() -> None:
+    world = Runs()
+    world.silence_agent()
+    world.pass_time(70, healthy=False)
+    world.pass_time(60, healthy=True)
+    assert world.job.state == "running"
+    assert world.shells[1, world.job.run] in world.processes
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_kill_helps_against_an_agent_that_does_nothing(launched: bool) -> None:
+    world = Runs()
+    if launched:
+        world.begun()
+    world.silence_agent()
+    world.ask("kill")
+    world.pass_time(300, healthy=False)
+    assert world.job.state == "killed"
+    assert not world.core.state.leases
+
+
+def test_a_code_that_is_known_outlives_the_agent() -> None:
+    world = Runs().begun()
+    world.end(-11)
+    world.codes.clear()  # its shell could note nothing
+    world.lose_agent()
+    world.turn()
+    world.pass_time(30, healthy=True)
+    world.assert_over("failed", 139)
+
+
+@pytest.mark.parametrize("order", [("pause", "kill"), ("kill", "pause")])
+@pytest.mark.parametrize("launched", [False, True])
+def test_what_was_told_to_end_is_not_stopped(order: tuple[str, str], launched: bool) -> None:
+    world = Runs()
+    if launched:
+        world.begun()
+    for verb in order:
+        world.ask(verb)
+    if launched:
+        sent = [number for one in world.trees for number in one.signals]
+        world.lose_agent()
+        world.turn()
+        world.until_next_alarm()
+        world.turn()
+        while world.finds:
+            world.find()
+    else:
+        sent = []
+        world.launch()
+    world.turn()
+    sent += [number for one in world.trees for number in one.signals]
+    assert signal.SIGSTOP not in sent[sent.index(signal.SIGTERM) :]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        happened.EndRead(*RUN, Fate(2, 0), False, None),
+        happened.LaunchFailed(*RUN, "a lie", True),
+        happened.LaunchFailed(*RUN, "a lie", False),
+        happened.Launched(*RUN, 77, 1, 0),
+        happened.Found(*RUN, Fate(), None, None, False),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_nobody_asked_for_is_not_believed(event: happened.Event) -> None:
+    world = Runs().begun()
+    before = world.core.state.running[1]
+    world.ready.append(event)
+    world.turn()
+    assert world.core.state.running.get(1) == before
+    assert world.core.state.roots[1] == world.shells[RUN]
+
+
+def test_a_launch_that_could_not_fork_makes_the_next_wait_longer() -> None:
+    """Before, each launch that got as far as a shell began with the shortest delay again."""
+    world, delays = Runs(), []
+    for run in (1, 2, 3):
+        world.launch()
+        world.turn()
+        world.end_shell((1, run), 2)
+        world.turn()
+        world.ends.clear()
+        world.ready.append(happened.EndRead(1, run, Fate(7, None, NO_FORK), False, None))
+        world.turn()
+        assert (world.job.state, world.job.tries) == ("waiting", 0)
+        delays.append(world.core.state.delays["root"].seconds)
+        world.pass_time(delays[-1] + 0.1, healthy=None)
+    assert delays == [1.0, 2.0, 4.0]
