@@ -15,6 +15,7 @@ STATE_COLOURS = {
     "draining": "yellow",
     "excluded": "dim",
     "lost": "red",
+    "unknown": "yellow",
 }
 MOST_PROCESSES = 6
 MOST_WAITING = 20
@@ -39,7 +40,7 @@ DISPENSABLE = ("MEMORY", "POWER", "TEMP")
 
 def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     widths = _widths(terminal.width, max((len(device["label"]) for device in document["devices"]), default=0))
-    shown = [*_title(document, terminal), _heading(widths, terminal)]
+    shown = [*_title(document, terminal), *_down(document, terminal), _heading(widths, terminal)]
     for device in document["devices"]:
         cells = _cells(device, terminal)
         shown.append(" ".join(_cell(heading, cells[heading], widths, terminal) for heading in widths))
@@ -99,6 +100,12 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
     return ["", *plain_table(rows, terminal, least=WHY), *([f"and {more} more"] if more > 0 else [])]
 
 
+def _down(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    """That a broker belongs here and cannot be asked, before anything that would be read wrongly without it."""
+    told = document["trouble"] if document["broker"] is None else None
+    return [terminal.paint(clean(told), "red")] if told else []
+
+
 def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
     shown = []
     broker = document["broker"]
@@ -111,7 +118,7 @@ def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
     if document.get("passed_by"):
         who = clean(", ".join(document["passed_by"]))
         shown.append(terminal.paint(f"kept safe-gpu's lock too long, and is not waited for now: {who}", "yellow"))
-    if document["trouble"]:
+    if document["trouble"] and broker is not None:
         age = "" if document["sample_age"] is None else f" (what is shown is {document['sample_age']:.0f} s old)"
         shown.append(terminal.paint(f"{document['trouble']}{age}", "red"))
     return shown
@@ -145,13 +152,17 @@ def _title(document: dict[str, Any], terminal: Terminal) -> list[str]:
 def totals(devices: list[dict[str, Any]], mark: str) -> str:
     """MIG instances are parts of a GPU, and counted apart."""
     count = len({device["index"] for device in devices})
-    whole = [device["state"] == "free" for device in devices if device["instance"] is None]
-    parts = [device["state"] == "free" for device in devices if device["instance"] is not None]
+    whole = [device["state"] for device in devices if device["instance"] is None]
+    parts = [device["state"] for device in devices if device["instance"] is not None]
     gpus = f"{count} {mark}GPU{'' if count == 1 else 's'}"
     if not parts:
-        return f"{gpus}, {sum(whole)} free"
-    free = f", {sum(whole)} free" if whole else ""
-    return f"{gpus}{free}; {len(parts)} MIG instance{'' if len(parts) == 1 else 's'}, {sum(parts)} free"
+        return f"{gpus}, {_free(whole)}"
+    free = f", {_free(whole)}" if whole else ""
+    return f"{gpus}{free}; {len(parts)} MIG instance{'' if len(parts) == 1 else 's'}, {_free(parts)}"
+
+
+def _free(states: list[str]) -> str:
+    return "free: unknown" if "unknown" in states else f"{states.count('free')} free"
 
 
 def host_memory(document: dict[str, Any]) -> str:

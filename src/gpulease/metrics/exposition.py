@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gpulease.planner import reasons
 
-STATES = ("free", "leased", "shared", "outside", "draining", "excluded", "lost")
+STATES = ("free", "leased", "shared", "outside", "draining", "excluded", "lost", "unknown")
 REASONS = (
     reasons.BLOCKED, reasons.CLOSED, reasons.NOT_YET, reasons.IMPOSSIBLE, reasons.OVER_LIMIT, reasons.QUOTA,
     reasons.CAPPED, reasons.NO_SLOT, reasons.HOLDING, reasons.HELD, reasons.UNAVAILABLE, reasons.BUSY,

@@ -60,9 +60,23 @@ def _summary(picture: PagePicture) -> Markup:
 
 def _trouble(picture: PagePicture) -> Markup:
     broker = picture.status.get("broker") or {}
-    told = [picture.trouble, picture.status.get("trouble"), broker.get("state_trouble"), broker.get("config_trouble")]
+    told = [_stale(picture), picture.status.get("trouble"), broker.get("state_trouble"), broker.get("config_trouble")]
     found = [tag("p", text) for text in told if text]
-    return tag("div", *found, id="summary-trouble", class_="trouble", role="alert", hidden=not found)
+    return tag(
+        "div",
+        *found,
+        id="summary-trouble",
+        class_=f"trouble{' old' if picture.trouble else ''}",
+        role="alert",
+        hidden=not found,
+    )
+
+
+def _stale(picture: PagePicture) -> str | None:
+    """That the broker cannot be asked, and of when the rest of the page is."""
+    if picture.trouble is None or not picture.heard:
+        return picture.trouble
+    return f"{picture.trouble} Everything below is as of {clock(picture.heard, picture.time, seconds=True)}."
 
 
 # ---------------------------------------------------------------------- the line

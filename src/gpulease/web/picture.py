@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gpulease.broker.visibility import of_device, of_event, of_job, of_lease
+from gpulease.report import unknown
 
 Row = dict[str, Any]
 
@@ -29,12 +30,13 @@ class PagePicture(NamedTuple):
     hosts: tuple[Row, ...] = ()  # `hosts[]` of `status --hosts`, where there are several
     trouble: str | None = None  # why the broker cannot be asked
     time: float = 0.0
+    heard: float = 0.0  # when the broker last answered
 
     def document(self) -> Row:
         """As `gpulease status --json` prints it."""
         return {
             **self.status,
-            "devices": list(self.devices),
+            "devices": list(self.devices if self.trouble is None else unknown(self.devices)),
             "leases": list(self.leases),
             "line": list(self.line),
             "line_length": self.line_length,
