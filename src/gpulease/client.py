@@ -363,7 +363,8 @@ def acquire(
     client = client or opened()
     # By this name the next broker knows the request again, even if the last one died before it could answer.
     token = os.urandom(9).hex()
-    asked = {**fields, "id": token}
+    above = os.environ.get("GPULEASE_LEASE")  # its lease does not end before this request is granted
+    asked = {**fields, "id": token, **({"within": above[:40]} if above else {})}
     began = time.monotonic()
     while True:
         try:

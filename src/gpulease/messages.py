@@ -24,6 +24,7 @@ Message = dict[str, Any]
 # verb -> field -> what it may be. `?` marks one that may be missing or null.
 REQUESTS: dict[str, dict[str, str]] = {
     "acquire": {
+        "within": "text?",
         "request": "request",
         "kind": "text",
         "owner": "int?",
@@ -256,6 +257,7 @@ Explained = TypedDict("Explained", {
     "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
     "place": NotRequired[int], "code": NotRequired[str], "why_short": NotRequired[str],  # of what waits
     "expected_start": NotRequired[float | None], "expected_latest": NotRequired[float | None],
+    "expected_missed": NotRequired[float | None], "sure_by": NotRequired[float | None],
     "possible": NotRequired[bool], "starts": NotRequired[list[float | None]], "load": NotRequired[float],  # not queued
     "gpus": NotRequired[int],
 })
@@ -329,6 +331,7 @@ JobRow = TypedDict("JobRow", {
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,
     "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
+    "expected_missed": NotRequired[float | None], "sure_by": NotRequired[float | None],
     "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
     "usual": NotRequired[dict[str, Any] | None],  # what is known of its like, where that is something
@@ -378,7 +381,7 @@ ShapeRow = TypedDict("ShapeRow", {
     "command": str, "request": str, "runs": float, "seconds_mean": float, "seconds_50": float, "seconds_90": float,
     "memory": int | None, "last": float,
 })
-Starts = TypedDict("Starts", {"compared": float, "by_likely": float, "by_latest": float})
+Starts = TypedDict("Starts", {"compared": float, "by_likely": float, "by_latest": float, "late": NotRequired[int]})
 Learned = TypedDict("Learned", {"shapes": list[ShapeRow], "starts": Starts, "forgotten": NotRequired[int]})
 
 # verb -> what its `ok` is, or the name of its one list and what each entry of that is

@@ -32,6 +32,7 @@ from gpulease.job import Job
 from gpulease.job_words import left_text
 from gpulease.messages import Message
 from gpulease.model import Waiting
+from gpulease.planner.forecast import NO_FORECAST
 from gpulease.stores.base import Which
 
 SHOWN = 50
@@ -129,7 +130,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     fields["packed"] = packing.told(turn, job)
     fields["why_waiting"] = None if reason is None else reason.sentence
     fields["why_short"] = None if reason is None else reason.short
-    fields |= {"expected_start": None, "expected_latest": None} if reason is None else reason.moments
+    fields |= NO_FORECAST.moments if reason is None else reason.moments
     return of_job(fields, viewer(turn.state.settings, peer))
 
 

@@ -165,9 +165,9 @@ def _time(job: JobRow) -> str:
     import time
 
     if job["state"] == "waiting":
-        from gpulease.cli.times import start_in
+        from gpulease.cli.times import start_text
 
-        return start_in(job.get("expected_start"), job.get("expected_latest"))
+        return start_text(job)
     if job["started"] is None or job["state"] == "held":
         return ""
     return span((job["ended"] or time.time()) - job["started"])

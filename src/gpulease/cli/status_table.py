@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulease.cli.parsing import Any, clean
 from gpulease.cli.render import Terminal, fit, plain_table
-from gpulease.cli.times import clock, start_in
+from gpulease.cli.times import clock, start_text
 from gpulease.quantities import format_bytes, span_text
 
 STATE_COLOURS = {
@@ -94,7 +94,7 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
         )
         short = entry.get("why_short") or entry["why"]
         why = f"{short} ({entry['note']})" if entry["note"] else short
-        start = [] if narrow else [start_in(entry.get("expected_start"), entry.get("expected_latest"))]
+        start = [] if narrow else [start_text(entry)]
         rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), *start, why))
     more = document["line_length"] - MOST_WAITING
     return ["", *plain_table(rows, terminal, least=WHY), *([f"and {more} more"] if more > 0 else [])]

@@ -127,23 +127,42 @@ def _unavailable(fields: Mapping[str, Value]) -> str:
 
 
 def _passed(fields: Mapping[str, Value]) -> str:
-    """By whom it is passed, and until when."""
-    shorter = fields.get("shorter")
-    if not isinstance(shorter, tuple) or not shorter:
-        return ""
-    named = ", ".join(str(id) for id in shorter[:NAMED]) + (
-        f" and {len(shorter) - NAMED} more" * (len(shorter) > NAMED)
-    )
-    whom = f"{named}, which is shorter, goes" if len(shorter) == 1 else f"{len(shorter)} shorter ones ({named}) go"
-    return f" {whom} first, for {span_text(float(str(fields['turn'])))} at the most."
+    """Who came later and goes first, and until when."""
+    fairer, shorter = fields.get("fairer"), fields.get("shorter")
+    said = ""
+    if isinstance(fairer, tuple) and fairer:
+        said += f" Fair share: {_some(fairer)}, who had less GPU time lately, {_goes(fairer)} first."
+    if isinstance(shorter, tuple) and shorter:
+        whom = (
+            f"{_some(shorter)}, which is shorter,"
+            if len(shorter) == 1
+            else f"{len(shorter)} shorter ones ({_some(shorter)})"
+        )
+        said += f" {whom} may go first, and no shorter one after {span_text(float(str(fields['turn'])))}."
+    return said
+
+
+def _some(values: tuple[object, ...]) -> str:
+    return ", ".join(map(str, values[:NAMED])) + f" and {len(values) - NAMED} more" * (len(values) > NAMED)
+
+
+def _goes(values: tuple[object, ...]) -> str:
+    return "goes" if len(values) == 1 else "go"
 
 
 def _range(fields: Mapping[str, Value]) -> str:
-    """When, in half of all cases and in nine of ten."""
-    if fields["seconds"] is None:
-        return ""
-    likely, latest = (span_text(float(str(fields[name]))) for name in ("seconds", "latest"))
-    return f", likely in {likely}" + (f", at the latest in {latest}" if latest != likely else "")
+    """When: in half of all cases, in nine of ten, and by limits that are enforced, which alone is sure."""
+    said = ""
+    if fields.get("missed") is not None:
+        said = f". It should have started {span_text(float(str(fields['missed'])))} ago, and when it will is unknown"
+    elif fields.get("seconds") is not None:
+        likely, latest = (span_text(float(str(fields[name]))) for name in ("seconds", "latest"))
+        said = f", likely in {likely}" + (f", 9 times in 10 within {latest}" if latest != likely else "")
+    limits = fields.get("limits")
+    if fields.get("sure") is None or not isinstance(limits, tuple):
+        return said
+    whose = f" (by the limit{'s' * (len(limits) > 1)} of {_some(limits)})" if limits else ""
+    return f"{said}, at the latest in {span_text(float(str(fields['sure'])))}{whose}"
 
 
 def _busy(fields: Mapping[str, Value]) -> str:
@@ -162,7 +181,7 @@ SENTENCES: dict[str, Callable[[Mapping[str, Value]], str]] = {
     IMPOSSIBLE: _impossible,
     OVER_LIMIT: _over_limit,
     QUOTA: _quota,
-    CAPPED: lambda fields: f"At most {fields['most']} of this sweep run at once.",
+    CAPPED: lambda fields: f"At most {fields['most']} of this sweep run at once{_range(fields)}.",
     NO_SLOT: lambda fields: f"At most {fields['most']} jobs without a GPU run at once (cpu-jobs).",
     HOLDING: _holding,
     HELD: _held,

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, Slot
-from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
-from gpulease.planner.expected import Start
+from gpulease.planner.forecast import OUT_OF_REACH, Forecast
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import Family, family_of, size_of
@@ -23,13 +22,11 @@ from gpulease.planner.running import RunningCounts
 
 
 class Overtaken(NamedTuple):
-    """Which shorter ones that came later go before a request, and in how many seconds it goes before them."""
+    """Who came later and goes before a request: shorter ones, for so many seconds; users who had less lately."""
 
     shorter: tuple[str, ...]
     turn: float
-
-
-OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
+    fairer: tuple[str, ...] = ()
 
 
 def why(
@@ -40,7 +37,7 @@ def why(
     closed: Mapping[str, Cause],
     running: RunningCounts,
     now: float,
-    expected: Callable[[str], Start | None],
+    expected: Callable[[], Forecast],
     overtaken: Callable[[Waiting], Overtaken | None],
 ) -> Reason:
     """The one reason that keeps a request waiting, the most lasting first."""
@@ -63,7 +60,8 @@ def why(
     if reached is not None and not waiting.forced:
         return _quota(reached, request)
     if waiting.cap is not None and not running.left(waiting.cap) and not waiting.forced:
-        return Reason(reasons.CAPPED, {"most": running.caps[waiting.cap], "running": running.capped[waiting.cap]})
+        fields: dict[str, Value] = {"most": running.caps[waiting.cap], "running": running.capped[waiting.cap]}
+        return Reason(reasons.CAPPED, {**fields, **_when(expected(), now)})
     if not request.gpus:
         return Reason(reasons.NO_SLOT, {"most": running.slots, "running": running.without_device.total()})
     if held is not None:
@@ -110,7 +108,7 @@ def _holding(board: Board, held: Hold, now: float) -> Reason:
 
 
 def _devices(
-    board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Callable[[str], Start | None]
+    board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Callable[[], Forecast]
 ) -> Reason:
     request = waiting.request
     slots = [slot for host in hosts for slot in host]
@@ -121,7 +119,7 @@ def _devices(
     within = max((sum(_in_reach(slot, request) for slot in host) for host in hosts), default=0)
     if within < request.gpus:
         return _unavailable(slots, request)
-    return _busy(board, waiting, hosts, now, expected(waiting.id))
+    return _busy(board, waiting, hosts, now, expected())
 
 
 def _in_reach(slot: Slot, request: Request) -> bool:
@@ -134,7 +132,7 @@ def _unavailable(slots: list[Slot], request: Request) -> Reason:
     return Reason(reasons.UNAVAILABLE, {**_amount(request), "out_of_reach": out})
 
 
-def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Start | None) -> Reason:
+def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Forecast) -> Reason:
     request = waiting.request
     crowded: tuple[str, ...] = ()  # with room enough, and more leases than somebody wants
     if request.memory is None:
@@ -150,8 +148,19 @@ def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, e
         "free": free,
         "crowded": crowded,
         "matching": max(len(slots) for slots in hosts),
-        "expected": None if expected is None else expected.likely,
-        "seconds": None if expected is None else expected.likely - now,
-        "latest": None if expected is None else expected.latest - now,
+        **_when(expected, now),
     }
     return Reason(reasons.BUSY, fields)
+
+
+def _when(told: Forecast, now: float) -> dict[str, Value]:
+    """When it should start, in seconds from now; by when it should have, before now."""
+    start, sure = told.start, told.sure
+    return {
+        "expected": None if start is None else start.likely,
+        "seconds": None if start is None else start.likely - now,
+        "latest": None if start is None else start.latest - now,
+        "missed": None if told.missed is None else now - told.missed,
+        "sure": None if sure is None else sure.moment - now,
+        "limits": () if sure is None else sure.leases,
+    }

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from gpulease.cli.events import table_rows
-from gpulease.cli.times import clock, start_in
+from gpulease.cli.times import clock, start_text
 from gpulease.job_words import end_text, state_text
 from gpulease.web.buttons import buttons
 from gpulease.web.cards import card, state_word
@@ -109,7 +109,7 @@ def wants(row: Row) -> str:
 
 def expected(row: Row, now: float) -> str:
     """When it should start, of a request in the line or of a job."""
-    return start_in(row.get("expected_start"), row.get("expected_latest"), now)
+    return start_text(row, now)
 
 
 def _link(id: str) -> Markup:
