@@ -291,11 +291,12 @@ CountRow = TypedDict("CountRow", {
 })
 UsagePiece = TypedDict("UsagePiece", {
     "since": float, "until": float, "step": int, "now": float, "rows": list[UseRow], "counts": list[CountRow],
-    "everybody": bool, "next": float | None,
+    "everybody": bool, "next": float | None, "note": NotRequired[str | None],
 })
 # Sums that only grow, in seconds by user; `waits`: how many grants waited at most so many seconds.
 Totals = TypedDict("Totals", {
-    "held": dict[str, float], "busy": dict[str, float], "waits": list[list[int]], "granted": int, "waited": float,
+    "held": dict[str, float], "known": dict[str, float], "busy": dict[str, float], "idle": dict[str, float],
+    "waits": list[list[int]], "granted": int, "waited": float,
     "everybody": bool,
 })
 # What `usage` adds up from pieces, for the command line and for Python.
@@ -305,7 +306,7 @@ UsageRow = TypedDict("UsageRow", {
 })
 UsageDocument = TypedDict("UsageDocument", {
     "since": float, "until": float, "step": int, "by": str, "everybody": bool, "rows": list[UsageRow],
-    "total": UsageRow,
+    "total": UsageRow, "note": str | None,  # what is missing, if something is
 })
 # Of jobs: those that it was done to, and a sentence for each that was left as it is.
 Done = TypedDict("Done", {

@@ -267,7 +267,7 @@ def test_ids_of_arrays_are_chosen_and_shown_as_slurm_writes_them() -> None:
 def test_usage_is_what_was_held_within_the_time_that_is_asked_for() -> None:
     running = job_row({**OLD, "job_state": "RUNNING", "start_time": 1000}, "6_3", {}, 0.0)
     ended = job_row({**OLD, "start_time": 500, "end_time": 1500, "gres_detail": []}, "6_4", {}, 0.0)
-    told = usage_piece([running, ended], 1200.0, None, 60.0, 2000.0)
+    told = usage_piece([running, ended], 1200.0, None, 60.0, 2000.0, True)
     assert [(row["device"], row["held"]) for row in told["rows"]] == [
         ("node1:0", 800.0),
         ("node1:2", 800.0),
@@ -275,7 +275,7 @@ def test_usage_is_what_was_held_within_the_time_that_is_asked_for() -> None:
         ("-", 300.0),
     ]
     assert told["counts"] == []
-    (count,) = usage_piece([ended], 0.0, None, 60.0, 2000.0)["counts"]
+    (count,) = usage_piece([ended], 0.0, None, 60.0, 2000.0, True)["counts"]
     assert (count["jobs"], count["user"], count["label"]) == ({"failed": 1}, "ada", "sweep")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -201,6 +202,11 @@ def _broker() -> Iterator[Finding]:
     if about.get("state_trouble"):
         step = "Until it can be written nothing is granted or queued. If the disk is full, make room."
         yield Finding("error", "state", about["state_trouble"], step)
+    lost = client.Client(start=False).ask("usage", since=time.time() - 60).get("note")
+    if lost:
+        yield Finding(
+            "warning", "history", lost, "`gpulease usage` lacks that time. Remove the file when you do not need it."
+        )
     if about.get("config_trouble"):
         step = "The broker keeps the values it had. Mend the file, and send the broker SIGHUP."
         yield Finding("error", "config", about["config_trouble"], step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, print_json
 from gpulease.errors import UsageError
 from gpulease.usage_sums import BY, ENDS
@@ -47,6 +49,8 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         return print_json(told)
     if arguments.csv:
+        if told["note"]:
+            print(f"gpulease: {told['note']}", file=sys.stderr)
         return _print_csv(told)
     from gpulease.cli.render import Terminal
 
@@ -62,11 +66,12 @@ def shown(told: UsageDocument, terminal: Terminal) -> list[str]:
 
     whose = "of everybody" if told["everybody"] else "of your own"
     title = f"GPU-hours {whose} from {stamp(told['since'])[:-3]} to {stamp(told['until'])[:-3]}"
+    note = [clean(told["note"])] if told["note"] else []
     if not told["rows"]:
-        return [title, "nothing was held, used or run"]
+        return [title, *note, "nothing was held, used or run"]
     from gpulease.cli.render import plain_table
 
-    return [title, *plain_table(_table(told, terminal), terminal, least=JOBS)]
+    return [title, *note, *plain_table(_table(told, terminal), terminal, least=JOBS)]
 
 
 def _table(told: UsageDocument, terminal: Terminal) -> list[list[str]]:

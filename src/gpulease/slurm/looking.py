@@ -31,6 +31,7 @@ class SlurmJobs:
     def __init__(self, records: Records) -> None:
         self.time = time.time()
         self._records = records
+        self.accounted = True  # whether Slurm's accounting answered when it was last asked for everybody's jobs
         told = _asked(SQUEUE, records)
         self.version = fields.version(told)
         self.raw: list[tuple[str, dict[str, Any]]] = [
@@ -84,7 +85,9 @@ class SlurmJobs:
         """With those of everybody that only the accounting knows, where there is one."""
         found = self.jobs()
         known = {str(row["id"]) for row in found}
-        for id, told in accounting(since=moment).items():
+        accounted = accounting(since=moment)
+        self.accounted = accounted is not None
+        for id, told in (accounted or {}).items():
             if id not in known:
                 found.append(rows.job_row({**told, "job_id": id_order(id)[0]}, id, {}, self.time))
         return found
@@ -100,7 +103,7 @@ class SlurmJobs:
         }  # of two with the same id, the newer
         ends = {id: self._records.end_of(id, token) for id, (_, token) in missing.items()}
         unknown = [id for id, end in ends.items() if end is None]
-        accounted = accounting(unknown) if unknown else {}
+        accounted = (accounting(unknown) if unknown else None) or {}
         found = [
             forgotten_row(id, record, ends[id], accounted.get(id), self.time) for id, (record, _) in missing.items()
         ]
@@ -200,15 +203,15 @@ def forgotten_row(
     return row
 
 
-def accounting(ids: list[str] | None = None, since: float = 0.0) -> dict[str, dict[str, Any]]:
-    """By id, what sacct knows of these, or of everybody's since a moment; nothing where there is no accounting."""
+def accounting(ids: list[str] | None = None, since: float = 0.0) -> dict[str, dict[str, Any]] | None:
+    """By id, what sacct knows of these, or of everybody's since a moment; None where it knows nothing of anything."""
     begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
     which = [f"--jobs={','.join(ids)}"] if ids else ["--allusers", f"--starttime={begin}"]
     try:
         ran = commands.run(["sacct", "-n", "-P", "-X", f"--format={SACCT}", *which])
     except SlurmUnavailable:
-        return {}
-    return read_accounting(ran.output) if not ran.code else {}
+        return None
+    return read_accounting(ran.output) if not ran.code else None
 
 
 def read_accounting(text: str) -> dict[str, dict[str, Any]]:

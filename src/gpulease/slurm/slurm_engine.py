@@ -157,8 +157,9 @@ class SlurmConnection:
         from gpulease.slurm.slurm_usage import usage_piece
 
         now = time.time()
-        jobs = SlurmJobs(self.records).jobs_since(now - DAY if since is None else since)
-        return usage_piece(jobs, since, until, step, now)
+        seen = SlurmJobs(self.records)
+        jobs = seen.jobs_since(now - DAY if since is None else since)
+        return usage_piece(jobs, since, until, step, now, seen.accounted)
 
     def _ping(self) -> dict[str, Any]:
         from gpulease.slurm.listing import about

@@ -9,19 +9,20 @@ if TYPE_CHECKING:
     from gpulease.messages import JobRow
 
 UNKNOWN = "-"  # Slurm forgets which GPUs an ended job had
+UNACCOUNTED = "Slurm's accounting (sacct) does not answer: of other users only jobs are counted that Slurm still knows."
 ENDED = ("complete", "failed", "killed", "lost", "invalid")
 
 
 def usage_piece(
-    jobs: list[JobRow], since: float | None, until: float | None, step: float, now: float
+    jobs: list[JobRow], since: float | None, until: float | None, step: float, now: float, accounted: bool
 ) -> dict[str, Any]:
-    """All of it in one piece."""
+    """All of it in one piece. Without accounting, only what was submitted from here and what Slurm still remembers."""
     begin, end = (now - 86400.0 if since is None else since), (now if until is None else until)
     meant = [row for row in jobs if row["started"] is not None and row["request"]["gpus"]]
     rows = [use for row in meant for use in _uses(row, begin, end, now)]
     counts = [_count(row) for row in meant if begin <= (row["started"] or 0.0) < end]
-    about = {"since": begin, "until": end, "step": int(step), "now": now, "next": None, "everybody": True}
-    return {**about, "rows": rows, "counts": counts}
+    about = {"since": begin, "until": end, "step": int(step), "now": now, "next": None, "everybody": accounted}
+    return {**about, "rows": rows, "counts": counts, "note": None if accounted else UNACCOUNTED}
 
 
 def _uses(row: JobRow, begin: float, end: float, now: float) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from gpulease.broker.visibility import of_device, of_event, of_job, of_lease
 from gpulease.report import unknown
+from gpulease.totals import KINDS
 
 Row = dict[str, Any]
 
@@ -95,9 +96,7 @@ def _host_for_all(row: Row) -> Row:
 def totals_seen_by(totals: Row, viewer: Viewer, picture: PagePicture) -> Row:
     if not viewer.public or picture.usage_shown == "all":
         return totals
-    own = {
-        name: {user: value for user, value in totals[name].items() if user == viewer.user} for name in ("held", "busy")
-    }
+    own = {name: {user: value for user, value in totals[name].items() if user == viewer.user} for name in KINDS}
     return {**totals, **own}
 
 
