@@ -86,6 +86,7 @@ LAYERS = {
         "selection",
         "shell_text",
         "spans",
+        "device_kinds",
         "states",
         "sweep_values",
         "sweeps",

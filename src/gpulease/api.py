@@ -35,6 +35,7 @@ def select(
     set_environment: bool = True,
     visible_by: str | None = None,
     model: str | Iterable[str] | None = None,
+    mig: bool = False,
 ) -> str:
     """Pick idle devices by rule, without a lease, and point CUDA_VISIBLE_DEVICES at them.
 

@@ -185,6 +185,7 @@ REQUEST_FIELDS = {
     "duration": "seconds?",
     "pack": "bool?",
     "beside_outside": "bool",
+    "mig": "bool",
 }
 
 

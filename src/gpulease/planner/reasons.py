@@ -67,7 +67,8 @@ def wanted_text(fields: Mapping[str, Value]) -> str:
         return f"{size_text(fields['memory'])} of one device" + (", as was seen of its like" if packed else "")
     if packed:
         return "one device alone, since nobody has seen yet how much memory it uses"
-    return "one device" if fields["gpus"] == 1 else f"{fields['gpus']} devices of one host"
+    one, many = ("one MIG instance", "MIG instances") if fields.get("mig") else ("one device", "devices")
+    return one if fields["gpus"] == 1 else f"{fields['gpus']} {many} of one host"
 
 
 def _join(values: Value) -> str:
@@ -83,13 +84,19 @@ def _not_yet(fields: Mapping[str, Value]) -> str:
 
 
 def _impossible(fields: Mapping[str, Value]) -> str:
+    several = fields.get("instances")
+    return _cannot(fields) + (f" Its {several} MIG instances are not GPUs; --mig asks for them." if several else "")
+
+
+def _cannot(fields: Mapping[str, Value]) -> str:
     if not fields["most"]:
         return "No device here matches what it asks for: its name, devices or memory."
     if fields.get("memory") is not None:
         most = size_text(fields["most"])
         return f"It wants {wanted_text(fields)}, and the most that a matching device can share is {most}."
     if fields["hosts"] == 1:
-        return f"It wants {fields['gpus']} devices, and this machine has {fields['most']} that match."
+        what = "MIG instances" if fields.get("mig") else "devices"
+        return f"It wants {fields['gpus']} {what}, and this machine has {fields['most']} that match."
     return f"It wants {wanted_text(fields)}, and no host has more than {fields['most']} that match."
 
 

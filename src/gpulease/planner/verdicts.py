@@ -13,6 +13,7 @@ from gpulease.planner.board import Board, Slot, refusal
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
 from gpulease.planner.forecast import Fates, enforced_end
 from gpulease.planner.limits import Ledger
+from gpulease.planner.line import family_of
 from gpulease.planner.reasons import Value, size_text
 from gpulease.quantities import span_text
 
@@ -39,7 +40,22 @@ class Verdict(NamedTuple):
 def verdicts(waiting: Waiting, board: Board, ledger: Ledger, now: float, fates: Fates) -> tuple[Verdict, ...]:
     waiting = board.as_seen(waiting)
     reached = ledger.stops(waiting, board)
-    return tuple(_verdict(slot, waiting, board, reached is not None, now, fates) for slot in board.slots)
+    hosts = board.matching(family_of(waiting.kind, waiting.request))
+    matching = {slot.device.uuid for slots in hosts for slot in slots}
+    return tuple(
+        _of_other_kind(slot, waiting.request, matching)
+        or _verdict(slot, waiting, board, reached is not None, now, fates)
+        for slot in board.slots
+    )
+
+
+def _of_other_kind(slot: Slot, request: Request, matching: set[str]) -> Verdict | None:
+    """It matches in all but that it is a MIG instance, or is none."""
+    if slot.device.uuid in matching or refusal(request, slot.device) is not None:
+        return None
+    if request.mig:
+        return _say(slot, "whole-gpu", "It is a whole GPU, and MIG instances are asked for.")
+    return _say(slot, "mig-instance", "It is a MIG instance, and whole GPUs are asked for; see --mig.")
 
 
 def _verdict(slot: Slot, waiting: Waiting, board: Board, over_quota: bool, now: float, fates: Fates) -> Verdict:

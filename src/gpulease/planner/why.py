@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import NamedTuple
 
+from gpulease.device_kinds import INSTANCES, NAMED
 from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, Slot
@@ -76,7 +77,7 @@ def _given(code: str, cause: Cause) -> Reason:
 
 
 def _amount(request: Request) -> dict[str, Value]:
-    return {"gpus": request.gpus, "memory": request.memory}
+    return {"gpus": request.gpus, "memory": request.memory, **({"mig": True} if request.mig else {})}
 
 
 def _impossible(board: Board, family: Family, request: Request) -> Reason:
@@ -85,7 +86,11 @@ def _impossible(board: Board, family: Family, request: Request) -> Reason:
         most = max((len(slots) for slots in hosts), default=0)
     else:
         most = max((slot.most for slots in hosts for slot in slots), default=0)
-    return Reason(reasons.IMPOSSIBLE, {**_amount(request), "most": most, "hosts": len(board.hosts)})
+    instances = sum(len(slots) for slots in board.matching(family._replace(devices_wanted=INSTANCES)))
+    more: dict[str, Value] = (
+        {"instances": instances} if instances and not request.mig and family.devices_wanted != NAMED else {}
+    )
+    return Reason(reasons.IMPOSSIBLE, {**_amount(request), "most": most, "hosts": len(board.hosts), **more})
 
 
 def _quota(reached: Reached, request: Request) -> Reason:
