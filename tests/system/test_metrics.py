@@ -21,7 +21,7 @@ FIXTURES = (site, web, web_site)
 NAMES = {
     "gpulease_up", "gpulease_gpu_info", "gpulease_lease_info", "gpulease_gpus", "gpulease_waiting",
     "gpulease_gpu_held_seconds_total", "gpulease_gpu_busy_seconds_total", "gpulease_wait_seconds",
-    "gpulease_gpu_known_seconds_total", "gpulease_gpu_idle_seconds_total",
+    "gpulease_gpu_outside_processes", "gpulease_gpu_known_seconds_total", "gpulease_gpu_idle_seconds_total",
     "gpulease_gpu_utilization_ratio", "gpulease_gpu_memory_used_bytes", "gpulease_gpu_memory_total_bytes",
 }  # fmt: skip
 PROMTOOL = shutil.which("promtool")

@@ -14,7 +14,7 @@ def device(index: int, instance: int | None, state: str) -> dict[str, Any]:
     label = str(index) if instance is None else f"{index}:{instance}"
     unknown = ("utilization", "memory_used", "memory_total", "temperature", "power", "lost", "note", "processes")
     row = {"index": index, "instance": instance, "label": label, "uuid": label, "name": "A100", "state": state}
-    return {**row, **dict.fromkeys(unknown), "leases": []}
+    return {**row, **dict.fromkeys(unknown), "leases": [], "outside": []}
 
 
 DEVICES = [

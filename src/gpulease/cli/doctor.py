@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulease import __version__
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, clean, print_json
@@ -141,7 +141,7 @@ def _devices() -> Iterator[Finding]:
         yield _device(device, "SIMULATED " if seen["simulated"] else "")
 
 
-def _device(device: dict[str, object], mark: str) -> Finding:
+def _device(device: dict[str, Any], mark: str) -> Finding:
     subject = f"device {device['label']}"
     if device["lost"]:
         return Finding(
@@ -150,6 +150,12 @@ def _device(device: dict[str, object], mark: str) -> Finding:
     if str(device["uuid"]).startswith("unknown-"):
         text = f"{mark}{device['name']}: the driver does not tell its UUID"
         return Finding("warning", subject, text, "Programs get its index instead.")
+    intruders = _intruders(device)
+    if intruders:
+        text = f"{mark}{device['name']}: {device['state']}, and {intruders} without a lease"
+        return Finding(
+            "warning", subject, text, "Ask them to use gpulease; who holds the GPU may run out of its memory."
+        )
     unknown = [
         name for name in ("memory_used", "utilization", "temperature", "power", "processes") if device[name] is None
     ]
@@ -159,6 +165,13 @@ def _device(device: dict[str, object], mark: str) -> Finding:
             "warning", subject, text, "Such a value passes no threshold; use `any` for that rule in `select`."
         )
     return Finding("ok", subject, f"{mark}{device['name']}, {device['state']}")
+
+
+def _intruders(device: dict[str, Any]) -> str:
+    """Who uses a leased device without having leased it."""
+    outside = device["outside"] if device["leases"] else ()
+    named = [f"{one['user'] or '?'} (pid {one['pid']})" for one in device["processes"] or () if one["pid"] in outside]
+    return f"used by {', '.join(named)}" if named else ""
 
 
 def _broker() -> Iterator[Finding]:

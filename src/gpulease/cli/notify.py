@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 EXAMPLES = """\
-You are told of: turn, ended, failed, out-of-memory, lease-ending, gpu-broken.
+You are told of: turn, ended, failed, out-of-memory, lease-ending, gpu-broken,
+gpu-used.
 Without --on, of all but `ended`, which `gpulease add --notify` asks for. The
 address stays in a file of yours, and nobody else is shown it. `set -` reads it
 from the standard input, so that no list of processes and no history has it.

@@ -205,7 +205,9 @@ def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
     processes = device["processes"]
     if processes is None:
         return ["      the driver does not tell its processes"]
-    shown = [*_slowed(device, terminal), *(_process(process, terminal) for process in processes[:MOST_PROCESSES])]
+    intruders = device["outside"] if device["leases"] else ()
+    shown = _slowed(device, terminal)
+    shown += [_process(one, terminal, one["pid"] in intruders) for one in processes[:MOST_PROCESSES]]
     if len(processes) > MOST_PROCESSES:
         shown.append(f"      and {len(processes) - MOST_PROCESSES} more processes")
     if device["state"] == "outside" and not device["outside"]:
@@ -221,11 +223,13 @@ def _slowed(device: dict[str, Any], terminal: Terminal) -> list[str]:
     return [terminal.paint(f"      slowed down: {', '.join(reasons)}", "yellow")] if reasons else []
 
 
-def _process(process: dict[str, Any], terminal: Terminal) -> str:
+def _process(process: dict[str, Any], terminal: Terminal, intrudes: bool = False) -> str:
     start = f"      {process['user'] or '?':<10} {process['pid']:>7} {format_bytes(process['memory']):>6}  "
     command = short_command(process["command"] or "(not visible from here)")
-    kind = "(graphics) " if process["graphics"] else ""
-    return fit(f"{start}{kind}{command}", terminal.width, terminal).rstrip()
+    kind = "(graphics) " if process["graphics"] else "WITHOUT A LEASE: " if intrudes else ""
+    return terminal.paint(
+        fit(f"{start}{kind}{command}", terminal.width, terminal).rstrip(), "yellow" if intrudes else ""
+    )
 
 
 def short_command(command: str) -> str:

@@ -62,6 +62,9 @@ def _devices(document: Mapping[str, Any]) -> list[MetricFamily]:
         _gauge("gpulease_gpu_utilization_ratio", "Share of time that it computes.", devices, "utilization", 100),
         _gauge("gpulease_gpu_memory_used_bytes", "Memory in use.", devices, "memory_used"),
         _gauge("gpulease_gpu_memory_total_bytes", "Memory that it has.", devices, "memory_total"),
+        MetricFamily(
+            "gpulease_gpu_outside_processes", "gauge", "Processes on it that no lease explains.", _outside(devices)
+        ),
         MetricFamily("gpulease_lease_info", "gauge", "Which lease of which user has a GPU.", _leases(document)),
     ]
 
@@ -72,6 +75,11 @@ def _gauge(name: str, help: str, devices: Iterable[Mapping[str, Any]], field: st
     return MetricFamily(
         name, "gauge", help, [MetricSample({"uuid": row["uuid"]}, row[field] / divisor) for row in known]
     )
+
+
+def _outside(devices: Iterable[Mapping[str, Any]]) -> list[MetricSample]:
+    known = [row for row in devices if row["processes"] is not None and row["state"] != "unknown"]
+    return [MetricSample({"uuid": row["uuid"]}, len(row["outside"])) for row in known]
 
 
 def _leases(document: Mapping[str, Any]) -> list[MetricSample]:

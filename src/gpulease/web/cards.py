@@ -109,6 +109,7 @@ def _details(device: Row) -> list[Markup]:
     shown = [
         tag(
             "p",
+            f"{'Without a lease: ' if device['leases'] and one['pid'] in device['outside'] else ''}"
             f"{one['user'] or '?'} {one['pid']}, {format_bytes(one['memory'])}: {one['command'] or '?'}",
             class_="detail",
         )
