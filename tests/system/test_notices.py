@@ -358,7 +358,7 @@ def choose_events(queue: QueueSite, events: str) -> str:
 def test_python_says_what_a_job_tells(queue: QueueSite, hook: WebHook) -> None:
     choose(queue, hook.url(SECRET), "--on", "all")
     code = "import gpulease; print(gpulease.submit(['true'], notify={}).id)"
-    for notify, kept in (("True", 5), ("'failed'", 1), ("['failed', 'ended']", 2), ("'none'", 0)):
+    for notify, kept in (("True", 6), ("'failed'", 1), ("['failed', 'ended']", 2), ("'none'", 0)):
         done = subprocess.run(
             [sys.executable, "-c", code.format(notify)], env=queue.environ, capture_output=True, text=True, cwd="/"
         )

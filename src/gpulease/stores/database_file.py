@@ -28,6 +28,8 @@ def copy(source: str, target: str) -> None:
     try:
         with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
             old.backup(new)
+            with contextlib.suppress(sqlite3.OperationalError), new:  # of a version without such facts
+                new.execute("UPDATE own SET log = 0")
     except sqlite3.Error as error:
         raise StateError(
             f"The state in {source!r} cannot be taken over: {error}.",
