@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+INTERPRETERS = ("python", "pypy", "Rscript", "julia")
+FLAGS = frozenset("bBdEiIOPqsSuvx")  # of Python's options, those without a value
 FORCE = "--force queues it all the same."
 
 
@@ -30,15 +32,38 @@ def refuse_unstartable(
 
     `lines`: the number of the line of `file` in which each stands.
     """
-    found: set[str] = set()
+    found: set[tuple[str, str | None]] = set()
+    later = any(options.get(name) for name in ("after", "after_any", "after_label"))  # what makes the script, perhaps
     for place, words in enumerate(commands):
-        if words[0] in found:
+        script = None if later else script_of(words)
+        if (words[0], script) in found:
             continue
         try:
             check_command(words[0], options["environment"].get("PATH", os.defpath), options["cwd"])
+            _check_script(words[0], script, options["cwd"])
         except CommandNotFound as trouble:
             raise _refusal(words, trouble, f"Line {lines[place]} of {file!r}: " if lines else "") from None
-        found.add(words[0])
+        found.add((words[0], script))
+
+
+def script_of(words: list[str]) -> str | None:
+    """The file that an interpreter is to run; None where that cannot be told for sure."""
+    if os.path.basename(words[0]).rstrip("0123456789.") not in INTERPRETERS:
+        return None
+    for word in words[1:]:
+        if not word.startswith("-"):
+            return word
+        if not FLAGS.issuperset(word[1:]) or word == "-":
+            return None  # -c, -m, or an option whose value may come next
+    return None
+
+
+def _check_script(program: str, script: str | None, folder: str) -> None:
+    if script is not None and not os.path.exists(os.path.join(folder, script)):
+        raise CommandNotFound(
+            f"{os.path.basename(program)} would not find its script {script!r} in {folder!r}.",
+            "Check the spelling, or use --cwd.",
+        )
 
 
 def _refusal(words: list[str], trouble: CommandNotFound, place: str) -> UsageError:

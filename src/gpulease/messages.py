@@ -339,7 +339,8 @@ JobRow = TypedDict("JobRow", {
     "usual": NotRequired[dict[str, Any] | None],  # what is known of its like, where that is something
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
-                                "state_trouble": str | None, "time": NotRequired[float]})
+                                "state_trouble": str | None, "time": NotRequired[float],
+                                "most": NotRequired[int]})  # of each kind that are listed, whatever was asked for
 ParameterRow = TypedDict("ParameterRow", {
     "name": str, "value": str, "number": float | None, "default": bool, "from": str, "meaning": str,
     "gpulimit": str | None,

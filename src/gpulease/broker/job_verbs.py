@@ -140,9 +140,10 @@ def ls(turn: Turn, event: Received) -> None:
         return _ids(turn, event)
     if message.get("select"):
         return _rows(turn, event, bulk.choice(turn, event, look=True), _most(message), True, **_counts(turn))
-    shown = _shown(turn, _most(message), bool(message.get("all")))
+    most = min(_most(message), MOST_LISTED)
+    shown = _shown(turn, most, bool(message.get("all")))
     rows = [row(turn, job, event.peer) for job in shown]
-    return turn.reply(event.peer, jobs=rows, **_counts(turn))
+    return turn.reply(event.peer, jobs=rows, most=most, **_counts(turn))
 
 
 def _most(message: Message) -> int:
@@ -178,7 +179,7 @@ def _row_for(turn: Turn, job: Job, event: Received) -> Message:
 
 def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
     """Running ones, the line in its order, the held, the last that ended."""
-    state, most = turn.state, min(most, MOST_LISTED)
+    state = turn.state
     shown = [state.running[id] for id in sorted(state.running)[:most]]
     waiting = [entry for entry in state.line.front(most) if entry.kind == "job"]
     shown += [job for entry in waiting if (job := state.job(int(entry.id[1:]))) is not None]
