@@ -10,7 +10,7 @@ import os
 from gpulease.errors import BrokerUnavailable, NotDelivered, NotFound, UsageError
 from gpulease.notices import own_file
 from gpulease.notices.address import NoticeAddress, read_address
-from gpulease.notices.channels import Undelivered, apprise_of, deliver
+from gpulease.notices.channels import NO_MAIL, Undelivered, apprise_of, deliver, mail_program
 from gpulease.notices.kinds import NONE, read_events
 from gpulease.notices.words import trial
 from gpulease.thread_client import ask
@@ -50,7 +50,8 @@ def choose(address: str | None, on: str | None) -> dict[str, Any]:
     ask("notify", file=path, events=events)  # first: where it refuses, nothing is written
     if address is not None:
         own_file.write(path, found)
-    return show()
+    mute = found.kind == "mail" and mail_program() is None
+    return {**show(), "warning": NO_MAIL if mute else None}
 
 
 def _checked(text: str) -> NoticeAddress:

@@ -29,7 +29,7 @@ def test_no_job_in_a_state_is_an_empty_list_and_nothing_to_do(queue: QueueSite) 
     queue.submit("true", label="there", hold=True)
     for words in (["--state", "failed"], ["--label", "nobody"], ["--label", "there", "--state", "lost"]):
         assert json.loads(said(queue, "ls", *words, "--json"))["jobs"] == []
-    assert "No job is as was asked." in said(queue, "ls", "--state", "failed")
+    assert "No jobs match." in said(queue, "ls", "--state", "failed")
     for verb in ("retry", "kill", "wait", "rm", "resume", "start", "pause", "clean"):
         assert said(queue, verb, "--state", "failed") == "nothing to do\n", verb
         assert said(queue, verb, "--state", "failed", "--label", "there") == "nothing to do\n", verb

@@ -1,4 +1,4 @@
-"""A script that is not there is found out when it is queued; `debug` and `ls` say what happened and what is left out."""
+"""A script that is not there is found out when it is queued; `debug` and `ls` say what happened and what is missing."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def run(arguments: Namespace) -> int:
     def _more_chosen(shown: int, terminal: Terminal) -> list[str]:
         """Of those that were chosen: the counts are of all."""
         if shown < (most or MOST_CHOSEN):
-            return [] if shown else ["No job is as was asked."]
+            return [] if shown else ["No jobs match."]
         more = len(ls(*arguments.ids, **chosen, all=arguments.all, most=MOST_COUNTED)["jobs"]) - shown
         return [f"{_mark(terminal)} and {more} more; see --most"] if more > 0 else []
 

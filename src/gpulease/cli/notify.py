@@ -60,7 +60,10 @@ def _set(arguments: Namespace) -> int:
     if arguments.address is None and arguments.on is None:
         raise UsageError("No address was given.", "Give mailto:you@example.org, https://…, tty, or `-`.")
     address = _read_address() if arguments.address == "-" else arguments.address
-    return _show(notifying.choose(address, arguments.on), arguments.json)
+    told = notifying.choose(address, arguments.on)
+    if told["warning"]:
+        print(f"gpulease: nothing will arrive: {told['warning']}.", file=sys.stderr)
+    return _show(told, arguments.json)
 
 
 def _read_address() -> str:

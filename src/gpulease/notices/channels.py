@@ -23,6 +23,7 @@ from gpulease.notices.words import Composed
 NETWORK = 15.0  # seconds until a server must have answered
 SENDMAIL = 30.0  # seconds for the local mail program
 MAIL_PROGRAMS = ":/usr/sbin:/usr/lib"  # beside PATH
+NO_MAIL = "there is no `sendmail` here; install a mail program, or use an SMTP address of Apprise's"
 MOST_TERMINALS = 20
 PASSING = (408, 425, 429)  # codes of a server that may do better a little later, as those from 500 on
 NOT_INSTALLED = "Apprise is not installed; `pip install 'gpulease[notify]'` brings it"
@@ -90,11 +91,15 @@ def _web(address: NoticeAddress, message: Composed) -> None:
 # -------------------------------------------------------------------- mail
 
 
+def mail_program() -> str | None:
+    return shutil.which("sendmail", path=os.environ.get("PATH", os.defpath) + MAIL_PROGRAMS)
+
+
 def _mail(address: NoticeAddress, message: Composed) -> None:
     """The recipient stands in the header, since everybody sees the words of a process."""
-    program = shutil.which("sendmail", path=os.environ.get("PATH", os.defpath) + MAIL_PROGRAMS)
+    program = mail_program()
     if program is None:
-        raise Undelivered("there is no `sendmail` here; install a mail program, or use an SMTP address of Apprise's")
+        raise Undelivered(NO_MAIL)
     try:
         done = subprocess.run(
             [program, "-i", "-t"], input=_letter(address, message), timeout=SENDMAIL, capture_output=True, cwd="/"

@@ -38,6 +38,8 @@ def read(path: str) -> NoticeAddress:
 
 def write(path: str, address: NoticeAddress) -> None:
     _write(path, {"address": address.text})
+    with contextlib.suppress(OSError):
+        os.unlink(_last(path))  # how a message to another address fared
 
 
 def remove(path: str) -> bool:

@@ -89,6 +89,8 @@ def _impossible(fields: Mapping[str, Value]) -> str:
 
 
 def _cannot(fields: Mapping[str, Value]) -> str:
+    if fields.get("models"):
+        return f"There is no {_join(fields['models']).replace(', ', ' or ')} here, but {_join(fields['here'])}."
     if not fields["most"]:
         return "No device here matches what it asks for: its name, devices or memory."
     if fields.get("memory") is not None:

@@ -92,7 +92,9 @@ def _out_of_reach(slot: Slot) -> Verdict | None:
     if state.neighbour and not slot.leases:
         return _held_by_neighbour(slot)
     if state.pids:
-        return _say(slot, OUTSIDE, f"Used outside of gpulease by pid {pids}.", pids=state.pids)
+        users = sorted({one.user for one in slot.device.processes or () if one.pid in state.pids and one.user})
+        who = f"{', '.join(users)} (pid {pids})" if users else f"pid {pids}"
+        return _say(slot, OUTSIDE, f"Used outside of gpulease by {who}.", pids=state.pids)
     if state.unexplained is not None:
         size = size_text(state.unexplained)
         text = f"{size} of its memory is in use by nobody who can be seen."

@@ -5,6 +5,7 @@ Lazily, for whoever asks: of a hundred thousand that wait, few are looked at.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from gpulease.device_kinds import INSTANCES, NAMED
 from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
-from gpulease.planner.board import Board, Slot
+from gpulease.planner.board import Board, Slot, matches
 from gpulease.planner.forecast import OUT_OF_REACH, Forecast
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger, Reached
@@ -86,6 +87,12 @@ def _impossible(board: Board, family: Family, request: Request) -> Reason:
         most = max((len(slots) for slots in hosts), default=0)
     else:
         most = max((slot.most for slots in hosts for slot in slots), default=0)
+    here = Counter(slot.device.name for slot in board.slots)
+    if request.models and not any(matches(model, slot.device) for model in request.models for slot in board.slots):
+        named = tuple(f"{count} {name}" for name, count in sorted(here.items()))
+        return Reason(
+            reasons.IMPOSSIBLE, {**_amount(request), "most": 0, "hosts": 1, "models": request.models, "here": named}
+        )
     instances = sum(len(slots) for slots in board.matching(family._replace(devices_wanted=INSTANCES)))
     more: dict[str, Value] = (
         {"instances": instances} if instances and not request.mig and family.devices_wanted != NAMED else {}
