@@ -215,14 +215,24 @@ def _broker() -> Iterator[Finding]:
     if about.get("state_trouble"):
         step = "Until it can be written nothing is granted or queued. If the disk is full, make room."
         yield Finding("error", "state", about["state_trouble"], step)
-    lost = client.Client(start=False).ask("usage", since=time.time() - 60).get("note")
-    if lost:
-        yield Finding(
-            "warning", "history", lost, "`gpulease usage` lacks that time. Remove the file when you do not need it."
-        )
+    yield from _history()
     if about.get("config_trouble"):
         step = "The broker keeps the values it had. Mend the file, and send the broker SIGHUP."
         yield Finding("error", "config", about["config_trouble"], step)
+
+
+def _history() -> Iterator[Finding]:
+    """Whether `usage` can tell all that it should."""
+    from gpulease import client
+
+    try:
+        lost = client.Client(start=False).ask("usage", since=time.time() - 60).get("note")
+    except GpuleaseError as error:
+        yield Finding("warning", "history", error.what, error.next_step)
+        return
+    if lost:
+        step = "`gpulease usage` lacks that time. Remove the file when you do not need it."
+        yield Finding("warning", "history", lost, step)
 
 
 def _why_down() -> Iterator[Finding]:

@@ -44,6 +44,7 @@ def move(fresh: str, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + ending)
     os.rename(fresh, path)
+    remove(fresh)  # what lies beside it: its name is not used any more
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -53,7 +54,7 @@ def move(fresh: str, path: str) -> None:
 
 def remove(fresh: str) -> None:
     """What a broker left that was killed in the middle."""
-    for ending in ("", "-wal", "-shm", "-journal"):
+    for ending in ("", "-wal", "-shm", "-journal", ".commits"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh + ending)
 
