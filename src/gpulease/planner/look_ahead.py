@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import takewhile
+from itertools import islice
 from math import inf
 
 from gpulease.model import Lease, Waiting
@@ -25,7 +25,17 @@ from gpulease.planner.expected import (
     running_lease,
 )
 from gpulease.planner.fairness import Standing
-from gpulease.planner.forecast import OUT_OF_REACH, Fates, Forecast, Said, Sure, enforced_end, forecast, sure_start
+from gpulease.planner.forecast import (
+    NO_FORECAST,
+    OUT_OF_REACH,
+    Fates,
+    Forecast,
+    Said,
+    Sure,
+    enforced_end,
+    forecast,
+    sure_start,
+)
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import Line
 from gpulease.planner.next_in_line import next_in_line
@@ -87,13 +97,15 @@ class LookAhead:
     # ---------------------------------------------------------------- when
 
     def forecast(self, waiting: Waiting) -> tuple[Forecast, int]:
-        """What to tell of its start, and what that was worked out from."""
+        """What to tell of its start, and what that was worked out from; nothing of one that is far from its turn."""
+        if waiting.id not in self._places:
+            return NO_FORECAST, 0
         basis, start = self._basis(waiting), self._expected.get(waiting.id)
         return forecast(start, self._sure(waiting), self.said.get(waiting.id), basis, self.now), basis
 
     def _sure(self, waiting: Waiting) -> Sure | None:
-        """Nothing is sure where more wait than there are devices, or where it may not even be asked."""
-        if len(self.line) - len(self.granted) > len(self.board.slots) or waiting not in self.first:
+        """Nothing is sure where more wait than there are devices."""
+        if len(self.line) - len(self.granted) > len(self.board.slots):
             return None
         granted = {one.id for one, _ in self.granted}
         others = [one for one in self.line if one.id != waiting.id and one.id not in granted]
@@ -101,8 +113,12 @@ class LookAhead:
 
     def _basis(self, waiting: Waiting) -> int:
         """The same as long as nothing but time has passed, of all that it waits for."""
-        before = tuple(one.id for one in takewhile(lambda one: one.id != waiting.id, self.first))
+        before = tuple(islice(self._places, self._places[waiting.id]))
         return hash((self._held, before, waiting.request))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {one.id: place for place, one in enumerate(self.first)}
 
     @cached_property
     def _held(self) -> int:
