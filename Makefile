@@ -11,10 +11,10 @@ demo: .venv/.ready
 	@$(BIN)/python -m gpulease demo
 
 test: .venv/.ready-test lint types
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 slowest: .venv/.ready-test
-	$(BIN)/python -m pytest -q -n 2 --durations 20
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations 20
 
 test-long: .venv/.ready-test lint types
 	@sh tools/long_tests.sh $(PART)

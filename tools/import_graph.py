@@ -87,6 +87,7 @@ LAYERS = {
         "selection",
         "shell_text",
         "spans",
+        "device_kinds",
         "states",
         "sweep_values",
         "sweeps",

@@ -35,6 +35,7 @@ def select(
     set_environment: bool = True,
     visible_by: str | None = None,
     model: str | Iterable[str] | None = None,
+    mig: bool = False,
 ) -> str:
     """Pick idle devices by rule, without a lease, and point CUDA_VISIBLE_DEVICES at them.
 
@@ -74,12 +75,18 @@ def status(
     """
     if host is not None or hosts is not None:
         return _elsewhere(host, hosts, only_visible or fresh)
-    told = _broker_status()
-    shown = told or _probed_status()
-    if told and fresh:
-        from gpulease.report import renewed
+    try:
+        told = _broker_status()
+    except BrokerUnavailable as down:
+        from gpulease.report import with_unknown_leases
 
-        shown = renewed(told, _probed_status())
+        shown = with_unknown_leases(_probed_status(), f"{down.what} Leases are unknown. {down.next_step}")
+    else:
+        shown = told or _probed_status()
+        if told and fresh:
+            from gpulease.report import renewed
+
+            shown = renewed(told, _probed_status())
     if only_visible:
         from gpulease.model import Device
         from gpulease.visible import visible_devices
@@ -124,19 +131,24 @@ def _claimed(uuids: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def _broker_status() -> dict[str, Any] | None:
-    """What the broker knows, if one runs, or ran and left its state; it knows leases, a probe does not."""
+    """What the broker knows: leases, which a probe does not see. None where no broker has ever granted anything.
+
+    Raises BrokerUnavailable if a broker belongs here and cannot be asked: what it granted is still held.
+    """
     from gpulease import client, places
 
     if places.engine(os.environ) != places.LOCAL:
         elsewhere: dict[str, Any] = client.opened().ask("status")
         return elsewhere
-    own = places.own(os.environ)
-    if client.find_socket() is None and not os.path.exists(own.kept("state.db")):
+    if not client.belongs_here():
         return None
     try:
         told: dict[str, Any] = client.Client().ask("status")
-    except (BrokerUnavailable, ConnectionError):
-        return None
+    except ConnectionError:  # it ended just now; its successor knows the same
+        try:
+            told = client.Client().ask("status")
+        except ConnectionError:
+            raise BrokerUnavailable("The broker ended while it was asked.", "See `gpulease doctor`.") from None
     if told["devices"] or told["trouble"] is None:
         return told
     return None  # the broker sees no device: let the probe say why

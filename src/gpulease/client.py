@@ -183,6 +183,7 @@ def connect(start: bool, only: str | None = None) -> tuple[socket.socket, places
     if found is not None:
         return found
     own = places.own(os.environ)
+    places.refuse_everybodys(own)
     if not start or only not in (None, own.state):
         raise BrokerUnavailable("No broker is running.", "It starts by itself with `gpulease run` or `gpulease get`.")
     until = time.monotonic() + START
@@ -222,6 +223,13 @@ def find_socket() -> str | None:
         if os.path.exists(places.socket_path(place.run)) and not places.distrust(place.run):
             return place.run
     return None
+
+
+def belongs_here() -> bool:
+    """Whether a broker runs here, or left something behind: what it granted may be held while it is down."""
+    own = places.own(os.environ)
+    left = os.path.exists(own.kept("state.db")) or places.everybodys(own.run) is not None
+    return left or find_socket() is not None or any(map(places.in_charge, places.candidates(os.environ)))
 
 
 def find(only: str | None = None) -> tuple[socket.socket, places.Place] | None:
@@ -390,7 +398,8 @@ def acquire(
     client = client or opened()
     # By this name the next broker knows the request again, even if the last one died before it could answer.
     token = os.urandom(9).hex()
-    asked = {**fields, "id": token}
+    above = os.environ.get("GPULEASE_LEASE")  # its lease does not end before this request is granted
+    asked = {**fields, "id": token, **({"within": above[:40]} if above else {})}
     began = time.monotonic()
     while True:
         try:

@@ -70,8 +70,9 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
         from gpulease.places import config_path
 
         path = config_path("own", environ)  # None with simulated GPUs
-        written = "" if path is None else f', or write hosts = ["gpu1", "gpu2"] into {path}'
-        raise UsageError("No hosts are known.", f"Give --hosts gpu1,gpu2{written}.")
+        option = "`status`, `ls` and `web` take --hosts gpu1,gpu2."
+        step = option if path is None else f'Write hosts = ["gpu1", "gpu2"] into {path}; {option}'
+        raise UsageError("No hosts are known.", step)
     if len(found) > MOST_HOSTS:
         raise UsageError(f"{len(found)} hosts were named.", f"Name at most {MOST_HOSTS}; for more, see Slurm.")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from gpulease.errors import StateError, in_words
 from gpulease.lifecycle import JOB, JOB_ENDS, REMEMBERED, START, Effects, Step, transition
 from gpulease.model import Request
 
@@ -109,6 +110,17 @@ def read_request(stored: dict[str, Any]) -> Request:
 
 
 def read(stored: dict[str, Any]) -> Job:
+    """Raises StateError where it is not what any version has stored."""
+    try:
+        return _read(stored)
+    except (TypeError, ValueError, KeyError, AttributeError) as trouble:
+        raise StateError(
+            f"What the state has of job {str(stored.get('id'))[:20]} is damaged: {in_words(trouble)}.",
+            "Remove it with `gpulease rm`; if that fails too, move the state away: `gpulease doctor` says where it is.",
+        ) from None
+
+
+def _read(stored: dict[str, Any]) -> Job:
     fields = {name: value for name, value in stored.items() if name in Job._fields}
     fields["request"] = read_request(stored["request"])
     fields["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))

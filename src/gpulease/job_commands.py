@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+INTERPRETERS = ("python", "pypy", "Rscript", "julia")
+FLAGS = frozenset("bBdEiIOPqsSuvx")  # of Python's options, those without a value
 FORCE = "--force queues it all the same."
 
 
@@ -34,29 +36,30 @@ def refuse_unstartable(
     # What comes before, or whoever lets it go, may write the script.
     comes_after = options.get("after") or options.get("after_label") or options.get("hold")
     for place, words in enumerate(commands):
-        script = None if comes_after else _python_script(words)
+        script = None if comes_after else interpreted(words)
         if words[0] in found and (script is None or script in found):
             continue
         try:
             if words[0] not in found:
                 check_command(words[0], options["environment"].get("PATH", os.defpath), options["cwd"])
             if script is not None and not os.path.exists(os.path.join(options["cwd"], script)):
-                step = f"Python would look for it in {options['cwd']}."
+                step = f"{os.path.basename(words[0])} would look for it in {options['cwd']}."
                 raise CommandNotFound(f"The script {script[:80]!r} does not exist.", step)
         except CommandNotFound as trouble:
             raise _refusal(words, trouble, f"Line {lines[place]} of {file!r}: " if lines else "") from None
         found |= {words[0], script or words[0]}
 
 
-FLAGS = ("-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-q", "-v", "-P")  # of Python, that take no value
-
-
-def _python_script(words: list[str]) -> str | None:
-    """The file that Python is told to run; None for other commands, a module, a text, or what is not understood."""
-    if not os.path.basename(words[0]).startswith("python"):
+def interpreted(words: list[str]) -> str | None:
+    """The file that an interpreter is to run; None where that cannot be told for sure."""
+    if os.path.basename(words[0]).rstrip("0123456789.") not in INTERPRETERS:
         return None
-    rest = [word for word in words[1:] if word not in FLAGS][:1]
-    return rest[0] if rest and rest[0].endswith(".py") and not rest[0].startswith("-") else None
+    for word in words[1:]:
+        if not word.startswith("-"):
+            return word
+        if not FLAGS.issuperset(word[1:]) or word == "-":
+            return None  # -c, -m, or an option whose value may come next
+    return None
 
 
 def _refusal(words: list[str], trouble: CommandNotFound, place: str) -> UsageError:

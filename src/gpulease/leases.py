@@ -174,6 +174,7 @@ def acquire(
     min_memory: int | str | None = None,
     max_leases: int | None = None,
     beside_outside: bool = False,
+    mig: bool = False,
     priority: int = 5,
     wait: float | str | None = None,
     duration: float | str | None = None,

@@ -44,7 +44,7 @@ def usage(*, since: float | str = "30d", until: float | str | None = None, by: s
     everybody = all(piece["everybody"] for piece in pieces)
     told: UsageDocument = {
         "since": about["since"], "until": about["until"], "step": about["step"], "by": by, "everybody": everybody,
-        "rows": rows, "total": total,
+        "rows": rows, "total": total, "note": about.get("note"),
     }  # fmt: skip
     if "note" in about:
         told["note"] = about["note"]

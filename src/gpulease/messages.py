@@ -24,6 +24,7 @@ Message = dict[str, Any]
 # verb -> field -> what it may be. `?` marks one that may be missing or null.
 REQUESTS: dict[str, dict[str, str]] = {
     "acquire": {
+        "within": "text?",
         "request": "request",
         "kind": "text",
         "owner": "int?",
@@ -185,6 +186,7 @@ REQUEST_FIELDS = {
     "duration": "seconds?",
     "pack": "bool?",
     "beside_outside": "bool",
+    "mig": "bool",
 }
 
 
@@ -257,6 +259,7 @@ Explained = TypedDict("Explained", {
     "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
     "place": NotRequired[int], "code": NotRequired[str], "why_short": NotRequired[str],  # of what waits
     "expected_start": NotRequired[float | None], "expected_latest": NotRequired[float | None],
+    "expected_missed": NotRequired[float | None], "sure_by": NotRequired[float | None],
     "possible": NotRequired[bool], "starts": NotRequired[list[float | None]], "load": NotRequired[float],  # not queued
     "gpus": NotRequired[int],
 })
@@ -290,12 +293,12 @@ CountRow = TypedDict("CountRow", {
 })
 UsagePiece = TypedDict("UsagePiece", {
     "since": float, "until": float, "step": int, "now": float, "rows": list[UseRow], "counts": list[CountRow],
-    "everybody": bool, "next": float | None,
-    "note": NotRequired[str],  # why they are not everybody's
+    "everybody": bool, "next": float | None, "note": NotRequired[str | None],
 })
 # Sums that only grow, in seconds by user; `waits`: how many grants waited at most so many seconds.
 Totals = TypedDict("Totals", {
-    "held": dict[str, float], "busy": dict[str, float], "waits": list[list[int]], "granted": int, "waited": float,
+    "held": dict[str, float], "known": dict[str, float], "busy": dict[str, float], "idle": dict[str, float],
+    "waits": list[list[int]], "granted": int, "waited": float,
     "everybody": bool,
 })
 # What `usage` adds up from pieces, for the command line and for Python.
@@ -305,8 +308,7 @@ UsageRow = TypedDict("UsageRow", {
 })
 UsageDocument = TypedDict("UsageDocument", {
     "since": float, "until": float, "step": int, "by": str, "everybody": bool, "rows": list[UsageRow],
-    "total": UsageRow,
-    "note": NotRequired[str],
+    "total": UsageRow, "note": NotRequired[str | None],  # what is missing, if something is
 })
 # Of jobs: those that it was done to, and a sentence for each that was left as it is.
 Done = TypedDict("Done", {
@@ -333,6 +335,7 @@ JobRow = TypedDict("JobRow", {
     "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
     "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,
     "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
+    "expected_missed": NotRequired[float | None], "sure_by": NotRequired[float | None],
     "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
     "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
     # the file that its command runs; when that had last been changed as it was added, and as it began, in milliseconds
@@ -341,7 +344,8 @@ JobRow = TypedDict("JobRow", {
     "usual": NotRequired[dict[str, Any] | None],  # what is known of its like, where that is something
 })
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
-                                "state_trouble": str | None, "time": NotRequired[float]})
+                                "state_trouble": str | None, "time": NotRequired[float],
+                                "most": NotRequired[int]})  # of each kind that are listed, whatever was asked for
 ParameterRow = TypedDict("ParameterRow", {
     "name": str, "value": str, "number": float | None, "default": bool, "from": str, "meaning": str,
     "gpulimit": str | None,
@@ -394,7 +398,7 @@ BackedUp = TypedDict("BackedUp", {
     "file": NotRequired[str],  # which stays as it is until it was copied
     "held": NotRequired[bool],  # whether it did
 })
-Starts = TypedDict("Starts", {"compared": float, "by_likely": float, "by_latest": float})
+Starts = TypedDict("Starts", {"compared": float, "by_likely": float, "by_latest": float, "late": NotRequired[int]})
 Learned = TypedDict("Learned", {"shapes": list[ShapeRow], "starts": Starts, "forgotten": NotRequired[int]})
 
 # verb -> what its `ok` is, or the name of its one list and what each entry of that is

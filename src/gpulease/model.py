@@ -97,6 +97,7 @@ class Request(NamedTuple):
     duration: float | None = None  # seconds, as declared; None when nobody said
     pack: bool | None = None  # share a device by what its like were seen to use; None: as the machine is set
     beside_outside: bool = False  # a share may be of a device that somebody outside of gpulease uses
+    mig: bool = False  # MIG instances instead of whole GPUs
 
 
 class Cause(NamedTuple):

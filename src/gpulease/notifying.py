@@ -50,7 +50,7 @@ def choose(address: str | None, on: str | None) -> dict[str, Any]:
     ask("notify", file=path, events=events)  # first: where it refuses, nothing is written
     if address is not None:
         own_file.write(path, found)
-    return show()
+    return {**show(), "warning": cannot_send()}
 
 
 def _checked(text: str) -> NoticeAddress:

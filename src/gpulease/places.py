@@ -225,12 +225,23 @@ def prepare_both(place: Place, whose: int | None = None) -> None:
 
 def prepare_own(place: Place) -> None:
     """As `prepare_both`, for a client that is about to start its user's broker; never in the place of everybody's."""
-    kind = read_kind(place.run)
-    if kind in ("system", "shared") and not distrust(place.run):
+    refuse_everybodys(place)
+    prepare_both(place)
+
+
+def everybodys(directory: str) -> str | None:
+    """`system` or `shared` where a broker for everybody belongs into this folder."""
+    kind = read_kind(directory)
+    return kind if kind in ("system", "shared") and not distrust(directory) else None
+
+
+def refuse_everybodys(place: Place) -> None:
+    """For whoever found no broker at `place`: one for everybody is not started by a client."""
+    kind = everybodys(place.run)
+    if kind is not None:
         raise BrokerUnavailable(
             f"The broker for everybody in {place.run!r} does not run.", f"Start it with `gpulease broker --{kind}`."
         )
-    prepare_both(place)
 
 
 def distrust(directory: str, owners: set[int] | None = None) -> str | None:

@@ -96,7 +96,8 @@ def _options(request: dict[str, Any]) -> list[str]:
     words += [f"{option}={request[name]}{unit}" for name, option, unit in OPTIONS if request.get(name) is not None]
     words += [f"--model={','.join(request['models'])}"] if request.get("models") else []
     words += [f"--for={request['duration']:.0f}"] if request.get("duration") else []
-    return [*words, *(["--beside-outside"] if request.get("beside_outside") else [])]
+    flags = {"beside_outside": "--beside-outside", "mig": "--mig"}
+    return [*words, *(word for field, word in flags.items() if request.get(field))]
 
 
 # ---------------------------------------------------------------------- the journal

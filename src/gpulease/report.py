@@ -54,6 +54,16 @@ def _device(device: Device, held: str | None = None, holder: dict[str, Any] | No
     }
 
 
+def with_unknown_leases(seen: dict[str, Any], why: str) -> dict[str, Any]:
+    """What a probe saw while the broker cannot be asked: nothing is free, and no process is known to be outside."""
+    return {**seen, "devices": unknown(seen["devices"]), "trouble": why}
+
+
+def unknown(devices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of devices whose leases nobody can tell. One that the driver lost is lost all the same."""
+    return [row if row["state"] == "lost" else {**row, "state": "unknown", "outside": []} for row in devices]
+
+
 def _note(device: Device) -> str | None:
     """What the driver does not tell, where that keeps the device from being free."""
     if device.lost is not None or device.processes is None or device.memory_used is not None:

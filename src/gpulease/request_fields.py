@@ -115,4 +115,5 @@ FIELDS: dict[str, tuple[str, Callable[[Any, str, float], Any]]] = {
     "at": ("not_before", moment),
     "pack": ("pack", _as_it_is),
     "beside_outside": ("beside_outside", _as_it_is),
+    "mig": ("mig", _as_it_is),
 }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+from gpulease.device_kinds import kind_wanted, of_kind
 from gpulease.errors import NotEnoughDevices, NotNow, UnknownDevice, UsageError
 from gpulease.model import Device, Request
 from gpulease.states import computing, unexplained_memory
@@ -69,6 +70,9 @@ class Candidate(NamedTuple):
         return None if self.throttling is None else bool(self.throttling)
 
 
+INSTANCE = "that MIG instances and whole GPUs are not the same (--mig)"
+
+
 class Rules(NamedTuple):
     """None means: no such rule."""
 
@@ -81,6 +85,7 @@ class Rules(NamedTuple):
     min_memory: int | None = None
     selector: Callable[[Candidate], object] | None = None
     order: str = "random"
+    mig: bool = False
 
 
 def choose(
@@ -93,11 +98,22 @@ def choose(
     named = _named_labels(devices, rules)
     taken = taken or {}
     excluded = {device.label: taken.get(device.uuid) or _why_not(device, rules, named) for device in devices}
+    excluded |= dict.fromkeys(_of_other_kind(devices, rules, named), INSTANCE)
     matched = [device for device in devices if excluded[device.label] is None]
     if len(matched) < rules.gpus:
         raise _not_enough(rules, devices, {label: why for label, why in excluded.items() if why})
     best = _ordered(matched, rules.order, random)[: rules.gpus]
     return tuple(sorted(best, key=lambda device: (device.index, device.instance or 0)))
+
+
+def _of_other_kind(devices: Sequence[Device], rules: Rules, named: set[str] | None) -> set[str]:
+    """Labels of MIG instances where whole GPUs are wanted, or of these where instances are; whatever runs there."""
+    if all(device.instance is None for device in devices) and not rules.mig:
+        return set()
+    matching = [device for device in devices if _filter(device, rules, named) is None]
+    wanted = kind_wanted(rules.gpus, named is not None or rules.selector is not None, rules.models, rules.mig)
+    chosen = of_kind(wanted, matching, lambda device: device.instance is not None)
+    return {device.label for device in matching if device not in chosen}
 
 
 def check(rules: Rules) -> None:
@@ -166,13 +182,18 @@ def _why_not(device: Device, rules: Rules, named: set[str] | None) -> str | None
         return "lost"
     if rules.selector is not None:
         return None if _accepts(rules.selector, device) else "the selector function"
+    return _filter(device, rules, named) or _too_busy(device, rules)
+
+
+def _filter(device: Device, rules: Rules, named: set[str] | None) -> str | None:
+    """The rule about what it is that excludes the device, whatever runs there."""
     if named is not None and device.label not in named:
         return "--devices"
     if rules.models and not any(model.lower() in device.name.lower() for model in rules.models):
         return _models(rules)
     if rules.min_memory is not None and not _at_least(device.memory_total, rules.min_memory):
         return "--min-memory"
-    return _too_busy(device, rules)
+    return None
 
 
 def _models(rules: Rules) -> str:

@@ -87,6 +87,7 @@ def submit(
     min_memory: int | str | None = None,
     max_leases: int | None = None,
     beside_outside: bool = False,
+    mig: bool = False,
     pack: bool | None = None,
     priority: int = 5,
     duration: float | str | None = None,

@@ -22,7 +22,9 @@ class Terminal:
         self.interactive = stream.isatty()
         self.redraws = self.interactive and environ.get("TERM") != "dumb"
         self.colour = self.redraws and not environ.get("NO_COLOR")
-        self.unicode = "utf" in (getattr(stream, "encoding", None) or "").lower()
+        # In the locale C Python writes UTF-8 all the same, which whoever chose that locale may not be able to show.
+        plain = environ.get("LC_ALL") in ("C", "POSIX")
+        self.unicode = not plain and "utf" in (getattr(stream, "encoding", None) or "").lower()
         self.width, self.height = _size(stream)
         # What a program reads is whole; COLUMNS says that somebody looks.
         self.cuts = self.interactive or bool(environ.get("COLUMNS"))

@@ -1,4 +1,4 @@
-"""PURE: sums that only grow, for Prometheus: time held and busy by user, and how long was waited for how many grants.
+"""PURE: sums that only grow, for Prometheus: time held, busy and idle by user, grants, and how long these waited.
 
 They are kept by name beside the history, in the commit that writes it: what is told once is never taken back, however
 a broker ends. So the minute that has not been written yet is not in them.
@@ -12,6 +12,7 @@ from gpulease.messages import Totals
 from gpulease.spans import Span
 
 BOUNDS = (1, 10, 60, 300, 900, 3600, 14400, 86400)  # seconds that were waited; the last bucket has no bound
+KINDS = ("held", "known", "busy", "idle")  # of time, by user; `known`: of which the driver told what the GPU did
 Amounts = dict[str, int]  # by name: milliseconds, or a number of grants
 
 
@@ -20,7 +21,7 @@ def of_spans(spans: Iterable[Span]) -> Amounts:
     for span in spans:
         for holder, use in span.uses.items():
             if not holder.outside:
-                add(found, {f"held {holder.user}": use.held, f"busy {holder.user}": use.busy})
+                add(found, {f"{kind} {holder.user}": getattr(use, kind) for kind in KINDS})
     return found
 
 
@@ -36,7 +37,7 @@ def add(amounts: Amounts, more: Mapping[str, int]) -> None:
 
 def shown(amounts: Mapping[str, int], user: str | None) -> Totals:
     """Of one user; None: of all. Waits are of all together."""
-    by_user: dict[str, dict[str, float]] = {"held": {}, "busy": {}}
+    by_user: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
     for name, amount in sorted(amounts.items()):
         kind, _, whose = name.partition(" ")
         if kind in by_user and user in (None, whose):
@@ -45,7 +46,9 @@ def shown(amounts: Mapping[str, int], user: str | None) -> Totals:
     waits = [[bound, sum(buckets[: at + 1])] for at, bound in enumerate(BOUNDS)]
     return {
         "held": by_user["held"],
+        "known": by_user["known"],
         "busy": by_user["busy"],
+        "idle": by_user["idle"],
         "waits": waits,
         "granted": sum(buckets),
         "waited": amounts.get("waited", 0) / 1000,

@@ -43,7 +43,7 @@ class AsDeclared(Course):
     def __init__(self) -> None:
         super().__init__(Lengths({}, (), NOW), 0)
 
-    def end_of(self, lease: Lease) -> float | None:
+    def end_of(self, lease: Lease, limit: float | None = None) -> float | None:
         end = None if lease.duration is None else lease.since + lease.duration
         return None if end is None or end <= NOW else end
 
@@ -84,12 +84,12 @@ def test_they_are_those_of_a_replay(
     decided = plan(machine(count), leases, line_of(*many), PATIENT, NOW)
     truth = replayed(machine(count), leases, line_of(*many))
     granted = {grant.id for grant in decided.grants}
-    told = decided.play(AsDeclared())
+    told = decided.ahead.play(AsDeclared())
     assert told == {id: start for id, start in truth.items() if id not in granted}
 
 
 def starts(decided: Plan, *ids: str) -> list[float | None]:
-    played = decided.play(AsDeclared())
+    played = decided.ahead.play(AsDeclared())
     return [played[id] - NOW if id in played else None for id in ids]
 
 

@@ -68,7 +68,7 @@ def test_a_short_form_fits_and_says_something(reason: Reason) -> None:
         (
             Reason("busy", {**WHOLE, "free": 2, "crowded": (), "matching": 8, "seconds": 300.0, "latest": 7200.0}),
             "needs 4, 2 free",
-            "It wants 4 devices of one host; 2 of 8 are free, likely in 5 min, at the latest in 2 h.",
+            "It wants 4 devices of one host; 2 of 8 are free, likely in 5 min, 9 times in 10 within 2 h.",
         ),
         (
             Reason(
@@ -84,8 +84,8 @@ def test_a_short_form_fits_and_says_something(reason: Reason) -> None:
                 },
             ),
             "needs 6G, 0B free",
-            "It wants 6G of one device; at most 0B is free on one. 4 shorter ones (J1, J2, J3 and 1 more) go "
-            "first, for 60 s at the most.",
+            "It wants 6G of one device; at most 0B is free on one. 4 shorter ones (J1, J2, J3 and 1 more) may go "
+            "first, and no shorter one after 60 s.",
         ),
         (
             Reason("busy", {**SIZED, "free": 2 << 30, "crowded": (), "matching": 8, "seconds": None}),

@@ -109,7 +109,15 @@ def test_a_damaged_history_stops_nobody(queue: QueueSite, size: int) -> None:
     Path(queue.directory, "history.db").write_bytes(os.urandom(size))
     queue.ensure_broker()
     held_whole(queue, "0")
-    assert ("damaged" in queue.log()) == (size > 0)
+    assert "damaged" in queue.log()
+    lost = queue.json("usage")["note"]
+    assert "history.db.damaged" in lost
+    assert lost in queue.run("usage").stdout
+    assert lost in queue.run("usage", "--csv").stderr
+    found = [one for one in queue.json("doctor")["findings"] if one["subject"] == "history"]
+    assert [one["level"] for one in found] == ["warning"]
+    os.unlink(Path(queue.directory, "history.db.damaged"))
+    assert queue.json("usage")["note"] is None
 
 
 def test_a_full_disk_costs_nothing_of_what_was_held(small: QueueSite) -> None:

@@ -168,3 +168,20 @@ def test_an_idle_gpu_is_granted_before_one_that_somebody_unseen_keeps_busy(site:
     site.set("gpu.0.utilization=90", "gpu.1.utilization=95", "gpu.3.utilization=40")
     assert site.run("run", "--", "sh", "-c", "echo $GPULEASE_DEVICES").stdout == "2\n"
     assert site.run("run", "--devices", "1,2", "--", "sh", "-c", "echo $GPULEASE_DEVICES").stdout == "1\n"
+
+
+def test_two_gpus_are_never_two_mig_instances_unless_these_are_asked_for() -> None:
+    site = Site(2)
+    try:
+        site.set("gpu.1.mig=3")
+        refused = site.run("get", "-n", "2", "--no-wait", "--owner", str(os.getpid()))
+        assert refused.returncode == 1, refused.stderr
+        assert "Its 3 MIG instances are not GPUs; --mig asks for them." in refused.stderr
+        assert site.run("get", "--for", "1h").stdout == "0\n", "a whole GPU comes first"
+        waits = site.run("get", "--no-wait", "--for", "1h")
+        assert waits.returncode == 75, "an instance is not what was asked for"
+        assert site.run("get", "-n", "2", "--mig", "--for", "1h").stdout == "1:0,1:1\n"
+        assert site.run("get", "--model", "mig", "--for", "1h").stdout == "1:2\n"
+        assert site.run("select", "-n", "2", "--util", "any", "--mem-util", "any").returncode == 1
+    finally:
+        site.close()

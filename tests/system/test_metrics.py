@@ -21,6 +21,7 @@ FIXTURES = (site, web, web_site)
 NAMES = {
     "gpulease_up", "gpulease_gpu_info", "gpulease_lease_info", "gpulease_gpus", "gpulease_waiting",
     "gpulease_gpu_held_seconds_total", "gpulease_gpu_busy_seconds_total", "gpulease_wait_seconds",
+    "gpulease_gpu_outside_processes", "gpulease_gpu_known_seconds_total", "gpulease_gpu_idle_seconds_total",
     "gpulease_gpu_utilization_ratio", "gpulease_gpu_memory_used_bytes", "gpulease_gpu_memory_total_bytes",
 }  # fmt: skip
 PROMTOOL = shutil.which("promtool")
@@ -107,6 +108,9 @@ def test_the_dashboard_asks_for_nothing_that_is_not_told(site: QueueSite) -> Non
     asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
     used = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"gpulease_\w+", asked)}
     assert used <= NAMES
+    (idle,) = (panel["targets"][-1]["expr"] for panel in dashboard["panels"] if "idle" in panel["title"])
+    assert "gpulease_gpu_idle_seconds_total" in idle, "a GPU that is half busy is not half idle"
+    assert "busy" not in idle
     assert site.run("metrics", "--dashboard", "--textfile", "x").returncode == 2
 
 
@@ -118,13 +122,14 @@ def test_without_a_broker_it_says_so_and_what_is_seen(tmp_path: Path) -> None:
 
 def test_what_is_added_up_is_what_was_held_and_each_wait_is_in_one_bucket() -> None:
     span = Span(
-        Activity(), {SpanHolder("ada"): SpanUse(3000, 3000, 1500), SpanHolder("bob", outside=True): SpanUse(9000)}
+        Activity(), {SpanHolder("ada"): SpanUse(3000, 2500, 1500, 200), SpanHolder("bob", outside=True): SpanUse(9000)}
     )
     amounts = totals.of_spans([span, span])
     for wait in (0, 1000, 1001, 59_999, 10**9):
         totals.add(amounts, totals.of_wait(wait))
     shown = totals.shown(amounts, None)
     assert (shown["held"], shown["busy"]) == ({"ada": 6.0}, {"ada": 3.0})
+    assert (shown["known"], shown["idle"]) == ({"ada": 5.0}, {"ada": 0.4})
     assert shown["waits"][:3] == [[1, 2], [10, 3], [60, 4]]
     assert (shown["waits"][-1][1], shown["granted"]) == (4, 5)
     assert totals.shown(amounts, "bob")["held"] == {}
@@ -132,7 +137,15 @@ def test_what_is_added_up_is_what_was_held_and_each_wait_is_in_one_bucket() -> N
 
 def test_labels_are_escaped() -> None:
     document = {"broker": {}, "devices": [], "line": [], "line_length": 3, "leases": []}
-    sums = {"held": {'a"b\\c\nd': 1.5}, "busy": {}, "waits": [[1, 0]], "granted": 0, "waited": 0.0}
+    sums = {
+        "held": {'a"b\\c\nd': 1.5},
+        "known": {},
+        "busy": {},
+        "idle": {},
+        "waits": [[1, 0]],
+        "granted": 0,
+        "waited": 0.0,
+    }
     told = text(document, sums)
     assert 'gpulease_gpu_held_seconds_total{user="a\\"b\\\\c\\nd"} 1.5\n' in told
     assert 'gpulease_waiting{reason="further-back"} 3\n' in told

@@ -79,7 +79,14 @@ def test_a_web_hook_hears_how_jobs_end_and_what_they_asked_for(queue: QueueSite,
     assert set(hook.paths) == {f"/{SECRET}"}
     texts = "\n".join(body["text"] for body in hook.heard)
     assert f"Job {failed} (sh) is failed: exit code 3." in texts
-    assert queue.job(int(asked.stdout))["notify"] == ["turn", "ended", "failed", "out-of-memory", "gpu-broken"]
+    assert queue.job(int(asked.stdout))["notify"] == [
+        "turn",
+        "ended",
+        "failed",
+        "out-of-memory",
+        "gpu-broken",
+        "gpu-used",
+    ]
 
 
 def test_five_hundred_jobs_that_end_at_once_are_a_few_messages(queue: QueueSite, hook: WebHook) -> None:
@@ -351,7 +358,7 @@ def choose_events(queue: QueueSite, events: str) -> str:
 def test_python_says_what_a_job_tells(queue: QueueSite, hook: WebHook) -> None:
     choose(queue, hook.url(SECRET), "--on", "all")
     code = "import gpulease; print(gpulease.submit(['true'], notify={}).id)"
-    for notify, kept in (("True", 5), ("'failed'", 1), ("['failed', 'ended']", 2), ("'none'", 0)):
+    for notify, kept in (("True", 6), ("'failed'", 1), ("['failed', 'ended']", 2), ("'none'", 0)):
         done = subprocess.run(
             [sys.executable, "-c", code.format(notify)], env=queue.environ, capture_output=True, text=True, cwd="/"
         )

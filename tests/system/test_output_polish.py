@@ -22,7 +22,7 @@ from gpulease.terminal import STYLES
 
 SHOWING = [
     "status", "ls --all", "show 1", "explain 4", "events", "set", "doctor", "log 1", "status --json", "--help",
-    "help run", "select --util any --mem-util any", "completion bash",
+    "help run", "select --mig --util any --mem-util any", "completion bash",
 ]  # fmt: skip
 ODD = "naïve 日本語 \x1b[31mred"
 

@@ -80,5 +80,5 @@ def test_a_start_is_told_as_a_range_by_place_and_only_where_something_is_known(q
     assert "[needs 4, 0 free]" in narrow[str(unsure)]
     assert " in " not in narrow[str(last)]
     assert "likely" not in queue.job(last)["why_waiting"]
-    assert ", at the latest in " in queue.job(unsure)["why_waiting"]
+    assert ", 9 times in 10 within " in queue.job(unsure)["why_waiting"]
     (queue.folder / "go").touch()

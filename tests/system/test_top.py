@@ -84,7 +84,8 @@ def test_who_waits_is_shown_with_the_reason_and_the_start(queue: QueueSite, term
     assert queue.run("get", "-n", "3", "--for", "1h", "--note", "for the paper").returncode == 0
     id = queue.submit("sleep", "600", request={"gpus": 2})
     terminal.top()
-    seen = terminal.wait("reserved", "for the paper", "waiting, in order: 1", f"J{id}", "needs 2, 1 free", "min-4h")
+    seen = terminal.wait("reserved", "for the paper", "waiting, in order: 1", f"J{id}", "needs 2, 1 free")
+    assert re.search(r"\(2\) +in (1h|\d\dmin) ", seen), "the reservation ends by then"
     assert "no job" not in seen
     terminal.press("x")
     terminal.wait("L1 is no job: `gpulease release L1` gives it back")

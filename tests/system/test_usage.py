@@ -114,6 +114,7 @@ def test_a_bar_is_as_long_as_what_was_held_and_full_as_far_as_it_was_busy() -> N
     ]
     told: UsageDocument = {
         "since": 0.0, "until": 1e9, "step": 60, "by": "user", "everybody": False, "rows": rows, "total": rows[0],
+        "note": None,
     }  # fmt: skip
     terminal = Terminal(io.StringIO())
     terminal.cuts, terminal.unicode = True, False

@@ -33,7 +33,7 @@ def test_a_job_appears_changes_and_ends_without_a_reload(browser: Browser, site:
     assert "token" not in browser.driver.current_url
     browser.run("window.same = true")
     id = site.shell("sleep 60", name="train-one")
-    browser.shows("train-one", "3 free, 1 held")
+    browser.shows("train-one", "3 free; 1 held")
     waiting = site.shell("sleep 60", request={"gpus": 4}, name="train-wide")
     browser.shows(f"J{waiting}", "4 GPUs", "needs 4", "1 waiting")
     site.act("kill", id)

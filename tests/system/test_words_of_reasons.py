@@ -17,7 +17,7 @@ def test_explain_names_the_jobs_and_that_they_are_ending(queue: QueueSite) -> No
     assert queue.run("explain").stdout == "You have no request in the line.\n"
     late = queue.submit("true")
     explained = queue.run("explain", str(late)).stdout
-    assert explained.count(f"(J{stubborn}) until it ends.") == 4
+    assert explained.count(f"(J{stubborn}) until it ends; it has no time limit.") == 4
     assert f"J{late} waits. It wants one device" in queue.run("explain").stdout
     assert [row["id"] for row in queue.json("explain")["requests"]] == [f"J{late}"]
     queue.run("kill", str(stubborn))

@@ -55,3 +55,23 @@ def test_a_full_disk_keeps_nobody_from_the_sample_and_it_is_told_of_later() -> N
     world.jump(10)
     world.turn()
     assert told(world) == [("outside", "stranger", 77, ["1"])]
+
+
+def test_the_holder_of_a_device_that_somebody_else_uses_is_told() -> None:
+    world = ScriptedWorld()
+    client = world.connect()
+    world.say(client, "notify", file="/home/ada/notices", events=["gpu-used"])
+    world.say(client, "acquire", kind="run", request={"devices": ["1"]})
+    for _ in range(20):
+        world.turn()
+        if world.samples:
+            world.answer_sample()
+        elif world.checks:
+            world.answer_check()
+    assert [lease.devices for lease in world.core.state.leases.values()] == [("GPU-1",)]
+    world.outside["GPU-1"] = 77
+    for _ in range(3):
+        sample(world)
+    assert "leased to user1000" in str(world.disk.events(0.0, 100)[-1].fields["why"])
+    (notice,) = [one.notice for one in world.notices]
+    assert (notice["event"], notice["devices"], notice["users"], notice["pid"]) == ("gpu-used", ["1"], ["stranger"], 77)

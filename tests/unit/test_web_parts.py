@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from gpulease.cli.times import clock
 from gpulease.web.cards import state_word
-from gpulease.web.fragments import expected
+from gpulease.web.fragments import expected, sections
 from gpulease.web.heat_map import colours, day_rows
 from gpulease.web.hub import difference
 from gpulease.web.lines_written import LONGEST, WrittenLines
 from gpulease.web.log_text import MOST, LogText
 from gpulease.web.markup import join, tag
-from gpulease.web.picture import PagePicture
+from gpulease.web.picture import PagePicture, Viewer
 
 
 @given(some.text())
@@ -197,3 +199,13 @@ def test_a_log_that_was_begun_anew_is_shown_anew(log: Path) -> None:
     read.read()
     assert read.text == "second\n"
     assert read.past > 0  # so a viewer is told everything
+
+
+def test_a_page_whose_broker_is_gone_says_since_when_and_calls_nothing_free() -> None:
+    rows: tuple[dict[str, Any], ...] = ({"uuid": "GPU-1", "state": "free", "leases": [], "instance": None, "index": 0},)
+    picture = PagePicture({"simulated": False}, devices=rows, trouble="The broker ended.", time=100.0, heard=40.0)
+    assert state_word(rows[0], picture) == "unknown"
+    assert picture.document()["devices"][0]["state"] == "unknown"
+    told = sections(picture._replace(devices=()), Viewer(""))["summary"]["trouble"]
+    assert clock(40.0, 100.0, seconds=True) in told
+    assert "The broker ended." in told

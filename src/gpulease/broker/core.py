@@ -19,6 +19,7 @@ from gpulease.broker import (
     granting,
     job_ends,
     job_life,
+    known_devices,
     limit_names,
     neighbouring,
     noticing,
@@ -295,11 +296,13 @@ def _left(turn: Turn, event: happened.Left) -> None:
 
 def _sampled(turn: Turn, event: happened.Sampled) -> None:
     turn.state.set("sampling", False)
-    turn.state.see(event.sample, turn.now)
+    sample = known_devices.identified(turn.state, event.sample)
+    turn.state.see(sample, turn.now)
+    known_devices.look(turn)
     requesting.resume(turn)
     job_ends.remember_memory(turn)
     noticing.look(turn)
-    turn.emit(Observed(turn.now, event.sample.devices, outside_use.look(turn)))
+    turn.emit(Observed(turn.now, sample.devices, outside_use.look(turn)))
 
 
 def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
@@ -384,6 +387,8 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "usage": _write_usage,
     "plan": lambda turn, id: turn.state.touch(),
     "outside": lambda turn, id: outside_use.write(turn),
+    "lost": lambda turn, id: noticing.write_lost(turn),
+    "known-devices": lambda turn, id: known_devices.write(turn),
     "late": lambda turn, id: None,
     "time-limit": job_ends.over_time,
     "write-job": full_disk.write,

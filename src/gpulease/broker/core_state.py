@@ -137,7 +137,8 @@ class State:
         self.parts: Table[Peer, Parts] = Table(changes)
         self.subscribers: Table[Peer, Subscriber] = Table(changes)
         self.chosen: Table[int, NoticeChoice] = Table(changes)  # by user: of what they are told
-        self.broken: Table[str, None] = Table(changes)  # devices that are lost, and were told of
+        self.broken: Table[str, str] = Table(changes)  # devices that are lost, and how far that was written
+        self.known_devices: Table[str, Device] = Table(changes)  # as they were seen well since the machine was started
         self.texts: Table[str, str] = Table(changes)  # parameters that were set, as they were written; above the config
 
     # ---------------------------------------------------------------- the whole

@@ -16,6 +16,7 @@ from gpulease.messages import KINDS, read_request
 from gpulease.model import Waiting
 from gpulease.planner import Plan
 from gpulease.planner.expected import Start
+from gpulease.planner.forecast import NO_FORECAST
 from gpulease.selection import resolve
 from gpulease.stores.base import Document
 
@@ -75,13 +76,12 @@ def _in_line(turn: Turn, copies: list[Waiting]) -> Iterator[Plan]:
 def _first(turn: Turn, decided: Plan, id: str, fits: bool) -> Document:
     base: Document = {"id": "", "lease": None, "place": 1 + turn.state.line.ahead(id)}
     if fits:
-        why = {"code": "fits", "why": NOW, "why_short": "", "expected_start": turn.now}
+        why = {"code": "fits", "why": NOW, "why_short": "", **NO_FORECAST.moments, "expected_start": turn.now}
         return {**base, **why, "devices": []}
     reason = decided.reason(id)
     why = {"code": reason.code, "why": reason.sentence, "why_short": reason.short}
     rows = reports.verdict_rows(turn.state, decided.explain(id))
-    likely, latest = (decided.expected_start(id) or (None, None))[:2]
-    return {**base, **why, "expected_start": likely, "expected_latest": latest, "devices": rows}
+    return {**base, **why, **decided.forecast(id)[0].moments, "devices": rows}
 
 
 def _from_now(turn: Turn, start: Start | None) -> float | None:

@@ -11,6 +11,7 @@ from math import inf
 
 from gpulease.broker import job_life, lease_life, noticing
 from gpulease.broker.allowances import allowance, longest
+from gpulease.broker.core_state import State
 from gpulease.broker.events import Checked, CheckRefused, Occupancy
 from gpulease.broker.instructions import Unlock
 from gpulease.broker.passing_by import blocked, let_go
@@ -18,6 +19,7 @@ from gpulease.broker.state_values import Checking, Idle, Refused
 from gpulease.broker.turn import FRESH, Turn
 from gpulease.model import Cause
 from gpulease.planner import Grant, Plan, lease_of, of_user, plan
+from gpulease.planner.forecast import Fates
 
 RETRY = 0.05  # seconds between checks, while a user of a neighbour chooses
 GRACE = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
@@ -75,7 +77,24 @@ def _plan(turn: Turn, closed: Mapping[str, Cause], holds: Mapping[str, str]) -> 
         order=state.own_order.ranking,
         caps={sweep: cap.most for sweep, cap in state.caps.items()},
         slots=state.slots,
+        fates=lambda: _fates(state),
+        said=turn.planned.said,
     )
+
+
+def _fates(state: State) -> Fates:
+    """Leases that go on until their own process, or the run that it belongs to, is granted more; and time limits."""
+    stay: set[str] = set()
+    for pending in state.pending.values():
+        owner = pending.owner
+        mine = frozenset() if owner.pid is None else state.owned.get((owner.pid, owner.start_time), frozenset())
+        stay |= mine | {pending.within or ""}
+    limits = {
+        job.planner_id: job.started + job.time_limit + state.settings.grace
+        for job in state.running.values()
+        if job.started is not None and job.time_limit is not None
+    }
+    return Fates(frozenset(stay), limits)
 
 
 def _wake(turn: Turn, time: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from time import localtime, strftime
 from typing import TypeVar
 
 from gpulease import totals
@@ -43,6 +44,8 @@ class History:
         self._waits: totals.Amounts = {}  # of grants that are not written yet
         self._written = self._tidied = 0  # up to which minute, and on which day
         self._trouble = ""
+        if os.path.isfile(path) and not os.path.getsize(path):
+            self._put_aside(ValueError("it is empty"))
 
     # ---------------------------------------------------------------- what the core tells
 
@@ -135,7 +138,17 @@ class History:
             "everybody": user is None,
             "rows": use_rows(rows, self._known_places(), user),
             "counts": count_rows(counts, user),
+            "note": self._lost(),
         }
+
+    def _lost(self) -> str | None:
+        """What is missing because a damaged file was set aside; until somebody removes that."""
+        try:
+            until = os.stat(f"{self._path}.damaged").st_mtime
+        except OSError:
+            return None
+        day = strftime("%Y-%m-%d %H:%M", localtime(until))
+        return f"The history up to {day} was damaged and is not counted. It was set aside as {self._path}.damaged."
 
     def totals(self, user: str | None) -> Message:
         """Of one user; None: of all. Only what is written: it is never taken back."""

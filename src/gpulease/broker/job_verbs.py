@@ -33,6 +33,7 @@ from gpulease.job_words import left_text
 from gpulease.messages import Message
 from gpulease.model import Waiting
 from gpulease.planner import of_user
+from gpulease.planner.forecast import NO_FORECAST
 from gpulease.stores.base import Which
 
 SHOWN = 50
@@ -154,7 +155,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     fields["packed"] = packing.told(turn, job)
     fields["why_waiting"] = None if reason is None else reason.sentence
     fields["why_short"] = None if reason is None else reason.short
-    fields |= {"expected_start": None, "expected_latest": None} if reason is None else reason.moments
+    fields |= NO_FORECAST.moments if reason is None else reason.moments
     return of_job(fields, viewer(turn.state.settings, peer))
 
 
@@ -164,9 +165,10 @@ def ls(turn: Turn, event: Received) -> None:
         return _ids(turn, event)
     if message.get("select"):
         return _rows(turn, event, bulk.choice(turn, event, look=True), _most(message), True, **_counts(turn))
-    shown = _shown(turn, _most(message), bool(message.get("all")))
+    most = min(_most(message), MOST_LISTED)
+    shown = _shown(turn, most, bool(message.get("all")))
     rows = [row(turn, job, event.peer) for job in shown]
-    return turn.reply(event.peer, jobs=rows, **_counts(turn))
+    return turn.reply(event.peer, jobs=rows, most=most, **_counts(turn))
 
 
 def _most(message: Message) -> int:
@@ -202,7 +204,7 @@ def _row_for(turn: Turn, job: Job, event: Received) -> Message:
 
 def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
     """Running ones, the line in its order, the held, the last that ended."""
-    state, most = turn.state, min(most, MOST_LISTED)
+    state = turn.state
     shown = [state.running[id] for id in sorted(state.running)[:most]]
     waiting = [entry for entry in state.line.front(most) if entry.kind == "job"]
     shown += [job for entry in waiting if (job := state.job(int(entry.id[1:]))) is not None]

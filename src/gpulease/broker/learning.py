@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpulease.broker.shapes import parts_of, shape_of
-from gpulease.broker.state_values import Said
 from gpulease.broker.turn import Turn
 from gpulease.job import Job
 from gpulease.model import Lease, Request
-from gpulease.planner.expected import BY_LATEST, BY_LIKELY, Start, judged
+from gpulease.planner.expected import BY_LATEST, BY_LIKELY, judged, missed
+from gpulease.planner.forecast import Forecast, said_now
 from gpulease.planner.lengths import ALL, LATEST, LIKELY, Lengths, learned, of_declared, of_shape, of_user
 from gpulease.planner.peaks import known
 from gpulease.planner.sketch import EMPTY, Sketch, faded, seen
@@ -80,30 +80,47 @@ def prune(turn: Turn) -> None:
 # -------------------------------------------------------------------- what was said
 
 
-def say(turn: Turn, id: str, start: Start) -> None:
+def say(turn: Turn, id: str, told: Forecast, basis: int) -> None:
     """Somebody is told when a request should start: the first such word is kept, and compared with what comes."""
     said = turn.planned.said
-    if id not in said and len(said) < MOST_SAID:
-        said[id] = Said(turn.now, start)
+    now = said_now(said.get(id), told, basis, turn.now)
+    if now is not None and (id in said or len(said) < MOST_SAID):
+        said[id] = now
 
 
 def started(turn: Turn, id: str) -> None:
     said = turn.planned.said.pop(id, None)
     if said is not None:
-        for name, amount in judged(said.at, said.start, turn.now).items():
-            _keep(turn, name, seen(turn.state.sketches.get(name, EMPTY), amount, turn.now))
+        _judge(turn, judged(said.at, said.start, turn.now))
 
 
 def left(turn: Turn, id: str) -> None:
-    """It will never start, so nothing can be compared."""
-    turn.planned.said.pop(id, None)
+    """It will never start: what was said of it is wrong if the time for that is over, else nothing can be compared."""
+    said = turn.planned.said.pop(id, None)
+    if said is not None:
+        _judge(turn, missed(said.at, said.start, turn.now))
+
+
+def _judge(turn: Turn, found: dict[str, float]) -> None:
+    for name, amount in found.items():
+        _keep(turn, name, seen(turn.state.sketches.get(name, EMPTY), amount, turn.now))
 
 
 def accuracy(turn: Turn) -> dict[str, float]:
-    """How many starts were compared, older ones for less, and which part of them came in time."""
-    found = [faded(turn.state.sketches.get(name, EMPTY), turn.now) for name in (BY_LIKELY, BY_LATEST)]
-    by = [sum(many for at, many in one.counts if at < 0) / one.weight if one.weight else 0.0 for one in found]
-    return {"compared": found[0].weight, "by_likely": by[0], "by_latest": by[1]}
+    """How many starts were compared, older ones for less, and which part of them came in time.
+
+    Requests that should have started by now and still wait count too: `late` says how many.
+    """
+    late = [missed(said.at, said.start, turn.now) for said in turn.planned.said.values()]
+    sketches = {name: faded(turn.state.sketches.get(name, EMPTY), turn.now) for name in (BY_LIKELY, BY_LATEST)}
+    compared, by = {}, {}
+    for name, one in sketches.items():
+        compared[name] = one.weight + sum(name in found for found in late)
+        by[name] = sum(many for at, many in one.counts if at < 0) / compared[name] if compared[name] else 0.0
+    still = sum(BY_LATEST in found for found in late)
+    return {
+        "compared": compared[BY_LIKELY], "by_likely": by[BY_LIKELY], "by_latest": by[BY_LATEST], "late": still,
+    }  # fmt: skip
 
 
 # -------------------------------------------------------------------- for its user

@@ -19,6 +19,7 @@ from gpulease.notices.kinds import OF_JOBS, USUAL, read_events
 
 MOST_USERS = 10_000
 SHORTEST = 120.0  # seconds: of the end of a shorter lease nobody is told before
+NEW, WRITTEN, BACK = "new", "written", "back"  # of a device that is lost: what the events know of it
 NAME = 60  # letters of what stands for a job without a name
 
 # -------------------------------------------------------------------- choosing
@@ -111,12 +112,38 @@ def look(turn: Turn) -> None:
     """The devices were seen: of each that is lost since the last time its holders and the managers are told, once."""
     state = turn.state
     for uuid, device in state.devices.items():
-        if device.lost is None:
-            if uuid in state.broken:
-                state.broken.drop(uuid)
-        elif uuid not in state.broken:
-            state.broken.put(uuid, None)
+        known = state.broken.get(uuid)
+        if device.lost is None and known is not None and known != BACK:
+            state.broken.put(uuid, BACK)
+            turn.alarm(0.0, "lost")
+        elif device.lost is not None and known in (None, BACK):
+            state.broken.put(uuid, NEW)
+            turn.alarm(0.0, "lost")
             _tell_broken(turn, uuid, device.lost)
+
+
+def write_lost(turn: Turn) -> None:
+    """Into the events; apart from the sample, which a full disk must not keep from anybody."""
+    state = turn.state
+    for uuid, known in list(state.broken.items()):
+        device = state.devices.get(uuid)
+        users = sorted({lease.owner.user for lease in state.leases.values() if uuid in lease.devices})
+        if known == NEW and device is not None:
+            why = f"the driver lost it: {(device.lost or '').rstrip('.')}"
+            why += f"; it is leased to {', '.join(users)}" if users else ""
+            state.record(turn.now, "gpu-lost", user="", devices=state.labels([uuid]), why=why)
+            state.broken.put(uuid, WRITTEN)
+        elif known == BACK:
+            state.record(turn.now, "gpu-back", user="", devices=state.labels([uuid]), why="the driver has it again")
+            state.broken.drop(uuid)
+
+
+def gpu_used(turn: Turn, uuid: str, user: str, pid: int | None) -> None:
+    """Somebody else uses a leased device: its holders are told, once."""
+    for lease in [one for one in turn.state.leases.values() if uuid in one.devices]:
+        if pid not in [known for known, _ in lease.outsiders]:
+            about = {"devices": turn.state.labels([uuid]), "uuid": uuid, "users": [user] if user else [], "pid": pid}
+            _tell(turn, lease.owner.uid, "gpu-used", _of_job(turn, lease), lease=lease.id, **about)
 
 
 def _tell_broken(turn: Turn, uuid: str, why: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpulease.broker import noticing
 from gpulease.broker.core_state import State
 from gpulease.broker.turn import Turn
 from gpulease.model import Lease
@@ -43,7 +44,9 @@ def write(turn: Turn) -> None:
     for use, pid in _uses(turn.state).items():
         if use not in outside:
             outside.put(use, turn.now)
-            _record(turn, "outside", use, pid, _why(use, pid))
+            _record(turn, "outside", use, pid, _why(use, pid) + _leased_to(turn.state, use))
+            if not use[1].startswith(HELD_TOO):
+                noticing.gpu_used(turn, use[0], use[1], pid)
     for use in _over(turn):
         outside.drop(use)
         ended = (
@@ -88,6 +91,11 @@ def _why(use: Use, pid: int | None) -> str:
     if use[1].startswith(HELD_TOO):
         return f"it is leased, and {use[1]} too"
     return "uses it without a lease" if pid else "memory in use by nobody visible"
+
+
+def _leased_to(state: State, use: Use) -> str:
+    users = sorted({lease.owner.user for lease in state.leases.values() if use[0] in lease.devices})
+    return f", and it is leased to {', '.join(users)}" if users and not use[1].startswith(HELD_TOO) else ""
 
 
 def _record(turn: Turn, what: str, use: Use, pid: int | None, why: str) -> None:

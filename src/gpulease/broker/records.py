@@ -19,6 +19,7 @@ class Pending(NamedTuple):
     note: str | None = None
     claim: bool = False  # the lease must be claimed by the client, since its owner is another process
     token: str | None = None  # the client's own name for it, by which it is found after a restart
+    within: str | None = None  # the lease in which its client runs, which does not end before it is granted
 
     @property
     def id(self) -> str:

@@ -8,6 +8,7 @@ from gpulease import job as jobs
 from gpulease.broker import (
     job_ends,
     job_life,
+    known_devices,
     learning,
     lease_life,
     limit_names,
@@ -63,6 +64,7 @@ def _load_facts(turn: Turn) -> None:
     chosen = facts.get("notices", {}).items()
     state.restore(state.chosen, {int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
     neighbouring.load(turn, facts.get("neighbours", {}))
+    known_devices.load(state, facts.get("devices", {}))
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():
         if (kept := store.get("settings", old)) is not None:

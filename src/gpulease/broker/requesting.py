@@ -25,7 +25,7 @@ from gpulease.errors import (
 from gpulease.messages import KINDS, Message, read_request
 from gpulease.model import Owner, Waiting
 from gpulease.planner.device_states import DRAINING, LOST, OUTSIDE
-from gpulease.planner.expected import Start
+from gpulease.planner.forecast import NO_FORECAST, Forecast
 from gpulease.planner.reasons import NEVER, UNAVAILABLE, fitted
 from gpulease.selection import resolve
 
@@ -61,7 +61,10 @@ def acquire(turn: Turn, event: Received) -> None:
     )  # fmt: skip
     deadline = None if wait is None else turn.now + wait
     state.listeners.put(waiting.id, peer)
-    lease_life.ask(turn, Pending(waiting, owner, deadline, message.get("note"), owner.pid != peer.pid, token))
+    note, within = message.get("note"), message.get("within")
+    above = state.leases.get(within or "")
+    within = within if above is not None and above.owner.uid == peer.uid else None
+    lease_life.ask(turn, Pending(waiting, owner, deadline, note, owner.pid != peer.pid, token, within))
 
 
 def _resume(turn: Turn, event: Received, name: str) -> bool:
@@ -235,13 +238,12 @@ class Why(NamedTuple):
     code: str
     sentence: str
     short: str
-    start: Start | None = None
+    forecast: Forecast = NO_FORECAST
 
     @property
     def moments(self) -> Message:
-        """When it should start: in half of all cases, and in nine of ten."""
-        likely, latest = (None, None) if self.start is None else self.start[:2]
-        return {"expected_start": likely, "expected_latest": latest}
+        """When it should start."""
+        return dict(self.forecast.moments)
 
 
 def reason(turn: Turn, id: str) -> Why:
@@ -257,10 +259,9 @@ def reason(turn: Turn, id: str) -> Why:
     except KeyError:
         told = state.check.why if isinstance(state.check, Refused) else None
         return Why("checking", told or "It fits, and a last look at its devices is being taken.", "GPUs being checked")
-    start = decided.expected_start(id)
-    if start is not None:
-        learning.say(turn, id, start)
-    return Why(found.code, found.sentence, found.short, start)
+    forecast, basis = decided.forecast(id)
+    learning.say(turn, id, forecast, basis)
+    return Why(found.code, found.sentence, found.short, forecast)
 
 
 def why(turn: Turn, id: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from gpulease.broker.ids import Ids
 from gpulease.broker.peer import Peer
-from gpulease.planner.expected import Start
 from gpulease.planner.ranking import Ranking
 from gpulease.stores.base import Document
 
@@ -53,13 +52,6 @@ class Refused(NamedTuple):
 
     why: str
     told_from: float  # when those who ask are told so
-
-
-class Said(NamedTuple):
-    """What somebody was told of the start of a request: when, and which moment."""
-
-    at: float
-    start: Start
 
 
 class Seen(NamedTuple):

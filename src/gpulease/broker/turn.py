@@ -13,12 +13,12 @@ from gpulease.broker.core_state import State
 from gpulease.broker.events import Received
 from gpulease.broker.instructions import EARLY, Alarm, Check, Instruction, Keep, Send, TakeSample
 from gpulease.broker.peer import Peer
-from gpulease.broker.state_values import Said
 from gpulease.errors import TooMuch
 from gpulease.job import Job
 from gpulease.messages import Message
 from gpulease.model import Waiting
 from gpulease.planner import Grant, Plan, Policy
+from gpulease.planner.forecast import Said
 from gpulease.planner.reasons import Reason
 from gpulease.probes.host_memory import HostMemory
 from gpulease.spans import Asked

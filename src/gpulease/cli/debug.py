@@ -1,10 +1,14 @@
-"""`gpulease debug`: why a job could not start."""
+"""`gpulease debug`: why a job could not start, or how its command ended."""
 
 from __future__ import annotations
 
 from gpulease.cli.choosing import add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, say
 from gpulease.job_words import end_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.messages import JobRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -145,7 +146,7 @@ def _devices() -> Iterator[Finding]:
         yield _device(device, "SIMULATED " if seen["simulated"] else "")
 
 
-def _device(device: dict[str, object], mark: str) -> Finding:
+def _device(device: dict[str, Any], mark: str) -> Finding:
     subject = f"device {device['label']}"
     if device["lost"]:
         return Finding(
@@ -154,6 +155,12 @@ def _device(device: dict[str, object], mark: str) -> Finding:
     if str(device["uuid"]).startswith("unknown-"):
         text = f"{mark}{device['name']}: the driver does not tell its UUID"
         return Finding("warning", subject, text, "Programs get its index instead.")
+    intruders = _intruders(device)
+    if intruders:
+        text = f"{mark}{device['name']}: {device['state']}, and {intruders} without a lease"
+        return Finding(
+            "warning", subject, text, "Ask them to use gpulease; who holds the GPU may run out of its memory."
+        )
     unknown = [
         name for name in ("memory_used", "utilization", "temperature", "power", "processes") if device[name] is None
     ]
@@ -163,6 +170,13 @@ def _device(device: dict[str, object], mark: str) -> Finding:
             "warning", subject, text, "Such a value passes no threshold; use `any` for that rule in `select`."
         )
     return Finding("ok", subject, f"{mark}{device['name']}, {device['state']}")
+
+
+def _intruders(device: dict[str, Any]) -> str:
+    """Who uses a leased device without having leased it."""
+    outside = device["outside"] if device["leases"] else ()
+    named = [f"{one['user'] or '?'} (pid {one['pid']})" for one in device["processes"] or () if one["pid"] in outside]
+    return f"used by {', '.join(named)}" if named else ""
 
 
 def _broker() -> Iterator[Finding]:
@@ -206,6 +220,7 @@ def _broker() -> Iterator[Finding]:
     if about.get("state_trouble"):
         step = "Until it can be written nothing is granted or queued. If the disk is full, make room."
         yield Finding("error", "state", about["state_trouble"], step)
+    yield from _history()
     if about.get("config_trouble"):
         step = "The broker keeps the values it had. Mend the file, and send the broker SIGHUP."
         yield Finding("error", "config", about["config_trouble"], step)
@@ -228,6 +243,20 @@ def _config_to_come(kind: str, user: str) -> Iterator[Finding]:
     except GpuleaseError as error:
         step = f"The broker still has the values from before, and refuses this file the next time. {error.next_step}"
         yield Finding("error", "config", error.what, step)
+
+
+def _history() -> Iterator[Finding]:
+    """Whether `usage` can tell all that it should."""
+    from gpulease import client
+
+    try:
+        lost = client.Client(start=False).ask("usage", since=time.time() - 60).get("note")
+    except GpuleaseError as error:
+        yield Finding("warning", "history", error.what, error.next_step)
+        return
+    if lost:
+        step = "`gpulease usage` lacks that time. Remove the file when you do not need it."
+        yield Finding("warning", "history", lost, step)
 
 
 def _why_down() -> Iterator[Finding]:

@@ -26,7 +26,7 @@ examples:
 """
 
 
-TIMED = ("busy", "holding")  # reasons that say themselves when it should start
+TIMED = ("busy", "holding", "capped")  # reasons that say themselves when it should start
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -57,9 +57,9 @@ def run(arguments: Namespace) -> int:
     if told["lease"] is not None:
         say(f"{told['id']} does not wait: it holds GPU {','.join(told['lease']['labels'])}.")
         return 0
-    from gpulease.cli.times import start_in
+    from gpulease.cli.times import start_text
 
-    start = start_in(told.get("expected_start"), told.get("expected_latest"))
+    start = start_text(told)
     expected = f" It should start {start}." if start and told["code"] not in TIMED else ""
     say(f"{told['id']} is number {told['place']} in the line. {told['why']}{expected}")
     _print_devices(told)

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 STATES = {
     "free": ".", "leased": "L", "shared": "S", "outside": "O", "draining": "D", "excluded": "X", "lost": "!",
+    "unknown": "?",
 }  # fmt: skip
-LEGEND = ". free, L leased, S shared, O outside use, D draining, X excluded, ! lost"
+LEGEND = ". free, L leased, S shared, O outside use, D draining, X excluded, ! lost, ? unknown"
 HEADINGS = ("HOST", "GPUS", "FREE", "WAIT", "STATE", "USED BY")
 TOLD = 3  # users that are named
 LEAST = 30  # columns for the last cell, which says what is wrong
@@ -44,7 +45,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     if told is None:
         return (row["host"], "-", "-", "-", "-", trouble_text(row))
     letters = "".join(STATES.get(one["state"], "?") for one in told["devices"])
-    return (row["host"], models(told) or "none", str(free(told)), str(told["line_length"]), letters, users(told))
+    return (row["host"], models(told) or "none", free(told), str(told["line_length"]), letters, users(told))
 
 
 def trouble_text(row: dict[str, Any]) -> str:
@@ -66,8 +67,10 @@ def models(told: dict[str, Any]) -> str:
     return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
 
 
-def free(told: dict[str, Any]) -> int:
-    return sum(one["state"] == "free" for one in told["devices"])
+def free(told: dict[str, Any]) -> str:
+    """How many; not a number while nobody can tell."""
+    states = [one["state"] for one in told["devices"]]
+    return "?" if "unknown" in states else str(states.count("free"))
 
 
 def users(told: dict[str, Any]) -> str:

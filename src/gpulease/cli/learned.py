@@ -56,7 +56,11 @@ def run(arguments: Namespace) -> int:
 def accuracy(starts: Starts) -> str:
     """How the last starts compared with what was said of them."""
     if not starts["compared"]:
-        return "No start could be compared yet with what was said of it."
+        return "There are no forecasts of starts to check yet."
     likely, latest = round(100 * starts["by_likely"]), round(100 * starts["by_latest"])
-    number = round(starts["compared"])
-    return f"Of the last {number} starts {likely}% came by the likely and {latest}% by the latest time that was told."
+    late, number = starts.get("late", 0), round(starts["compared"])
+    still = f", {late} of which still wait{'s' * (late == 1)}" if late else ""
+    return (
+        f"Of the last {number} starts that were forecast{still}: {likely}% came by the likely time (half should), "
+        f"{latest}% by the second (nine of ten should)."
+    )

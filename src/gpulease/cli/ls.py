@@ -50,7 +50,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser)
     parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
-    parser.add_argument("--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000)")
+    parser.add_argument(
+        "--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000, which is the most)"
+    )
     add_watch(parser)
     add_hosts(parser)
     add_json(parser)
@@ -76,7 +78,7 @@ def run(arguments: Namespace) -> int:
             return {**ls(most=1), "jobs": []}  # none yet, or none any more: who watches goes on
 
     def lines(told: Listing, terminal: Terminal) -> list[str]:
-        more = _more_chosen(len(told["jobs"]), terminal) if some else _more(told, arguments.all, terminal)
+        more = _more_chosen(len(told["jobs"]), terminal) if some else _more(told, arguments.all, most, terminal)
         return [*_lines(told, terminal), *more]
 
     def _more_chosen(shown: int, terminal: Terminal) -> list[str]:
@@ -98,16 +100,22 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _more(told: Listing, all: bool, terminal: Terminal) -> list[str]:
-    """How many there are beside those that are shown."""
+def _more(told: Listing, all: bool, asked: int | None, terminal: Terminal) -> list[str]:
+    """How many there are beside those that are shown, and how to see them: `--most` has a bound of its own."""
+    bound = told.get("most") or 0
+    more = (
+        f"{bound} of each kind are listed; --state, --label or ids show others"
+        if (asked or 0) > bound > 0
+        else "see --most"
+    )
     over = sum(told["counts"].get(state, 0) for state in ENDED)
     ended = over - sum(job["state"] in ENDED for job in told["jobs"])
     held = told["counts"].get("held", 0) - sum(job["state"] == "held" for job in told["jobs"])
     others = sum(told["counts"].values()) - len(told["jobs"]) - ended - held
     mark = _mark(terminal)
-    lines = [f"{mark} and {others} more that wait; see --most"] if others > 0 else []
-    lines += [f"{mark} and {held} more that are held; see --most"] if held > 0 else []
-    return [*lines, *([f"{mark} and {ended} more ended; see {'--most' if all else '--all'}"] if ended > 0 else [])]
+    lines = [f"{mark} and {others} more that wait; {more}"] if others > 0 else []
+    lines += [f"{mark} and {held} more that are held; {more}"] if held > 0 else []
+    return [*lines, *([f"{mark} and {ended} more ended; {more if all else 'see --all'}"] if ended > 0 else [])]
 
 
 def _mark(terminal: Terminal) -> str:
@@ -165,9 +173,9 @@ def _time(job: JobRow) -> str:
     import time
 
     if job["state"] == "waiting":
-        from gpulease.cli.times import start_in
+        from gpulease.cli.times import start_text
 
-        return start_in(job.get("expected_start"), job.get("expected_latest"))
+        return start_text(job)
     if job["started"] is None or job["state"] == "held":
         return ""
     return span((job["ended"] or time.time()) - job["started"])

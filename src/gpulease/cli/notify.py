@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 EXAMPLES = """\
-You are told of: turn, ended, failed, out-of-memory, lease-ending, gpu-broken.
+You are told of: turn, ended, failed, out-of-memory, lease-ending, gpu-broken,
+gpu-used.
 Without --on, of all but `ended`, which `gpulease add --notify` asks for. The
 address stays in a file of yours, and nobody else is shown it. `set -` reads it
 from the standard input, so that no list of processes and no history has it.
@@ -60,9 +61,8 @@ def _set(arguments: Namespace) -> int:
         raise UsageError("No address was given.", "Give mailto:you@example.org, https://…, tty, or `-`.")
     address = _read_address() if arguments.address == "-" else arguments.address
     told = notifying.choose(address, arguments.on)
-    trouble = notifying.cannot_send()
-    if trouble is not None:
-        say(f"gpulease: no notice will arrive: {trouble}.", sys.stderr)
+    if told["warning"]:
+        say(f"gpulease: no notice will arrive: {told['warning']}.", sys.stderr)
     return _show(told, arguments.json)
 
 

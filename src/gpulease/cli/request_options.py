@@ -37,6 +37,7 @@ def add_wanted(group: Any, gpus: int | None, priority: int | None) -> None:
     group.add_argument(
         "--beside-outside", action="store_true", help="with --mem: also on a GPU that somebody outside of gpulease uses"
     )
+    group.add_argument("--mig", action="store_true", help="MIG instances instead of whole GPUs")
     group.add_argument(
         "--priority", "-p", type=int, default=priority, metavar="P", help="smaller is sooner (default 5)"
     )

@@ -39,6 +39,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--devices", "-d", metavar="IDS", help="only among these: indices or UUIDs, as 0,2")
     parser.add_argument("--min-memory", metavar="SIZE", help="at least so much memory in all, as 40G")
+    parser.add_argument("--mig", action="store_true", help="MIG instances instead of whole GPUs")
     parser.add_argument("--util", type=threshold, default=0, metavar="PERCENT", help="load up to PERCENT (default 0)")
     parser.add_argument(
         "--mem-util", "--mem_util", type=threshold, default=0, metavar="PERCENT", help="memory load up to (default 0)"

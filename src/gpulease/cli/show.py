@@ -72,6 +72,11 @@ def facts(job: dict[str, Any]) -> list[tuple[str, str]]:
         latest = job.get("expected_latest")
         until = "" if latest is None else f" to {stamp(latest)}"
         rows.append(("expected", f"{stamp(job['expected_start'])}{until} ({start_in(job['expected_start'], latest)})"))
+    missed, sure = job.get("expected_missed"), job.get("sure_by")
+    if missed is not None:
+        rows.append(("late", f"it should have started by {stamp(missed)}; when it will is unknown"))
+    if sure is not None:
+        rows.append(("at the latest", f"{stamp(sure)}, if nobody comes who goes first"))
     if job.get("usual"):
         rows.append(("usually", _usually(job)))
     if job["at_most"]:

@@ -6,7 +6,7 @@ import os
 
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_hosts, add_json, add_watch, print_json
 from gpulease.cli.render import Terminal
-from gpulease.errors import UsageError
+from gpulease.errors import BrokerUnavailable, UsageError
 
 EXAMPLES = """\
 examples:
@@ -19,7 +19,7 @@ examples:
 """
 
 
-STATES = ("all", "free", "leased", "shared", "outside", "draining", "excluded", "lost")
+STATES = ("all", "free", "leased", "shared", "outside", "draining", "excluded", "lost", "unknown")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -55,8 +55,10 @@ def _one_line(arguments: Namespace) -> int:
     """For scripts: a number, or indices as `get` and `select` print them."""
     if arguments.json or arguments.watch is not None or (arguments.count and arguments.list):
         raise UsageError("--count and --list print one line, and more was asked for.", "Leave one of the two out.")
-    wanted = arguments.count or arguments.list
-    found = [row["label"] for row in _document(arguments)["devices"] if wanted in ("all", row["state"])]
+    wanted, shown = arguments.count or arguments.list, _document(arguments)
+    if wanted not in ("all", "lost", "unknown") and any(row["state"] == "unknown" for row in shown["devices"]):
+        raise BrokerUnavailable("The broker is down, so nobody can tell.", shown["trouble"])
+    found = [row["label"] for row in shown["devices"] if wanted in ("all", row["state"])]
     print(len(found) if arguments.count else ",".join(found))
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulease.cli.parsing import Any, clean
 from gpulease.cli.render import Terminal, fit, plain_table
-from gpulease.cli.times import clock, start_in
+from gpulease.cli.times import clock, start_text
 from gpulease.quantities import format_bytes, span_text
 
 STATE_COLOURS = {
@@ -15,6 +15,7 @@ STATE_COLOURS = {
     "draining": "yellow",
     "excluded": "dim",
     "lost": "red",
+    "unknown": "yellow",
 }
 MOST_PROCESSES = 6
 MOST_WAITING = 20
@@ -47,7 +48,7 @@ def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
             shown = [*_title(document, terminal), *node_lines(document, terminal)]
             return shown + _line(document, terminal) + _troubles(document, terminal)
     widths = _widths(terminal.width, max((len(device["label"]) for device in document["devices"]), default=0))
-    shown = [*_title(document, terminal), _heading(widths, terminal)]
+    shown = [*_title(document, terminal), *_down(document, terminal), _heading(widths, terminal)]
     for device in document["devices"]:
         cells = _cells(device, terminal)
         shown.append(" ".join(_cell(heading, cells[heading], widths, terminal) for heading in widths))
@@ -101,10 +102,16 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
         )
         short = entry.get("why_short") or entry["why"]
         why = f"{short} ({entry['note']})" if entry["note"] else short
-        start = [] if narrow else [start_in(entry.get("expected_start"), entry.get("expected_latest"))]
+        start = [] if narrow else [start_text(entry)]
         rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), *start, why))
     more = document["line_length"] - MOST_WAITING
     return ["", *plain_table(rows, terminal, least=WHY), *([f"and {more} more"] if more > 0 else [])]
+
+
+def _down(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    """That a broker belongs here and cannot be asked, before anything that would be read wrongly without it."""
+    told = document["trouble"] if document["broker"] is None else None
+    return [terminal.paint(clean(told), "red")] if told else []
 
 
 def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
@@ -122,7 +129,7 @@ def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
     if others := other_brokers(document):
         shown.append(terminal.paint(f"Several brokers share these GPUs: also that of {', '.join(others)}.", "yellow"))
         shown.append(terminal.paint(ONE_QUEUE, "dim"))
-    if document["trouble"]:
+    if document["trouble"] and broker is not None:
         age = "" if document["sample_age"] is None else f" (what is shown is {document['sample_age']:.0f} s old)"
         shown.append(terminal.paint(f"{document['trouble']}{age}", "red"))
     return shown
@@ -162,13 +169,17 @@ def _title(document: dict[str, Any], terminal: Terminal) -> list[str]:
 def totals(devices: list[dict[str, Any]], mark: str) -> str:
     """MIG instances are parts of a GPU, and counted apart."""
     count = len({device["index"] for device in devices})
-    whole = [device["state"] == "free" for device in devices if device["instance"] is None]
-    parts = [device["state"] == "free" for device in devices if device["instance"] is not None]
+    whole = [device["state"] for device in devices if device["instance"] is None]
+    parts = [device["state"] for device in devices if device["instance"] is not None]
     gpus = f"{count} {mark}GPU{'' if count == 1 else 's'}"
     if not parts:
-        return f"{gpus}, {sum(whole)} free"
-    free = f", {sum(whole)} free" if whole else ""
-    return f"{gpus}{free}; {len(parts)} MIG instance{'' if len(parts) == 1 else 's'}, {sum(parts)} free"
+        return f"{gpus}, {_free(whole)}"
+    free = f", {_free(whole)}" if whole else ""
+    return f"{gpus}{free}; {len(parts)} MIG instance{'' if len(parts) == 1 else 's'}, {_free(parts)}"
+
+
+def _free(states: list[str]) -> str:
+    return "free: unknown" if "unknown" in states else f"{states.count('free')} free"
 
 
 def host_memory(document: dict[str, Any]) -> str:
@@ -211,7 +222,9 @@ def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
     processes = device["processes"]
     if processes is None:
         return ["      the driver does not tell its processes"]
-    shown = [*_slowed(device, terminal), *(_process(process, terminal) for process in processes[:MOST_PROCESSES])]
+    intruders = device["outside"] if device["leases"] else ()
+    shown = _slowed(device, terminal)
+    shown += [_process(one, terminal, one["pid"] in intruders) for one in processes[:MOST_PROCESSES]]
     if len(processes) > MOST_PROCESSES:
         shown.append(f"      and {len(processes) - MOST_PROCESSES} more processes")
     holder = device.get("holder")
@@ -230,11 +243,13 @@ def _slowed(device: dict[str, Any], terminal: Terminal) -> list[str]:
     return [terminal.paint(f"      slowed down: {', '.join(reasons)}", "yellow")] if reasons else []
 
 
-def _process(process: dict[str, Any], terminal: Terminal) -> str:
+def _process(process: dict[str, Any], terminal: Terminal, intrudes: bool = False) -> str:
     start = f"      {process['user'] or '?':<10} {process['pid']:>7} {format_bytes(process['memory']):>6}  "
     command = short_command(process["command"] or "(unknown command)")
-    kind = "(graphics) " if process["graphics"] else ""
-    return fit(f"{start}{kind}{command}", terminal.width, terminal).rstrip()
+    kind = "(graphics) " if process["graphics"] else "WITHOUT A LEASE: " if intrudes else ""
+    return terminal.paint(
+        fit(f"{start}{kind}{command}", terminal.width, terminal).rstrip(), "yellow" if intrudes else ""
+    )
 
 
 def short_command(command: str) -> str:

@@ -6,6 +6,11 @@ import time
 
 from gpulease.quantities import span_text
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
 NEAR = 30 * 86400  # seconds within which a date needs no year, also across New Year
 
 
@@ -20,6 +25,16 @@ def clock(moment: float, now: float | None = None, seconds: bool = False) -> str
     then, today = time.localtime(moment), time.localtime(now)
     date = "%Y-%m-%d " if then[0] != today[0] and abs(moment - now) > NEAR else "%m-%d "
     return time.strftime(("" if then[:3] == today[:3] else date) + ("%H:%M:%S" if seconds else "%H:%M"), then)
+
+
+def start_text(row: Mapping[str, Any], now: float | None = None) -> str:
+    """When a request of the line, or a job, should start: a range, `late`, or nothing where nobody can say."""
+    if row.get("expected_missed") is not None:
+        return "late"
+    start, sure = row.get("expected_start"), row.get("sure_by")
+    if start is None and sure is not None:
+        return f"within {span_text(max(0.0, sure - (time.time() if now is None else now))).replace(' ', '')}"
+    return start_in(start, row.get("expected_latest"), now)
 
 
 def start_in(moment: float | None, latest: float | None = None, now: float | None = None) -> str:

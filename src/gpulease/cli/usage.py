@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, clean, print_json
 from gpulease.errors import UsageError
 from gpulease.usage_sums import BY, ENDS
@@ -57,6 +59,8 @@ def run(arguments: Namespace) -> int:
 
 def show(arguments: Namespace, told: UsageDocument) -> int:
     if arguments.csv:
+        if told["note"]:
+            print(f"gpulease: {told['note']}", file=sys.stderr)
         return _print_csv(told)
     from gpulease.cli.render import Terminal
 
@@ -72,12 +76,12 @@ def shown(told: UsageDocument, terminal: Terminal) -> list[str]:
 
     whose = "of everybody" if told["everybody"] else "of your own"
     title = f"GPU-hours {whose} from {stamp(told['since'])[:-3]} to {stamp(told['until'])[:-3]}"
-    above = [title, *([told["note"]] if "note" in told else [])]
+    note = [clean(text)] if (text := told.get("note")) else []
     if not told["rows"]:
-        return [*above, "nothing was held, used or run"]
+        return [title, *note, "nothing was held, used or run"]
     from gpulease.cli.render import plain_table
 
-    return [*above, *plain_table(_table(told, terminal), terminal, least=JOBS)]
+    return [title, *note, *plain_table(_table(told, terminal), terminal, least=JOBS)]
 
 
 def _table(told: UsageDocument, terminal: Terminal) -> list[list[str]]:

@@ -10,11 +10,17 @@ from typing import Any, NamedTuple
 
 from gpulease.planner import reasons
 
-STATES = ("free", "leased", "shared", "outside", "draining", "excluded", "lost")
+STATES = ("free", "leased", "shared", "outside", "draining", "excluded", "lost", "unknown")
 REASONS = (
     reasons.BLOCKED, reasons.CLOSED, reasons.NOT_YET, reasons.IMPOSSIBLE, reasons.OVER_LIMIT, reasons.QUOTA,
     reasons.CAPPED, reasons.NO_SLOT, reasons.HOLDING, reasons.HELD, reasons.UNAVAILABLE, reasons.BUSY,
 )  # fmt: skip
+TIMES = {
+    "held": "Time that a user held GPUs, summed over them.",
+    "known": "The part of it in which the driver told what they did.",
+    "busy": "The part of it that they computed, by their utilization.",
+    "idle": "The part of the known time at a utilization of 1 % or less, as usage counts it.",
+}
 FURTHER = "further-back"  # in the line than reasons are worked out for
 MOST = 1000  # leases and users that are told of
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,15 +50,21 @@ def text(document: Mapping[str, Any], totals: Mapping[str, Any] | None) -> str:
 
 def _devices(document: Mapping[str, Any]) -> list[MetricFamily]:
     devices = document.get("devices", [])
-    states = [row["state"] for row in devices]
+    whole = [row["state"] for row in devices if row.get("instance") is None]
+    parts = [row["state"] for row in devices if row.get("instance") is not None]
     names = [MetricSample({"uuid": row["uuid"], "index": row["label"], "name": row["name"]}, 1) for row in devices]
-    counts = [MetricSample({"state": state}, states.count(state)) for state in STATES]
+    counts = [MetricSample({"state": state}, whole.count(state)) for state in STATES]
+    instances = [MetricSample({"state": state}, parts.count(state)) for state in STATES if parts]
     return [
         MetricFamily("gpulease_gpu_info", "gauge", "A GPU, or a MIG instance of one.", names),
-        MetricFamily("gpulease_gpus", "gauge", "GPUs in each state.", counts),
+        MetricFamily("gpulease_gpus", "gauge", "GPUs in each state, without those that are split.", counts),
+        MetricFamily("gpulease_mig_instances", "gauge", "MIG instances in each state.", instances),
         _gauge("gpulease_gpu_utilization_ratio", "Share of time that it computes.", devices, "utilization", 100),
         _gauge("gpulease_gpu_memory_used_bytes", "Memory in use.", devices, "memory_used"),
         _gauge("gpulease_gpu_memory_total_bytes", "Memory that it has.", devices, "memory_total"),
+        MetricFamily(
+            "gpulease_gpu_outside_processes", "gauge", "Processes on it that no lease explains.", _outside(devices)
+        ),
         MetricFamily("gpulease_lease_info", "gauge", "Which lease of which user has a GPU.", _leases(document)),
     ]
 
@@ -63,6 +75,11 @@ def _gauge(name: str, help: str, devices: Iterable[Mapping[str, Any]], field: st
     return MetricFamily(
         name, "gauge", help, [MetricSample({"uuid": row["uuid"]}, row[field] / divisor) for row in known]
     )
+
+
+def _outside(devices: Iterable[Mapping[str, Any]]) -> list[MetricSample]:
+    known = [row for row in devices if row["processes"] is not None and row["state"] != "unknown"]
+    return [MetricSample({"uuid": row["uuid"]}, len(row["outside"])) for row in known]
 
 
 def _leases(document: Mapping[str, Any]) -> list[MetricSample]:
@@ -81,18 +98,18 @@ def _line(document: Mapping[str, Any]) -> list[MetricFamily]:
 
 
 def _sums(totals: Mapping[str, Any]) -> list[MetricFamily]:
-    held, busy = (
-        [MetricSample({"user": user}, seconds) for user, seconds in list(totals[name].items())[:MOST]]
-        for name in ("held", "busy")
-    )
+    times = {
+        name: [MetricSample({"user": user}, seconds) for user, seconds in list(totals[name].items())[:MOST]]
+        for name in TIMES
+    }
     buckets = [(f"{bound}", number) for bound, number in totals["waits"]] + [("+Inf", totals["granted"])]
     waits = [MetricSample({"le": bound}, number, "_bucket") for bound, number in buckets]
     waits += [MetricSample({}, totals["waited"], "_sum"), MetricSample({}, totals["granted"], "_count")]
     return [
-        MetricFamily(
-            "gpulease_gpu_held_seconds_total", "counter", "Time that a user held GPUs, summed over them.", held
+        *(
+            MetricFamily(f"gpulease_gpu_{name}_seconds_total", "counter", help, times[name])
+            for name, help in TIMES.items()
         ),
-        MetricFamily("gpulease_gpu_busy_seconds_total", "counter", "The part of it that they computed.", busy),
         MetricFamily("gpulease_wait_seconds", "histogram", "Time from a request to its lease.", waits),
     ]
 

@@ -18,9 +18,17 @@ EVENTS = {
     "out-of-memory": "a job ran out of GPU memory",
     "lease-ending": "a timed lease or a reservation is about to end, or somebody else ended a lease",
     "gpu-broken": "the driver lost a GPU of yours; those who run the broker are told of every GPU",
+    "gpu-used": "somebody else uses a GPU of yours, without a lease",
 }
-OF_JOBS = ("turn", "ended", "failed", "out-of-memory", "gpu-broken")
-USUAL = ("turn", "failed", "out-of-memory", "lease-ending", "gpu-broken")  # without being asked for by a job
+OF_JOBS = ("turn", "ended", "failed", "out-of-memory", "gpu-broken", "gpu-used")
+USUAL = (
+    "turn",
+    "failed",
+    "out-of-memory",
+    "lease-ending",
+    "gpu-broken",
+    "gpu-used",
+)  # without being asked for by a job
 ALL, NONE = "all", "none"
 
 

@@ -18,11 +18,12 @@ Notice = dict[str, Any]  # as the broker says it; `gpulease help notices` has it
 EACH = 5  # notices of one kind that have a line each; more of them have one line together
 MOST = 50  # notices that a message has as fields
 LONGEST = 300  # letters of a line
-URGENT = ("gpu-broken", "lease-ending", "out-of-memory", "failed", "turn", "ended")
+URGENT = ("gpu-broken", "gpu-used", "lease-ending", "out-of-memory", "failed", "turn", "ended")
 SHORT = {
     "turn": "started",
     "lease-ending": "about to end",
     "gpu-broken": "GPU broken",
+    "gpu-used": "GPU used by others",
     "out-of-memory": "out of memory",
 }
 TOGETHER = {
@@ -94,6 +95,8 @@ def _counts(notices: list[Notice], left_out: int) -> str:
 def _title(notice: Notice) -> str:
     if notice["event"] == "gpu-broken":
         return f"GPU {_devices(notice)} is broken"
+    if notice["event"] == "gpu-used":
+        return f"somebody else uses GPU {_devices(notice)}"
     what = {"turn": "has its GPUs", "ended": "is complete", "out-of-memory": "ran out of GPU memory"}
     ending = "was ended" if notice.get("why") else "is about to end"
     other = {"lease-ending": ending, "failed": f"is {notice.get('state', 'failed')}"}
@@ -160,6 +163,12 @@ def _gpu_broken(notice: Notice) -> str:
     return f"GPU {_devices(notice)} is broken, the driver lost it: {notice.get('why')}.{mine or held}"
 
 
+def _gpu_used(notice: Notice) -> str:
+    pid = f" (pid {notice['pid']})" if notice.get("pid") else ""
+    who = ", ".join(notice.get("users") or ()) or "somebody who cannot be seen"
+    return f"GPU {_devices(notice)}, which your lease {notice.get('lease')} has, is used by {who}{pid} without a lease."
+
+
 SENTENCES = {
     "turn": _turn,
     "ended": _ended,
@@ -167,4 +176,5 @@ SENTENCES = {
     "out-of-memory": _out_of_memory,
     "lease-ending": _lease_ending,
     "gpu-broken": _gpu_broken,
+    "gpu-used": _gpu_used,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
+from gpulease.device_kinds import of_kind
 from gpulease.model import Device, Lease, Request, Waiting
 from gpulease.planner.device_states import FREE, OUTSIDE, SHARED, DeviceState, DeviceView, device_state
 from gpulease.planner.lengths import Lengths
@@ -155,7 +156,9 @@ class Board:
         """The devices that the filters admit, host by host."""
         found = self._matching.get(family)
         if found is None:
-            found = [[slot for slot in slots if admits(family, slot.device)] for slots in self.hosts.values()]
+            admitted = [slot for slots in self.hosts.values() for slot in slots if admits(family, slot.device)]
+            wanted = of_kind(family.devices_wanted, admitted, lambda slot: slot.device.instance is not None)
+            found = [[slot for slot in wanted if slot.host == host] for host in self.hosts]
             self._matching[family] = found = [slots for slots in found if slots]
         return found
 

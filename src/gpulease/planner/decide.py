@@ -9,8 +9,7 @@ Pure: no clock, no I/O, no randomness, and neither the line nor any other argume
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import groupby, islice
 from math import inf
@@ -21,8 +20,8 @@ from gpulease.model import Cause, Device, Lease, Waiting
 from gpulease.planner.board import NO_PEAKS, Board, Slot
 from gpulease.planner.declarations import Records, doubted
 from gpulease.planner.device_states import DeviceView
-from gpulease.planner.expected import AHEAD, Course, expected_starts, running_from, running_lease
 from gpulease.planner.fairness import Standing, Usage
+from gpulease.planner.forecast import NO_FATES, Fates, Said
 from gpulease.planner.holds import Hold, hold, worthwhile
 from gpulease.planner.lengths import NO_SKETCHES, Lengths, Sketches
 from gpulease.planner.limits import Ledger, parts_of
@@ -35,7 +34,7 @@ from gpulease.planner.line import (
     party_of,
     size_of,
 )
-from gpulease.planner.next_in_line import next_in_line
+from gpulease.planner.look_ahead import LookAhead
 from gpulease.planner.peaks import Peak
 from gpulease.planner.placement import place
 from gpulease.planner.policy import UNLIMITED, Policy
@@ -48,6 +47,7 @@ from gpulease.planner.search import Order, Orders, by_arrival, in_order
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, Cause] = {}
+NOTHING_SAID: Mapping[str, Said] = {}
 
 Room = dict[int, Sequence[tuple[float, int]]]  # by the identity of a family
 
@@ -68,17 +68,20 @@ def plan(
     order: Ranking | None = None,
     caps: Mapping[int, int] = NO_CAPS,
     slots: int = UNLIMITED,
+    fates: Callable[[], Fates] = lambda: NO_FATES,
+    said: Mapping[str, Said] = NOTHING_SAID,
 ) -> Plan:
     """Decide. `views` by UUID; `closed` by kind of request (or `of_user`), each with the reason why none starts.
 
-    `caps`: by sweep, how many of it may run at a time; `slots`: the same of requests for no device.
+    `caps`: by sweep, how many of it may run at a time; `slots`: the same of requests for no device. `fates`, asked
+    when somebody asks for a start, and `said`, what was told of starts before, are for forecasts only.
     """
     held = tuple(leases)
     unbelieved = doubted(records or {}, held, now, policy)
     running = RunningCounts(held, caps, slots)
     decision = _Decision(
         tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed, peaks, running,
-        Lengths(sketches, held, now),
+        Lengths(sketches, held, now), fates, said,
     )  # fmt: skip
     decision.force()
     if order is not None:
@@ -108,8 +111,11 @@ class _Decision:
         peaks: Mapping[str, Peak],
         running: RunningCounts,
         lengths: Lengths,
+        fates: Callable[[], Fates],
+        said: Mapping[str, Said],
     ) -> None:
         self.line = line
+        self._fates, self.said = fates, said
         self.lengths = lengths
         self.orders = Orders(line, policy, lengths, now)
         self.running = running
@@ -137,38 +143,19 @@ class _Decision:
             self.ledger,
             self.line,
             self.closed,
-            self.play,
             self.running,
             self.orders.patience,
-            self.lengths,
-            lambda waiting: self.orders.overtaken(waiting, self.first),
+            self._look_ahead(),
         )
 
-    def play(self, course: Course) -> dict[str, float]:
-        """When the first of those who were not granted anything start in one course of events."""
-        leases = {lease.id: lease for slot in self.board.slots for lease in slot.leases}
-        running = [running_lease(lease, course.end_of(lease)) for lease in leases.values()]
-        for waiting in self.granted:
-            length = course.length_of(waiting)
-            running.append(running_from(self.now, waiting, self.grants[waiting.id].devices, length))
-        if all(one.end is None for one in running):
-            return {}
-        return expected_starts(self.first, running, self.now, self.board, self.ledger, course.length_of)
+    def _look_ahead(self) -> LookAhead:
+        def able(waiting: Waiting) -> bool:
+            return waiting.id not in self.grants and not self.is_closed(waiting)
 
-    @cached_property
-    def first(self) -> list[Waiting]:
-        """Who is served next of those who were not granted anything."""
+        granted = [(waiting, self.grants[waiting.id].devices) for waiting in self.granted]
         first = (*self.holds, *(() if self.order is None else self.order.waiting))
-        order = self.orders.usual
-        return next_in_line(self.line, self.standing, first, self.may_start_later, AHEAD, order)
-
-    def may_start_later(self, waiting: Waiting) -> bool:
-        """Whether nothing but devices and limits is in its way."""
-        if waiting.id in self.grants or waiting.blocked is not None or self.is_closed(waiting):
-            return False
-        if waiting.cap is not None or not waiting.request.gpus:
-            return False
-        return (waiting.request.not_before or -inf) <= self.now
+        parts = (self.line, self.board, self.ledger, self.running, self.orders, self.standing)
+        return LookAhead(*parts, granted, first, able, self._fates, self.said)
 
     def force(self) -> None:
         for id in sorted(self.line.forced, key=lambda id: (self.line[id].since, id)):

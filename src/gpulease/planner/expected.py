@@ -19,6 +19,7 @@ from gpulease.planner.device_states import FREE, LEASED, SHARED
 from gpulease.planner.lengths import LATEST, LIKELY, Lengths, Sketches
 from gpulease.planner.limits import Ledger, parts_of
 from gpulease.planner.line import Party, family_of, party_of, size_of
+from gpulease.planner.running import RunningCounts
 from gpulease.planner.sketch import EMPTY, bucket_of, faded, quantile
 
 AHEAD = 32  # of the line that are looked at; those behind them have no number
@@ -56,9 +57,17 @@ def judged(said_at: float, start: Start, came: float) -> dict[str, float]:
     return found
 
 
-def ranged(wait: float, now: float, sketches: Sketches) -> Start:
-    """A wait that the courses of events lead to, as a range."""
+def missed(said_at: float, start: Start, now: float) -> dict[str, float]:
+    """The same of one that has not started by now: what is known to be wrong of what was said."""
+    found = {name: amount for name, amount in judged(said_at, start, now).items() if amount > 1}
+    return found if BY_LIKELY in found else {}
+
+
+def ranged(wait: float, now: float, sketches: Sketches, late: Iterable[float] = ()) -> Start:
+    """A wait that the courses of events lead to, as a range. `late`: how those compare that still wait, so far."""
     counts = dict(faded(sketches.get(STARTS, EMPTY), now).counts)
+    for ratio in late:
+        counts[bucket_of(ratio)] = counts.get(bucket_of(ratio), 0.0) + 1.0
     for at, weight in USUAL.items():
         counts[at] = counts.get(at, 0.0) + weight
     likely, latest = (max(0.0, (wait + SLACK) * quantile(counts, part) - SLACK) for part in TOLD.values())
@@ -72,6 +81,7 @@ class Running(NamedTuple):
     request: Request
     party: Party
     end: float | None  # None when nobody can say
+    cap: int | None = None  # the sweep that it belongs to, if that has a cap
 
 
 class Course:
@@ -85,9 +95,9 @@ class Course:
         self._drawn = (self._drawn + GOLDEN) % 1.0
         return 0.02 + 0.96 * self._drawn
 
-    def end_of(self, lease: Lease) -> float | None:
-        """A reservation ends by its clock, which may have been renewed; others may end before."""
-        now, ends = self.lengths.now, [] if lease.until is None else [lease.until]
+    def end_of(self, lease: Lease, limit: float | None = None) -> float | None:
+        """A reservation ends by its clock, which may have been renewed; others may end before their `limit`."""
+        now, ends = self.lengths.now, [end for end in (lease.until, limit) if end is not None]
         length = None if lease.kind == "reservation" else self.lengths.of_lease(lease)
         if length is not None:
             ends.append(now + length.after(max(0.0, now - lease.since), self._part()))
@@ -100,22 +110,25 @@ class Course:
         return None if length is None else length.after(0.0, self._part())
 
 
-def look_ahead(play: Callable[[Course], dict[str, float]], lengths: Lengths) -> dict[str, Start]:
+def look_ahead(
+    play: Callable[[Course], dict[str, float]], lengths: Lengths, late: Sequence[float] = ()
+) -> dict[str, Start]:
     """The middle of a few courses of events, as ranges; who does not start in each of them is left out."""
     played = [play(Course(lengths, number)) for number in range(COURSES)]
     starts = {id: sorted(course[id] for course in played if id in course) for id in played[0]}
     found = {id: moments[COURSES // 2] for id, moments in starts.items() if len(moments) == COURSES}
-    return {id: ranged(start - lengths.now, lengths.now, lengths.sketches) for id, start in found.items()}
+    return {id: ranged(start - lengths.now, lengths.now, lengths.sketches, late) for id, start in found.items()}
 
 
 def running_lease(lease: Lease, end: float | None) -> Running:
     request = Request(len(lease.devices), lease.memory, max_leases=lease.max_leases, priority=lease.priority)
-    return Running(lease.devices, request, Party(lease.owner.user, lease.owner.groups), end)
+    return Running(lease.devices, request, Party(lease.owner.user, lease.owner.groups), end, lease.cap)
 
 
 def running_from(start: float, waiting: Waiting, devices: Iterable[str], length: float | None) -> Running:
     """A request that is granted its devices at `start`."""
-    return Running(tuple(devices), waiting.request, party_of(waiting), None if length is None else start + length)
+    end = None if length is None else start + length
+    return Running(tuple(devices), waiting.request, party_of(waiting), end, waiting.cap)
 
 
 def expected_starts(
@@ -124,13 +137,15 @@ def expected_starts(
     now: float,
     board: Board,
     ledger: Ledger,
+    counts: RunningCounts,
     length_of: Callable[[Waiting], float | None],
 ) -> dict[str, float]:
     """When each of the line should start, each as soon as it fits, in order; who nobody can say it of is left out.
 
-    `board` tells which devices there are, and for whom; `ledger` what is held, and is not changed.
+    `board` tells which devices there are, and for whom; `ledger` what is held and `counts` how many of each sweep run:
+    neither is changed.
     """
-    ahead = _Ahead(board, ledger.copy(), now, length_of)
+    ahead = _Ahead(board, ledger.copy(), counts.copy(), now, length_of)
     for one in running:
         ahead.enter(one)
     return ahead.starts(
@@ -180,8 +195,15 @@ class _Load:
 class _Ahead:
     """The devices as time passes, and what leaves them next."""
 
-    def __init__(self, board: Board, ledger: Ledger, now: float, length_of: Callable[[Waiting], float | None]) -> None:
-        self.board, self.ledger, self.now, self.length_of = board, ledger, now, length_of
+    def __init__(
+        self,
+        board: Board,
+        ledger: Ledger,
+        counts: RunningCounts,
+        now: float,
+        length_of: Callable[[Waiting], float | None],
+    ) -> None:
+        self.board, self.ledger, self.counts, self.now, self.length_of = board, ledger, counts, now, length_of
         self.loads = {slot.device.uuid: _Load(slot) for slot in board.slots}
         self.ends: list[tuple[float, int, Running]] = []
         self.entered = 0
@@ -230,7 +252,8 @@ class _Ahead:
             devices = self._place(wanted, host)
             if devices is None:
                 refused[wanted.matching] = wanted.size
-            if devices is None or self.ledger.stops(wanted.waiting, self.board) is not None:
+            capped = not self.counts.left(wanted.waiting.cap)
+            if devices is None or capped or self.ledger.stops(wanted.waiting, self.board) is not None:
                 left.append(wanted)
                 continue
             found[wanted.waiting.id] = moment
@@ -250,3 +273,5 @@ class _Ahead:
         total = None if load is None else load.slot.device.memory_total
         parts = parts_of(len(one.devices), request.memory, total)
         self.ledger.add(one.party, request.priority, times * parts, times * (request.memory is not None))
+        if one.cap is not None:
+            self.counts.capped[one.cap] += times

@@ -40,7 +40,7 @@ def accrued(weight: float, since: float, now: float, policy: Policy) -> float:
     """What a lease counts that has run from `since` to `now`, its older seconds for less."""
     span = max(0.0, now - since)
     life = policy.half_life / log(2)
-    return float(weight * max(policy.minimum_charge, life * (1 - 0.5 ** (span / policy.half_life))))
+    return float(weight * life * (1 - 0.5 ** (span / policy.half_life)))
 
 
 def charged(usage: Usage, lease: Lease, weight: float, now: float, policy: Policy) -> dict[str, Spent]:
@@ -70,7 +70,8 @@ class Standing:
         self.totals = {user: decayed(spent, now, policy) for user, spent in usage.items()}
         for lease in leases:
             weight = weight_of(lease, devices)
-            self._add(lease.owner.user, accrued(weight, lease.since, now, policy))
+            least = weight * policy.minimum_charge  # until it ends: then it counts for what it was
+            self._add(lease.owner.user, max(least, accrued(weight, lease.since, now, policy)))
 
     def of(self, user: str) -> float:
         return self.totals.get(user, 0.0)

@@ -13,6 +13,7 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple
 
+from gpulease.device_kinds import WHOLE, kind_wanted
 from gpulease.model import Request, Waiting
 from gpulease.planner.lengths import Alike, alike
 from gpulease.planner.policy import Policy
@@ -41,6 +42,7 @@ class Family(NamedTuple):
     beside_outside: bool
     shape: str | None  # of packed ones, which all want what the plan knows to be their share
     cap: int | None = None  # a sweep with a cap is a class of its own: all of it is passed over at once
+    devices_wanted: str = WHOLE  # whole GPUs or MIG instances (device_kinds.py)
 
 
 class Patience(NamedTuple):
@@ -107,6 +109,7 @@ def family_of(kind: str, request: Request, shape: str | None = None, cap: int | 
         request.beside_outside,
         shape,
         cap,
+        kind_wanted(request.gpus, bool(request.devices), request.models, request.mig),
     )
 
 

@@ -48,7 +48,7 @@ class Policy(NamedTuple):
     estimate_factor: float = 1.0  # a lease that declared nothing should last this times its age, again
     estimate_floor: float = 60.0  # seconds; the least that any lease is expected to go on
     half_life: float = 7 * DAY  # after which a GPU-second used counts half
-    minimum_charge: float = 60.0  # GPU-seconds that a lease counts at least, from its first moment
+    minimum_charge: float = 60.0  # GPU-seconds that a lease counts at least while it is held, from its first moment
     memory_reserve: float = 0.05  # part of a device's memory that shares leave free
     unexplained_memory: int = 1 << 30  # bytes in use that nobody explains, above which it is outside use
     max_leases: int | None = None  # shares on one device

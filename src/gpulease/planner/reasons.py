@@ -67,7 +67,8 @@ def wanted_text(fields: Mapping[str, Value]) -> str:
         return f"{size_text(fields['memory'])} of one device" + (", as was seen of its like" if packed else "")
     if packed:
         return "one device alone, since nobody has seen yet how much memory it uses"
-    return "one device" if fields["gpus"] == 1 else f"{fields['gpus']} devices of one host"
+    one, many = ("one MIG instance", "MIG instances") if fields.get("mig") else ("one device", "devices")
+    return one if fields["gpus"] == 1 else f"{fields['gpus']} {many} of one host"
 
 
 def _join(values: Value) -> str:
@@ -83,13 +84,21 @@ def _not_yet(fields: Mapping[str, Value]) -> str:
 
 
 def _impossible(fields: Mapping[str, Value]) -> str:
+    several = fields.get("instances")
+    return _cannot(fields) + (f" Its {several} MIG instances are not GPUs; --mig asks for them." if several else "")
+
+
+def _cannot(fields: Mapping[str, Value]) -> str:
+    if fields.get("models"):
+        return f"There is no {_join(fields['models']).replace(', ', ' or ')} here, but {_join(fields['here'])}."
     if not fields["most"]:
         return "No device here matches what it asks for: its name, devices or memory."
     if fields.get("memory") is not None:
         most = size_text(fields["most"])
         return f"It wants {wanted_text(fields)}, and the most that a matching device can share is {most}."
     if fields["hosts"] == 1:
-        return f"It wants {fields['gpus']} devices, and this machine has {fields['most']} that match."
+        what = "MIG instances" if fields.get("mig") else "devices"
+        return f"It wants {fields['gpus']} {what}, and this machine has {fields['most']} that match."
     return f"It wants {wanted_text(fields)}, and no host has more than {fields['most']} that match."
 
 
@@ -127,23 +136,42 @@ def _unavailable(fields: Mapping[str, Value]) -> str:
 
 
 def _passed(fields: Mapping[str, Value]) -> str:
-    """By whom it is passed, and until when."""
-    shorter = fields.get("shorter")
-    if not isinstance(shorter, tuple) or not shorter:
-        return ""
-    named = ", ".join(str(id) for id in shorter[:NAMED]) + (
-        f" and {len(shorter) - NAMED} more" * (len(shorter) > NAMED)
-    )
-    whom = f"{named}, which is shorter, goes" if len(shorter) == 1 else f"{len(shorter)} shorter ones ({named}) go"
-    return f" {whom} first, for {span_text(float(str(fields['turn'])))} at the most."
+    """Who came later and goes first, and until when."""
+    fairer, shorter = fields.get("fairer"), fields.get("shorter")
+    said = ""
+    if isinstance(fairer, tuple) and fairer:
+        said += f" Fair share: {_some(fairer)}, who had less GPU time lately, {_goes(fairer)} first."
+    if isinstance(shorter, tuple) and shorter:
+        whom = (
+            f"{_some(shorter)}, which is shorter,"
+            if len(shorter) == 1
+            else f"{len(shorter)} shorter ones ({_some(shorter)})"
+        )
+        said += f" {whom} may go first, and no shorter one after {span_text(float(str(fields['turn'])))}."
+    return said
+
+
+def _some(values: tuple[object, ...]) -> str:
+    return ", ".join(map(str, values[:NAMED])) + f" and {len(values) - NAMED} more" * (len(values) > NAMED)
+
+
+def _goes(values: tuple[object, ...]) -> str:
+    return "goes" if len(values) == 1 else "go"
 
 
 def _range(fields: Mapping[str, Value]) -> str:
-    """When, in half of all cases and in nine of ten."""
-    if fields["seconds"] is None:
-        return ""
-    likely, latest = (span_text(float(str(fields[name]))) for name in ("seconds", "latest"))
-    return f", likely in {likely}" + (f", at the latest in {latest}" if latest != likely else "")
+    """When: in half of all cases, in nine of ten, and by limits that are enforced, which alone is sure."""
+    said = ""
+    if fields.get("missed") is not None:
+        said = f". It should have started {span_text(float(str(fields['missed'])))} ago, and when it will is unknown"
+    elif fields.get("seconds") is not None:
+        likely, latest = (span_text(float(str(fields[name]))) for name in ("seconds", "latest"))
+        said = f", likely in {likely}" + (f", 9 times in 10 within {latest}" if latest != likely else "")
+    limits = fields.get("limits")
+    if fields.get("sure") is None or not isinstance(limits, tuple):
+        return said
+    whose = f" (by the limit{'s' * (len(limits) > 1)} of {_some(limits)})" if limits else ""
+    return f"{said}, at the latest in {span_text(float(str(fields['sure'])))}{whose}"
 
 
 def _busy(fields: Mapping[str, Value]) -> str:
@@ -162,7 +190,7 @@ SENTENCES: dict[str, Callable[[Mapping[str, Value]], str]] = {
     IMPOSSIBLE: _impossible,
     OVER_LIMIT: _over_limit,
     QUOTA: _quota,
-    CAPPED: lambda fields: f"At most {fields['most']} of this sweep run at once.",
+    CAPPED: lambda fields: f"At most {fields['most']} of this sweep run at once{_range(fields)}.",
     NO_SLOT: lambda fields: f"At most {fields['most']} jobs without a GPU run at once (cpu-jobs).",
     HOLDING: _holding,
     HELD: _held,

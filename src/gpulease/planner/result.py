@@ -6,21 +6,22 @@ Not here: making leases of grants; the caller does, since it knows the owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import NamedTuple
 
 from gpulease.model import Cause, Lease, Owner, Waiting
 from gpulease.planner.board import Board
-from gpulease.planner.expected import Course, Start, look_ahead
+from gpulease.planner.expected import Start
+from gpulease.planner.forecast import Forecast
 from gpulease.planner.holds import Hold
-from gpulease.planner.lengths import Alike, Lengths
+from gpulease.planner.lengths import Alike
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import Line
+from gpulease.planner.look_ahead import LookAhead
 from gpulease.planner.reasons import Reason
 from gpulease.planner.running import RunningCounts
 from gpulease.planner.search import ROUNDING
 from gpulease.planner.verdicts import Verdict, verdicts
-from gpulease.planner.why import Overtaken, why
+from gpulease.planner.why import why
 
 REVIEW = 60.0  # seconds after which holds are judged again when nothing else happens
 
@@ -50,11 +51,9 @@ class Plan:
         ledger: Ledger,
         line: Line,
         closed: Mapping[str, Cause],
-        play: Callable[[Course], dict[str, float]],
         running: RunningCounts,
         patience: Callable[[str, Alike], float],
-        lengths: Lengths,
-        overtaken: Callable[[Waiting], Overtaken | None],
+        ahead: LookAhead,
     ) -> None:
         self.grants = grants
         self.holds = holds
@@ -63,9 +62,7 @@ class Plan:
         self._ledger = ledger
         self._line = line
         self._closed = closed
-        self.play = play
-        self.lengths = lengths
-        self._overtaken = overtaken
+        self.ahead = ahead
         self._running = running
         self._patience = patience
         self._granted = {grant.id for grant in grants}
@@ -84,23 +81,22 @@ class Plan:
         waiting = self._waiting(id)
         return why(
             waiting, self._board, self._ledger, self._held.get(id), self._closed, self._running, self.now,
-            self.expected_start, self._overtaken,
+            lambda: self.forecast(id)[0], self.ahead.overtaken,
         )  # fmt: skip
+
+    def forecast(self, id: str) -> tuple[Forecast, int]:
+        """What to tell of the start of `id`, and what that was worked out from: see `forecast.said_now`."""
+        return self.ahead.forecast(self._line[id])
 
     def expected_start(self, id: str) -> Start | None:
         """When `id` should start; None when nobody can say, or when it is far from its turn."""
-        return self._expected.get(id)
-
-    @cached_property
-    def _expected(self) -> dict[str, Start]:
-        """Worked out when somebody asks for the first time."""
-        return look_ahead(self.play, self.lengths)
+        return self.forecast(id)[0].start
 
     def explain(self, id: str) -> tuple[Verdict, ...]:
         """Why each device does not serve `id`, device by device."""
         if not self._waiting(id).request.gpus:
             return ()
-        return verdicts(self._waiting(id), self._board, self._ledger, self.now)
+        return verdicts(self._waiting(id), self._board, self._ledger, self.now, self.ahead.fates)
 
     @property
     def next_wakeup(self) -> float | None:

@@ -24,6 +24,11 @@ class RunningCounts:
         for lease in leases:
             self._count(lease.cap, None if lease.devices else lease.owner.user)
 
+    def copy(self) -> RunningCounts:
+        other = RunningCounts((), self.caps, self.slots)
+        other.capped, other.without_device = self.capped.copy(), self.without_device.copy()
+        return other
+
     def add(self, waiting: Waiting) -> None:
         self._count(waiting.cap, None if waiting.request.gpus else waiting.user)
 

@@ -9,6 +9,7 @@ from math import inf
 from sys import maxsize
 
 from gpulease.model import Waiting
+from gpulease.planner.fairness import Standing
 from gpulease.planner.lengths import Alike, Lengths, alike
 from gpulease.planner.line import Line, Party, Queues, expected_of, place_of, ready_of
 from gpulease.planner.policy import SHORT, Policy
@@ -95,19 +96,31 @@ class Orders:
         for like, queue in queues.undeclared.items():
             yield Search(queue, length=self.lengths.mean(party.user, like))
 
-    def overtaken(self, waiting: Waiting, first: Iterable[Waiting]) -> Overtaken | None:
-        """Of those who are served `first`: shorter ones that came later; as long as its patience has not ended."""
+    def overtaken(self, waiting: Waiting, first: Iterable[Waiting], standing: Standing) -> Overtaken | None:
+        """Of those who are served `first` and came later: users who had less lately, and shorter ones.
+
+        Shorter ones go first only as long as its patience has not ended.
+        """
+        place, priority = place_of(waiting)[0], waiting.request.priority
+        ahead = takewhile(lambda one: one.id != waiting.id, first)
+        later = [one for one in ahead if place_of(one)[0] > place and one.request.priority == priority]
+        mine = standing.of(waiting.user)
+        fairer = tuple(dict.fromkeys(one.user for one in later if standing.of(one.user) < mine))
+        shorter, turn = self._shorter(waiting, [one for one in later if one.user not in fairer])
+        return Overtaken(shorter, turn, fairer) if shorter or fairer else None
+
+    def _shorter(self, waiting: Waiting, later: list[Waiting]) -> tuple[tuple[str, ...], float]:
+        """The shorter ones, and for how many seconds they go first."""
         if self.policy.order != SHORT:
-            return None
-        place, length = place_of(waiting)[0], self.length_of(waiting)
+            return (), 0.0
+        length = self.length_of(waiting)
         expected = expected_of(waiting)
         patience = (
             self.patience(waiting.user, alike(waiting)) if expected is None else self.line.patience.span(expected)
         )
         turn = min(ready_of(waiting) + patience, waiting.since + self.policy.longest_wait)
-        ahead = takewhile(lambda one: one.id != waiting.id, first)
-        shorter = tuple(one.id for one in ahead if place_of(one)[0] > place and self.length_of(one) < length)
-        return Overtaken(shorter, turn - self.now) if shorter and turn > self.now else None
+        shorter = tuple(one.id for one in later if self.length_of(one) < length)
+        return (shorter, turn - self.now) if turn > self.now else ((), 0.0)
 
     def length_of(self, waiting: Waiting) -> float:
         """Seconds that it should run."""

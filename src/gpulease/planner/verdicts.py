@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpulease.model import Request, Waiting
+from gpulease.model import Lease, Request, Waiting
 from gpulease.planner.board import Board, Slot, refusal
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE, held
+from gpulease.planner.forecast import Fates, enforced_end
 from gpulease.planner.limits import Ledger
+from gpulease.planner.line import family_of
 from gpulease.planner.reasons import Value, size_text
 from gpulease.quantities import span_text
 
@@ -35,24 +37,39 @@ class Verdict(NamedTuple):
     fields: Mapping[str, Value]
 
 
-def verdicts(waiting: Waiting, board: Board, ledger: Ledger, now: float) -> tuple[Verdict, ...]:
+def verdicts(waiting: Waiting, board: Board, ledger: Ledger, now: float, fates: Fates) -> tuple[Verdict, ...]:
     waiting = board.as_seen(waiting)
     reached = ledger.stops(waiting, board)
-    return tuple(_verdict(slot, waiting, board, reached is not None, now) for slot in board.slots)
+    hosts = board.matching(family_of(waiting.kind, waiting.request))
+    matching = {slot.device.uuid for slots in hosts for slot in slots}
+    return tuple(
+        _of_other_kind(slot, waiting.request, matching)
+        or _verdict(slot, waiting, board, reached is not None, now, fates)
+        for slot in board.slots
+    )
 
 
-def _verdict(slot: Slot, waiting: Waiting, board: Board, over_quota: bool, now: float) -> Verdict:
+def _of_other_kind(slot: Slot, request: Request, matching: set[str]) -> Verdict | None:
+    """It matches in all but that it is a MIG instance, or is none."""
+    if slot.device.uuid in matching or refusal(request, slot.device) is not None:
+        return None
+    if request.mig:
+        return _say(slot, "whole-gpu", "It is a whole GPU, and MIG instances are asked for.")
+    return _say(slot, "mig-instance", "It is a MIG instance, and whole GPUs are asked for; see --mig.")
+
+
+def _verdict(slot: Slot, waiting: Waiting, board: Board, over_quota: bool, now: float, fates: Fates) -> Verdict:
     request = waiting.request
     code = refusal(request, slot.device)
     if code is not None:
         return _say(slot, code, FILTERS[code])
     return (
         (None if request.beside_outside and slot.strangers else _out_of_reach(slot))
-        or _leased(slot, request, now)
+        or _leased(slot, request, now, fates)
         or _short(slot, request, board)
         or _reserved(slot, waiting, board)
         or (_say(slot, "quota", "It is free, but a limit is reached.") if over_quota else None)
-        or _say(slot, "fits", "It is free and fits.")
+        or _say(slot, "fits", "It is free.")
     )
 
 
@@ -75,7 +92,9 @@ def _out_of_reach(slot: Slot) -> Verdict | None:
     if state.neighbour and not slot.leases:
         return _held_by_neighbour(slot)
     if state.pids:
-        return _say(slot, OUTSIDE, f"Used outside of gpulease by pid {pids}.", pids=state.pids)
+        users = sorted({one.user for one in slot.device.processes or () if one.pid in state.pids and one.user})
+        who = f"{', '.join(users)} (pid {pids})" if users else f"pid {pids}"
+        return _say(slot, OUTSIDE, f"Used outside of gpulease by {who}.", pids=state.pids)
     if state.unexplained is not None:
         size = size_text(state.unexplained)
         text = f"{size} of its memory is in use by nobody who can be seen."
@@ -88,17 +107,30 @@ def _held_by_neighbour(slot: Slot) -> Verdict:
     return _say(slot, OUTSIDE, f"H{held(neighbour)[1:]}.", neighbour=neighbour)
 
 
-def _leased(slot: Slot, request: Request, now: float) -> Verdict | None:
+def _leased(slot: Slot, request: Request, now: float, fates: Fates) -> Verdict | None:
     if slot.count == 0 or (request.memory is not None and slot.taken):
         return None
     if not slot.leases:
         return _say(slot, "leased", "It was granted to another request just now.")
-    lease = max(slot.leases, key=lambda lease: (lease.until is None, lease.until or 0.0, lease.id))
+    ends = {held.id: enforced_end(held, fates) for held in slot.leases}
+    lease = max(slot.leases, key=lambda lease: (ends[lease.id] is None, ends[lease.id] or 0.0, lease.id))
     users = ", ".join(sorted({held.owner.user for held in slot.leases}))
-    until = "until it ends" if lease.until is None else f"for another {span_text(lease.until - now)}"
     ids = tuple(held.id for held in slot.leases)
     named = ", ".join(ids[:SOME]) + (", ..." if len(ids) > SOME else "")
-    return _say(slot, "leased", f"Leased to {users} ({named}) {until}.", leases=ids, user=users, until=lease.until)
+    said = f"Leased to {users} ({named}) {_until(lease, ends[lease.id], now)}."
+    return _say(slot, "leased", said, leases=ids, user=users, until=ends[lease.id])
+
+
+def _until(lease: Lease, end: float | None, now: float) -> str:
+    """How long a lease goes on: what the broker enforces, else what its owner declared, which nobody enforces."""
+    if end is not None:
+        sure = "" if lease.until == end and lease.kind == "reservation" else " at the most"
+        return f"for another {span_text(max(0.0, end - now))}{sure}"
+    if lease.duration is None:
+        return "until it ends; it has no time limit"
+    left = lease.since + lease.duration - now
+    told = f"{span_text(left)} of it are left" if left > 0 else "which is over"
+    return f"until it ends; it declared {span_text(lease.duration)}, {told}"
 
 
 def _short(slot: Slot, request: Request, board: Board) -> Verdict | None:

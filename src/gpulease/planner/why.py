@@ -5,15 +5,16 @@ Lazily, for whoever asks: of a hundred thousand that wait, few are looked at.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import NamedTuple
 
+from gpulease.device_kinds import INSTANCES, NAMED
 from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
-from gpulease.planner.board import Board, Slot
-from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
-from gpulease.planner.expected import Start
+from gpulease.planner.board import Board, Slot, matches
+from gpulease.planner.forecast import OUT_OF_REACH, Forecast
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import Family, family_of, size_of
@@ -23,13 +24,11 @@ from gpulease.planner.running import RunningCounts
 
 
 class Overtaken(NamedTuple):
-    """Which shorter ones that came later go before a request, and in how many seconds it goes before them."""
+    """Who came later and goes before a request: shorter ones, for so many seconds; users who had less lately."""
 
     shorter: tuple[str, ...]
     turn: float
-
-
-OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
+    fairer: tuple[str, ...] = ()
 
 
 def why(
@@ -40,7 +39,7 @@ def why(
     closed: Mapping[str, Cause],
     running: RunningCounts,
     now: float,
-    expected: Callable[[str], Start | None],
+    expected: Callable[[], Forecast],
     overtaken: Callable[[Waiting], Overtaken | None],
 ) -> Reason:
     """The one reason that keeps a request waiting, the most lasting first."""
@@ -63,7 +62,8 @@ def why(
     if reached is not None and not waiting.forced:
         return _quota(reached, request)
     if waiting.cap is not None and not running.left(waiting.cap) and not waiting.forced:
-        return Reason(reasons.CAPPED, {"most": running.caps[waiting.cap], "running": running.capped[waiting.cap]})
+        fields: dict[str, Value] = {"most": running.caps[waiting.cap], "running": running.capped[waiting.cap]}
+        return Reason(reasons.CAPPED, {**fields, **_when(expected(), now)})
     if not request.gpus:
         return Reason(reasons.NO_SLOT, {"most": running.slots, "running": running.without_device.total()})
     if held is not None:
@@ -78,7 +78,7 @@ def _given(code: str, cause: Cause) -> Reason:
 
 
 def _amount(request: Request) -> dict[str, Value]:
-    return {"gpus": request.gpus, "memory": request.memory}
+    return {"gpus": request.gpus, "memory": request.memory, **({"mig": True} if request.mig else {})}
 
 
 def _impossible(board: Board, family: Family, request: Request) -> Reason:
@@ -87,7 +87,17 @@ def _impossible(board: Board, family: Family, request: Request) -> Reason:
         most = max((len(slots) for slots in hosts), default=0)
     else:
         most = max((slot.most for slots in hosts for slot in slots), default=0)
-    return Reason(reasons.IMPOSSIBLE, {**_amount(request), "most": most, "hosts": len(board.hosts)})
+    here = Counter(slot.device.name for slot in board.slots)
+    if request.models and not any(matches(model, slot.device) for model in request.models for slot in board.slots):
+        named = tuple(f"{count} {name}" for name, count in sorted(here.items()))
+        return Reason(
+            reasons.IMPOSSIBLE, {**_amount(request), "most": 0, "hosts": 1, "models": request.models, "here": named}
+        )
+    instances = sum(len(slots) for slots in board.matching(family._replace(devices_wanted=INSTANCES)))
+    more: dict[str, Value] = (
+        {"instances": instances} if instances and not request.mig and family.devices_wanted != NAMED else {}
+    )
+    return Reason(reasons.IMPOSSIBLE, {**_amount(request), "most": most, "hosts": len(board.hosts), **more})
 
 
 def _quota(reached: Reached, request: Request) -> Reason:
@@ -110,7 +120,7 @@ def _holding(board: Board, held: Hold, now: float) -> Reason:
 
 
 def _devices(
-    board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Callable[[str], Start | None]
+    board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Callable[[], Forecast]
 ) -> Reason:
     request = waiting.request
     slots = [slot for host in hosts for slot in host]
@@ -121,7 +131,7 @@ def _devices(
     within = max((sum(_in_reach(slot, request) for slot in host) for host in hosts), default=0)
     if within < request.gpus:
         return _unavailable(slots, request)
-    return _busy(board, waiting, hosts, now, expected(waiting.id))
+    return _busy(board, waiting, hosts, now, expected())
 
 
 def _in_reach(slot: Slot, request: Request) -> bool:
@@ -134,7 +144,7 @@ def _unavailable(slots: list[Slot], request: Request) -> Reason:
     return Reason(reasons.UNAVAILABLE, {**_amount(request), "out_of_reach": out})
 
 
-def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Start | None) -> Reason:
+def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Forecast) -> Reason:
     request = waiting.request
     crowded: tuple[str, ...] = ()  # with room enough, and more leases than somebody wants
     if request.memory is None:
@@ -150,8 +160,19 @@ def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, e
         "free": free,
         "crowded": crowded,
         "matching": max(len(slots) for slots in hosts),
-        "expected": None if expected is None else expected.likely,
-        "seconds": None if expected is None else expected.likely - now,
-        "latest": None if expected is None else expected.latest - now,
+        **_when(expected, now),
     }
     return Reason(reasons.BUSY, fields)
+
+
+def _when(told: Forecast, now: float) -> dict[str, Value]:
+    """When it should start, in seconds from now; by when it should have, before now."""
+    start, sure = told.start, told.sure
+    return {
+        "expected": None if start is None else start.likely,
+        "seconds": None if start is None else start.likely - now,
+        "latest": None if start is None else start.latest - now,
+        "missed": None if told.missed is None else now - told.missed,
+        "sure": None if sure is None else sure.moment - now,
+        "limits": () if sure is None else sure.leases,
+    }

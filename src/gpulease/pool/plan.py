@@ -157,12 +157,15 @@ def _devices() -> list[Device]:
 
 
 def _check_fits(workers: int, request: Request, devices: Sequence[Device]) -> None:
+    from gpulease.device_kinds import kind_wanted, of_kind
     from gpulease.planner import refusal
     from gpulease.quantities import format_bytes
     from gpulease.selection import resolve
 
     request = resolve(request, devices)
     fitting = [device for device in devices if refusal(request, device) is None]
+    wanted = kind_wanted(request.gpus, bool(request.devices), request.models, request.mig)
+    fitting = of_kind(wanted, fitting, lambda device: device.instance is not None)
     most = _most_workers(request, fitting)
     if workers <= most:
         return

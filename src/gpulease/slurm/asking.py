@@ -28,6 +28,7 @@ REFUSED = {
     "exclude": ("Slurm chooses the devices itself.", "Leave out --exclude; name a kind of GPU with --model."),
     "min_memory": ("Slurm does not know how much memory a GPU has.", "Name the kind of GPU with --model."),
     "max_leases": ("Slurm gives whole GPUs, no shares by memory.", INSIDE),
+    "mig": ("On Slurm a MIG instance is a GPU of a type of its own.", "Ask for it with --model, as 1g.10gb."),
     "beside_outside": ("Slurm does not know of outside use.", "Leave out --beside-outside."),
 }
 

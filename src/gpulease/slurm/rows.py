@@ -265,6 +265,7 @@ def request_row(raw: Raw) -> dict[str, Any]:
         "duration": None,
         "pack": None,
         "beside_outside": False,
+        "mig": False,
     }
 
 

@@ -187,7 +187,7 @@ class SlurmConnection:
         now = time.time()
         jobs, everybody = SlurmJobs(self.records).jobs_since(now - DAY if since is None else since)
         jobs = jobs if everybody else [row for row in jobs if row["uid"] == os.geteuid()]  # which are recorded
-        whose = {"everybody": everybody, **({} if everybody else {"note": NO_ACCOUNTING})}
+        whose = {"everybody": everybody, "note": None if everybody else NO_ACCOUNTING}
         return {**usage_piece(jobs, since, until, step, now), **whose}
 
     def _ping(self) -> dict[str, Any]:

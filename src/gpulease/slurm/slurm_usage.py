@@ -15,7 +15,7 @@ ENDED = ("complete", "failed", "killed", "lost", "invalid")
 def usage_piece(
     jobs: list[JobRow], since: float | None, until: float | None, step: float, now: float
 ) -> dict[str, Any]:
-    """All of it in one piece."""
+    """All of it in one piece. Without accounting, only what was submitted from here and what Slurm still remembers."""
     begin, end = (now - 86400.0 if since is None else since), (now if until is None else until)
     meant = [row for row in jobs if row["started"] is not None and row["request"]["gpus"]]
     rows = [use for row in meant for use in _uses(row, begin, end, now)]

@@ -28,6 +28,8 @@ def copy(source: str, target: str) -> None:
     try:
         with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
             old.backup(new)
+            with contextlib.suppress(sqlite3.OperationalError), new:  # of a version without such facts
+                new.execute("UPDATE own SET log = 0")
     except sqlite3.Error as error:
         raise StateError(
             f"The state in {source!r} cannot be taken over: {error}.",
@@ -42,6 +44,7 @@ def move(fresh: str, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + ending)
     os.rename(fresh, path)
+    remove(fresh)  # what lies beside it: its name is not used any more
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -51,7 +54,7 @@ def move(fresh: str, path: str) -> None:
 
 def remove(fresh: str) -> None:
     """What a broker left that was killed in the middle."""
-    for ending in ("", "-wal", "-shm", "-journal"):
+    for ending in ("", "-wal", "-shm", "-journal", ".commits"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh + ending)
 

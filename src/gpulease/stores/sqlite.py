@@ -15,8 +15,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpulease.errors import StateError, in_words
+from gpulease.identity import boot_id
 from gpulease.stores import database_file
 from gpulease.stores.base import ENDS, EVERY, SOME, TABLES, Document, HistoryEvent, JobRow, Which
+from gpulease.stores.commit_count import CommitCount, Commits
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 PUT: dict[str, str] = {table: f"INSERT OR REPLACE INTO {table} VALUES (?, ?)" for table in TABLES}
@@ -31,6 +33,12 @@ STEP = 1024  # pages that are given back at a time: some ten milliseconds
 OVERWRITING = 5  # the version since which what is removed is overwritten
 NEWEST = 1000  # a version beyond this was never written
 
+# About the file itself, in one row: how many durable commits there were, and whether a log belongs to it.
+OWN = """
+CREATE TABLE IF NOT EXISTS own (durable INTEGER NOT NULL, log INTEGER NOT NULL);
+INSERT INTO own SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM own);
+"""
+
 PUT["jobs"] = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)"
 DROP["jobs"] = "DELETE FROM jobs WHERE id = ?"
 
@@ -42,13 +50,17 @@ class SqliteStore:
         self._open = False  # whether something was written since the last commit
         self._held = False  # whether the file is to stay as it is
         self._removed = False  # whether the log may still have what was removed
+        self._count = CommitCount(f"{path.removesuffix('.db')}.commits", boot_id())
         try:
             if not os.path.lexists(path):
                 database_file.create(path)
+                self._count.forget()
             if os.path.getsize(path) == 0:
                 raise self.damaged("it is empty")
+            logged = _size(f"{path}-wal") > 0
             self._connect()
             self._upgrade()
+            self._check_whole(logged)
             self._make_shrinkable()
         except sqlite3.Error as error:
             raise self._trouble("opened", error) from None
@@ -69,6 +81,33 @@ class SqliteStore:
         if not self._network:
             self._pragma("user_version")  # whatever is read makes SQLite open its log
             self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)  # now: later none may be left
+
+    def _check_whole(self, logged: bool) -> None:
+        """Raise if commits are missing that were acknowledged. `logged`: there was a log with something in it."""
+        self._database.executescript(OWN)
+        durable, open = self._read("SELECT durable, log FROM own")[0]
+        self._commits = Commits(durable, self._read("SELECT max(number) FROM events")[0][0])
+        if self._count.missing(self._commits):
+            self._refuse("acknowledged commits are missing")
+        elif self._count.known is None and open and not logged:
+            self._refuse(f"the log that belongs to it, {self._path + '-wal'!r}, is missing or empty")
+        self._event = self._commits.event
+        if not self._network:
+            self._database.execute("UPDATE own SET log = 1")
+            self._pragma("wal_checkpoint(FULL)")  # into the file itself, so that a copy of that alone has it too
+        self._count.write(self._commits)
+
+    def _refuse(self, why: str) -> None:
+        """Unless somebody has said that it is to go on with what is there."""
+        accepted = f"{self._path.removesuffix('.db')}.accept-loss"
+        try:
+            return os.unlink(accepted)
+        except OSError:
+            raise StateError(
+                f"The state in {self._path!r} is not whole: {why}. It may be an old copy, or one without its log.",
+                "Put back what belongs together. To go on without the jobs and leases that came later, end what still "
+                f"runs and `touch {accepted}`.",
+            ) from None
 
     def get(self, table: str, key: str) -> Document | None:
         column = "id" if table == "jobs" else "key"
@@ -178,15 +217,16 @@ class SqliteStore:
 
     def append(self, record: HistoryEvent) -> None:
         time, what, fields = record
-        self._execute("INSERT INTO events (time, what, body) VALUES (?, ?, ?)", (time, what, _encode(fields)))
+        insert = "INSERT INTO events (time, what, body) VALUES (?, ?, ?)"
+        self._event = self._execute(insert, (time, what, _encode(fields))).lastrowid
 
-    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> None:
+    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         try:
             if not self._open:
                 self.keep()
                 self._database.execute("BEGIN IMMEDIATE")
                 self._open = True
-            self._database.execute(statement, values)
+            return self._database.execute(statement, values)
         except sqlite3.Error as error:
             raise self._trouble("written", error) from None
 
@@ -194,12 +234,18 @@ class SqliteStore:
         if not self._open:
             return False
         try:
+            after = Commits(self._commits.durable + durable, self._event)
+            if durable:
+                self._database.execute("UPDATE own SET durable = ?", (after.durable,))
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._trouble("written", error) from None
         self._open = False
         if durable:
             self._force()
+        if after != self._commits:
+            self._count.write(after)
+            self._commits = after
         return True
 
     def _force(self) -> None:
@@ -212,7 +258,7 @@ class SqliteStore:
             raise SystemExit(f"gpulease: {self._path!r} could not be forced to the disk: {error.strerror}.") from None
 
     def rollback(self) -> None:
-        self._open = False
+        self._open, self._event = False, self._commits.event
         if self._database.in_transaction:
             self._database.execute("ROLLBACK")
 
@@ -232,6 +278,8 @@ class SqliteStore:
         old = self._read(f"SELECT number FROM ({oldest}) WHERE {beyond} OR time < ?", (most, kept, before))
         for (number,) in old:
             self._execute("DELETE FROM events WHERE number = ?", (number,))
+        if old:
+            self._event = self._read("SELECT max(number) FROM events")[0][0]  # the newest may be among them
         return len(old)
 
     def hold(self) -> str:
@@ -279,7 +327,11 @@ class SqliteStore:
         return value
 
     def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # a full disk: the file beside it tells enough
+            self.rollback()
+            self._database.execute("UPDATE own SET log = 0")
         self._disconnect()
+        self._count.close()
 
     def _disconnect(self) -> None:
         if self._log is not None:
@@ -315,6 +367,13 @@ class SqliteStore:
             f"The state in {self._path!r} is damaged: {why}.",
             "Move the file away, and the next broker begins anew: no lease, no queue. End first what still runs.",
         )
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def _where(which: Which) -> tuple[str, list[object]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from gpulease.cli import times
 from gpulease.cli.ls import COLOURS, job_text, span, wants
 from gpulease.cli.status_table import short_command
-from gpulease.cli.times import start_in
 from gpulease.job_selection import ENDED
 from gpulease.job_words import state_text
 from gpulease.quantities import format_bytes
@@ -151,7 +151,7 @@ def _job(key: str, job: Row, group: str, now: float) -> TableEntry:
 
 def start_text(row: Row, now: float) -> str:
     """When what waits should start: the only place here that says it."""
-    return start_in(row.get("expected_start"), row.get("expected_latest"), now)
+    return times.start_text(row, now)
 
 
 def _job_id(row: Row) -> int | None:

@@ -108,8 +108,9 @@ def _holder(device: Row, status: Row) -> str:
     if device["lost"]:
         return str(device["lost"])
     holders = [_lease(lease) for lease in status["leases"] if lease["id"] in device["leases"]]
+    mark = "WITHOUT A LEASE: " if device["leases"] else ""
     holders += [
-        f"{process['user'] or '?'} {short_command(process['command'] or '(not visible)')}"
+        f"{mark}{process['user'] or '?'} {short_command(process['command'] or '(not visible)')}"
         for process in device["processes"] or ()
         if process["pid"] in device["outside"]
     ]

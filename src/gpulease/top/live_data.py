@@ -15,6 +15,7 @@ from typing import Any
 from gpulease.client import Client, reconnect
 from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.job_selection import one_job
+from gpulease.report import unknown
 from gpulease.subscription import Subscription
 from gpulease.top.entries import MachineSeen, Row
 from gpulease.top.recent_load import RecentLoad, past_utilization
@@ -182,6 +183,8 @@ class LiveData:
         self._told.close()
         self._client.close()
         self.connected, self.changed = False, True
+        status = self.seen.status  # what was free may be held by now
+        self.seen = self.seen._replace(status={**status, "devices": unknown(status["devices"])})
         refused = isinstance(trouble, GpuleaseError)
         self.trouble = str(trouble) if refused else GONE
         for answer in [*([self._asked[0]] if self._asked else []), *(answer for _, _, answer in self._questions)]:

@@ -91,8 +91,9 @@ class BrokerFeed:
                 self._tell(_with_rows(questions.answers, told.rows))
 
     def _tell(self, picture: PagePicture) -> None:
-        self._picture = picture
-        self._publish(picture._replace(time=time.time()))
+        now = time.time()
+        self._picture = picture if picture.trouble or not picture.status else picture._replace(heard=now)
+        self._publish(self._picture._replace(time=now))
 
 
 def _trouble(error: Exception) -> str:

@@ -17,6 +17,8 @@ WORDS = {"leased": "held", "shared": "held"}
 
 def state_word(device: Row, picture: PagePicture) -> str:
     """As `status` has it, but for a device that is held and has done nothing for some minutes."""
+    if picture.trouble is not None and device["state"] != "lost":
+        return "unknown"  # what was free when the broker was last heard may be held by now
     word = WORDS.get(device["state"], str(device["state"]))
     return "idle" if word == "held" and _is_idle(device, picture) else word
 
@@ -107,6 +109,7 @@ def _details(device: Row) -> list[Markup]:
     shown = [
         tag(
             "p",
+            f"{'Without a lease: ' if device['leases'] and one['pid'] in device['outside'] else ''}"
             f"{one['user'] or '?'} {one['pid']}, {format_bytes(one['memory'])}: {one['command'] or '?'}",
             class_="detail",
         )

@@ -11,7 +11,8 @@ from urllib.parse import quote
 from zlib import crc32
 
 from gpulease.cli.events import table_rows
-from gpulease.cli.times import clock, start_in
+from gpulease.cli.status_table import totals
+from gpulease.cli.times import clock, start_text
 from gpulease.job_words import end_text, state_text
 from gpulease.web.buttons import buttons
 from gpulease.web.cards import card, state_word
@@ -22,6 +23,7 @@ from gpulease.web.picture import PagePicture, Row, Viewer
 from gpulease.web.usage_bars import usage_row
 
 MOST_WAITING = 100
+MARK = "\0"  # where the word for a simulated machine belongs
 Section = dict[str, Markup]  # in the order in which they stand
 Sections = dict[str, Section]
 
@@ -51,18 +53,33 @@ def _key(name: str) -> str:
 def _summary(picture: PagePicture) -> Markup:
     status = picture.status
     words = [state_word(row, picture) for row in picture.devices]
-    simulated = tag("strong", " SIMULATED", class_="simulated") if status.get("simulated") else ""
-    counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(("free", *sorted(words))))
-    waiting = f"; {picture.line_length} waiting" + ("; the queue is paused" if picture.paused else "")
-    gpus = f" GPU{'' if len(words) == 1 else 's'}: {counts}" if words else " GPUs"
-    return tag("p", str(len(words)), simulated, gpus, waiting, id="summary-now")
+    simulated = tag("strong", "SIMULATED ", class_="simulated") if status.get("simulated") else ""
+    others = [f"{words.count(word)} {word}" for word in sorted({*words} - {"free", "unknown"})]
+    waiting = "".join(f"; {text}" for text in (", ".join(others), f"{picture.line_length} waiting") if text)
+    waiting += "; the queue is paused" if picture.paused else ""
+    before, mark, after = totals(picture.document()["devices"], MARK).partition(MARK)  # as `status` and `top` count
+    return tag("p", before, simulated if mark else "", after, waiting, id="summary-now")
 
 
 def _trouble(picture: PagePicture) -> Markup:
     broker = picture.status.get("broker") or {}
-    told = [picture.trouble, picture.status.get("trouble"), broker.get("state_trouble"), broker.get("config_trouble")]
+    told = [_stale(picture), picture.status.get("trouble"), broker.get("state_trouble"), broker.get("config_trouble")]
     found = [tag("p", text) for text in told if text]
-    return tag("div", *found, id="summary-trouble", class_="trouble", role="alert", hidden=not found)
+    return tag(
+        "div",
+        *found,
+        id="summary-trouble",
+        class_=f"trouble{' old' if picture.trouble else ''}",
+        role="alert",
+        hidden=not found,
+    )
+
+
+def _stale(picture: PagePicture) -> str | None:
+    """That the broker cannot be asked, and of when the rest of the page is."""
+    if picture.trouble is None or not picture.heard:
+        return picture.trouble
+    return f"{picture.trouble} Everything below is as of {clock(picture.heard, picture.time, seconds=True)}."
 
 
 # ---------------------------------------------------------------------- the line
@@ -95,7 +112,7 @@ def wants(row: Row) -> str:
 
 def expected(row: Row, now: float) -> str:
     """When it should start, of a request in the line or of a job."""
-    return start_in(row.get("expected_start"), row.get("expected_latest"), now)
+    return start_text(row, now)
 
 
 def _link(id: str) -> Markup:

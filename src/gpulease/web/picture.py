@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gpulease.broker.visibility import of_device, of_event, of_job, of_lease
+from gpulease.report import unknown
+from gpulease.totals import KINDS
 
 Row = dict[str, Any]
 
@@ -29,12 +31,13 @@ class PagePicture(NamedTuple):
     hosts: tuple[Row, ...] = ()  # `hosts[]` of `status --hosts`, where there are several
     trouble: str | None = None  # why the broker cannot be asked
     time: float = 0.0
+    heard: float = 0.0  # when the broker last answered
 
     def document(self) -> Row:
         """As `gpulease status --json` prints it."""
         return {
             **self.status,
-            "devices": list(self.devices),
+            "devices": list(self.devices if self.trouble is None else unknown(self.devices)),
             "leases": list(self.leases),
             "line": list(self.line),
             "line_length": self.line_length,
@@ -93,9 +96,7 @@ def _host_for_all(row: Row) -> Row:
 def totals_seen_by(totals: Row, viewer: Viewer, picture: PagePicture) -> Row:
     if not viewer.public or picture.usage_shown == "all":
         return totals
-    own = {
-        name: {user: value for user, value in totals[name].items() if user == viewer.user} for name in ("held", "busy")
-    }
+    own = {name: {user: value for user, value in totals[name].items() if user == viewer.user} for name in KINDS}
     return {**totals, **own}
 
 
