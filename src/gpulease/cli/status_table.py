@@ -126,7 +126,8 @@ def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
     if document.get("passed_by"):
         who = clean(", ".join(document["passed_by"]))
         shown.append(terminal.paint(f"kept safe-gpu's lock too long, and is not waited for now: {who}", "yellow"))
-    if others := other_brokers(document):
+    down = broker is None and document["trouble"]  # then what its own leases hold is claimed by nobody else
+    if (others := other_brokers(document)) and not down:
         shown.append(terminal.paint(f"Several brokers share these GPUs: also that of {', '.join(others)}.", "yellow"))
         shown.append(terminal.paint(ONE_QUEUE, "dim"))
     if document["trouble"] and broker is not None:
