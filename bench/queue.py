@@ -142,7 +142,7 @@ class Place:
 
     def queue(self, jobs: int) -> None:
         self.file.write_text("python train.py --lr 0.1 --seed 1234\n" * jobs)
-        self._run("add", "-n", "3", "--file", str(self.file))
+        self._run("add", "-n", "3", "--force", "--file", str(self.file))
 
     def ls(self) -> None:
         self._run("ls")
