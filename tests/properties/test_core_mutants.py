@@ -192,6 +192,9 @@ RULES: dict[Patch, tuple[str, ...]] = {
     nobody_told: LEASES,
     request_not_written: LEASES,
     not_given_back: LEASES,
+    silence_lasts: (*JOBS, "silence_agent", "use_job"),
+    end_read_once: (*JOBS, "read_slowly", "lose_agent"),
+    unasked_believed: (*JOBS, "lie"),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.accounts import Accounts
+from support.accounts import USERS, Accounts
 from support.needs import NAMESPACES
 from support.open_python import open_python
 from support.site import MARK, Site, marked
@@ -53,15 +53,10 @@ class Island:
             pytest.skip(NAMESPACES)
 
     def words(self, uid: int, words: list[str]) -> list[str]:
-        return [
-            "nsenter",
-            "--mount",
-            "--target",
-            str(self.keeper.pid),
-            *becoming(uid),
-            open_python(),
-            *words,
-        ]
+        """Who has an account there comes with all of its groups, as by a login."""
+        *become, groups = becoming(uid)
+        groups = "--init-groups" if uid in USERS.values() else groups
+        return ["nsenter", "--mount", "--target", str(self.keeper.pid), *become, groups, open_python(), *words]
 
     def home(self, uid: int) -> dict[str, str]:
         home = self.site.folder / f"home-{uid}"

@@ -22,7 +22,7 @@ from support.machine import Machine
         (["get", "--model", ","], 2, "--model is empty"),
         (["get", "--mem", "6"], 2, "as 6G"),
         (["get", "--devices", ""], 2, "unset variable"),
-        (["get", "--model", "H100", "--no-wait"], 1, "No device here matches"),
+        (["get", "--model", "H100", "--no-wait"], 1, "There is no H100 here"),
         (["get", "--priority", "99999999999999999999"], 2, "whole number"),
         (["events", "--most", "0"], 2, "1 or more"),
         (["run", "--", "/tmp"], 1, "is a folder"),

@@ -28,7 +28,7 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (1, "no such job", ["add", "--after", "99", "--", "true"]),
     (2, "itself", ["add", "--after", "3", "--", "true"]),
     (1, "devices", ["add", "-n", "5", "--", "true"]),
-    (1, "device", ["add", "--model", "H100", "--", "true"]),
+    (1, "There is no H100 here", ["add", "--model", "H100", "--", "true"]),
     (2, "not a device here", ["add", "-d", "9", "--", "true"]),
     (1, "No such job", ["show", "99"]),
     (1, "No such job: 50-60", ["kill", "50-60"]),

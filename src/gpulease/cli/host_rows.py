@@ -13,7 +13,7 @@ STATES = {
     "free": ".", "leased": "L", "shared": "S", "outside": "O", "draining": "D", "excluded": "X", "lost": "!",
     "unknown": "?",
 }  # fmt: skip
-LEGEND = ". free, L leased, S shared, O outside use, D draining, X excluded, ! lost, ? unknown"
+LEGEND = ". free, L leased, S shared, O outside, D draining, X excluded, ! lost, ? unknown"
 HEADINGS = ("HOST", "GPUS", "FREE", "WAIT", "STATE", "USED BY")
 TOLD = 3  # users that are named
 LEAST = 30  # columns for the last cell, which says what is wrong

@@ -201,6 +201,8 @@ class SqliteStore:
             database_file.move(fresh, self._path)
             self._disconnect()
             self._connect()
+            self._count.close()  # the file that was removed with it
+            self._count.write(self._commits)
         except (sqlite3.Error, OSError) as error:
             raise StateError(
                 f"The state file {self._path!r} was removed while the broker ran, and cannot be put back: "
