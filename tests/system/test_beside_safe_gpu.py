@@ -82,7 +82,7 @@ def check(site: Apart, turns: int, patience: float = 100) -> None:
 
 
 def test_no_two_compute_on_one_gpu(site: Apart) -> None:
-    check(site, 2)
+    check(site, 1)
 
 
 @pytest.mark.long("neighbours")
