@@ -16,7 +16,7 @@ from support.scripted import MEMORY
 
 from gpulease.broker import core, granting, job_ends, job_life, lease_life, neighbouring, run_questions
 from gpulease.broker.core_state import State
-from gpulease.broker.events import Checked, Occupancy
+from gpulease.broker.events import Checked, LaunchFailed, Occupancy
 from gpulease.broker.instructions import Keep
 from gpulease.broker.state_values import Idle
 from gpulease.broker.turn import Turn
@@ -194,7 +194,6 @@ RULES: dict[Patch, tuple[str, ...]] = {
     not_given_back: LEASES,
     silence_lasts: (*JOBS, "silence_agent", "use_job"),
     end_read_once: (*JOBS, "read_slowly", "lose_agent"),
-    unasked_believed: (*JOBS, "lie"),
 }
 
 
@@ -251,11 +250,22 @@ def neighbour_takes_during_a_check(story: Story) -> None:
     story.answer_check(now=True, refused=False)
 
 
+def agent_tells_what_nobody_asked(story: Story) -> None:
+    story.add_now(1, gpus=1)
+    story.answer_check(now=True, refused=False)
+    story.launch(fails=False, passing=False, now=True)
+    world = story.machine.world
+    ((id, run),) = world.shells
+    world.lie(LaunchFailed, id, run)
+    story.pass_time(seconds=0.0)
+
+
 STORIES: dict[Patch, Callable[[Story], None]] = {
     job_leaves_unnoticed: killed_while_it_waits,
     lease_ends_during_check: owner_dies_during_a_check,
     lease_not_ended: job_fails_at_its_start,
     neighbour_ignored: neighbour_takes_during_a_check,
+    unasked_believed: agent_tells_what_nobody_asked,
 }
 
 

@@ -107,8 +107,12 @@ class Browser:
         return self.driver.execute_script(script)
 
     def click(self, id: str) -> None:
+        self.on(id, "click")
+
+    def on(self, id: str, method: str) -> None:
+        """Calls it, once the element is there."""
         wait_until(lambda: self.driver.find_elements(By.ID, id))
-        self.run(f"document.getElementById({json.dumps(id)}).click()")
+        self.run(f"document.getElementById({json.dumps(id)}).{method}()")
 
     def agree(self) -> str:
         """To the question that is asked; what it was."""

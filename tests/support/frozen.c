@@ -2,7 +2,7 @@
 
        unshare -Urm frozen FOLDER LOCK [COMMAND...]
 
-   FOLDER is mounted over; LOCK is a file that the process keeps locked, or ""; COMMAND is run as its child then.
+   FUSE_DEVICE names the device. FOLDER is mounted over; LOCK is a file that the process keeps locked, or ""; COMMAND is run as its child then.
 
    A FUSE server never answers a read. A helper reads a page of that file through /proc/PID/mem and holds the lock of
    the map for reading; the process then asks for it for writing. Whoever wants to read its cmdline waits behind both.
@@ -106,7 +106,7 @@ static void run_when_frozen(int waits, char **command) {
 int main(int count, char **words) {
     char path[4096], mount_options[128];
     int told[2], begins[2];
-    device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    device = open(getenv("FUSE_DEVICE"), O_RDWR | O_CLOEXEC);
     if (device < 0 || count < 3) fail("/dev/fuse");
     int lock = words[2][0] ? open(words[2], O_RDWR | O_CREAT, 0666) : -1;
     if (lock >= 0 && lockf(lock, F_TLOCK, 0)) fail("lock");

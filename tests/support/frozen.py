@@ -6,6 +6,7 @@ They are ended before anything else looks at all processes, and end by themselve
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,17 @@ def frozen_program() -> str:
     return str(folder / "frozen")
 
 
+@cache
+def fuse_device() -> str:
+    """One that every user may open, as /dev/fuse is on most machines: root makes it."""
+    if os.geteuid() != 0:
+        return "/dev/fuse"
+    path = Path(frozen_program()).with_name("fuse")
+    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(10, 229))
+    path.chmod(0o666)
+    return str(path)
+
+
 @contextmanager
 def frozen(
     folder: Path, *command: str, before: tuple[str, ...] = (), lock: str = "", environ: dict[str, str] | None = None
@@ -42,6 +54,7 @@ def frozen(
     """One such process, until the block ends; `command` is run as its child, and `before` becomes it."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [*before, "unshare", "-Urm", frozen_program(), str(folder), lock, *command]
+    environ = {**(os.environ if environ is None else environ), "FUSE_DEVICE": fuse_device()}
     process = subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None

@@ -86,7 +86,7 @@ def test_the_keyboard_keeps_its_place_while_the_page_changes(browser: Browser, s
     site.until(id, "running")
     browser.shows("running")
     button = f"jobs-{id}-kill"
-    browser.run(f"document.getElementById('{button}').focus()")
+    browser.on(button, "focus")
     assert browser.run("return document.activeElement.id") == button
     site.act("pause", id)
     browser.shows("paused")
