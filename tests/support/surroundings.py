@@ -10,6 +10,7 @@ import atexit
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,7 +33,7 @@ def settle() -> None:
     environ = {name: value for name, value in os.environ.items() if _is_kept(name)}
     path = environ.get("PATH", os.defpath).split(":")
     environ |= {
-        "PATH": ":".join([*path, *(place for place in ADMINISTRATORS if place not in path)]),
+        "PATH": ":".join([_python_folder(), *path, *(place for place in ADMINISTRATORS if place not in path)]),
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color",
@@ -54,6 +55,16 @@ def run_folder() -> Path:
         os.chmod(folder, 0o755)
         os.mkdir(f"{folder}/home", 0o700)
     return Path(os.environ[FOLDER])
+
+
+def _python_folder() -> str:
+    """Comes first in PATH: a version manager's `python3` is a script that starts dozens of programs."""
+    folder = run_folder() / "python"
+    if not folder.exists():
+        folder.mkdir()
+        for name in ("python", "python3"):
+            (folder / name).symlink_to(os.path.realpath(sys.executable))
+    return str(folder)
 
 
 def _is_kept(name: str) -> bool:
