@@ -192,7 +192,6 @@ RULES: dict[Patch, tuple[str, ...]] = {
     nobody_told: LEASES,
     request_not_written: LEASES,
     not_given_back: LEASES,
-    silence_lasts: (*JOBS, "silence_agent", "use_job"),
     end_read_once: (*JOBS, "read_slowly", "lose_agent"),
 }
 
@@ -250,10 +249,19 @@ def neighbour_takes_during_a_check(story: Story) -> None:
     story.answer_check(now=True, refused=False)
 
 
-def agent_tells_what_nobody_asked(story: Story) -> None:
+def job_runs(story: Story) -> None:
     story.add_now(1, gpus=1)
     story.answer_check(now=True, refused=False)
     story.launch(fails=False, passing=False, now=True)
+
+
+def job_is_killed_and_its_agent_is_silent(story: Story) -> None:
+    job_runs(story)
+    story.machine.teardown()
+
+
+def agent_tells_what_nobody_asked(story: Story) -> None:
+    job_runs(story)
     world = story.machine.world
     ((id, run),) = world.shells
     world.lie(LaunchFailed, id, run)
@@ -265,6 +273,7 @@ STORIES: dict[Patch, Callable[[Story], None]] = {
     lease_ends_during_check: owner_dies_during_a_check,
     lease_not_ended: job_fails_at_its_start,
     neighbour_ignored: neighbour_takes_during_a_check,
+    silence_lasts: job_is_killed_and_its_agent_is_silent,
     unasked_believed: agent_tells_what_nobody_asked,
 }
 
