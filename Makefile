@@ -5,16 +5,22 @@ BIN := .venv/bin
 # The parts of the long tests, each under 20 minutes on two cores: `make test-long PART=slurm`.
 PART ?= properties leases queue neighbours pool hosts slurm faces frameworks fresh-root fresh-user
 
-.PHONY: demo test slowest test-long lint types figures setup clean
+.PHONY: demo test tests checks slowest test-long lint types figures setup clean
 
 demo: .venv/.ready
 	@$(BIN)/python -m gpulease demo
 
-test: .venv/.ready-test lint types
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+test: .venv/.ready-test
+	@$(MAKE) --no-print-directory --jobs 2 checks tests
 
 slowest: .venv/.ready-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations 20
+	@$(MAKE) --no-print-directory tests SLOWEST=20
+
+# Many tests wait for processes, so four at once keep two cores busy.
+tests: .venv/.ready-test
+	$(BIN)/python -m pytest -q -n 4 --dist loadgroup $(if $(SLOWEST),--durations $(SLOWEST))
+
+checks: lint types
 
 test-long: .venv/.ready-test lint types
 	@sh tools/long_tests.sh $(PART)

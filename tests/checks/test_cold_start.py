@@ -56,8 +56,8 @@ def test_the_version_loads_next_to_nothing(simulated: dict[str, str]) -> None:
 )
 def test_verbs_that_ask_a_broker_load_only_what_asks(words: str, site: Site) -> None:
     site.ensure_broker()
-    site.run("add", "--at", "in 1h", "--", "true")
-    site.run("get", "--devices", "0", "--for", "1h")
+    assert site.run("add", "--at", "in 1h", "--", "true").returncode == 0
+    assert site.run("get", "--devices", "0", "--for", "1h").returncode == 0
     if words.startswith("get"):
         words = words.replace("0", "1").replace("--owner 1", f"--owner {os.getpid()}")
     assert loaded(words.split(), site.environ) & (HEAVY | SLOW) == set()

@@ -23,7 +23,7 @@ from support.web_hook import WebHook, web_hook
 from gpulease.notices import own_file
 from gpulease.notices.address import read_address
 
-SECRET = "T0p53cret"
+SECRET = f"T0p53cret{os.getpid()}"  # of this worker: another one may set its own address just now
 
 
 @pytest.fixture(name="hook")

@@ -491,6 +491,18 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(environ: dict[str, str], t
     assert built.is_relative_to(environ["TMPDIR"])
 
 
+@pytest.mark.parametrize("words", ["status", "run -- true"])
+def test_a_compiler_may_take_longer_than_a_driver(environ: dict[str, str], tmp_path: Path, words: str) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\nsleep 3\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    with TemporaryDirectory(prefix="gpulease-") as short:  # a socket's path is short
+        places = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path), "GPULEASE_DIR": short}
+        environ = {**environ, **places, "CC": str(compiler), "GPULEASE_PROBE_DEADLINE": "2", "GPULEASE_SIMULATE": "2"}
+        run([*GPULEASE, *words.split()], environ)
+        subprocess.run([*GPULEASE, "stop"], env=environ, capture_output=True, timeout=DEADLINE)
+
+
 @pytest.fixture
 def no_compiler(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """Neither a compiler nor a library that was built earlier; a shell can still be found."""

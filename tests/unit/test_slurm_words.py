@@ -28,7 +28,7 @@ from gpulease.slurm.commands import run as run_command
 from gpulease.slurm.listing import _place
 from gpulease.slurm.looking import read_accounting
 from gpulease.slurm.nodes import device_rows, gpu_types, matching_type
-from gpulease.slurm.rows import STATES, expected_start, ids_of, indices, job_row, lease_row, line_row, log_of
+from gpulease.slurm.rows import STATES, expected_start, ids_of, indices, job_row, lease_row, line_row, log_of, state_of
 from gpulease.slurm.script import batch_script, quoted
 from gpulease.slurm.slurm_reasons import SENTENCES, sentence
 from gpulease.slurm.slurm_usage import usage_piece
@@ -133,6 +133,13 @@ def test_every_state_of_slurm_is_one_of_ours() -> None:
 
     assert set(STATES.values()) <= set(OURS)
     assert job_row({**OLD, "job_state": "PENDING", "state_reason": "JobHeldUser"}, "6_3", {}, 0.0)["state"] == "held"
+
+
+def test_a_killed_job_runs_until_slurm_has_ended_it() -> None:
+    """`kill --wait` came back while the job still wrote its checkpoint."""
+    assert state_of({"job_state": ["CANCELLED", "COMPLETING"]}) == "running"
+    assert state_of({"job_state": ["CANCELLED"]}) == "killed"
+    assert state_of({"job_state": ["FAILED", "COMPLETING"]}) == "failed"
 
 
 def test_hosts_and_indices_are_read_as_slurm_writes_them() -> None:

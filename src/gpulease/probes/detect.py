@@ -16,16 +16,21 @@ from gpulease.probes.probe import Probe, SeveralProbes
 def open_probe(environ: Mapping[str, str] = os.environ) -> Probe:
     """A probe for this machine, with its deadline. The driver is first touched by `snapshot()`."""
     guarded = WithDeadline(Detected(environ), deadline_seconds(environ))
-    return Marked(guarded) if simulated(environ) else guarded
+    return Marked(guarded, environ) if simulated(environ) else guarded
 
 
 class Marked:
     """Says of every failure that the machine is simulated, so that nobody looks for a broken card."""
 
-    def __init__(self, probe: Probe) -> None:
-        self._probe = probe
+    def __init__(self, probe: Probe, environ: Mapping[str, str]) -> None:
+        self._probe, self._environ, self._is_built = probe, environ, False
 
     def snapshot(self) -> Sample:
+        if not self._is_built:
+            from gpulease.simulation.activate import build_library
+
+            build_library(self._environ)
+            self._is_built = True
         try:
             return self._probe.snapshot()
         except NoLibrary:

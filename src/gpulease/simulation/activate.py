@@ -59,6 +59,13 @@ def _check(directory: Path, repair: str) -> None:
         raise SimulationError(error.what, repair) from None
 
 
+def build_library(environ: Mapping[str, str]) -> None:
+    """Before anybody waits for the driver with a deadline: a compiler may take longer than a driver may."""
+    directory = directory_from_environment(environ)
+    if directory is not None:
+        library_path(environ, beside=directory)
+
+
 def activate(directory: Path) -> None:
     """From here on `pynvml` in this process sees the simulated machine; nvmlInit is still the caller's."""
     import ctypes

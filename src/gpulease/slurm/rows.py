@@ -68,9 +68,11 @@ def ids_of(raw: Raw) -> list[str]:
 
 
 def state_of(raw: Raw) -> str:
-    """A job whose end is being cleaned up by Slurm, `["FAILED", "COMPLETING"]`, has ended already."""
+    """`["FAILED", "COMPLETING"]` has ended. `["CANCELLED", "COMPLETING"]` may still run: it was only signalled."""
     told = fields.states(raw.get("job_state"))
     state = next((STATES[name] for name in told if name in STATES), "lost")
+    if state == "killed" and "COMPLETING" in told:
+        return "running"
     return "held" if state == "waiting" and reason_of(raw) in HELD else state
 
 
