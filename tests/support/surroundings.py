@@ -59,7 +59,7 @@ def run_folder() -> Path:
 
 def _python_folder() -> str:
     """Comes first in PATH: a version manager's `python3` is a script that starts dozens of programs."""
-    folder = run_folder() / "python"
+    folder = run_folder() / "bin"
     if not folder.exists():
         folder.mkdir()
         for name in ("python", "python3"):
