@@ -178,6 +178,36 @@ def test_what_another_agent_may_still_start_is_not_lost(queue: QueueSite) -> Non
     assert (queue.folder / "began").read_text() == "began\n"
 
 
+def test_what_never_began_is_not_lost_if_its_folder_fails_for_a_while() -> None:
+    """Before, the job was called lost at once, and did not run when the file server was back."""
+    site = QueueSite()
+    try:
+        faults = broken(site, f"/jobs/{os.geteuid()}")
+        broker = site.ensure_broker()
+        all_complete(site, [site.submit("true")])
+        agent = agent_of(broker)
+        os.kill(agent, signal.SIGSTOP)
+        id = site.submit("true")
+        wait_until(lambda: site.job(id)["state"] == "running")
+        site.kill_broker()
+        os.kill(agent, signal.SIGKILL)
+        faults.set(errno.EIO, 1)
+        site.ensure_broker()
+        wait_for_faults(faults, 2)  # the next agent has looked for it twice
+        faults.set(0, 0)
+        all_complete(site, [id])
+    finally:
+        site.close()
+
+
+def test_a_pipe_in_the_place_of_a_note_holds_no_agent_up(queue: QueueSite) -> None:
+    """Before, the agent waited for a reader of the pipe, and all jobs of its user for the agent."""
+    notes = Path(queue.directory, "jobs", str(os.geteuid()), "runs")
+    notes.mkdir(0o700, parents=True, exist_ok=True)
+    os.mkfifo(notes / "1.1")
+    all_complete(queue, [queue.submit("true"), queue.submit("true")])
+
+
 def looks_for_the_lock(agent: int) -> bool:
     for name in os.listdir(f"/proc/{agent}/fd"):
         with contextlib.suppress(OSError):  # it was closed meanwhile
