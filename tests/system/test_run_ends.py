@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import signal
 import subprocess
 import time
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.accounts import Namespace
 from support.faults import broken, wait_for_faults
+from support.other_users import as_user, needs_root
 from support.queue_site import (
     QueueSite,
     agent_of,
@@ -23,6 +26,8 @@ from support.queue_site import (
 from support.site import devices_of
 from support.waiting import wait_for_end, wait_until
 
+from gpulease import identity
+from gpulease.broker import agents
 from gpulease.broker.agent import ALONE
 from gpulease.simulation.library import find_compilers
 
@@ -214,6 +219,22 @@ def looks_for_the_lock(agent: int) -> bool:
             if os.readlink(f"/proc/{agent}/fd/{name}").endswith("/agent.lock"):
                 return True
     return False
+
+
+@needs_root
+def test_a_shell_that_is_hidden_from_the_broker_is_not_taken_for_gone() -> None:
+    """Before, a system broker under hidepid=2 replaced the agent of every running job again and again."""
+    site = QueueSite()
+    try:
+        namespace = Namespace(site, "mount -t proc -o hidepid=2 proc /proc")
+        shell = namespace.keeper.pid, identity.start_time(namespace.keeper.pid)
+        nobody = pwd.getpwnam("nobody")
+        assert namespace.as_user(nobody, lambda: identity.start_time(shell[0])) is None
+        assert not namespace.as_user(nobody, lambda: agents._is_gone(*shell))
+        namespace.keeper.kill()
+        wait_until(lambda: as_user(nobody, lambda: agents._is_gone(*shell)))  # nobody has reaped it yet
+    finally:
+        site.close()
 
 
 def test_jobs_ignore_no_signal_that_whoever_started_the_broker_ignores(queue: QueueSite) -> None:
