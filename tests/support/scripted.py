@@ -109,6 +109,7 @@ class ScriptedWorld:
         self.finds: list[told.Find] = []
         self.shells: dict[tuple[int, int], Key] = {}  # by job and run
         self.tended: set[tuple[int, int]] = set()  # runs that an agent watches
+        self.adopted: set[tuple[int, int]] = set()  # those of them that a former agent started: it learns no code
         self.silent = False  # the agent neither does what it is told nor tells of anything
         self.codes: dict[tuple[int, int], int] = {}  # noted in the journal
         self.notices: list[told.Notify] = []
@@ -445,7 +446,7 @@ class ScriptedWorld:
         self.die(self.shells[run])
         if run in self.tended and not self.silent:
             self.tended.discard(run)
-            self.ready.append(happened.RunEnded(*run, code))
+            self.ready.append(happened.RunEnded(*run, None if run in self.adopted else code))
 
     def lose_agent(self, uid: int = 0) -> None:
         """With all that it was told and has not done, and all that it has not told."""
@@ -511,6 +512,7 @@ class ScriptedWorld:
         fate = Fate(None if key is None else key[0], self.codes.get(run))
         if alive and not fate.over:
             self.tended.add(run)
+            self.adopted.add(run)
         self.ready.append(
             happened.Found(*run, fate, None if key is None else key[0], 1 if alive else None, alive and not fate.over)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import signal
 import subprocess
 import time
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.accounts import Namespace
 from support.faults import broken, wait_for_faults
+from support.other_users import as_user, needs_root
 from support.queue_site import (
     QueueSite,
     agent_of,
@@ -23,6 +26,8 @@ from support.queue_site import (
 from support.site import devices_of
 from support.waiting import wait_for_end, wait_until
 
+from gpulease import identity
+from gpulease.broker import agents
 from gpulease.broker.agent import ALONE
 from gpulease.simulation.library import find_compilers
 
@@ -178,12 +183,58 @@ def test_what_another_agent_may_still_start_is_not_lost(queue: QueueSite) -> Non
     assert (queue.folder / "began").read_text() == "began\n"
 
 
+def test_what_never_began_is_not_lost_if_its_folder_fails_for_a_while() -> None:
+    """Before, the job was called lost at once, and did not run when the file server was back."""
+    site = QueueSite()
+    try:
+        faults = broken(site, f"/jobs/{os.geteuid()}")
+        broker = site.ensure_broker()
+        all_complete(site, [site.submit("true")])
+        agent = agent_of(broker)
+        os.kill(agent, signal.SIGSTOP)
+        id = site.submit("true")
+        wait_until(lambda: site.job(id)["state"] == "running")
+        site.kill_broker()
+        os.kill(agent, signal.SIGKILL)
+        faults.set(errno.EIO, 1)
+        site.ensure_broker()
+        wait_for_faults(faults, 2)  # the next agent has looked for it twice
+        faults.set(0, 0)
+        all_complete(site, [id])
+    finally:
+        site.close()
+
+
+def test_a_pipe_in_the_place_of_a_note_holds_no_agent_up(queue: QueueSite) -> None:
+    """Before, the agent waited for a reader of the pipe, and all jobs of its user for the agent."""
+    notes = Path(queue.directory, "jobs", str(os.geteuid()), "runs")
+    notes.mkdir(0o700, parents=True, exist_ok=True)
+    os.mkfifo(notes / "1.1")
+    all_complete(queue, [queue.submit("true"), queue.submit("true")])
+
+
 def looks_for_the_lock(agent: int) -> bool:
     for name in os.listdir(f"/proc/{agent}/fd"):
         with contextlib.suppress(OSError):  # it was closed meanwhile
             if os.readlink(f"/proc/{agent}/fd/{name}").endswith("/agent.lock"):
                 return True
     return False
+
+
+@needs_root
+def test_a_shell_that_is_hidden_from_the_broker_is_not_taken_for_gone() -> None:
+    """Before, a system broker under hidepid=2 replaced the agent of every running job again and again."""
+    site = QueueSite()
+    try:
+        namespace = Namespace(site, "mount -t proc -o hidepid=2 proc /proc")
+        shell = namespace.keeper.pid, identity.start_time(namespace.keeper.pid)
+        nobody = pwd.getpwnam("nobody")
+        assert namespace.as_user(nobody, lambda: identity.start_time(shell[0])) is None
+        assert not namespace.as_user(nobody, lambda: agents._is_gone(*shell))
+        namespace.keeper.kill()
+        wait_until(lambda: as_user(nobody, lambda: agents._is_gone(*shell)))  # nobody has reaped it yet
+    finally:
+        site.close()
 
 
 def test_jobs_ignore_no_signal_that_whoever_started_the_broker_ignores(queue: QueueSite) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.scripted import ScriptedWorld
 
 from gpulease.broker import events as happened
+from gpulease.broker import runner
 from gpulease.broker.runs import NO_FORK, Fate
 from gpulease.job import Job
 
@@ -158,6 +160,49 @@ def test_what_was_told_to_end_is_not_stopped(order: tuple[str, str], launched: b
     assert signal.SIGSTOP not in sent[sent.index(signal.SIGTERM) :]
 
 
+@pytest.mark.parametrize("dies", ["broker", "agent"])
+@pytest.mark.parametrize(
+    ("verbs", "sent"),
+    [((), []), (("pause",), [signal.SIGSTOP]), (("pause", "resume"), [signal.SIGCONT])],
+    ids=["neither", "pause", "resume"],
+)
+def test_a_pause_or_resume_that_was_acknowledged_is_carried_out(
+    verbs: tuple[str, ...], sent: list[int], dies: str
+) -> None:
+    """Before, the death of broker and agent lost it: a resumed job stayed stopped, and nobody saw that it was."""
+    world = Runs().begun()
+    for verb in verbs:
+        world.ask(verb)
+    if dies == "broker":
+        world.restart()
+    else:
+        world.lose_agent()
+        world.turn()
+    while not world.finds:
+        world.until_next_alarm()
+        world.turn()
+    world.find()
+    world.turn()
+    assert [number for one in world.trees for number in one.signals] == sent
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_a_command_left_running_is_not_ended_if_it_ended_by_itself(noted: bool) -> None:
+    """Before, it was killed where another broker or agent had found the run meanwhile."""
+    world = Runs().begun()
+    world.restart()
+    world.find()
+    world.turn()
+    world.end(5)
+    if not noted:
+        world.codes.clear()  # its shell was killed
+    world.find()
+    world.turn()
+    assert [one.signals for one in world.trees] == ([] if noted else [(signal.SIGKILL,)])
+    world.pass_time(30, healthy=True)
+    world.assert_over("failed" if noted else "lost", 5 if noted else None)
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -176,6 +221,16 @@ def test_what_nobody_asked_for_is_not_believed(event: happened.Event) -> None:
     world.turn()
     assert world.core.state.running.get(1) == before
     assert world.core.state.roots[1] == world.shells[RUN]
+
+
+@pytest.mark.parametrize(("note", "code"), [(None, None), ("7\n", 122), ("7 122\n", 122)])
+def test_what_may_never_have_begun_is_not_called_failed(note: str | None, code: int | None, tmp_path: Path) -> None:
+    """A shell ends with 122 if it cannot note that it began; so may a command, but then there is a note."""
+    if note is not None:
+        (tmp_path / "1.1").write_text(note)
+    order = {"id": 1, "run": 1, "log": f"{tmp_path}/log", "note": f"{tmp_path}/1.1", "former": f"{tmp_path}/former"}
+    told = runner.read_end({**order, "pid": 7, "code": 122, "log_begin": 0}, {})
+    assert told == happened.EndRead(1, 1, Fate(7, code), False, None)
 
 
 def test_a_launch_that_could_not_fork_makes_the_next_wait_longer() -> None:

@@ -43,7 +43,7 @@ class Agent:
         """`refusal`: why nothing may be started, and whether that may pass."""
         self._link, self._login, self._refusal = link, login, refusal
         self._folder = self._no_folder = ""
-        self._another = False  # another agent works in the folder
+        self._may_pass = False  # why there is no folder: as another agent that works in it
         self._refused = False  # somebody a start
         self._lock = -1
         self._untold = bytearray()  # events that were not sent yet
@@ -159,7 +159,7 @@ class Agent:
             self._lock = _alone(folder, patience)
         except OSError as trouble:
             self._no_folder = f"{trouble.strerror}: {trouble.filename or folder}"
-            self._another = trouble.errno == errno.EAGAIN
+            self._may_pass = trouble.errno in SHORTAGES
 
     def _launch(self, order: Order) -> Event:
         if self._lock < 0:
@@ -178,9 +178,9 @@ class Agent:
         """That a run never began is known only where its note would be, and while nobody else may start it."""
         if not isinstance(event, Found) or event.pid is not None or self.began:
             return event
-        if self._another:
+        if self._may_pass:
             self._begin(self._folder, patience=0.0)
-            raise OSError(errno.EAGAIN, "another agent may still start it")  # it is looked for again
+            raise OSError(errno.EAGAIN, self._no_folder)  # it is looked for again
         return event._replace(fate=Fate(trouble=UNSEEN))
 
     def _adopted(self, order: Order, event: Event) -> Event:

@@ -288,12 +288,11 @@ class Agents:
 
 
 def _is_gone(pid: int, since: int) -> bool:
-    """Ended, reaped or not."""
+    """Ended, reaped or not, for certain: /proc may hide the processes of others (hidepid)."""
     try:
-        seen = identity.family(pid)
+        return identity.is_gone(pid, since)
     except OSError:
         return False
-    return seen is None or seen.start_time != since or seen.state in "ZX"
 
 
 def send_own(uid: int, pid: int, since: int, number: int) -> None:

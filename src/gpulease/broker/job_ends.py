@@ -103,7 +103,7 @@ def recover(turn: Turn, job: Job) -> None:
     lease = turn.state.leases.get(job.planner_id)
     if lease is None or lease.owner.boot_id != turn.state.about.boot_id:
         return _lost(turn, job, "the machine was started anew")
-    return run_questions.find(turn, job)
+    return _find_again(turn, job)
 
 
 def agent_lost(turn: Turn, event: AgentLost) -> None:
@@ -114,16 +114,22 @@ def agent_lost(turn: Turn, event: AgentLost) -> None:
 
 
 def next_agent(turn: Turn, uid: str) -> None:
-    """It finds everything that the last one watched, launched or was about to, and pauses or resumes it once more."""
+    """It finds everything that the last one watched, launched or was about to."""
     state = turn.state
     for job in [one for one in state.running.values() if one.uid == int(uid)]:
-        dying, paused = state.dying.get(job.id), job.state == "paused"
+        dying = state.dying.get(job.id)
         if dying is not None and dying.reading:
             run_questions.read_end(turn, job, dying.code)
-            continue
-        if dying is None and job.ending is None:
-            state.unsent.put(job.id, ((signal.SIGSTOP if paused else signal.SIGCONT,), paused))
-        run_questions.find(turn, job)
+        else:
+            _find_again(turn, job)
+
+
+def _find_again(turn: Turn, job: Job) -> None:
+    """The last pause or resume is sent once more: the process that was told of it may have died before it acted."""
+    paused, resumed = job.state == "paused", bool(job.history) and job.history[-1].event == "resume"
+    if job.id not in turn.state.dying and job.ending is None and (paused or resumed):
+        turn.state.unsent.put(job.id, ((signal.SIGSTOP if paused else signal.SIGCONT,), paused))
+    run_questions.find(turn, job)
 
 
 def found(turn: Turn, event: Found) -> None:
@@ -208,15 +214,22 @@ def forced(turn: Turn, event: Forced) -> None:
 
 
 def run_ended(turn: Turn, event: RunEnded) -> None:
-    """A shell that noted the end of its command left nothing behind; one that was killed may have."""
+    """What a command that ended by itself left running goes on; what a killed shell left is ended.
+
+    An agent that found the shell of a run, and did not start it, learns no code: the note tells.
+    """
     state, code = turn.state, event.code
     job, dying = _running(turn, event.id, event.run), state.dying.get(event.id)
     if job is None or (dying is not None and dying.shell_gone):
         return
-    if dying is None and code is not None and code >= 0:
+    if dying is not None:
+        _press_on(turn, job, code, dying.at_once)
+    elif code is None:
+        run_questions.find(turn, job)
+    elif code >= 0:
         _over(turn, job, code)
     else:
-        _press_on(turn, job, code, at_once=dying is None or dying.at_once)
+        _press_on(turn, job, code, at_once=True)
 
 
 def _press_on(turn: Turn, job: Job, code: int | None, at_once: bool) -> None:

@@ -20,7 +20,8 @@ MOST_FORMER = 4 << 20  # bytes that are read of a journal of former versions, wh
 
 def prepare(path: str) -> None:
     """Make room for the note, or raise and leave nothing."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # it may be a pipe
+    descriptor = os.open(path, flags, 0o600)
     try:
         os.write(descriptor, BLANK)
     except OSError:

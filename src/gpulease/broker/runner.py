@@ -15,7 +15,7 @@ from gpulease import identity
 from gpulease import job as jobs
 from gpulease.broker import journal, spawn, trees
 from gpulease.broker.events import EndRead, Event, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.broker.runs import NOT_NOTED, SHORTAGES, UNSTARTABLE, Fate, Root
+from gpulease.broker.runs import NOT_NOTED, SHORTAGES, UNSTARTABLE, UNWRITTEN, Fate, Root
 
 Order = dict[str, Any]
 TAIL = 1 << 16  # bytes of a failed job's output that are searched for out-of-memory
@@ -107,7 +107,8 @@ def read_end(order: Order, environment: dict[str, str]) -> Event:
 def _fate(order: Order) -> Fate:
     """A shell's own code says nothing of a command that never began; one that was killed may have noted the end."""
     code, pid, told = order["code"], order["pid"], _note(order)
-    if told.trouble is not None or code is None or (code < 0 and told.over):
+    unknown = code is None or (code == UNWRITTEN and told.pid is None)  # the note is gone: it may be the shell's code
+    if told.trouble is not None or unknown or (code < 0 and told.over):
         return told._replace(pid=pid)
     return Fate(pid, code)
 
