@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 
 from gpulease.errors import GpuleaseError, NotFound, NotPermitted
+from gpulease.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 SEE_SHOW = "See `gpulease show` for where the output goes."
 BLOCK = 1 << 16
 MOST = 1 << 20  # bytes of the last lines: one line may be as long as the disk
+LONGEST = 4000  # characters of one line
+# What programs write to colour a terminal or to move on it; without it their words are easier to read.
+ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)")
 
 
 def open_log(path: str, uid: int | None = None) -> IO[bytes]:
@@ -61,3 +66,9 @@ def tail(path: str, lines: int, uid: int | None = None, most: int = MOST) -> lis
     if found and not found[-1]:
         found.pop()
     return [line.decode(errors="replace") for line in found[-lines:]] if lines > 0 else []
+
+
+def shown_line(text: str) -> str:
+    """One line of a log without anything that drives a terminal; of a bar that is drawn over itself, the last."""
+    text = ESCAPES.sub("", text[-4 * LONGEST :]).rstrip("\r").rpartition("\r")[2]
+    return clean(text.expandtabs(8))[:LONGEST]

@@ -187,6 +187,7 @@ REQUEST_FIELDS = {
     "pack": "bool?",
     "beside_outside": "bool",
     "mig": "bool",
+    "relative": "bool",
 }
 
 

@@ -98,6 +98,7 @@ class Request(NamedTuple):
     pack: bool | None = None  # share a device by what its like were seen to use; None: as the machine is set
     beside_outside: bool = False  # a share may be of a device that somebody outside of gpulease uses
     mig: bool = False  # MIG instances instead of whole GPUs
+    relative: bool = False  # `not_before` was given as `in 2h`: no step of the wall clock moves it
 
 
 class Cause(NamedTuple):

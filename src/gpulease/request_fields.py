@@ -50,6 +50,8 @@ def changed_fields(given: Mapping[str, Any], said: Said = as_argument, now: floa
             changed[field] = read(given[name], said(name), now)
         elif name in given:
             changed[field] = [] if read is texts else None
+    if "at" in given:
+        changed["relative"] = str(given["at"]).startswith("in ")
     return changed
 
 

@@ -93,6 +93,7 @@ class ScriptedWorld:
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
+        self.wall_ahead = 0.0  # of the broker that is started next
         self.disk = Disk()
         self.processes: set[Key] = set()  # that live
         self.watched: set[Key] = set()
@@ -192,7 +193,8 @@ class ScriptedWorld:
 
     def _start(self) -> Core:
         beside = {"neighbours.safe-gpu": "on"}
-        core = Core(self.disk, self, About("host", BOOT, kind="system", began=self.now), beside)
+        about = About("host", BOOT, kind="system", began=self.now, wall_ahead=self.wall_ahead)
+        core = Core(self.disk, self, about, beside)
         self.carry_out(core.load(self.now))
         self.settle()
         if self.neighbour:

@@ -190,6 +190,11 @@ def test_what_was_is_shown_for_all_hosts_together(hosts: SshHosts) -> None:
     (row,) = csv.DictReader(hosts.run("usage", "--hosts", "--since", "1h", "--csv").stdout.splitlines())
     assert int(row["complete"]) == jobs >= 2
     assert hosts.run("events", "--hosts", "--job", "1").returncode == 2
+    known = hosts.run("learned", "--hosts").stdout.splitlines()
+    assert known[0].split()[:2] == ["HOST", "RUNS"]
+    assert {"gpu1", "gpu3"} <= {line.split()[0] for line in known[1:] if line.endswith("true")}
+    assert all(row["answer"]["shapes"] for row in hosts.json("learned", "--hosts")["hosts"] if row["host"] != "gpu2")
+    assert hosts.run("learned", "--hosts", "--clear").returncode == 2
 
 
 def test_a_host_that_is_down_is_a_row_and_comes_back(hosts: SshHosts) -> None:

@@ -103,11 +103,23 @@ def test_a_folder_that_is_named_is_one_of_the_host(hosts: SshHosts, host: str, s
     there = hosts.folder / "side" / "there"
     there.mkdir(parents=True, exist_ok=True)
     words = hosts.words("add", "--host", host, "--cwd", str(there), *sweep, "--", "sh", "-c", "pwd; : {i}")
-    script = (
-        f"mount -t tmpfs none {there.parent} && cd {there.parent} && mkdir own && cd own && exec {shlex.join(words)}"
-    )
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], env=hosts.environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    ids = done.stdout.split()
+    ids = from_another_folder(hosts, there.parent, words).split()
     assert hosts.run("wait", *ids).returncode == 0
     assert {hosts.run("log", id).stdout for id in ids} == {f"{there}\n"}
+
+
+@needs_root
+@pytest.mark.parametrize("host", ["gpu1", "any"])
+def test_run_takes_a_folder_of_the_host_too(hosts: SshHosts, host: str) -> None:
+    there = hosts.folder / "aside" / "there"
+    there.mkdir(parents=True, exist_ok=True)
+    words = hosts.words("run", "--host", host, "--cwd", str(there), "--", "pwd")
+    assert from_another_folder(hosts, there.parent, words) == f"{there}\n"
+
+
+def from_another_folder(hosts: SshHosts, covered: Path, words: list[str]) -> str:
+    """What is printed by a command that sees a folder of its own, in which it is, in the place of this one."""
+    script = f"mount -t tmpfs none {covered} && cd {covered} && mkdir own && cd own && exec {shlex.join(words)}"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], env=hosts.environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.site import HOLD, Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
@@ -30,6 +31,16 @@ def test_the_command_has_the_same_pid_and_sees_just_its_devices_by_uuid(site: Si
     assert environ["CUDA_VISIBLE_DEVICES"] == ",".join(uuids[i] for i in environ["GPULEASE_DEVICES"].split(","))
     assert len(set(environ["CUDA_VISIBLE_DEVICES"].split(","))) == 2
     wait_until(lambda: devices_of(site, "free") == [0, 1, 2, 3])
+
+
+def test_it_runs_in_the_folder_that_is_named(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "here").write_text("#!/bin/sh\npwd; echo $PWD\n")
+    (tmp_path / "here").chmod(0o755)
+    assert site.run("run", "--cwd", str(tmp_path), "--", "./here").stdout == f"{tmp_path}\n{tmp_path}\n"
+    done = site.run("run", "--cwd", f"{tmp_path}/nowhere", "--", "pwd")
+    assert (done.returncode, "does not exist" in done.stderr, done.stdout) == (2, True, "")
+    shell = site.start("shell", "--cwd", str(tmp_path), environ={"SHELL": "/usr/bin/env"})
+    assert f"PWD={tmp_path}\n" in shell.communicate(timeout=30)[0]
 
 
 def test_the_exit_code_and_the_signal_are_the_commands_own(site: Site) -> None:

@@ -114,6 +114,21 @@ def test_the_dashboard_asks_for_nothing_that_is_not_told(site: QueueSite) -> Non
     assert site.run("metrics", "--dashboard", "--textfile", "x").returncode == 2
 
 
+def test_the_query_of_the_page_answers_where_leases_share_a_gpu(tmp_path: Path) -> None:
+    """The other way round Prometheus refuses it: many leases on the side of which there may be one."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "metrics.md").read_text()
+    (query,) = re.findall(r"^gpulease.* group_left .*$", page, re.MULTILINE)
+    on = 'instance="lab",uuid="GPU-0"'
+    leases = [f'{{{on},user="ada",lease="{lease}"}}' for lease in ("L1", "L2")]
+    series = {f"gpulease_gpu_utilization_ratio{{{on}}}": "0.5", **{f"gpulease_lease_info{one}": "1" for one in leases}}
+    expected = {"expr": query, "eval_time": "0m", "exp_samples": [{"labels": one, "value": 0.5} for one in leases]}
+    asked = {"input_series": [{"series": name, "values": value} for name, value in series.items()]}
+    (tmp_path / "test.yml").write_text(json.dumps({"tests": [{**asked, "promql_expr_test": [expected]}]}))
+    words = [program("promtool"), "test", "rules", str(tmp_path / "test.yml")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_without_a_broker_it_says_so_and_what_is_seen(tmp_path: Path) -> None:
     told = text({"broker": None, "devices": [], "leases": []}, None)
     assert "gpulease_up 0\n" in told

@@ -105,3 +105,15 @@ def test_several_logs_that_are_over_are_shown_and_do_not_wait(queue: QueueSite) 
     queue.end(*ids)
     assert queue.run("log", "all", "-f", "--tail", "1").stdout == "1 | 3\n2 | 3\n"
     assert queue.run("log", "1-2", "--tail", "1").stdout == "==> job 1 <==\n3\n==> job 2 <==\n3\n"
+
+
+BAR = r"""for i in 10 50 100; do printf '\r\033[32mepoch\033[0m %s%%' $i; done; echo; printf 'next\r 7%%\r'"""
+
+
+def test_of_a_bar_that_is_drawn_over_itself_the_last_is_shown_with_the_name_of_its_job(queue: QueueSite) -> None:
+    """`show` printed each of its states, thousands for a job of an hour; a carriage return hid the name."""
+    ids = [queue.shell(BAR) for _ in range(2)]
+    queue.end(*ids)
+    assert queue.run("show", str(ids[0])).stdout.endswith("--- last lines of its output ---\nepoch 100%\n 7%\n")
+    lines = sorted(queue.run("log", "all", "-f").stdout.splitlines())
+    assert lines == [f"{id} | {text}" for id in ids for text in ("\x1b[32mepoch\x1b[0m 100%", " 7%")]

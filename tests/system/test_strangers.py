@@ -5,6 +5,7 @@ Any user can lock the memory map of a process of their own for good, and whoever
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from support.waiting import wait_until
 from gpulease.broker.safe_gpu_lock import NAME
 
 STRANGER = 62111
+SHARES = 800  # of one GPU: looking at each for each name took more than a second
 SOON = 5.0  # seconds: an answer comes in milliseconds, also on a busy machine
 
 
@@ -46,11 +48,13 @@ def test_a_frozen_process_on_a_gpu_is_shown_and_the_other_gpus_are_granted(site:
     place.mkdir()
     place.chmod(0o777)
     uses = site.words("simulate", "use", "0", "--memory", "8G", "--")
-    with frozen(place, before=(*uses, *becoming(STRANGER)), environ=site.environ) as one:
+    allowed = not os.path.exists("/dev/fuse") or os.stat("/dev/fuse").st_mode & 0o006 == 0o006
+    user = str(STRANGER) if allowed else "root"  # where only root has FUSE, root's own process shows the same
+    with frozen(place, before=(*uses, *(becoming(STRANGER) if allowed else ())), environ=site.environ) as one:
         served(site)
         first, *others = wait_until(lambda: rows if (rows := site.status()["devices"])[0]["processes"] else None)
         (process,) = first["processes"]
-        assert (process["pid"], process["user"], process["command"]) == (one.pid, str(STRANGER), None)
+        assert (process["pid"], process["user"], process["command"]) == (one.pid, user, None)
         assert (first["state"], {row["state"] for row in others}) == ("outside", {"free"})
         table = site.run("status")
         assert (table.returncode, "(unknown command)" in table.stdout) == (0, True), table.stdout
@@ -92,13 +96,13 @@ def test_one_release_of_many_shares_by_many_names_holds_nobody_up(site: Site) ->
     site.ensure_broker()
     site.status()
     with site.raw() as greedy, site.raw() as other:
-        for _ in range(120):
-            greedy.send("acquire", request={"gpus": 1, "memory": 1 << 28, "devices": ["0"]}, kind="acquire", wait=SOON)
+        for _ in range(SHARES):
+            greedy.send("acquire", request={"gpus": 1, "memory": 1 << 26, "devices": ["0"]}, kind="acquire", wait=SOON)
         granted = 0
-        while granted < 120:
+        while granted < SHARES:
             granted += "granted" in greedy.receive(SOON)
         begin = time.monotonic()
         greedy.send("release", what=["0"] * 1024)
         assert "ok" in other.ask("ping")
         assert time.monotonic() - begin < 0.5
-        assert len(greedy.receive(SOON)["ok"]["released"]) == 120
+        assert len(greedy.receive(SOON)["ok"]["released"]) == SHARES

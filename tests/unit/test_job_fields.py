@@ -70,6 +70,7 @@ def test_none_takes_back_what_a_job_had() -> None:
         "memory": None,
         "models": [],
         "not_before": None,
+        "relative": False,
     }
     changes = job_changes({"after": None, "time_limit": None, "new_label": "x"}, as_argument, 0.0)
     assert changes == {"after": [], "after_any": False, "time_limit": None, "label": "x"}
@@ -89,7 +90,7 @@ def test_a_time_of_day_is_the_next_one() -> None:
     now = time.mktime((2030, 1, 1, 12, 0, 0, 0, 0, -1))
     assert request_fields({"at": "13:00"}, now=now)["not_before"] == now + 3600
     assert request_fields({"at": "11:00"}, now=now)["not_before"] == now + 23 * 3600
-    assert request_fields({"at": "in 2h"}, now=now)["not_before"] == now + 7200
+    assert request_fields({"at": "in 2h"}, now=now) == {"not_before": now + 7200, "relative": True}
 
 
 @pytest.mark.parametrize("take", [gpulease.acquire, gpulease.Pool])

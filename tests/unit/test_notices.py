@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import email
 import os
+import socketserver
 import stat
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from gpulease.errors import NotFound, UsageError
 from gpulease.notices import own_file
 from gpulease.notices.address import NoticeAddress, read_address
-from gpulease.notices.channels import _letter, payload
+from gpulease.notices.channels import _letter, deliver, payload
 from gpulease.notices.kinds import EVENTS, OF_JOBS, of_job, read_events
 from gpulease.notices.words import EACH, compose
 
@@ -28,7 +30,7 @@ def job(id: int, event: str = "ended", **more: Any) -> dict[str, Any]:
 def test_one_notice_is_told_as_it_is() -> None:
     message = compose([job(12, "failed", state="failed", exit_code=139)])
     assert message.title == "gpulease lab: job 12 (train) is failed"
-    assert message.text == "Job 12 (train) is failed: signal 11 (SIGSEGV). See `gpulease log 12`."
+    assert message.text == "Job 12 (train) is failed: signal 11 (SIGSEGV). It ran for 90 s. See `gpulease log 12`."
 
 
 def test_a_thousand_are_a_few_lines_the_urgent_first() -> None:
@@ -171,3 +173,31 @@ def test_a_file_that_others_may_read_or_that_is_a_link_is_not_trusted(tmp_path: 
     os.mkfifo(path, 0o600)
     with pytest.raises(UsageError):
         own_file.read(str(path))
+
+
+class MailServer(socketserver.StreamRequestHandler):
+    """As much of SMTP as a sender needs."""
+
+    letters: ClassVar[list[bytes]] = []
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline():
+            if line.upper().startswith(b"DATA"):
+                self.wfile.write(b"354 go on\r\n")
+                self.letters.append(b"".join(iter(self.rfile.readline, b".\r\n")))
+            self.wfile.write(b"221 bye\r\n" if line.upper().startswith(b"QUIT") else b"250 well\r\n")
+
+
+def test_each_notice_has_a_line_of_its_own_in_a_mail_by_apprise() -> None:
+    """They were joined: fifty of them were one paragraph."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), MailServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"mailto://127.0.0.1:{server.server_address[1]}/?from=gpulease@example.org&to=ada@example.org"
+        deliver(read_address(address), compose([job(1), job(2)]))
+        server.shutdown()
+    (letter,) = (email.message_from_bytes(one) for one in MailServer.letters)
+    plain = next(part for part in letter.walk() if part.get_content_type() == "text/plain")
+    text = str(plain.get_payload(decode=True), "utf-8")  # type: ignore[arg-type]
+    assert text.splitlines()[:2] == [f"Job {id} (train) is complete, after 90 s." for id in (1, 2)]
+    assert letter.get_content_type() == "text/plain", "an HTML part would have them in one paragraph"

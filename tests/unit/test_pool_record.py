@@ -1,15 +1,25 @@
-"""A pickle runs code when it is read, so results are read only where nobody else can have written them."""
+"""Results are read only where nobody else can have written them, and only those of the function as it is now.
+
+A pickle runs code when it is read.
+"""
 
 from __future__ import annotations
 
+import importlib
+import linecache
 import os
 import pickle
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.other_users import needs_root
 
-from gpulease.errors import NotPermitted
+from gpulease.errors import NotPermitted, UsageError
 from gpulease.pool.record import Record
 
 PLANTED = b"cos\nmkdir\n(V%s\ntR."
@@ -57,3 +67,39 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
     with pytest.raises(NotPermitted, match="can be written by others"):
         record(tmp_path)
+
+
+@pytest.fixture
+def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[..., object]]:
+    """The function of a file after that was edited: as a new run of the program finds it."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def edited(text: str) -> Callable[..., object]:
+        (tmp_path / "training.py").write_text(f"def work(item):\n    {text}\n")
+        sys.modules.pop("training", None)
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        linecache.checkcache()
+        work: Callable[..., object] = importlib.import_module("training").work
+        return work
+
+    return edited
+
+
+@pytest.mark.parametrize("key", [None, str])
+@pytest.mark.parametrize("wrap", [lambda work: work, partial])
+def test_results_of_a_function_that_was_changed_since_are_refused(
+    tmp_path: Path, edited: Callable[[str], Callable[..., object]], key: Any, wrap: Any
+) -> None:
+    """Before, the results of the old function were given for the new one's, without a word."""
+    folder = tmp_path / "results"
+    Record(folder, wrap(edited("return item * item")), key).write("one.pickle", 1)
+    Record(folder, wrap(edited("return item * item  # squared")), key)
+    new = wrap(edited("return item * item * 2"))
+    with pytest.raises(UsageError, match=r"training\.work was changed since its results"):
+        Record(folder, new, key)
+    with pytest.raises(UsageError, match="was changed"):  # and is not forgotten
+        Record(folder, new, key)
+    next(folder.glob(".training.work.source")).unlink()
+    Record(folder, new, key)
+    (folder / "one.pickle").unlink()
+    Record(folder, wrap(edited("return 0")), key)

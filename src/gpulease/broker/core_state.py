@@ -283,7 +283,7 @@ class State:
     # ---------------------------------------------------------------- the line
 
     def enter_line(self, waiting: Waiting) -> None:
-        """In the line `not_before` is in the broker's time; who asked meant the wall clock."""
+        """In the line `not_before` is in the broker's time. A request that names a time of day means the wall clock."""
         self._put_in_line(_sooner(waiting, self.wall_ahead))
 
     def fill_line(self, many: list[Waiting]) -> None:
@@ -292,7 +292,7 @@ class State:
         self.changes.revision += 1
 
     def step_clock(self, wall_ahead: float) -> None:
-        """The wall clock was set: what is to start at a time of it starts earlier or later. Nothing else moves."""
+        """The wall clock was set: requests for a time of it start earlier or later. Nothing else moves."""
         step = wall_ahead - self.wall_ahead
         self.set("wall_ahead", wall_ahead)
         for waiting in [one for one in self.line if one.request.not_before is not None]:
@@ -618,6 +618,6 @@ def size_of(environ: dict[str, str]) -> int:
 
 def _sooner(waiting: Waiting, seconds: float) -> Waiting:
     start = waiting.request.not_before
-    if start is None or not seconds:
+    if start is None or waiting.request.relative or not seconds:
         return waiting
     return waiting._replace(request=waiting.request._replace(not_before=start - seconds))

@@ -56,7 +56,7 @@ def add(turn: Turn, event: Received) -> None:
         return turn.reply(peer, first=begun.first, last=begun.last, left_out=[])
     check_numbers(turn, peer, sum(map(len, parts.commands)) if begun is None else begun.last + 1 - begun.next)
     options = message["options"]
-    request = given.request_of(turn, peer, message["request"], bool(options.get("hold")))
+    request = _in_own_time(turn, given.request_of(turn, peer, message["request"], bool(options.get("hold"))))
     key, environ, left_out = given.environment_of(turn, peer.uid, options)
     first = state.job_number + 1 if begun is None else begun.first
     batch = _make(turn, peer, parts, request, key, options, first)
@@ -256,4 +256,12 @@ def _edited_request(turn: Turn, job: Job, changes: object) -> Request:
         raise UsageError("The changed request is not right.")
     kept = {name: value for name, value in job.request._asdict().items() if value not in (None, ())}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
-    return given.request_of(turn, job, {**kept, **changes}, job.state == "held")
+    request = given.request_of(turn, job, {**kept, **changes}, job.state == "held")
+    return _in_own_time(turn, request) if "not_before" in changes else request
+
+
+def _in_own_time(turn: Turn, request: Request) -> Request:
+    """Clients name a time of the wall clock. One that was given as `in 2h` is kept in the broker's time."""
+    if request.not_before is None or not request.relative:
+        return request
+    return request._replace(not_before=request.not_before - turn.state.wall_ahead)

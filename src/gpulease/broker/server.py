@@ -214,7 +214,6 @@ class Server:
             return
         self._house_kept = now
         self._reaper.sweep()
-        self._follow_wall_clock()
         self._store.shrink()
         self._guarded(lambda: self._history.keep(self._clock.now()))
         for key in self._reaper.look_again():
@@ -284,6 +283,7 @@ class Server:
         if self._accounts.due is not None and self._accounts.due <= now:
             self._accounts.overdue()
         self._clients.cut_partial(now)
+        self._follow_wall_clock()  # before any message is handled that names a time of it
         due = self._clock.now()
         self._events += self._alarms.due(due)
 

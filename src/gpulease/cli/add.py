@@ -8,7 +8,7 @@ import time
 
 from gpulease.cli.container_words import warn_of_all_gpus
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
-from gpulease.cli.request_options import add_request
+from gpulease.cli.request_options import add_folder, add_request
 from gpulease.errors import UsageError
 from gpulease.job_commands import by_shell, refuse_unstartable
 from gpulease.job_fields import command_words, job_fields, swept, with_log
@@ -69,7 +69,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--name", help="a name of the job, shown in `gpulease ls`")
     parser.add_argument("--label", help="a label, to choose several jobs by")
     parser.add_argument("--log", "--logpath", metavar="PATH", help="where its output goes; a folder gets ID.log")
-    parser.add_argument("--cwd", metavar="PATH", help="the folder to run in (default: this one)")
+    add_folder(parser)
     parser.add_argument(
         "--env", action="append", default=[], metavar="K=V", help="one more variable; NAME alone keeps a secret one"
     )

@@ -1,4 +1,4 @@
-"""`status`, `ls`, `events`, `usage` and `doctor` with `--hosts`: all hosts in one table, also one without an answer."""
+"""The verbs that take `--hosts`: all hosts in one table, also one without an answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpulease.cli.doctor import Finding
     from gpulease.cli.render import Terminal
@@ -95,12 +95,7 @@ def events(arguments: Namespace) -> int:
     from gpulease.cli.events import HEADINGS, WHAT, table_rows
     from gpulease.cli.render import Terminal, plain_table
 
-    rows: list[Sequence[str]] = []
-    for host, told in _told(document):
-        try:
-            rows += [(host, *row) for row in table_rows(told["events"], ended=arguments.until is not None)]
-        except (KeyError, TypeError, ValueError, AttributeError):
-            say(f"gpulease: {OTHER.format(host)}", sys.stderr)
+    rows = _rows(document, lambda told: table_rows(told["events"], ended=arguments.until is not None))
     print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=WHAT)) if rows else "no such events")
     return _code(document)
 
@@ -124,6 +119,33 @@ def usage(arguments: Namespace) -> int:
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UsageError(OTHER.format("a host"), "See `gpulease doctor --hosts`.") from None
     return _code(document)
+
+
+def learned(arguments: Namespace) -> int:
+    _refuse(arguments, "clear")
+    document = _of_all("learned", (), arguments)
+    if arguments.json:
+        print_json(document, 2)
+        return _code(document)
+    from gpulease.cli.learned import COMMAND, HEADINGS, NOTHING, shape_rows
+    from gpulease.cli.render import Terminal, plain_table
+
+    rows = _rows(document, lambda told: shape_rows(told["shapes"]))
+    print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=COMMAND)) if rows else NOTHING)
+    return _code(document)
+
+
+def _rows(
+    document: dict[str, Any], rows_of: Callable[[dict[str, Any]], Sequence[Sequence[str]]]
+) -> list[Sequence[str]]:
+    """Of a table with the host before each. A host that answers otherwise is told of."""
+    rows: list[Sequence[str]] = []
+    for host, told in _told(document):
+        try:
+            rows += [(host, *row) for row in rows_of(told)]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            say(f"gpulease: {OTHER.format(host)}", sys.stderr)
+    return rows
 
 
 def _of_all(verb: str, options: Sequence[str], arguments: Namespace) -> dict[str, Any]:

@@ -89,10 +89,10 @@ def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:
 
 
 def _name_folder(found: Words) -> None:
-    """--cwd of `add` is a folder there, which need not be here; one that is relative is so to this one."""
+    """--cwd is a folder there, which need not be here; one that is relative is so to this one."""
     from gpulease.job_fields import full_path
 
-    for group in found.groups if found.verb == "add" else ():
+    for group in found.groups if found.verb in ("add", "run", "shell") else ():
         name, equals, value = group[0].partition("=")
         value = value if equals else "".join(group[1:2])
         if name == "--cwd" and value:

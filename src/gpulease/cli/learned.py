@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpulease.messages import Starts
+    from gpulease.messages import ShapeRow, Starts
 
 EXAMPLES = """\
 Requests that declare no time with --for are expected to run as long as earlier
@@ -17,19 +17,30 @@ less than 90%. What is old counts for less, and is forgotten in the end.
 examples:
   gpulease learned
   gpulease learned --json
+  gpulease learned --hosts         on several hosts
   gpulease learned --clear         forget all of it
 """
+
+
+HEADINGS = ("RUNS", "HALF", "90%", "MEMORY", "REQUEST", "COMMAND")
+COMMAND = 24  # columns that the last one has at least
+NOTHING = "nothing is known of your runs yet"
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("--clear", action="store_true", help="forget what was learnt of your runs")
+    add_hosts(parser)
     add_json(parser)
 
 
 def run(arguments: Namespace) -> int:
     from gpulease.lease_verbs import forget_learned, learned
 
+    if arguments.hosts is not None:
+        from gpulease.cli.all_hosts import learned as learned_by_hosts
+
+        return learned_by_hosts(arguments)
     if arguments.clear:
         forgotten = forget_learned()
         if arguments.json:
@@ -39,18 +50,24 @@ def run(arguments: Namespace) -> int:
     told = learned()
     if arguments.json:
         return print_json(told, 2)
-    from gpulease.cli.ls import span
     from gpulease.cli.render import Terminal, plain_table
+
+    rows = shape_rows(told["shapes"])
+    print("\n".join(plain_table([HEADINGS, *rows], Terminal(), least=COMMAND)) if rows else NOTHING)
+    print(f"\n{accuracy(told['starts'])}")
+    return 0
+
+
+def shape_rows(shapes: list[ShapeRow]) -> list[tuple[str, ...]]:
+    from gpulease.cli.ls import span
     from gpulease.quantities import format_bytes
 
-    rows = [("RUNS", "HALF", "90%", "MEMORY", "REQUEST", "COMMAND")]
-    for row in told["shapes"]:
+    rows: list[tuple[str, ...]] = []
+    for row in shapes:
         memory = "" if row["memory"] is None else format_bytes(row["memory"])
         times = (span(row["seconds_50"]), span(row["seconds_90"]))
         rows.append((f"{row['runs']:.0f}", *times, memory, row["request"], row["command"]))
-    print("\n".join(plain_table(rows, Terminal(), least=24)) if len(rows) > 1 else "nothing is known of your runs yet")
-    print(f"\n{accuracy(told['starts'])}")
-    return 0
+    return rows
 
 
 def accuracy(starts: Starts) -> str:

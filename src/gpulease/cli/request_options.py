@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
-from gpulease.errors import UsageError
+from gpulease.errors import UsageError, in_words
 from gpulease.request_fields import as_option, request_fields, seconds
 from gpulease.visible import wanted
 
@@ -47,6 +47,23 @@ def add_visible_by(parser: Any) -> None:
     """Not `--visible`, which narrows what `status` and `select` look at."""
     help = "how CUDA_VISIBLE_DEVICES names the GPUs: uuid or index"
     parser.add_argument("--visible-by", choices=("uuid", "index"), metavar="KIND", help=help)
+
+
+def add_folder(parser: ArgumentParser) -> None:
+    parser.add_argument("--cwd", metavar="PATH", help="the folder to run in (default: this one)")
+
+
+def enter_folder(named: str | None) -> None:
+    """Go to the folder that --cwd names. One that is not there is told of before a long wait."""
+    if named is None:
+        return
+    from gpulease.job_fields import folder
+
+    try:
+        os.chdir(folder(named))
+    except OSError as trouble:
+        raise UsageError(f"The folder {named!r} cannot be entered: {in_words(trouble)}.", "Name another.") from None
+    os.environ["PWD"] = os.getcwd()
 
 
 def acquire_fields(arguments: Namespace, kind: str) -> dict[str, Any]:

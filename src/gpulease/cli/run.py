@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
-from gpulease.cli.request_options import acquire_fields, add_request
+from gpulease.cli.request_options import acquire_fields, add_folder, add_request, enter_folder
 from gpulease.errors import UsageError
 
 EXAMPLES = """\
@@ -24,6 +24,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_request(parser, "how long it will probably run: others may then be served before and after")
     parser.add_argument("--quiet", "-q", action="store_true", help="say nothing while waiting")
+    add_folder(parser)
     add_command(parser)
 
 
@@ -34,6 +35,7 @@ def run(arguments: Namespace) -> int:
     from gpulease.cli.waiting import environment_of, wait_for
     from gpulease.execution import become, check_command
 
+    enter_folder(arguments.cwd)
     check_command(arguments.command[0])
     warn_of_all_gpus([arguments.command])
     fields = {**acquire_fields(arguments, "run"), "command": [word[:200] for word in arguments.command[:50]]}

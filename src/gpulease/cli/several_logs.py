@@ -41,7 +41,7 @@ def follow(found: list[JobRow], lines: int | None) -> None:
 
 
 class _Log:
-    """One of them: how far it was read, and the line that has not ended yet."""
+    """One of them: how far it was read, and the line that has not ended yet, as far as it was not written over."""
 
     def __init__(self, job: JobRow, mark: str, lines: int | None) -> None:
         self._job, self._mark, self._lines = job, f"{mark} ".encode(errors="replace"), lines
@@ -74,11 +74,14 @@ class _Log:
             file.seek(self._position)
             while block := file.read(BLOCK):
                 self._position += len(block)
-                *whole, self._rest = (self._rest + block).split(b"\n")
+                *whole, rest = (self._rest + block).split(b"\n")
                 self._print(whole)
-                if len(self._rest) > BLOCK:  # a bar that is drawn over and over may never end its line
+                self._rest = rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]
+                if len(self._rest) > BLOCK:
                     self._print([self._rest])
                     self._rest = b""
 
     def _print(self, lines: list[bytes]) -> None:
-        sys.stdout.buffer.writelines(self._mark + line + b"\n" for line in lines)
+        """Of a bar that is drawn over itself the last: a carriage return would go to before the mark."""
+        last = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines)
+        sys.stdout.buffer.writelines(self._mark + line + b"\n" for line in last)

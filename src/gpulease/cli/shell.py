@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpulease.cli.parsing import ArgumentParser, Namespace
-from gpulease.cli.request_options import acquire_fields, add_request
+from gpulease.cli.request_options import acquire_fields, add_folder, add_request, enter_folder
 
 EXAMPLES = """\
 The prompt begins with `(gpu 0,1)`, which is GPULEASE_PROMPT.
@@ -20,6 +20,7 @@ examples:
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_request(parser, "how long it will probably last")
+    add_folder(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -27,6 +28,7 @@ def run(arguments: Namespace) -> int:
     from gpulease.cli.waiting import environment_of, wait_for
     from gpulease.execution import become
 
+    enter_folder(arguments.cwd)
     granted, _ = wait_for(acquire_fields(arguments, "shell"))
     changes = environment_of(granted, arguments.visible_by)
     print(f"Yours until you leave this shell (exit): GPU {changes['GPULEASE_DEVICES']}", file=sys.stderr)

@@ -7,7 +7,7 @@ import sys
 from gpulease.cli.choosing import add_choice, filters, say_missing
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, clean, print_json
 from gpulease.cli.times import stamp, start_in
-from gpulease.job_log import tail
+from gpulease.job_log import shown_line, tail
 from gpulease.job_words import end_text, state_text
 
 EXAMPLES = """\
@@ -46,7 +46,7 @@ def _text(job: dict[str, Any]) -> str:
     variables = [("variable", f"{name}={value}") for name, value in sorted((job.get("environment") or {}).items())]
     known = facts({**job, **_script_now(job)})
     text = "\n".join(f"{name:<12} {clean(value)}" for name, value in [*known, *variables] if value)
-    output = "\n".join(clean(line) for line in job["output"])
+    output = "\n".join(shown_line(line) for line in job["output"])
     return f"{text}\n--- last lines of its output ---\n{output}" if output else text
 
 

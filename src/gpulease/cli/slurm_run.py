@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpulease.cli.parsing import Any, Namespace
-from gpulease.cli.request_options import acquire_fields
+from gpulease.cli.request_options import acquire_fields, enter_folder
 from gpulease.errors import UsageError
 from gpulease.waiting import WaitNotice
 
@@ -14,6 +14,7 @@ from gpulease.waiting import WaitNotice
 def run(arguments: Namespace) -> int:
     if not arguments.command:
         raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease run -- python train.py`.")
+    enter_folder(arguments.cwd)
     return run_there(acquire_fields(arguments, "run"), arguments.command, arguments.quiet)
 
 

@@ -6,11 +6,12 @@ import os
 
 from gpulease.cli.parsing import Namespace
 from gpulease.cli.prompt import marked_shell
-from gpulease.cli.request_options import acquire_fields
+from gpulease.cli.request_options import acquire_fields, enter_folder
 from gpulease.cli.slurm_run import run_there
 
 
 def run(arguments: Namespace) -> int:
+    enter_folder(arguments.cwd)
     command, marks = marked_shell("slurm", os.environ)
     os.environ.update(marks)
     return run_there(acquire_fields(arguments, "shell"), command)

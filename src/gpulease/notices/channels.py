@@ -185,7 +185,7 @@ def apprise_of(address: NoticeAddress) -> Any:
 def _apprise(address: NoticeAddress, message: Composed) -> None:
     told = apprise_of(address)
     try:
-        done = told.notify(title=message.title, body=message.text)
+        done = told.notify(title=message.title, body=message.text, body_format="text")  # or lines would be joined
     except Exception:
         done = False
     if not done:

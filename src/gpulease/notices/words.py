@@ -138,7 +138,8 @@ def _ended(notice: Notice) -> str:
 
 def _failed(notice: Notice) -> str:
     how = notice.get("why") or end_text(notice.get("exit_code"), notice.get("signal")) or "it ended"
-    log = f" See `gpulease log {notice['job']}`." if notice.get("ran") is not None else ""
+    ran = notice.get("ran")
+    log = "" if ran is None else f" It ran for {span_text(ran)}. See `gpulease log {notice['job']}`."
     return f"{_first(_subject(notice))} is {notice['state']}: {how}.{log}"
 
 

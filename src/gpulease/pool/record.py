@@ -1,7 +1,7 @@
 """Results on disk, each as it comes, so that a second run only does what is missing.
 
-A result's name is made of the function and of the arguments, or by `key`. That a function which can be imported was
-changed is not seen: empty the folder then.
+A result's name is made of the function and of the arguments, or by `key`. A function that its module has is known by
+its name. Its source is noted beside the results, so that those of an older one are not taken for its own.
 
 A plain pickle of the arguments will not do as a name: equal values pickle differently by which of their parts are the
 same object, a set by the run's hash seed, and cloudpickle writes a class of `__main__` with its code. So they are
@@ -51,6 +51,7 @@ class Record:
         self._seen: Counter[str] = Counter()
         self._warned = False
         self._there = {entry.name for entry in os.scandir(self.folder) if entry.name.endswith(ENDING)}
+        self._check_source(function)
 
     def name(self, arguments: tuple[Any, ...], packed: Packed) -> str:
         """The same for the same arguments in every run; a number tells equal ones apart."""
@@ -91,6 +92,28 @@ class Record:
             partial.unlink(missing_ok=True)
             raise StateError(f"A result cannot be written to {str(self.folder)!r}: {error.strerror}.") from None
 
+    def _check_source(self, function: Callable[..., Any]) -> None:
+        """Refuses a function that was changed since the results of one of its name were written."""
+        while isinstance(function, partial):
+            function = function.func
+        function = getattr(function, "__func__", function)  # of a method
+        source = _source(function) if isinstance(function, FunctionType) and has_its_name(function) else None
+        if source is None:
+            return
+        name = f"{function.__module__}.{function.__qualname__}"
+        noted = self.folder / f".{name[:100]}.source"
+        try:
+            before = noted.read_bytes() if noted.exists() else source
+            if before == source or not self._there:
+                noted.write_bytes(source)
+        except OSError as error:
+            raise StateError(f"{str(noted)!r} cannot be read or written: {error.strerror}.") from None
+        if before != source and self._there:
+            raise UsageError(
+                f"{name} was changed since its results in {str(self.folder)!r} were written.",
+                f"Empty the folder, or give another. If they are right all the same, remove {str(noted)!r}.",
+            )
+
     def _given(self, arguments: tuple[Any, ...]) -> str:
         assert self._key is not None
         text = self._key(*arguments)
@@ -109,6 +132,19 @@ class Record:
                 warnings.warn(text, stacklevel=2)
             named = hashlib.sha256(b"".join([packed.payload, *packed.buffers])).digest()  # the second best
         return hashlib.sha256(self._function + named).hexdigest()[:24]
+
+
+def _source(function: Callable[..., Any]) -> bytes | None:
+    """A hash of its text without comments and layout; None where that is not known."""
+    import ast
+    import inspect
+    import textwrap
+
+    try:
+        text = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest().encode()
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:

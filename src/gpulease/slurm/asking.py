@@ -139,7 +139,7 @@ def changes(given: Mapping[str, Any], after: list[str]) -> list[str]:
             words.append(f"Nice={(request[name] - USUAL) * NICE}")
         elif name == "not_before":
             words.append(f"StartTime={'now' if request[name] is None else at(request[name])}")
-        elif request[name]:
+        elif request[name] and name != "relative":
             raise NotOnEngine(*REFUSED.get(name, ("Slurm cannot change this of a job.", "Kill it, and add it again.")))
     return words
 

@@ -268,6 +268,7 @@ def request_row(raw: Raw) -> dict[str, Any]:
         "pack": None,
         "beside_outside": False,
         "mig": False,
+        "relative": False,
     }
 
 

@@ -6,24 +6,14 @@ Not for: the whole of a large log. `gpulease log` prints that.
 from __future__ import annotations
 
 import os
-import re
 
 from gpulease.errors import GpuleaseError
-from gpulease.job_log import MOST, open_log
+from gpulease.job_log import LONGEST, MOST, open_log, shown_line
 from gpulease.job_selection import ENDED
-from gpulease.terminal import clean, width_of
+from gpulease.terminal import width_of
 from gpulease.top.entries import Row
 
 MOST_LINES = 5000
-LONGEST = 4000  # characters of one line
-# What programs write to colour a terminal or to move on it; without it their words are easier to read.
-ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)")
-
-
-def shown_line(text: str) -> str:
-    """One line of a log without anything that drives a terminal; of a bar that is drawn over itself, the last."""
-    text = ESCAPES.sub("", text[-4 * LONGEST :]).rstrip("\r").rpartition("\r")[2]
-    return clean(text.expandtabs(8))[:LONGEST]
 
 
 def wrapped(text: str, width: int) -> list[str]:
