@@ -59,9 +59,7 @@ def test_a_job_that_is_killed_saves_its_work_and_is_not_tried_again(box: SlurmBo
     box.ok("kill", id, "--wait")
     job = box.until(id, "killed")
     assert (job["tries"], job["exit_code"]) == (1, None)
-    wait_until(
-        lambda: log_of(box, id) == ["began", "heard", "saved"], LONG, 0.1
-    )  # a busy slurmd ends it too soon
+    wait_until(lambda: log_of(box, id) == ["began", "heard", "saved"], LONG, 0.1)  # a busy slurmd ends it too soon
     wait_until(lambda: not box.slurm("squeue", "-h"), LONG, 0.1)
 
 
