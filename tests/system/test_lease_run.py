@@ -206,6 +206,8 @@ def test_explain_says_device_by_device_why_it_waits(site: Site) -> None:
     assert table.returncode == 0
     assert "fan broken" in table.stdout
     assert site.run("explain", "L999").returncode == 1
+    refused = site.run("run", "--devices", "3", "--no-wait", "--", "true")
+    assert (refused.returncode, "3 (excluded: fan broken)" in refused.stderr) == (75, True), refused.stderr
     process.kill()
 
 

@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said(machine: Machine, tmp_path: Path, monkeypatch: py
         assert "Traceback" not in done.stderr
     assert machine.run("pool", "ls").stdout == "no pools\n"
     monkeypatch.setenv("GPULEASE_DIR", machine.environ["GPULEASE_DIR"])
-    with pytest.raises(NotFound, match="no pool 'z'"):
+    with pytest.raises(NotFound, match=r"no pool 'z'\. Start it: `gpulease pool start z --gpus N`"):
         gpulease.Pool.connect("z")
 
 

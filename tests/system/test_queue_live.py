@@ -104,7 +104,7 @@ def test_several_logs_that_are_over_are_shown_and_do_not_wait(queue: QueueSite) 
     ids = queue.submit_all([["seq", "3"]] * 2)
     queue.end(*ids)
     assert queue.run("log", "all", "-f", "--tail", "1").stdout == "1 | 3\n2 | 3\n"
-    assert queue.run("log", "1-2", "--tail", "1").stdout == "==> job 1 <==\n3\n==> job 2 <==\n3\n"
+    assert queue.run("log", "1-2", "-n", "1").stdout == "==> job 1 <==\n3\n==> job 2 <==\n3\n"
 
 
 BAR = r"""for i in 10 50 100; do printf '\r\033[32mepoch\033[0m %s%%' $i; done; echo; printf 'next\r 7%%\r'"""

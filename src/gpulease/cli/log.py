@@ -41,7 +41,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-f", "--follow", action="store_true", help="go on until the jobs end; of several, lines have their names"
     )
-    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
+    parser.add_argument("--tail", "-n", type=int, metavar="N", help="only the last N lines")
 
 
 def run(arguments: Namespace) -> int:

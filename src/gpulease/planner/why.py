@@ -14,6 +14,7 @@ from gpulease.device_kinds import INSTANCES, NAMED
 from gpulease.model import Cause, Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, Slot, matches
+from gpulease.planner.device_states import DeviceState
 from gpulease.planner.forecast import OUT_OF_REACH, Forecast
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger, Reached
@@ -140,8 +141,13 @@ def _in_reach(slot: Slot, request: Request) -> bool:
 
 
 def _unavailable(slots: list[Slot], request: Request) -> Reason:
-    out = tuple(f"{slot.device.label} ({slot.state.state})" for slot in slots if slot.state.state in OUT_OF_REACH)
+    out = tuple(f"{slot.device.label} ({_why_out(slot.state)})" for slot in slots if slot.state.state in OUT_OF_REACH)
     return Reason(reasons.UNAVAILABLE, {**_amount(request), "out_of_reach": out})
+
+
+def _why_out(judged: DeviceState) -> str:
+    """Why somebody excluded it is in their own words."""
+    return f"excluded: {judged.note}" if judged.state == "excluded" and judged.note else judged.state
 
 
 def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, expected: Forecast) -> Reason:

@@ -105,7 +105,7 @@ def connect(name: str) -> socket.socket:
         connected.close()
         raise NotFound(
             f"There is no pool {name!r}.",
-            f"Start it: gpulease pool start {name} --gpus N; `gpulease pool ls` lists them.",
+            f"Start it: `gpulease pool start {name} --gpus N`; `gpulease pool ls` lists them.",
         ) from None
     if peer(connected)[1] != os.geteuid():
         connected.close()
