@@ -227,7 +227,9 @@ def test_a_shell_that_is_hidden_from_the_broker_is_not_taken_for_gone() -> None:
     site = QueueSite()
     try:
         namespace = Namespace(site, "mount -t proc -o hidepid=2 proc /proc")
-        shell = namespace.keeper.pid, identity.start_time(namespace.keeper.pid)
+        started = identity.start_time(namespace.keeper.pid)
+        assert started is not None
+        shell = namespace.keeper.pid, started
         nobody = pwd.getpwnam("nobody")
         assert namespace.as_user(nobody, lambda: identity.start_time(shell[0])) is None
         assert not namespace.as_user(nobody, lambda: agents._is_gone(*shell))

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.top_rows import job
 
+from gpulease.job_log import shown_line
 from gpulease.terminal import width_of
-from gpulease.top.output_lines import Output, shown_line, wrapped
+from gpulease.top.output_lines import Output, wrapped
 
 
 @given(st.text(), st.integers(1, 40))
