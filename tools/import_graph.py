@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,6 +112,7 @@ class Import(NamedTuple):
         return self.imported.split(".")[1]
 
 
+@cache
 def imports() -> list[Import]:
     """All within gpulease but those of the package itself, which is the list of public names."""
     found = {
@@ -123,10 +125,15 @@ def imports() -> list[Import]:
     return sorted(found)
 
 
+@cache
+def parsed(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
 def imported_by(file: Path) -> set[str]:
     """Under TYPE_CHECKING and inside functions too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in parsed(file):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -136,6 +143,7 @@ def imported_by(file: Path) -> set[str]:
     return names
 
 
+@cache
 def known_parts() -> set[str]:
     return {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
 

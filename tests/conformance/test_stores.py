@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -22,6 +23,7 @@ from gpulease.stores.base import Document, HistoryEvent, Store
 from gpulease.stores.memory import MemoryStore
 from gpulease.stores.sqlite import SqliteStore
 
+EXAMPLES = 40 if os.environ.get("GPULEASE_LONG") else 12
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
@@ -61,7 +63,8 @@ def test_a_new_store_is_empty(make: Callable[[], Store]) -> None:
     assert store.events(0, 10) == []
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.longer("properties")
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(commits=st.lists(st.lists(CHANGES, max_size=5), max_size=5))
 def test_it_holds_what_a_dictionary_would(make: Callable[[], Store], commits: list[list[Change]]) -> None:
     store = make()

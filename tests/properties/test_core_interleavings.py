@@ -12,7 +12,7 @@ from support.core_machine import CoreMachine
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, *((Phase.shrink,) if os.environ.get("SHRINK") else ()))
 LONG = bool(os.environ.get("GPULEASE_LONG"))
 STEPS = 100
-EXAMPLES = 2000 if LONG else 60  # 200,000 rules in the long run
+EXAMPLES = 2000 if LONG else 25  # 200,000 rules in the long run
 
 
 def test_the_core_keeps_its_promises_in_every_order_of_events() -> None:

@@ -76,6 +76,8 @@ class SlurmBox:
             "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nGresTypes=gpu",
             "SchedulerParameters=bf_interval=1,sched_min_interval=100000,batch_sched_delay=1",
             "SlurmdParameters=config_overrides\nReturnToService=2\nAccountingStorageType=accounting_storage/none",
+            # A control group is named after node, user and number of its job: two boxes would kill each other's jobs.
+            f"FirstJobId={ports[0] * 1000 if self.cgroups else 1}",
             more,
         ]
         gres = []

@@ -30,44 +30,44 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture
-def pool() -> Iterator[gpulease.Pool]:
+@pytest.fixture(scope="class")
+def pool(cluster: None) -> Iterator[gpulease.Pool]:
     with gpulease.Pool(gpus=2, engine="ray", shared={"array": numpy.arange(100_000.0)}, init=os.getpid) as pool:
         yield pool
 
 
-def test_results_are_right_in_order_and_workers_stay_warm(pool: gpulease.Pool) -> None:
-    assert list(pool.map(tasks.double, range(300))) == [2 * value for value in range(300)]
-    pids = {pool.submit(tasks.pid).result(60) for _ in range(10)}
-    states = {pool.submit(tasks.state).result(60) for _ in range(10)}
-    assert pids | states == pids
-    assert len(pids) <= 2
-    assert pool.submit(tasks.environment, "CUDA_VISIBLE_DEVICES").result(60) in ("0", "1")
+class TestOfOnePool:
+    """A worker of Ray takes seconds to start; the test that kills them is the last."""
 
+    def test_results_are_right_in_order_and_workers_stay_warm(self, pool: gpulease.Pool) -> None:
+        assert list(pool.map(tasks.double, range(300))) == [2 * value for value in range(300)]
+        pids = {pool.submit(tasks.pid).result(60) for _ in range(10)}
+        states = {pool.submit(tasks.state).result(60) for _ in range(10)}
+        assert pids | states == pids
+        assert len(pids) <= 2
+        assert pool.submit(tasks.environment, "CUDA_VISIBLE_DEVICES").result(60) in ("0", "1")
 
-def test_shared_data_is_put_once_and_read_only(pool: gpulease.Pool) -> None:
-    assert list(pool.map(tasks.shared_sum, ["array"] * 4)) == [numpy.arange(100_000.0).sum()] * 4
-    with pytest.raises(ValueError, match="read-only"):
-        pool.submit(tasks.write_shared, "array").result(60)
+    def test_shared_data_is_put_once_and_read_only(self, pool: gpulease.Pool) -> None:
+        assert list(pool.map(tasks.shared_sum, ["array"] * 4)) == [numpy.arange(100_000.0).sum()] * 4
+        with pytest.raises(ValueError, match="read-only"):
+            pool.submit(tasks.write_shared, "array").result(60)
 
+    def test_large_arguments_come_back_changed(self, pool: gpulease.Pool) -> None:
+        result = pool.submit(lambda array: array + 1, numpy.arange(50_000.0)).result(60)
+        assert (result == numpy.arange(50_000.0) + 1).all()
 
-def test_large_arguments_come_back_changed(pool: gpulease.Pool) -> None:
-    result = pool.submit(lambda array: array + 1, numpy.arange(50_000.0)).result(60)
-    assert (result == numpy.arange(50_000.0) + 1).all()
-
-
-def test_failure_is_local(pool: gpulease.Pool, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no 3") as caught:
-        pool.submit(tasks.fail, 3).result(60)
-    assert "raise ValueError" in str(caught.value.__cause__)
-    with pytest.raises(OutOfMemory):
-        pool.submit(tasks.out_of_memory).result(60)
-    assert pool.submit(tasks.die_once, str(tmp_path / "mark"), 7).result(60) == 7
-    marks = tmp_path / "marks"
-    with pytest.raises(WorkerDied):
-        pool.submit(tasks.die_and_count, str(marks)).result(90)
-    assert marks.read_text() == "xxx"
-    assert list(pool.map(tasks.double, range(20))) == [2 * value for value in range(20)]
+    def test_failure_is_local(self, pool: gpulease.Pool, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="no 3") as caught:
+            pool.submit(tasks.fail, 3).result(60)
+        assert "raise ValueError" in str(caught.value.__cause__)
+        with pytest.raises(OutOfMemory):
+            pool.submit(tasks.out_of_memory).result(60)
+        assert pool.submit(tasks.die_once, str(tmp_path / "mark"), 7).result(60) == 7
+        marks = tmp_path / "marks"
+        with pytest.raises(WorkerDied):
+            pool.submit(tasks.die_and_count, str(marks)).result(90)
+        assert marks.read_text() == "xxx"
+        assert list(pool.map(tasks.double, range(20))) == [2 * value for value in range(20)]
 
 
 def test_bad_input_is_refused() -> None:

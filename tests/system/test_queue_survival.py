@@ -156,8 +156,8 @@ def _ended(queue: QueueSite) -> int:
 
 
 @pytest.mark.timeout(600)
-def test_200_jobs_run_once_each_while_the_broker_is_killed_5_times(queue: QueueSite) -> None:
-    run_through_kills(queue, 200, 5, 0.1)
+def test_60_jobs_run_once_each_while_the_broker_is_killed_3_times(queue: QueueSite) -> None:
+    run_through_kills(queue, 60, 3, 0.1)
 
 
 @pytest.mark.long("queue")

@@ -27,10 +27,16 @@ DEADLINE = 60
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """A surrounding that asks for no simulation, with a temporary directory of its own."""
+    """A surrounding that asks for no simulation, with a temporary directory of its own.
+
+    What its compiler builds is the library that was built for all tests: most are of where it is kept.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPULEASE", "CUDA"))}
     (tmp_path / "temporary").mkdir()
-    return {**kept, "TMPDIR": str(tmp_path / "temporary")}
+    compiler = tmp_path / "copying-cc"
+    compiler.write_text(f'#!/bin/sh\nfor output; do :; done\nexec cp {library.library_path()} "$output"\n')
+    compiler.chmod(0o755)
+    return {**kept, "TMPDIR": str(tmp_path / "temporary"), "CC": str(compiler)}
 
 
 def run(command: list[str], environ: dict[str, str], code: int = 0, here: Path | None = None) -> str:
@@ -478,7 +484,7 @@ def test_the_machine_of_an_environment_stays(tmp_path: Path) -> None:
 
 
 def test_many_that_build_at_once_get_one_whole_library(environ: dict[str, str], tmp_path: Path) -> None:
-    environ = {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environ = {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "CC": os.environ.get("CC", "")}
     with ThreadPoolExecutor(3) as pool:
         built = set(pool.map(lambda _: library.library_path(environ), range(3)))
     assert len(built) == 1
@@ -494,7 +500,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(environ: dict[str, str], t
 @pytest.mark.parametrize("words", ["status", "run -- true"])
 def test_a_compiler_may_take_longer_than_a_driver(environ: dict[str, str], tmp_path: Path, words: str) -> None:
     compiler = tmp_path / "cc"
-    compiler.write_text('#!/bin/sh\nsleep 3\nexec cc "$@"\n')
+    compiler.write_text(f'#!/bin/sh\nsleep 3\nexec {environ["CC"]} "$@"\n')
     compiler.chmod(0o755)
     with TemporaryDirectory(prefix="gpulease-") as short:  # a socket's path is short
         places = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path), "GPULEASE_DIR": short}

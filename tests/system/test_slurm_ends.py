@@ -63,7 +63,6 @@ def test_a_job_that_is_killed_saves_its_work_and_is_not_tried_again(box: SlurmBo
     wait_until(lambda: not box.slurm("squeue", "-h"), LONG, 0.1)
 
 
-@pytest.mark.long("slurm")  # seen to fail once beside load: the end of the first run was taken for the last
 def test_a_job_that_makes_room_saves_its_work_and_goes_back_into_the_line(box: SlurmBox) -> None:
     first = start(box, "-n", "4", "--name", "patient")
     other = box.add("-n", "4", "--", "sleep", "600")

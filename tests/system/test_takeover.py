@@ -8,8 +8,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,21 @@ print(takeover.take_over(place, False))
 SqliteStore(place.kept("state.db")).close()
 """
 
+# The same in a child for each line of the input: the modules are loaded once.
+MANY = """
+import os, sys
+from gpulease import places
+from gpulease.broker import home, takeover
+from gpulease.stores.sqlite import SqliteStore
+for line in sys.stdin:
+    if not (child := os.fork()):
+        sys.argv[1:], sys.stdout = line.split(), sys.stderr
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+"""
+
 
 def take_over(old: Path, new: Path, steps: int = 0) -> subprocess.CompletedProcess[str]:
     """In a process that kills itself at the given step: a system call that Python tells of."""
@@ -51,6 +66,26 @@ def take_over(old: Path, new: Path, steps: int = 0) -> subprocess.CompletedProce
     environ.pop("GPULEASE_SIMULATE", None)
     words = [sys.executable, "-c", TAKE_OVER, str(old), str(new), str(steps)]
     return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
+
+
+@contextmanager
+def taking_over(old: Path, new: Path) -> Iterator[Callable[[int], int]]:
+    """The exit codes of processes that kill themselves at the given step."""
+    environ = {**os.environ, "HOME": str(old.parent)}
+    environ.pop("GPULEASE_SIMULATE", None)
+    pipe = subprocess.PIPE
+    words = [sys.executable, "-c", MANY + TAKE_OVER]
+    with subprocess.Popen(words, env=environ, stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        told, answers = process.stdin, process.stdout
+
+        def at(steps: int) -> int:
+            told.write(f"{old} {new} {steps}\n")
+            return int(answers.readline())
+
+        yield at
+        told.close()
 
 
 def known(path: Path) -> dict[str, Any]:
@@ -94,20 +129,20 @@ def test_state_of_an_earlier_version_is_taken_over_once(old: Path, tmp_path: Pat
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_whole(old: Path, tmp_path: Path) -> None:
     new, steps, seen = tmp_path / "state", 1, set()
     image = {path.name: path.read_bytes() for path in old.iterdir()}
-    while (done := take_over(old, new, steps)).returncode == -signal.SIGKILL:
-        there = (new / "state.db").exists()
-        seen.add(there)
-        assert there or (old / "state.db").exists()
-        again = take_over(old, new)
-        assert again.returncode == 0, again.stderr
-        assert known(new / "state.db") == EVERYTHING
-        assert sorted(path.name for path in old.glob("state.db*")) == ["state.db.moved"]
-        for path in [*new.iterdir(), *old.iterdir()]:
-            path.unlink()
-        for name, data in image.items():
-            (old / name).write_bytes(data)
-        steps += 1
-    assert done.returncode == 0, done.stderr
+    with taking_over(old, new) as killed_at:
+        while (code := killed_at(steps)) == -signal.SIGKILL:
+            there = (new / "state.db").exists()
+            seen.add(there)
+            assert there or (old / "state.db").exists()
+            assert killed_at(0) == 0, "a step that never comes"
+            assert known(new / "state.db") == EVERYTHING
+            assert sorted(path.name for path in old.glob("state.db*")) == ["state.db.moved"]
+            for path in [*new.iterdir(), *old.iterdir()]:
+                path.unlink()
+            for name, data in image.items():
+                (old / name).write_bytes(data)
+            steps += 1
+    assert code == 0
     assert seen == {True, False}
     assert steps > 10
 

@@ -7,7 +7,7 @@ kept, and so leave at once (`World.at_once`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulease.broker.events import NOBODY, Key, Received
 from gpulease.broker.peer import Peer
@@ -15,8 +15,10 @@ from gpulease.broker.runs import Root
 from gpulease.job import Job
 from gpulease.messages import Message
 from gpulease.model import Device, Lease
-from gpulease.planner.ranking import LineEntry
 from gpulease.spans import DeviceName
+
+if TYPE_CHECKING:  # an agent reads orders, and plans nothing
+    from gpulease.planner.ranking import LineEntry
 
 
 class Send(NamedTuple):
