@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -66,7 +67,9 @@ def facts() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Which version was measured; `unknown` outside of a checkout."""
+    """Which version was measured; `unknown` outside of a checkout and without git."""
+    if shutil.which("git") is None:
+        return "unknown"
     words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     done = subprocess.run(words, capture_output=True, text=True)
     return done.stdout.strip().replace("-dirty", " with changes") if done.returncode == 0 else "unknown"

@@ -208,8 +208,9 @@ def test_who_edited_the_template_keeps_the_files_and_their_agents_hold_leases(ma
     shim.chmod(0o755)
     environ = {**machine.environ, "PATH": f"{tmp_path}:{python}:{machine.environ['PATH']}"}
     with subprocess.Popen(["bash", "-ec", f"{block('sh')}\nwait"], cwd=tmp_path, env=environ) as agents:
-        wait_until(lambda: all((tmp_path / f"agent-{gpu}").exists() for gpu in (0, 1)))
-        assert [(tmp_path / f"agent-{gpu}").read_text() for gpu in (0, 1)] == ["all", "all"]  # `cuda:1` is GPU 1
+        told = [tmp_path / "agent-0", tmp_path / "agent-1"]
+        wait_until(lambda: all(path.exists() and path.read_text() for path in told))
+        assert [path.read_text() for path in told] == ["all", "all"]  # `cuda:1` is GPU 1
         held = machine.json("status")["leases"]
         assert sorted(label for lease in held for label in lease["labels"]) == ["0", "1"]
         (tmp_path / "go").touch()

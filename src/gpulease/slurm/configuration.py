@@ -25,6 +25,7 @@ lscpu -p=CPU,CORE,SOCKET 2>/dev/null | grep -v '^#' | sed 's/^/cpu /'
 nvidia-smi --query-gpu=index,name --format=csv,noheader 2>/dev/null | sed 's/^/gpu /'
 echo "home $(df -P "$HOME" 2>/dev/null | sed -n '2s/ .*//p')"
 for name in slurmd slurmctld munged; do command -v $name >/dev/null 2>&1 && echo "has $name"; done
+true
 """
 
 
