@@ -8,7 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,9 +63,17 @@ REFUSED_OWNERS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[Site]:
+    """One broker for all who are refused."""
+    site = Site()
+    yield site
+    site.close()
+
+
 @pytest.mark.parametrize("taking", REFUSED_OWNERS)
-def test_a_shell_that_ends_with_the_command_is_no_owner(site: Site, taking: str) -> None:
-    done = site.bash(f'( {taking}; echo "<$G>" ) & wait', PYTHON=sys.executable)
+def test_a_shell_that_ends_with_the_command_is_no_owner(refusing: Site, taking: str) -> None:
+    done = refusing.bash(f'( {taking}; echo "<$G>" ) & wait', PYTHON=sys.executable)
     assert done.stdout == "<>\n"
     assert "me=$BASHPID; G=$(gpulease get --owner $me)" in done.stderr
 

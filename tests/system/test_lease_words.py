@@ -6,9 +6,19 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from support.machine import Machine
+from support.site import Site
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Site]:
+    """One broker for all who make a mistake."""
+    site = Site()
+    yield site
+    site.close()
 
 
 @pytest.mark.parametrize(
@@ -28,9 +38,8 @@ from support.machine import Machine
         (["run", "--", "/tmp"], 1, "is a folder"),
     ],
 )
-def test_mistakes_have_their_code_and_two_sentences(machine: Machine, words: list[str], code: int, said: str) -> None:
-    done = machine.run(*words)
-    machine.run("stop")
+def test_mistakes_have_their_code_and_two_sentences(shared: Site, words: list[str], code: int, said: str) -> None:
+    done = shared.run(*words)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
     assert done.stdout == (f"(exit {code})\n" if "--export" in words else "")  # so that `eval` fails too

@@ -140,9 +140,9 @@ def test_strange_choices_are_refused(shared: QueueSite, select: dict[str, Any]) 
     "changes",
     [{"command": []}, {"command": "x"}, {"cwd": None}, {"log": 1}, {"request": 3}, {"uid": 0}, {"state": "running"}],
 )
-def test_strange_changes_are_refused(queue: QueueSite, changes: dict[str, Any]) -> None:
-    id = queue.submit("true", hold=True)
-    with queue.raw() as raw:
+def test_strange_changes_are_refused(shared: QueueSite, changes: dict[str, Any]) -> None:
+    (id,) = [job["id"] for job in shared.jobs(state="held")]
+    with shared.raw() as raw:
         assert raw.ask("edit", select={"ids": [[id, id]]}, changes=changes)["error"]["code"] == "usage"
 
 

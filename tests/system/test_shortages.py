@@ -283,22 +283,25 @@ def test_a_job_that_is_killed_before_it_has_a_process_ends_nobody_else(queue: Qu
 # -------------------------------------------------------------------- what a user writes
 
 
-@pytest.mark.parametrize("text", [b"9" * 5000, b"1 " + b"9" * 5000, b"\xff" * 64, b"-5 3", b"0", b"x" * (1 << 22)])
-def test_nonsense_in_a_note_harms_its_own_run_only(queue: QueueSite, text: bytes) -> None:
+NONSENSE = ((b"9" * 5000, b"1 " + b"9" * 5000, b"\xff" * 64), (b"-5 3", b"0", b"x" * (1 << 22)))
+
+
+@pytest.mark.parametrize("texts", NONSENSE, ids=["long", "short and huge"])
+def test_nonsense_in_a_note_harms_its_own_run_only(queue: QueueSite, texts: tuple[bytes, ...]) -> None:
     """Before, one line in a user's journal kept the broker from starting."""
-    odd, fine = queue.shell("sleep 600"), queue.shell("while ! [ -e go ]; do sleep 0.05; done")
-    for id in (odd, fine):
-        queue.until(id, "running")
-    shell = queue.job(odd)["pid"]
-    notes = Path(queue.job(odd)["log"]).parent / "runs"
+    odd = {queue.shell("sleep 600"): text for text in texts}
+    fine = queue.shell("while ! [ -e go ]; do sleep 0.05; done")
+    shells = [queue.until(id, "running")["pid"] for id in (*odd, fine)][:-1]
+    notes = Path(queue.job(fine)["log"]).parent / "runs"
     queue.kill_broker()
-    (notes / f"{odd}.1").write_bytes(text)
+    for id, text in odd.items():
+        (notes / f"{id}.1").write_bytes(text)
     queue.ensure_broker()
     (queue.folder / "go").touch()
     assert queue.end(fine)[0]["state"] == "complete"
-    queue.act("kill", odd)
-    assert queue.end(odd)[0]["state"] == "killed"
-    wait_until(lambda: not alive(shell))
+    queue.act("kill", *odd)
+    assert [job["state"] for job in queue.end(*odd)] == ["killed"] * len(odd)
+    wait_until(lambda: not any(map(alive, shells)))
 
 
 def test_a_broker_runs_no_code_of_the_folder_that_it_is_started_in(queue: QueueSite) -> None:
