@@ -16,8 +16,8 @@ from interleaved import command, compile_everything, interleave, own_command, sh
 from report import Report, Size, bench
 from scratch import scratch
 
-from gpulease.simulation.library import library_path
-from gpulease.simulation.state import create
+from gpulease.simulator.library import library_path
+from gpulease.simulator.state import create
 
 
 def main(report: Report, rounds: int) -> None:

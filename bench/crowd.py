@@ -29,8 +29,8 @@ from scratch import scratch
 
 import gpulease
 from gpulease import PROTOCOL
-from gpulease.client import Client, connect
-from gpulease.wire import HEAD, pack
+from gpulease.client.connection import Client, connect
+from gpulease.protocol.wire import HEAD, pack
 
 CLIENTS = 100
 PROCESSES = 4

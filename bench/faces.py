@@ -30,7 +30,7 @@ from processes import resident, seconds, with_children
 from report import TIMES, Report, Size, bench, percentile
 from scratch import scratch
 
-from gpulease.client import Client
+from gpulease.client.connection import Client
 
 PACE = 0.25  # seconds between changes
 HOW = {"nothing changes": False, f"{1 / PACE:.0f} changes a second": True}

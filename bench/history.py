@@ -26,11 +26,11 @@ from processes import seconds, with_children
 from report import Report, Size, bench
 from scratch import scratch
 
-from gpulease.broker.history import History
-from gpulease.broker.instructions import Began, Observed
-from gpulease.model import Device, Lease, Owner
-from gpulease.spans import DAY, KEPT, Activity, DeviceName, Span, SpanHolder, SpanUse, asked
-from gpulease.stores.history_file import HistoryFile
+from gpulease.broker.core.instructions import Began, Observed
+from gpulease.broker.edge.history import History
+from gpulease.broker.store.history import HistoryFile
+from gpulease.model.spans import DAY, KEPT, Activity, DeviceName, Span, SpanHolder, SpanUse, asked
+from gpulease.model.values import Device, Lease, Owner
 
 GPUS = 8
 SAMPLES = 1800

@@ -38,8 +38,8 @@ from support.accounts import SystemSite
 from support.frozen import frozen_program
 
 from gpulease import PROTOCOL
-from gpulease.client import Client, connect
-from gpulease.wire import Unpacker, pack
+from gpulease.client.connection import Client, connect
+from gpulease.protocol.wire import Unpacker, pack
 
 MOST = 5.0  # times as long as alone
 MOST_MEMORY = 1024.0  # MiB

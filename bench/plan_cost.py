@@ -24,16 +24,16 @@ from typing import NamedTuple
 from interleaved import compile_everything
 from report import Report, Size, bench
 
-from gpulease.model import Device, Lease, Owner, Request, Waiting
+from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import DeviceView, Line, Policy, plan
-from gpulease.planner.ranking import Ranking, entries, ranked
+from gpulease.planner.order import Ranking, entries, ranked
 from gpulease.planner.sketch import Sketch
 
 G = 1 << 30
 DEVICES = (8, 64, 1024)
 WAITING = (10, 100, 1_000, 10_000, 100_000)
 USERS = 20
-SHAPES = 256  # the most that are in the line at once (broker/learning.py)
+SHAPES = 256  # the most that are in the line at once (broker/core/learned.py)
 NOW = 1e9
 
 

@@ -26,10 +26,10 @@ from processes import resident
 from report import Report, Size, bench
 from scratch import scratch
 
-from gpulease.client import Client, acquire
+from gpulease.client.connection import Client, acquire
 
 if TYPE_CHECKING:
-    from gpulease.backends import BackendConnection
+    from gpulease.client.engines import BackendConnection
 
 FEW = 100
 
@@ -71,7 +71,7 @@ class Sides:
 
     def shells(self) -> None:
         """What stands above each job, started by a bare loop: what is left is the broker's."""
-        from gpulease.broker import journal, spawn
+        from gpulease.broker.agent import journal, spawn
 
         logs = self.folder / f"logs{next(numbers)}"
         logs.mkdir()

@@ -23,10 +23,10 @@ from interleaved import compile_everything, interleave, own_command, show
 from report import Report, Size, bench
 from scratch import scratch
 
-from gpulease.client import Client
-from gpulease.job import Job, stored
-from gpulease.model import Request
-from gpulease.stores.sqlite import SqliteStore
+from gpulease.broker.store.sqlite import SqliteStore
+from gpulease.client.connection import Client
+from gpulease.model.job import Job, stored
+from gpulease.model.values import Request
 
 MOST = 2.0  # seconds
 DAY = 86400

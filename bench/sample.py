@@ -22,8 +22,8 @@ from interleaved import compile_everything, interleave, show
 from report import Report, Size, bench
 from scratch import scratch
 
-from gpulease.simulation.library import library_path
-from gpulease.simulation.state import create, occupy
+from gpulease.simulator.library import library_path
+from gpulease.simulator.state import create, occupy
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def measure(report: Report, rounds: int) -> None:
     import gpustat
     from nvitop import Device
 
-    from gpulease.probes.nvml import NvmlProbe
+    from gpulease.system.nvml import NvmlProbe
 
     probe = NvmlProbe(simulated=True)
     devices = Device.all()

@@ -68,7 +68,7 @@ def measured(top: Watched, span: float) -> tuple[float, float]:
 
 def busy(machine: str, span: float) -> None:
     """In a child: every GPU has another utilization each second."""
-    from gpulease.simulation.state import set_values
+    from gpulease.simulator.state import set_values
 
     until, chance = time.monotonic() + span, random.Random(1)
     while time.monotonic() < until:
@@ -104,7 +104,7 @@ def compare(
 
 
 def main(report: Report, span: float, rounds: int, waiting: int) -> None:
-    from gpulease.simulation.state import create
+    from gpulease.simulator.state import create
 
     compile_everything(report.quick)
     with scratch() as folder:

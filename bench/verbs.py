@@ -17,7 +17,7 @@ from interleaved import command, compile_everything, interleave, own_command, sh
 from report import Report, Size, bench
 from scratch import scratch
 
-from gpulease.simulation.state import create
+from gpulease.simulator.state import create
 
 EMPTY = "python -c pass"
 # what is typed, and how many times an empty Python it may take

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from support import skips, surroundings
 from support.machine import Machine, listener_at, plain_environment
 
-from gpulease import thread_client
-from gpulease.simulation.state import create
+from gpulease.client import thread as thread_client
+from gpulease.simulator.state import create
 
 # How long an example takes is the machine's affair. The long run looks for new examples; what decides whether a
 # change lands tries the same ones each time.

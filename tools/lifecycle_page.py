@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpulease.lifecycle import JOB, LEASE, START, Table
+from gpulease.model.lifecycle import JOB, LEASE, START, Table
 
 PAGE = Path(__file__).parent.parent / "docs" / "concepts" / "lifecycle.md"
 
@@ -39,7 +39,7 @@ def page() -> str:
     """The whole of docs/concepts/lifecycle.md."""
     parts = [
         "# The life of a lease and of a job",
-        "Drawn from the tables in `gpulease.lifecycle` by `python tools/lifecycle_page.py`; do not edit it by hand.",
+        "Drawn from the tables in `gpulease.model.lifecycle` by `python tools/lifecycle_page.py`. Do not edit it.",
     ]
     for title, table in (("A lease", LEASE), ("A job", JOB)):
         parts += [f"## {title}", f"```mermaid\n{diagram(table)}\n```", rows(table)]

@@ -24,8 +24,8 @@ from support.users import shared_cache
 from support.waiting import PATIENCE, wait_until
 from support.web_site import Web
 
-from gpulease.spans import Activity, DeviceName, Span, SpanHolder, SpanUse
-from gpulease.stores.history_file import HistoryFile
+from gpulease.broker.store.history import HistoryFile
+from gpulease.model.spans import Activity, DeviceName, Span, SpanHolder, SpanUse
 
 PICTURE = ROOT / "docs" / "pictures" / "page.png"
 WIDTH, HEIGHT = 1280, 1330

@@ -15,12 +15,12 @@ import time
 from html import escape
 from pathlib import Path
 
-from gpulease.simulation.state import create, set_values
-from gpulease.terminal import Terminal, width_of
-from gpulease.top.entries import entries, ordered
-from gpulease.top.layout import Line, Scene, frame
-from gpulease.top.live_data import LiveData
-from gpulease.top.view import View, settled
+from gpulease.render.terminal import Terminal, width_of
+from gpulease.simulator.state import create, set_values
+from gpulease.tui.entries import entries, ordered
+from gpulease.tui.layout import Line, Scene, frame
+from gpulease.tui.live_data import LiveData
+from gpulease.tui.view import View, settled
 
 PICTURE = Path(__file__).parent.parent / "docs" / "how-to" / "top.svg"
 HOST = "lab"  # in the place of the name of the machine on which this runs

@@ -11,7 +11,7 @@ from math import inf
 
 from replay_trace import MILLI, Job
 
-from gpulease.model import Device, Lease, Owner, Request, Waiting
+from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import DeviceView, Line, Plan, Policy, lease_of, plan
 from gpulease.planner.expected import Start, judged
 from gpulease.planner.lengths import Lengths, learned

@@ -10,30 +10,30 @@ PROTOCOL = 1  # version of the messages between client and broker
 
 _HOMES = {
     "Pool": "gpulease.pool.executor",
-    "acquire": "gpulease.leases",
+    "acquire": "gpulease.api.leases",
     "worker": "gpulease.pool.context",
-    **dict.fromkeys(("select", "status"), "gpulease.api"),
-    **dict.fromkeys(("edit", "jobs", "submit", "sweep"), "gpulease.submission"),
-    **dict.fromkeys(("events", "exclude", "explain", "include", "release", "renew"), "gpulease.lease_verbs"),
-    **dict.fromkeys(("forget_learned", "learned"), "gpulease.lease_verbs"),
-    **dict.fromkeys(("history", "usage"), "gpulease.looking_back"),
-    **dict.fromkeys(("clean", "kill", "ls", "move", "pause", "resume", "retry"), "gpulease.queueing"),
-    **dict.fromkeys(("rm", "set", "show", "start", "wait"), "gpulease.queueing"),
+    **dict.fromkeys(("select", "status"), "gpulease.api.status"),
+    **dict.fromkeys(("edit", "jobs", "submit", "sweep"), "gpulease.api.add"),
+    **dict.fromkeys(("events", "exclude", "explain", "include", "release", "renew"), "gpulease.api.lease_verbs"),
+    **dict.fromkeys(("forget_learned", "learned"), "gpulease.api.lease_verbs"),
+    **dict.fromkeys(("history", "usage"), "gpulease.api.history"),
+    **dict.fromkeys(("clean", "kill", "ls", "move", "pause", "resume", "retry"), "gpulease.api.jobs"),
+    **dict.fromkeys(("rm", "set", "show", "start", "wait"), "gpulease.api.jobs"),
 }
 _MODULES = ("errors", "placeholders")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpulease import errors, placeholders
-    from gpulease.api import select, status
-    from gpulease.lease_verbs import events, exclude, explain, forget_learned, include, learned, release, renew
-    from gpulease.leases import acquire
-    from gpulease.looking_back import history, usage
+    from gpulease.api.add import edit, jobs, submit, sweep
+    from gpulease.api.history import history, usage
+    from gpulease.api.jobs import clean, kill, ls, move, pause, resume, retry, rm, show, start, wait
+    from gpulease.api.jobs import set as set
+    from gpulease.api.lease_verbs import events, exclude, explain, forget_learned, include, learned, release, renew
+    from gpulease.api.leases import acquire
+    from gpulease.api.status import select, status
     from gpulease.pool.context import worker
     from gpulease.pool.executor import Pool
-    from gpulease.queueing import clean, kill, ls, move, pause, resume, retry, rm, show, start, wait
-    from gpulease.queueing import set as set
-    from gpulease.submission import edit, jobs, submit, sweep
 
 # Without `set`, for `import *` must not hide Python's own.
 # fmt: off

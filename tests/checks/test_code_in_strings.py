@@ -130,10 +130,10 @@ def test_programs_that_no_test_imports_use_what_is_there() -> None:
 @pytest.mark.parametrize(
     ("program", "name"),
     [
-        ("from gpulease import client\nclient._not_there()", "client._not_there"),
-        ("import gpulease.client as c; c.Client.not_there", "c.Client.not_there"),
-        ("import gpulease; gpulease.client.not_there", "gpulease.client.not_there"),
-        ("from gpulease.client import not_there", "gpulease.client.not_there"),
+        ("from gpulease.client import connection as client\nclient._not_there()", "client._not_there"),
+        ("import gpulease.client.connection as c; c.Client.not_there", "c.Client.not_there"),
+        ("import gpulease; gpulease.client.connection.not_there", "gpulease.client.connection.not_there"),
+        ("from gpulease.client.connection import not_there", "gpulease.client.connection.not_there"),
         ("import gpulease.not_there", "gpulease.not_there"),
         ("python -c 'from gpulease import not_there'", "gpulease.not_there"),
         ("sh <<EOF\nimport gpulease.not_there\nEOF\n", "gpulease.not_there"),

@@ -1,4 +1,4 @@
-"""A name stands for one thing: no two files and no two classes are called the same.
+"""A name stands for one thing: no two classes are called the same.
 
 The drop-ins for older tools have those tools' names.
 """
@@ -11,13 +11,6 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "gpulease"
 FILES = [file for file in SOURCE.rglob("*.py") if "compat" not in file.relative_to(SOURCE).parts]
-
-
-def test_no_two_files_have_one_name() -> None:
-    """The files of cli/ are named by their verbs."""
-    files = [file for file in FILES if file.stem not in ("__init__", "__main__")]
-    stems = Counter(file.stem for file in files if file.parent.name != "cli")
-    assert {name for name, count in stems.items() if count > 1} == set()
 
 
 def test_no_two_classes_have_one_name() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpulease.broker.job_verbs import INNER
-from gpulease.broker.settings import PARAMETERS, Settings
-from gpulease.job import Job
-from gpulease.job_selection import STATES
+from gpulease.broker.core.job_verbs import INNER
+from gpulease.model.job import Job
+from gpulease.model.job_selection import STATES
 from gpulease.planner import Policy
+from gpulease.planner.settings import PARAMETERS, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 GPULIMIT = ["help", "add", "ls", "show", "rm", "kill", "move", "set", "start", "log", "status", "debug"]

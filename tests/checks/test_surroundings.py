@@ -46,12 +46,12 @@ ENVIRON = {
 }
 # Each failed in such surroundings, or would: signals, files for others, a place, a terminal, a home.
 CHOSEN = [
-    "tests/system/test_lease_get.py::test_get_interrupted_while_waiting_leaves_the_line",
-    "tests/system/test_lease_run.py::test_ctrl_c_while_waiting_leaves_the_line",
-    "tests/system/test_queue_live.py::test_ls_watch_redraws_at_a_change_and_ctrl_c_ends_it_quietly",
-    "tests/system/test_queue_inherited.py",
+    "tests/broker/test_lease_get.py::test_get_interrupted_while_waiting_leaves_the_line",
+    "tests/broker/test_lease_run.py::test_ctrl_c_while_waiting_leaves_the_line",
+    "tests/broker/test_queue_live.py::test_ls_watch_redraws_at_a_change_and_ctrl_c_ends_it_quietly",
+    "tests/broker/agent/test_queue_inherited.py",
     "tests/system/test_users_places.py::test_clients_find_the_systems_broker_then_a_shared_one_then_their_own",
-    "tests/unit/test_places.py",
+    "tests/system/test_places.py",
 ]
 
 

@@ -14,7 +14,7 @@ from support.recorded import Call, calls_of, recorded_of
 from support.site import Site
 from support.waiting import wait_until
 
-from gpulease.simulation.library import library_path
+from gpulease.simulator.library import library_path
 
 RECORDED = recorded_of("gpuget")
 CALLS = calls_of("gpuget")

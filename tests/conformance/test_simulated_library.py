@@ -19,9 +19,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpulease.simulation import state
-from gpulease.simulation.labels import labels_of
-from gpulease.simulation.library import library_path
+from gpulease.simulator import state
+from gpulease.simulator.labels import labels_of
+from gpulease.simulator.library import library_path
 
 GIBIBYTE = 1024**3
 NONE_SET = 0xFFFFFFFF
@@ -31,7 +31,7 @@ import ctypes, json, os, sys
 from concurrent.futures import ThreadPoolExecutor as pool
 from pathlib import Path
 import pynvml as p
-from gpulease.simulation.activate import activate
+from gpulease.simulator.activate import activate
 activate(Path(os.environ["GPULEASE_SIMULATION"]))
 def handle(index): return p.nvmlDeviceGetHandleByIndex(index)
 def instance(index, number): return p.nvmlDeviceGetMigDeviceHandleByIndex(handle(index), number)

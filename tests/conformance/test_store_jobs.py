@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpulease import job as jobs
+from gpulease.broker.store.memory import MemoryStore
+from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.errors import StateError
-from gpulease.job import Job
-from gpulease.model import Request
-from gpulease.stores.base import SOME, Document, Store, Which
-from gpulease.stores.memory import MemoryStore
-from gpulease.stores.sqlite import SqliteStore
+from gpulease.model import job as jobs
+from gpulease.model.job import Job
+from gpulease.model.store import SOME, Document, Store, Which
+from gpulease.model.values import Request
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpulease.broker.store.memory import MemoryStore
+from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.errors import StateError
-from gpulease.stores.base import TABLES as EVERY_TABLE
-from gpulease.stores.base import Document, HistoryEvent, Store
-from gpulease.stores.memory import MemoryStore
-from gpulease.stores.sqlite import SqliteStore
+from gpulease.model.store import TABLES as EVERY_TABLE
+from gpulease.model.store import Document, HistoryEvent, Store
 
 EXAMPLES = 40 if os.environ.get("GPULEASE_LONG") else 12
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -144,7 +144,7 @@ def test_what_was_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> 
 
 KILLED = """
 import os, sys
-from gpulease.stores.sqlite import SqliteStore
+from gpulease.broker.store.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1])
 number = 0
 while True:
@@ -184,7 +184,7 @@ def test_a_file_that_is_no_database_and_one_that_is_newer_are_refused(tmp_path: 
 
 
 def test_an_older_file_is_brought_up_step_by_step(tmp_path: Path) -> None:
-    import gpulease.stores.sqlite as module
+    import gpulease.broker.store.sqlite as module
 
     path = tmp_path / "old.db"
     schema = Path(module.__file__).with_name("schema.sql").read_text()

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulease.model import Device, Lease, Owner, Request, Waiting
+from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import Limit, Line, Plan, Policy, lease_of, plan
-from gpulease.planner.ranking import entries, ranked
+from gpulease.planner.order import entries, ranked
 
 G = 1 << 30
 CAPS = {1: 1, 2: 2, 3: 3}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.errors import UsageError
-from gpulease.job_selection import ranges as shown_ranges
-from gpulease.job_selection import selection
+from gpulease.model.job_selection import ranges as shown_ranges
+from gpulease.model.job_selection import selection
 
 ranges = st.tuples(st.integers(0, 10**6), st.integers(0, 1000)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 

@@ -14,13 +14,18 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.core_machine import CoreMachine
 from support.scripted import MEMORY
 
-from gpulease.broker import core, granting, job_ends, job_life, lease_life, neighbouring, run_questions
-from gpulease.broker.core_state import State
-from gpulease.broker.events import Checked, LaunchFailed, Occupancy
-from gpulease.broker.instructions import Keep
-from gpulease.broker.state_values import Idle
-from gpulease.broker.turn import Turn
-from gpulease.model import Waiting
+from gpulease.broker.core import core, run_questions
+from gpulease.broker.core import grants as granting
+from gpulease.broker.core import jobs as job_life
+from gpulease.broker.core import leases as lease_life
+from gpulease.broker.core import neighbours as neighbouring
+from gpulease.broker.core import runs as job_ends
+from gpulease.broker.core.events import Checked, LaunchFailed, Occupancy
+from gpulease.broker.core.instructions import Keep
+from gpulease.broker.core.state import State
+from gpulease.broker.core.turn import Turn
+from gpulease.broker.core.values import Idle
+from gpulease.model.values import Waiting
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -73,11 +78,11 @@ def lease_ends_during_check(monkeypatch: pytest.MonkeyPatch) -> None:
             turn.state.see_device(uuid, seen)
         turn.state.set("check", Idle())
 
-    monkeypatch.setattr("gpulease.broker.core.HANDLERS", {**_handlers(), Checked: checked})
+    monkeypatch.setattr("gpulease.broker.core.core.HANDLERS", {**_handlers(), Checked: checked})
 
 
 def _handlers() -> dict[type, Callable[..., None]]:
-    from gpulease.broker.core import HANDLERS
+    from gpulease.broker.core.core import HANDLERS
 
     return HANDLERS
 
@@ -109,7 +114,7 @@ def lease_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def nobody_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was not granted at once heard nothing."""
-    monkeypatch.setattr("gpulease.broker.requesting.answer", lambda turn: None)
+    monkeypatch.setattr("gpulease.broker.core.requests.answer", lambda turn: None)
 
 
 def request_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +130,7 @@ def neighbour_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
         empty = dict.fromkeys(event.held, Occupancy(0, (), None))  # as the sampler would see it
         checked(turn, event._replace(held={}, seen={**event.seen, **empty}))
 
-    monkeypatch.setattr("gpulease.broker.core.HANDLERS", {**_handlers(), Checked: ignoring})
+    monkeypatch.setattr("gpulease.broker.core.core.HANDLERS", {**_handlers(), Checked: ignoring})
 
 
 def not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.model import Lease, Owner
+from gpulease.model.values import Lease, Owner
 from gpulease.planner import Policy, Spent
 from gpulease.planner.declarations import MOST, doubted, excess, recorded
 

@@ -7,7 +7,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.model import Cause, Device, Lease, Owner, Request, Waiting
+from gpulease.model.values import Cause, Device, Lease, Owner, Request, Waiting
 from gpulease.planner import Limit, Line, Plan, Policy, Spent, lease_of, plan
 from gpulease.planner.expected import Course
 from gpulease.planner.lengths import Lengths

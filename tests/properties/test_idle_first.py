@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.model import Device, Request, Waiting
+from gpulease.model.values import Device, Request, Waiting
 from gpulease.planner import Line, Policy, plan
 
 G = 1 << 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.model import Lease, Owner
+from gpulease.model.values import Lease, Owner
 from gpulease.planner.lengths import ALL, PRIOR, Alike, Lengths, learned
 from gpulease.planner.sketch import EMPTY, HALF_LIFE, Sketch, faded, quantile, seen
 

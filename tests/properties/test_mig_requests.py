@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.errors import GpuleaseError
-from gpulease.model import Device, Request, Waiting
+from gpulease.model.device_selection import Rules, choose
+from gpulease.model.values import Device, Request, Waiting
 from gpulease.planner import Line, Policy, plan
-from gpulease.selection import Rules, choose
 
 G = 1 << 30
 MACHINES = st.lists(st.sampled_from((0, 0, 1, 2, 3)), min_size=1, max_size=4)  # instances of each GPU; 0: it is whole

@@ -7,9 +7,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.model import Device, Request, Waiting
+from gpulease.model.values import Device, Request, Waiting
 from gpulease.planner import Limit, Line, Policy, plan
-from gpulease.planner.ranking import ranked, wrong_with
+from gpulease.planner.order import ranked, wrong_with
 
 NOW = 1e6
 G = 1 << 30

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulease.broker.shapes import shape_of
-from gpulease.model import Device, Lease, Owner, Process, Request, Waiting
+from gpulease.broker.core.shapes import shape_of
+from gpulease.model.values import Device, Lease, Owner, Process, Request, Waiting
 from gpulease.planner import DeviceView, Line, Peak, Policy, lease_of, plan
-from gpulease.planner.peaks import FORGOTTEN, MOST_PEAKS, may_pack, raised, superfluous
+from gpulease.planner.packing import FORGOTTEN, MOST_PEAKS, may_pack, raised, superfluous
 
 G = 1 << 30
 TOTAL = 16 * G

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from gpulease.model import Cause, Device, Lease, Owner, Process, Request, Waiting
+from gpulease.model.values import Cause, Device, Lease, Owner, Process, Request, Waiting
 from gpulease.planner import DeviceView, Hold, Limit, Line, Plan, Policy, device_state, lease_of, plan
 
 G = 1 << 30

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.errors import UsageError
-from gpulease.quantities import exact_size, exact_time, format_bytes, matching, parse_bytes, parse_seconds, span_text
+from gpulease.model.quantities import (
+    exact_size,
+    exact_time,
+    format_bytes,
+    matching,
+    parse_bytes,
+    parse_seconds,
+    span_text,
+)
 
 
 @given(st.integers(0, 2**40), st.sampled_from(["B", "K", "M", "g", "GB", "GiB", "t"]))

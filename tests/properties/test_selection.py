@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.strategies import GIB, machines, maybe
 
 from gpulease.errors import NotEnoughDevices, UnknownDevice, UsageError
-from gpulease.model import Device, Process
-from gpulease.selection import Candidate, Rules, candidate, check, choose
-from gpulease.states import computing, state_of, unexplained_memory
+from gpulease.model.device_selection import Candidate, Rules, candidate, check, choose
+from gpulease.model.device_states import computing, state_of, unexplained_memory
+from gpulease.model.values import Device, Process
 
 Machine = tuple[Device, ...]
 thresholds = maybe(st.sampled_from([0, 5, 7.5, 60, 100]))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.broker import settings
 from gpulease.errors import UsageError
-from gpulease.model import Device, Lease, Owner, Request, Waiting
-from gpulease.planner import Line, Policy, Spent, charged, plan
+from gpulease.model.values import Device, Lease, Owner, Request, Waiting
+from gpulease.planner import Line, Policy, Spent, charged, plan, settings
 
 G = 1 << 30
 NUMBERS = [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulease.model import Device, Lease, Owner, Request, Waiting
+from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import Line, Policy, Spent, charged, lease_of, plan, recorded, weight_of
 from gpulease.planner.lengths import Lengths, learned
 from gpulease.planner.sketch import Sketch

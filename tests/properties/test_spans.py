@@ -10,9 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulease.broker.history_rows import use_rows
-from gpulease.broker.minutes import MINUTE, REACH, Measured, Minutes
-from gpulease.spans import (
+from gpulease.broker.edge.history_rows import use_rows
+from gpulease.broker.edge.minutes import MINUTE, REACH, Measured, Minutes
+from gpulease.broker.store.history import HistoryFile
+from gpulease.model.spans import (
     KEPT,
     MOST_LABELS,
     Activity,
@@ -26,8 +27,7 @@ from gpulease.spans import (
     joined,
     shares,
 )
-from gpulease.stores.history_file import HistoryFile
-from gpulease.usage_sums import BY, add_up
+from gpulease.render.usage import BY, add_up
 
 NOW = 1_800_000_000
 TIMES = st.integers(0, 60_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.model import Device, Lease, Owner, Request, Waiting
+from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import Line, Policy, charged, lease_of, plan
 from gpulease.planner.fairness import Spent
 from gpulease.planner.forecast import Fates

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpulease.api.job_fields import swept
 from gpulease.errors import UsageError
-from gpulease.job_fields import swept
-from gpulease.sweep_values import texts_of
-from gpulease.sweeps import expand, unfilled, variables
+from gpulease.model.sweep_values import texts_of
+from gpulease.model.sweeps import expand, unfilled, variables
 
 names = st.sampled_from(["lr", "seed", "batch", "x_1"])
 values = st.lists(st.text("abcXYZ019._-", min_size=1, max_size=6), min_size=1, max_size=4)

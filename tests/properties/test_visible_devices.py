@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.strategies import machines
 
 from gpulease.errors import BadVisibleDevices
-from gpulease.model import Device
-from gpulease.visible import check, visible_devices
+from gpulease.model.values import Device
+from gpulease.model.visible import check, visible_devices
 
 Machine = tuple[Device, ...]
 FOUR = tuple(Device(index, f"GPU-{index}aaa-bbbb", "A100") for index in range(4))

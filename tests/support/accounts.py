@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.installation.manifest import system
+from gpulease.cli.install.manifest import system
 from support.needs import NAMESPACES
 from support.open_python import open_python
 from support.other_users import as_user

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.broker.safe_gpu_lock import FOLDER
+from gpulease.broker.neighbours.safe_gpu import FOLDER
 from support.needs import NAMESPACES
 from support.site import Site
 

@@ -98,11 +98,11 @@ def observe(loops: int, folder: Path) -> dict[str, object]:
 
 
 def _together() -> list[Pair]:
-    from gpulease.simulation.state import live_uses
+    from gpulease.simulator.state import live_uses
 
     on: dict[int, list[int]] = {}
     for use in live_uses(Path(os.environ["GPULEASE_SIMULATION"])):
-        if "gpulease.broker.placeholder" not in _command(use.pid):
+        if "gpulease.broker.children.placeholder" not in _command(use.pid):
             on.setdefault(use.gpu, []).append(use.pid)
     return [(gpu, (pids[0], pids[1])) for gpu, pids in on.items() if len(pids) > 1]
 

@@ -19,9 +19,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gpulease import client, thread_client
+from gpulease.client import connection as client
+from gpulease.client import thread as thread_client
 from gpulease.errors import GpuleaseError, NotFound, StateError, Unavailable
-from gpulease.execution import end_with
+from gpulease.system.execution import end_with
 
 # A job: alone on its device, one line, and a code that is known beforehand.
 JOB = """\

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import gpulease
-from gpulease.identity import start_time
-from gpulease.leases import Held
+from gpulease.api.leases import Held
+from gpulease.system.identity import start_time
 
 SHARE = "36G"  # two of these fit an A100 of 80G beside the reserve, three do not
 

@@ -12,13 +12,13 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpulease.broker import requesting
-from gpulease.broker.events import Due, EndRead, LaunchFailed
-from gpulease.broker.granting import current_plan
-from gpulease.broker.state_values import Checking, Refused
-from gpulease.broker.turn import Planned, Turn
-from gpulease.job import OPEN, RUNNING
-from gpulease.model import Lease
+from gpulease.broker.core import requests as requesting
+from gpulease.broker.core.events import Due, EndRead, LaunchFailed
+from gpulease.broker.core.grants import current_plan
+from gpulease.broker.core.turn import Planned, Turn
+from gpulease.broker.core.values import Checking, Refused
+from gpulease.model.job import OPEN, RUNNING
+from gpulease.model.values import Lease
 from support.scripted import MEMORY, Client, ScriptedWorld
 
 REQUESTS = st.one_of(

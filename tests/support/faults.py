@@ -8,7 +8,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from gpulease.simulation.library import find_compilers
+from gpulease.simulator.library import find_compilers
 from support.site import Site
 from support.waiting import wait_until
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulease.simulation.library import find_compilers
+from gpulease.simulator.library import find_compilers
 from support.waiting import PATIENCE
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpulease import thread_client
 from gpulease.cli.main import main
+from gpulease.client import thread as thread_client
 from gpulease.compat.loading import become
 from support.machine import Machine
 

@@ -16,11 +16,11 @@ from support.site import MARK, Site, marked
 from support.users import becoming, shared_cache
 from support.waiting import wait_until
 
-ASK = "from gpulease.client import Client; c = Client({start}); print(c.place.kind, c.place.run)"
+ASK = "from gpulease.client.connection import Client; c = Client({start}); print(c.place.kind, c.place.run)"
 # Of a broker in a user's own place only the process that asks the driver is to know that the devices are simulated.
 SIMULATE = """
 import os, sys
-if "gpulease.broker.sampler" in sys.orig_argv:
+if {"gpulease.broker.sampler", "gpulease.broker.children.sampler"} & {*sys.orig_argv}:
     os.environ["GPULEASE_SIMULATION"] = os.environ["TEST_MACHINE"]
 """
 

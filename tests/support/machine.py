@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpulease.simulation.state import create, set_values
+from gpulease.simulator.state import create, set_values
 
 SCRIPT = "import sys; print('ready', flush=True); sys.stdin.read()"
 PATIENCE = 60

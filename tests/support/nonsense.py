@@ -18,9 +18,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gpulease import thread_client
 from gpulease.cli.main import main
-from gpulease.wire import Unpacker, pack
+from gpulease.client import thread as thread_client
+from gpulease.protocol.wire import Unpacker, pack
 
 BAD: list[Any] = [None, "x", "", "\0", -1, 1e300, float("nan"), True, [], {}, [[]], [{}], {"x": 1}, "L1\x1b[2J"]
 VERBS = [

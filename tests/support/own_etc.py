@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulease.simulation.state import create
+from gpulease.simulator.state import create
 from support.machine import plain_environment
 from support.needs import NAMESPACES
 from support.open_python import make_venv

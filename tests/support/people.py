@@ -18,7 +18,7 @@ from support.waiting import wait_for_end, wait_until
 
 ADA, BOB, EVE = 61101, 61102, 61666
 STAY = "import sys; print('ready', flush=True); sys.stdin.read()"
-KEEPER = b"gpulease.neighbours.claim_keeper"
+KEEPER = b"gpulease.broker.neighbours.claim_keeper"
 
 
 class Person(User):

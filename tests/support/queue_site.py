@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpulease import thread_client
+from gpulease.client import thread as thread_client
 from gpulease.errors import by_code
 from support.needs import NAMESPACES
 from support.site import Site

@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Any
 
-from gpulease.wire import Message, Unpacker, pack
+from gpulease.protocol.wire import Message, Unpacker, pack
 
 PATIENCE = 40.0
 

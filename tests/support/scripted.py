@@ -9,23 +9,23 @@ import copy
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from gpulease.broker import events as happened
-from gpulease.broker import instructions as told
-from gpulease.broker.core import Core
-from gpulease.broker.core_state import State
-from gpulease.broker.events import Event, Key
-from gpulease.broker.peer import Account, Peer
+from gpulease.broker.core import events as happened
+from gpulease.broker.core import instructions as told
+from gpulease.broker.core.core import Core
+from gpulease.broker.core.events import Event, Key
+from gpulease.broker.core.state import State
+from gpulease.broker.core.turn import Planned, Turn
+from gpulease.broker.core.values import About
 from gpulease.broker.runs import Fate
-from gpulease.broker.state_values import About
-from gpulease.broker.turn import Planned, Turn
+from gpulease.broker.store.memory import MemoryStore
 from gpulease.errors import StateError
-from gpulease.job import Job
-from gpulease.messages import Message
-from gpulease.model import Device, Process, Sample
-from gpulease.probes.host_memory import HostMemory
-from gpulease.spans import Asked
-from gpulease.stores.base import HistoryEvent
-from gpulease.stores.memory import MemoryStore
+from gpulease.model.job import Job
+from gpulease.model.peer import Account, Peer
+from gpulease.model.spans import Asked
+from gpulease.model.store import HistoryEvent
+from gpulease.model.values import Device, Process, Sample
+from gpulease.protocol.messages import Message
+from gpulease.system.host_memory import HostMemory
 
 MEMORY = 80 << 30
 BOOT = "boot-1"
@@ -533,7 +533,7 @@ class ScriptedWorld:
 
     def reloaded(self) -> State:
         """The state as another broker would find it now."""
-        from gpulease.broker import recovery
+        from gpulease.broker.core import recovery
 
         disk = copy.deepcopy(self.disk)
         disk.fail_writes = disk.fail_commits = 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.simulation.state import create
+from gpulease.simulator.state import create
 from support.machine import PATIENCE, listener_at, plain_environment
 from support.needs import program
 from support.site import MARK, kill_marked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from gpulease.model import Device, Process
+from gpulease.model.values import Device, Process
 
 GIB = 1 << 30
 NAMES = ["NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 3090", "NVIDIA RTX A6000", "Tesla T4"]

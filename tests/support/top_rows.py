@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpulease.top.entries import MachineSeen
+from gpulease.tui.entries import MachineSeen
 
 NOW = 1_800_000_000.0
 

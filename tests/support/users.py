@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from gpulease.simulation.library import library_path
+from gpulease.simulator.library import library_path
 from support.open_python import open_python
 from support.site import Site
 from support.waiting import PATIENCE

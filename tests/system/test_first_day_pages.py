@@ -126,7 +126,7 @@ def test_docker_itself_understands_the_options() -> None:
     docker = shutil.which("docker")
     if docker is None:
         pytest.skip("docker is not installed")
-    from gpulease.cli.docker_args import options
+    from gpulease.cli.commands.docker_args import options
 
     words = [docker, "-H", "unix:///nowhere.sock", "run", *options("docker", "GPU-a,GPU-b"), "image"]
     told = subprocess.run(words, capture_output=True, text=True, timeout=60).stderr

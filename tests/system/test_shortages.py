@@ -27,7 +27,7 @@ from support.queue_site import (
 from support.users import User
 from support.waiting import wait_for_end, wait_until
 
-from gpulease.stores.sqlite import SqliteStore
+from gpulease.broker.store.sqlite import SqliteStore
 
 FIRST = 61001
 JOBS = 20
@@ -119,7 +119,7 @@ def test_who_waits_goes_on_while_a_broker_cannot_start(error: int) -> None:
 
 TAKES = """
 import os, sys
-from gpulease import client
+from gpulease.client import connection as client
 fields = {"request": {"gpus": 1}, "kind": "get", "wait": None, "owner": os.getppid()}
 granted, connection = client.acquire(fields)
 print("granted", flush=True)
@@ -305,10 +305,12 @@ def test_nonsense_in_a_note_harms_its_own_run_only(queue: QueueSite, texts: tupl
 
 
 def test_a_broker_runs_no_code_of_the_folder_that_it_is_started_in(queue: QueueSite) -> None:
-    """Before, `cd /tmp; gpulease broker --system` ran whatever somebody had put there as gpulease/broker/sampler.py."""
+    """Before, `cd /tmp; gpulease broker --system` ran whatever somebody had put there as
+    gpulease/broker/children/sampler.py.
+    """
     trap, mark = queue.folder / "trap", queue.folder / "ran"
-    for name in ("gpulease/__init__.py", "gpulease/broker/__init__.py", "gpulease/broker/sampler.py", "pynvml.py",
-                 "gpulease/broker/agent.py", "pamela.py"):  # fmt: skip
+    for name in ("gpulease/__init__.py", "gpulease/broker/__init__.py", "gpulease/broker/children/sampler.py",
+                 "pynvml.py", "gpulease/broker/agent/__main__.py", "pamela.py"):  # fmt: skip
         (trap / name).parent.mkdir(parents=True, exist_ok=True)
         (trap / name).write_text(f"open({str(mark)!r}, 'w')\n")
     queue.kill_broker()

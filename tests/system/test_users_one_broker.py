@@ -19,7 +19,7 @@ from support.users import User, shared_cache
 from support.waiting import PATIENCE, wait_until
 from support.web_site import start_web
 
-from gpulease.wire import pack
+from gpulease.protocol.wire import pack
 
 CONTENDER = (Path(__file__).parents[1] / "support" / "contender.py").read_text()
 FIRST, SECOND, CAROL = 61001, 61002, 61003
@@ -74,7 +74,7 @@ def town(request: pytest.FixtureRequest) -> Iterator[Town]:
 
 SEEN = """
 import json, gpulease
-from gpulease.subscription import Subscription
+from gpulease.client.subscriptions import Subscription
 with Subscription("devices", "leases", "line") as told:
     print(json.dumps(told.receive(30)))
 print(gpulease.status(), gpulease.events(), *[gpulease.explain(f"L{number}") for number in (1, 2)])
@@ -101,7 +101,7 @@ def test_hidden_commands_and_notes_are_hidden_wherever_they_could_be_seen(town: 
 
 USAGE_BY_HAND = """
 import json
-from gpulease.client import Client
+from gpulease.client.connection import Client
 print(json.dumps(Client().ask("usage", user="*", everybody=True)))
 """
 
@@ -200,10 +200,10 @@ def test_nobody_holds_for_or_cancels_what_is_anothers(town: Town) -> None:
     waiting = town.first.start("run", "--", "echo", "mine")
     wait_until(lambda: town.site.status()["line"])
     id = town.site.status()["line"][0]["id"]
-    cancel = f"from gpulease.client import Client; print(Client().ask('cancel', id={id!r}))"
+    cancel = f"from gpulease.client.connection import Client; print(Client().ask('cancel', id={id!r}))"
     assert "NotPermitted" in town.second.python(cancel).stderr
     resume = (
-        "from gpulease.client import Client; c = Client();"
+        "from gpulease.client.connection import Client; c = Client();"
         f"c.send('acquire', request={{'gpus': 1}}, kind='acquire', wait=0, id={id!r}); print(c.receive(20))"
     )
     assert "NotGranted" in town.second.python(resume).stderr
@@ -214,7 +214,7 @@ def test_nobody_holds_for_or_cancels_what_is_anothers(town: Town) -> None:
 
 def test_identity_in_the_message_is_ignored(town: Town) -> None:
     code = (
-        "from gpulease.client import Client; c = Client();"
+        "from gpulease.client.connection import Client; c = Client();"
         f"c.send('acquire', request={{'gpus': 1}}, kind='acquire', uid={FIRST}, user='root', pid=1);"
         "print(c.receive(20)); print(c.ask('status')['leases'])"
     )

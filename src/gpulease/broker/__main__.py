@@ -13,20 +13,20 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gpulease import identity, places
-from gpulease.broker import takeover
 from gpulease.broker.config import config_of
+from gpulease.broker.edge import takeover
+from gpulease.broker.edge.launcher import GivenHome, Launching
+from gpulease.broker.edge.server import HOUSEKEEPING, Server, listen_to_signals
 from gpulease.broker.home import Home
-from gpulease.broker.launching import GivenHome, Launching
-from gpulease.broker.server import HOUSEKEEPING, Server, listen_to_signals
-from gpulease.broker.service import LauncherConfig, Manager, SignsOfLife
+from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.errors import GpuleaseError, StateError
-from gpulease.execution import use_default_signals
-from gpulease.messages import error
-from gpulease.probes.detect import deadline_seconds, seconds_of
-from gpulease.stores.disks import network_filesystem
-from gpulease.stores.sqlite import SqliteStore
-from gpulease.wire import pack
+from gpulease.protocol.messages import error
+from gpulease.protocol.wire import pack
+from gpulease.system import identity, places
+from gpulease.system.detect import deadline_seconds, seconds_of
+from gpulease.system.disks import network_filesystem
+from gpulease.system.execution import use_default_signals
+from gpulease.system.service import LauncherConfig, Manager, SignsOfLife
 
 IDLE = 600.0
 SERVING = 1.0  # seconds for the system's broker to let somebody in

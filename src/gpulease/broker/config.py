@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gpulease.broker import settings
-from gpulease.broker.limit_texts import read_limits
-from gpulease.broker.service import LAUNCHER_KEYS
-from gpulease.config_file import USER_KEYS, line_of, read_text, read_toml, wrong_line
 from gpulease.errors import ConfigError, GpuleaseError
-from gpulease.places import config_path
+from gpulease.planner import settings
+from gpulease.planner.limit_texts import read_limits
+from gpulease.system.config_file import USER_KEYS, line_of, read_text, read_toml, wrong_line
+from gpulease.system.places import config_path
+from gpulease.system.service import LAUNCHER_KEYS
 
 
 class Config(NamedTuple):

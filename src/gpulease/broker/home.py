@@ -14,10 +14,10 @@ import os
 import socket
 import time
 
-from gpulease import places
 from gpulease.errors import BrokerUnavailable, StateError
-from gpulease.identity import peer
-from gpulease.simulation.activate import directory_from_environment
+from gpulease.simulator.activate import directory_from_environment
+from gpulease.system import places
+from gpulease.system.identity import peer
 
 NAMED = 1.0  # seconds for whoever has the name to listen at it
 

@@ -1,7 +1,7 @@
 """What broker and agents say to each other: orders one way, events the other. A stranger may be at the other end.
 
 An agent is a process of its user, who may do with it whatever they like: what it says is checked, and is only ever
-about its own user's runs (agents.py).
+about its own user's runs (broker/edge/agents.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import signal as signals
 from collections.abc import Callable
 from typing import Any
 
-from gpulease.broker.events import EndRead, Event, Found, Launched, LaunchFailed, RunEnded, TreeSeen
-from gpulease.broker.instructions import Find, Launch, ReadEnd, SignalTree
+from gpulease.broker.core.events import EndRead, Event, Found, Launched, LaunchFailed, RunEnded, TreeSeen
+from gpulease.broker.core.instructions import Find, Launch, ReadEnd, SignalTree
 from gpulease.broker.runs import Fate
 from gpulease.errors import ProtocolError
-from gpulease.wire import Message, pack
+from gpulease.protocol.wire import Message, pack
 
 LARGEST = 64 << 20  # bytes of one order: a command and its environment
 LARGEST_EVENT = 1 << 16

@@ -1,7 +1,7 @@
 """What somebody is to be told of, kept until a process of its own tells it: one at a time, of all that came meanwhile.
 
 So ten thousand jobs that end at once do not start ten thousand processes, and whoever is told of them, and hangs, keeps
-nobody waiting. Hooks and notices leave so. Not here: what the process does (hooks.py, notices/sending.py).
+nobody waiting. Hooks and notices leave so. Not here: what the process does (broker/children/hooks.py, notices/send.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import inf
 from typing import BinaryIO
 
 from gpulease.errors import in_words
-from gpulease.messages import Message
+from gpulease.protocol.messages import Message
 
 
 class Outbox:

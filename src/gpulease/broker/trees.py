@@ -10,8 +10,8 @@ import os
 import signal
 from collections.abc import Mapping
 
-from gpulease import identity
 from gpulease.broker.runs import Root
+from gpulease.system import identity
 
 ENVIRON = 1 << 17  # bytes of an environment that are searched; the mark stands at its beginning
 

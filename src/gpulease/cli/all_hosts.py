@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from gpulease import __version__, hosts, ssh
+from gpulease import __version__
 from gpulease.cli.parsing import Any, Namespace, clean, print_json, say
 from gpulease.errors import UsageError
+from gpulease.hosts import hosts, ssh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpulease.cli.doctor import Finding
-    from gpulease.cli.render import Terminal
+    from gpulease.cli.commands.doctor import Finding
+    from gpulease.render.tables import Terminal
 
 OF_LS = ("label", "state", "user", "most")
 
@@ -34,8 +35,8 @@ def status(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
     else:
-        from gpulease.cli.host_rows import status_lines
-        from gpulease.cli.render import Terminal
+        from gpulease.render.hosts import status_lines
+        from gpulease.render.tables import Terminal
 
         print("\n".join(status_lines(document["hosts"], Terminal())))
     return _code(document)
@@ -57,16 +58,16 @@ def ls(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
     else:
-        from gpulease.cli.render import Terminal
+        from gpulease.render.tables import Terminal
 
         print("\n".join(_ls_lines(document, Terminal())))
     return _code(document)
 
 
 def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
-    from gpulease.cli.host_rows import trouble_text
-    from gpulease.cli.ls import HEADINGS, REASON, job_row
-    from gpulease.cli.render import plain_table
+    from gpulease.cli.commands.ls import HEADINGS, REASON, job_row
+    from gpulease.render.hosts import trouble_text
+    from gpulease.render.tables import plain_table
 
     rows: list[Sequence[str]] = [HEADINGS]
     lines = []
@@ -92,8 +93,8 @@ def events(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
         return _code(document)
-    from gpulease.cli.events import HEADINGS, WHAT, table_rows
-    from gpulease.cli.render import Terminal, plain_table
+    from gpulease.cli.commands.events import HEADINGS, WHAT, table_rows
+    from gpulease.render.tables import Terminal, plain_table
 
     rows = _rows(document, lambda told: table_rows(told["events"], ended=arguments.until is not None))
     print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=WHAT)) if rows else "no such events")
@@ -101,8 +102,8 @@ def events(arguments: Namespace) -> int:
 
 
 def usage(arguments: Namespace) -> int:
-    from gpulease.cli.usage import show
-    from gpulease.usage_sums import of_hosts
+    from gpulease.cli.commands.usage import show
+    from gpulease.render.usage import of_hosts
 
     document = _of_all("usage", ("since", "until", "by"), arguments)
     if arguments.json:
@@ -127,8 +128,8 @@ def learned(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
         return _code(document)
-    from gpulease.cli.learned import COMMAND, HEADINGS, NOTHING, shape_rows
-    from gpulease.cli.render import Terminal, plain_table
+    from gpulease.cli.commands.learned import COMMAND, HEADINGS, NOTHING, shape_rows
+    from gpulease.render.tables import Terminal, plain_table
 
     rows = _rows(document, lambda told: shape_rows(told["shapes"]))
     print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=COMMAND)) if rows else NOTHING)
@@ -155,7 +156,7 @@ def _of_all(verb: str, options: Sequence[str], arguments: Namespace) -> dict[str
 
 def _told(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The answers that there are; why there is no other is told."""
-    from gpulease.cli.host_rows import trouble_text
+    from gpulease.render.hosts import trouble_text
 
     for row in document["hosts"]:
         if row["answer"] is None:
@@ -174,11 +175,11 @@ def findings(arguments: Namespace) -> list[Finding]:
 
 
 def _finding(row: dict[str, Any]) -> Finding:
-    from gpulease.cli.doctor import Finding
+    from gpulease.cli.commands.doctor import Finding
 
     host = row["host"]
     if row["answer"] is None:
-        from gpulease.cli.host_rows import trouble_text
+        from gpulease.render.hosts import trouble_text
 
         return Finding("error", host, trouble_text(row), row["next_step"])
     told = row["answer"]["findings"]

@@ -7,21 +7,21 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gpulease import hosts
-from gpulease.cli.add import named_variables, prepare, tell_left_out
-from gpulease.cli.over_ssh import run_there
+from gpulease.api.job_fields import full_path
+from gpulease.cli.commands.add import named_variables, prepare, tell_left_out
 from gpulease.cli.parsing import Options, clean, parse
+from gpulease.cli.remote_words import Words
 from gpulease.cli.request_options import add_wanted
-from gpulease.cli.where_words import Words
+from gpulease.cli.ssh import run_there
 from gpulease.errors import HostUnavailable, NotEnoughDevices, UsageError
-from gpulease.host_choice import HostOffer, spread
-from gpulease.job_fields import full_path
+from gpulease.hosts import hosts
+from gpulease.hosts.choice import HostOffer, spread
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpulease.cli.add import Prepared
-    from gpulease.hosts import Answer
+    from gpulease.cli.commands.add import Prepared
+    from gpulease.hosts.hosts import Answer
 
 ANY = "any"
 VERBS = ("add", "run", "shell")

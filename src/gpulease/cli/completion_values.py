@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from gpulease.errors import GpuleaseError
-from gpulease.job_selection import ENDED, STATES
+from gpulease.model.job_selection import ENDED, STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def ends_in_time() -> None:
 
 
 def _ask(verb: str, **fields: Any) -> Any:
-    from gpulease.client import opened
+    from gpulease.client.connection import opened
 
     return opened(start=False).ask(verb, **fields)
 
@@ -80,7 +80,7 @@ def _users(verb: str) -> list[str]:
 
 
 def _leases(verb: str) -> list[str]:
-    from gpulease.identity import user_name
+    from gpulease.system.identity import user_name
 
     me = user_name(os.getuid())
     held = [lease for lease in _ask("status")["leases"] if lease["kind"] != "job" and lease["user"] == me]
@@ -102,7 +102,7 @@ def _models(verb: str) -> list[str]:
 
 
 def _pools(verb: str) -> list[str]:
-    from gpulease.pool.pool_places import names
+    from gpulease.pool.places import names
 
     return names()
 
@@ -117,20 +117,20 @@ def _topics(verb: str) -> list[str]:
 
 
 def _hosts(verb: str) -> list[str]:
-    from gpulease.hosts import names
+    from gpulease.hosts.hosts import names
 
     return [*names(), *(["any"] if verb in ("", "add", "run", "shell") else [])]
 
 
 def _engines(verb: str) -> list[str]:
-    from gpulease.backends import ENGINES
-    from gpulease.places import LOCAL
+    from gpulease.client.engines import ENGINES
+    from gpulease.system.places import LOCAL
 
     return [LOCAL, *ENGINES]
 
 
 def _parameters(verb: str) -> list[str]:
-    from gpulease.broker.settings import PARAMETERS
+    from gpulease.planner.settings import PARAMETERS
 
     return list(PARAMETERS)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from re import VERBOSE, compile
 
+from gpulease.api.job_commands import by_shell
+from gpulease.api.job_fields import wrong_with
 from gpulease.errors import UsageError, in_words
-from gpulease.job_commands import by_shell
-from gpulease.job_fields import wrong_with
-from gpulease.job_selection import ranges
-from gpulease.shell_text import SHELLS
+from gpulease.model.job_selection import ranges
+from gpulease.model.shell_text import SHELLS
 
 # Letters that mean nothing to a shell: a line of them is split twenty times as fast.
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \t-_=+./,:@%^!?()[]{}")

@@ -29,12 +29,12 @@ VERBS = {
     "show": ("show", "all about jobs, with the end of their output"),
     "log": ("log", "a job's output, also as it grows"),
     "wait": ("wait", "wait for jobs to end"),
-    "kill": ("acting.kill", "end jobs, with all that they started"),
-    "rm": ("acting.rm", "remove jobs from the queue; a running one is killed"),
-    "pause": ("acting.pause", "stop jobs for a while, or the queue"),
-    "resume": ("acting.resume", "let paused or held jobs, or the queue, go on"),
+    "kill": ("jobs.kill", "end jobs, with all that they started"),
+    "rm": ("jobs.rm", "remove jobs from the queue; a running one is killed"),
+    "pause": ("jobs.pause", "stop jobs for a while, or the queue"),
+    "resume": ("jobs.resume", "let paused or held jobs, or the queue, go on"),
     "move": ("move", "give a waiting job another place in the line"),
-    "start": ("acting.start", "start waiting jobs now, past the policy; failed ones again"),
+    "start": ("jobs.start", "start waiting jobs now, past the policy; failed ones again"),
     "retry": ("retry", "queue ended jobs again"),
     "edit": ("edit", "change jobs that wait or are held"),
     "clean": ("clean", "forget jobs that are complete or invalid; or all that ended"),
@@ -108,7 +108,7 @@ def _dispatch(words: list[str]) -> int:
     if words and words[0] in ("-h", "--help"):
         return _help(words[1:])
     if any(word.startswith(("--host=", "--engine")) or word == "--host" or ":" in word for word in words):
-        from gpulease.cli.elsewhere import go
+        from gpulease.cli.remote import go
 
         gone = go(words)
         if isinstance(gone, int):
@@ -123,12 +123,12 @@ def _dispatch(words: list[str]) -> int:
 
 
 def run_verb(verb: str, words: list[str]) -> int:
-    from gpulease import places
     from gpulease.cli.parsing import parse
+    from gpulease.system import places
 
     engine, module = places.engine(os.environ), None
     if engine != places.LOCAL:
-        from gpulease.backends import verb_on
+        from gpulease.client.engines import verb_on
 
         module = verb_on(engine, verb)
     try:
@@ -139,7 +139,7 @@ def run_verb(verb: str, words: list[str]) -> int:
 
 def load(verb: str):  # type: ignore[no-untyped-def]  # a module, or a part of one; its two functions are typed there
     module, _, part = VERBS[verb][0].partition(".")
-    loaded = __import__(f"gpulease.cli.{module}", fromlist=["run"])  # importlib would load more than the verb
+    loaded = __import__(f"gpulease.cli.commands.{module}", fromlist=["run"])  # importlib would load more than the verb
     return getattr(loaded, part) if part else loaded
 
 
@@ -189,11 +189,11 @@ def _failed(error: Exception) -> int:
 
 def _stumbled(error: Exception) -> GpuleaseError:
     """Over an answer that makes no sense, which is the broker's mistake; any other is ours, with its traceback."""
-    heard = getattr(sys.modules.get("gpulease.client"), "heard", ())
+    heard = getattr(sys.modules.get("gpulease.client.connection"), "heard", ())
     if not heard or isinstance(error, OSError):
         raise error
-    from gpulease.answers import misfit
     from gpulease.errors import ProtocolError
+    from gpulease.protocol.answers import misfit
 
     for verb, message in reversed(heard):
         wrong = misfit(verb, message)
@@ -232,7 +232,7 @@ def _open_streams() -> None:
 
 
 def _complete(words: list[str]) -> int:
-    from gpulease.cli.completion import suggestions
+    from gpulease.cli.commands.completion import suggestions
     from gpulease.cli.completion_values import ends_in_time
 
     ends_in_time()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
-from gpulease import places
 from gpulease.errors import NotFound
-from gpulease.job_selection import selection
+from gpulease.model.job_selection import selection
+from gpulease.system import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpulease.job_selection import Named
+    from gpulease.model.job_selection import Named
 
 LONG_AGO = 7 * 86400.0  # seconds; who asks later has seen where the jobs are
 
@@ -21,8 +21,8 @@ def tell_moved(verb: str, named: Sequence[Named], since: float = LONG_AGO) -> No
     """An error, if one of those that were named was moved; `all` are this user's."""
     if places.engine(os.environ) != places.LOCAL:
         return
-    from gpulease.identity import user_name
-    from gpulease.lease_verbs import events
+    from gpulease.api.lease_verbs import events
+    from gpulease.system.identity import user_name
 
     select = selection(named, required=False)
     spans = [(0, 1 << 62)] if "all" in select else select.get("ids", [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpulease.errors import UsageError
-from gpulease.terminal import clean as clean
+from gpulease.render.terminal import clean as clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ HERE = ("rebalance", "help", "install", "uninstall", "shims", "completion", "sim
 
 
 def add_where(parser: Any, verb: str, absent: Any = None) -> None:
-    """What `elsewhere` takes out of the words before a verb sees them: declared for help and completion only.
+    """What `remote` takes out of the words before a verb sees them: declared for help and completion only.
 
     `absent` is the default: argparse has a word for none at all.
     """

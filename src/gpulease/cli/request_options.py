@@ -6,8 +6,8 @@ import os
 
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError, in_words
-from gpulease.request_fields import as_option, request_fields, seconds
-from gpulease.visible import wanted
+from gpulease.model.request_fields import as_option, request_fields, seconds
+from gpulease.model.visible import wanted
 
 
 def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> None:
@@ -57,7 +57,7 @@ def enter_folder(named: str | None) -> None:
     """Go to the folder that --cwd names. One that is not there is told of before a long wait."""
     if named is None:
         return
-    from gpulease.job_fields import folder
+    from gpulease.api.job_fields import folder
 
     try:
         os.chdir(folder(named))

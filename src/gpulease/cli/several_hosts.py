@@ -9,8 +9,8 @@ import sys
 from typing import IO
 
 from gpulease.cli.parsing import clean, print_json
-from gpulease.cli.where_words import Words
-from gpulease.hosts import Answer
+from gpulease.cli.remote_words import Words
+from gpulease.hosts.hosts import Answer
 
 HERE = "here"
 

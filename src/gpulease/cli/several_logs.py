@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 
-from gpulease.cli.log import BLOCK, LOOK, MOST_SHOWN, seen
+from gpulease.api.log import open_log, tail
+from gpulease.cli.commands.log import BLOCK, LOOK, MOST_SHOWN, seen
 from gpulease.cli.parsing import clean, say
-from gpulease.cli.render import Terminal
+from gpulease.client.subscriptions import Subscription
 from gpulease.errors import GpuleaseError
-from gpulease.job_log import open_log, tail
-from gpulease.job_selection import selection
-from gpulease.subscription import Subscription
+from gpulease.model.job_selection import selection
+from gpulease.render.tables import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpulease.messages import JobRow
+    from gpulease.protocol.messages import JobRow
 
 STYLES = ("cyan", "green", "yellow", "magenta")
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from gpulease.client import acquire
-from gpulease.waiting import WaitNotice
+from gpulease.client.connection import acquire
+from gpulease.client.waiting import WaitNotice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpulease.backends import BackendConnection
-    from gpulease.messages import Granted
+    from gpulease.client.engines import BackendConnection
+    from gpulease.protocol.messages import Granted
 
 
 def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, BackendConnection]:
@@ -30,7 +30,7 @@ def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, Back
 
 def _tell_end(seconds: float) -> None:
     """Nobody asked for it, so nobody would expect it."""
-    from gpulease.cli.ls import span
+    from gpulease.cli.commands.ls import span
 
     print(f"gpulease: this lease ends after {span(seconds)}, by the limit `longest-lease`.", file=sys.stderr)
 
@@ -40,7 +40,7 @@ def environment_of(granted: Granted, visible_by: str | None) -> dict[str, str]:
     import os
     from types import SimpleNamespace
 
-    from gpulease.visible import variables, wanted
+    from gpulease.model.visible import variables, wanted
 
     devices = [SimpleNamespace(**device) for device in granted["devices"]]
     labels = ",".join(device.label for device in devices)

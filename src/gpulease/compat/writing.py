@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpulease.cli.install.changes import Change, File, Target, sealed
 from gpulease.errors import StateError, UsageError
-from gpulease.installation.changes import Change, File, Target, sealed
 
 SHIMS = Path(__file__).parent / "shims"
 PLACE = "COMMAND = []"  # in gpulease_shim.py

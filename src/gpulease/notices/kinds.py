@@ -1,6 +1,6 @@
 """PURE: of what a user can be told, and which of it was asked for.
 
-Not here: when it happens (broker/noticing.py), what it says (words.py) and how it is sent (channels.py).
+Not here: when it happens (broker/core/notices.py), what it says (words.py) and how it is sent (channels.py).
 """
 
 from __future__ import annotations

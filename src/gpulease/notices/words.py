@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from typing import Any, NamedTuple
 
-from gpulease.job_words import end_text, some
+from gpulease.model.quantities import span_text
 from gpulease.notices.kinds import EVENTS
-from gpulease.quantities import span_text
-from gpulease.terminal import clean
+from gpulease.render.jobs import end_text, some
+from gpulease.render.terminal import clean
 
 Notice = dict[str, Any]  # as the broker says it; `gpulease help notices` has its fields
 EACH = 5  # notices of one kind that have a line each; more of them have one line together

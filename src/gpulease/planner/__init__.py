@@ -16,7 +16,7 @@ from gpulease.planner.fairness import Spent, Usage, charged, decayed, forget, we
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import limits_of
 from gpulease.planner.line import Line
-from gpulease.planner.peaks import Peak
+from gpulease.planner.packing import Peak
 from gpulease.planner.policy import Limit, Policy
 from gpulease.planner.reasons import Reason, of_user
 from gpulease.planner.result import Grant, Plan, lease_of

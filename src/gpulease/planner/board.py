@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from gpulease.device_kinds import of_kind
-from gpulease.model import Device, Lease, Request, Waiting
+from gpulease.model.device_kinds import of_kind
+from gpulease.model.values import Device, Lease, Request, Waiting
 from gpulease.planner.device_states import FREE, OUTSIDE, SHARED, DeviceState, DeviceView, device_state
 from gpulease.planner.lengths import Lengths
 from gpulease.planner.line import Family, family_of
-from gpulease.planner.peaks import Peak, known
+from gpulease.planner.packing import Peak, known
 from gpulease.planner.policy import Policy
 
 NO_VIEW = DeviceView()

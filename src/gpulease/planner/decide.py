@@ -16,7 +16,7 @@ from math import inf
 from operator import itemgetter
 from sys import maxsize
 
-from gpulease.model import Cause, Device, Lease, Waiting
+from gpulease.model.values import Cause, Device, Lease, Waiting
 from gpulease.planner.board import NO_PEAKS, Board, Slot
 from gpulease.planner.declarations import Records, doubted
 from gpulease.planner.device_states import DeviceView
@@ -35,11 +35,11 @@ from gpulease.planner.line import (
     size_of,
 )
 from gpulease.planner.look_ahead import LookAhead
-from gpulease.planner.peaks import Peak
+from gpulease.planner.order import Passed, RankedClass, Ranking
+from gpulease.planner.packing import Peak
 from gpulease.planner.placement import place
 from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key
-from gpulease.planner.ranking import Passed, RankedClass, Ranking
 from gpulease.planner.reasons import of_user
 from gpulease.planner.result import Grant, Plan
 from gpulease.planner.running import NO_CAPS, RunningCounts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpulease.model import Lease
+from gpulease.model.values import Lease
 from gpulease.planner.fairness import Spent, Usage, decayed
 from gpulease.planner.policy import HOUR, Policy
 

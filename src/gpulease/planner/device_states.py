@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpulease.model import Device, Lease
+from gpulease.model.values import Device, Lease
 from gpulease.planner.policy import Policy
 
 FREE = "free"

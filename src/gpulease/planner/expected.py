@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from gpulease.model import Lease, Request, Waiting
+from gpulease.model.values import Lease, Request, Waiting
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import FREE, LEASED, SHARED
 from gpulease.planner.lengths import LATEST, LIKELY, Lengths, Sketches

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import log
 from typing import NamedTuple
 
-from gpulease.model import Device, Lease
+from gpulease.model.values import Device, Lease
 from gpulease.planner.policy import Policy
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import NamedTuple
 
-from gpulease.model import Lease, Waiting
+from gpulease.model.values import Lease, Waiting
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
 from gpulease.planner.expected import LENIENT, Start

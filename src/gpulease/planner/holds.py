@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from gpulease.model import Lease, Request, Waiting
+from gpulease.model.values import Lease, Request, Waiting
 from gpulease.planner.board import Board, Slot
 from gpulease.planner.device_states import DRAINING, FREE, LEASED, SHARED
 from gpulease.planner.lengths import LATEST, Lengths

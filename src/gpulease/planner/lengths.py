@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpulease.model import Lease, Waiting
+from gpulease.model.values import Lease, Waiting
 from gpulease.planner.sketch import EMPTY, Sketch, bucket_of, faded, middle_of, quantile, seen
 
 HOUR = 3600.0

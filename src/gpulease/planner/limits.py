@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpulease.model import Device, Lease, Waiting
+from gpulease.model.values import Device, Lease, Waiting
 from gpulease.planner.board import Board
 from gpulease.planner.line import Party, family_of, party_of
 from gpulease.planner.policy import MOST_SHARES, UNLIMITED, Limit, Policy

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import islice
 from math import inf
 
-from gpulease.model import Lease, Waiting
+from gpulease.model.values import Lease, Waiting
 from gpulease.planner.board import Board
 from gpulease.planner.expected import (
     AHEAD,

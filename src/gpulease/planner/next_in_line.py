@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, merge
 from itertools import chain, islice
 
-from gpulease.model import Waiting
+from gpulease.model.values import Waiting
 from gpulease.planner.fairness import Standing
 from gpulease.planner.line import Line, Tier
 from gpulease.planner.search import Order

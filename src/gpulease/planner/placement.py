@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from gpulease.model import Request
+from gpulease.model.values import Request
 from gpulease.planner.board import Board, Slot, matches
 from gpulease.planner.device_states import OUTSIDE
 from gpulease.planner.line import family_of

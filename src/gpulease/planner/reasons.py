@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gpulease.quantities import span_text
+from gpulease.model.quantities import span_text
 
 Value = str | int | float | None | tuple[str, ...] | tuple[int, ...]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gpulease.model import Cause, Lease, Owner, Waiting
+from gpulease.model.values import Cause, Lease, Owner, Waiting
 from gpulease.planner.board import Board
 from gpulease.planner.expected import Start
 from gpulease.planner.forecast import Forecast

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from gpulease.model import Lease, Waiting
+from gpulease.model.values import Lease, Waiting
 from gpulease.planner.policy import UNLIMITED
 
 NO_CAPS: Mapping[int, int] = {}

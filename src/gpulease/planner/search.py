@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from math import inf
 from sys import maxsize
 
-from gpulease.model import Waiting
+from gpulease.model.values import Waiting
 from gpulease.planner.fairness import Standing
 from gpulease.planner.lengths import Alike, Lengths, alike
 from gpulease.planner.line import Line, Party, Queues, expected_of, place_of, ready_of

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpulease.model import Lease, Request, Waiting
+from gpulease.model.quantities import span_text
+from gpulease.model.values import Lease, Request, Waiting
 from gpulease.planner.board import Board, Slot, refusal
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE, held
 from gpulease.planner.forecast import Fates, enforced_end
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import family_of
 from gpulease.planner.reasons import Value, size_text
-from gpulease.quantities import span_text
 
 SOME = 3  # leases that are named; a device may have very many
 FILTERS = {

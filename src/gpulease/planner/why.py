@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import NamedTuple
 
-from gpulease.device_kinds import INSTANCES, NAMED
-from gpulease.model import Cause, Request, Waiting
+from gpulease.model.device_kinds import INSTANCES, NAMED
+from gpulease.model.values import Cause, Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, Slot, matches
 from gpulease.planner.device_states import DeviceState

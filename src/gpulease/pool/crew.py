@@ -24,8 +24,8 @@ from gpulease.pool.pickling import to_body
 from gpulease.pool.plan import PoolPlan, grown
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import EMPTY, READY, STARTING, STOPPING, WorkerSlot
-from gpulease.pool.waiting_workers import WaitingWorkers
-from gpulease.pool.watching import BrokerWatch
+from gpulease.pool.waiting import WaitingWorkers
+from gpulease.pool.watch import BrokerWatch
 
 GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 

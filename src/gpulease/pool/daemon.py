@@ -18,9 +18,7 @@ from typing import Any
 
 from gpulease import __version__
 from gpulease.errors import GpuleaseError
-from gpulease.identity import peer
-from gpulease.pool import frames
-from gpulease.pool import pool_places as places
+from gpulease.pool import frames, places
 from gpulease.pool.crew import Crew, CrewOwner
 from gpulease.pool.failures import Ending
 from gpulease.pool.frames import Receiver
@@ -28,6 +26,7 @@ from gpulease.pool.log import Log
 from gpulease.pool.plan import load_files, make_plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, WorkerSlot
+from gpulease.system.identity import peer
 
 PLANNED = ("gpus", "gpus_per_worker", "request", "init", "max_items")
 PYTHON = list(sys.version_info[:2])

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpulease.errors import PoolClosed, UsageError
+from gpulease.model.request_fields import refuse_name
 from gpulease.pool.items import Function, Item, PoolFuture
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import mark_of, name_of, pack_call, pack_whole
 from gpulease.pool.record import Record, make_folder
-from gpulease.request_fields import refuse_name
 
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine, OnStart

@@ -11,14 +11,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulease import visible
 from gpulease.errors import NotEnoughDevices, UsageError, in_words
+from gpulease.model import visible
 from gpulease.pool import context
 from gpulease.pool.pickling import Packed, name_of, pack_whole
 from gpulease.pool.sharing import pack_shared
 
 if TYPE_CHECKING:
-    from gpulease.model import Device, Request
+    from gpulease.model.values import Device, Request
 
 ALL_IDLE = "all-idle"
 POLITE = 100  # the priority of a pool that takes only what is idle: everybody else is sooner
@@ -124,8 +124,9 @@ def pack_named(shared: Mapping[str, Any] | None) -> Packed | None:
 
 def read_request(options: Mapping[str, Any]) -> Request:
     """The lease that each worker will ask for. Raises UsageError for what makes no sense."""
-    from gpulease import PROTOCOL, messages
-    from gpulease.request_fields import request_fields
+    from gpulease import PROTOCOL
+    from gpulease.model.request_fields import request_fields
+    from gpulease.protocol import messages
 
     fields = request_fields(options)
     asked = {"request": fields, "kind": "pool", "note": options.get("note")}
@@ -147,8 +148,8 @@ def check_devices(plan: PoolPlan) -> None:
 
 
 def _devices() -> list[Device]:
-    from gpulease.client import Client
-    from gpulease.model import Device
+    from gpulease.client.connection import Client
+    from gpulease.model.values import Device
 
     known = set(Device._fields) - {"processes"}
     with closing(Client()) as client:
@@ -157,10 +158,10 @@ def _devices() -> list[Device]:
 
 
 def _check_fits(workers: int, request: Request, devices: Sequence[Device]) -> None:
-    from gpulease.device_kinds import kind_wanted, of_kind
+    from gpulease.model.device_kinds import kind_wanted, of_kind
+    from gpulease.model.device_selection import resolve
+    from gpulease.model.quantities import format_bytes
     from gpulease.planner import refusal
-    from gpulease.quantities import format_bytes
-    from gpulease.selection import resolve
 
     request = resolve(request, devices)
     fitting = [device for device in devices if refusal(request, device) is None]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from gpulease.waiting import in_notebook, show_instead
+from gpulease.client.waiting import in_notebook, show_instead
 
 REFRESH = 0.1  # seconds
 LINE = 5.0  # seconds between lines, where there is no bar

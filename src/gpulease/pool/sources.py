@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolBroken, PoolClosed
-from gpulease.pool import frames
-from gpulease.pool import pool_places as places
+from gpulease.pool import frames, places
 from gpulease.pool.crew import Crew, CrewOwner
 from gpulease.pool.engine import Engine, OnStart, Source
 from gpulease.pool.failures import Ending

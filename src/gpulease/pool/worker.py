@@ -17,16 +17,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpulease.errors import GpuleaseError, NotGranted
-from gpulease.execution import end_with
+from gpulease.model.visible import narrowed
 from gpulease.pool import context, frames
 from gpulease.pool.failures import short_of
 from gpulease.pool.frames import Receiver
 from gpulease.pool.pickling import from_body
 from gpulease.pool.session import Session
-from gpulease.visible import narrowed
+from gpulease.system.execution import end_with
 
 if TYPE_CHECKING:
-    from gpulease.leases import Held
+    from gpulease.api.leases import Held
 
 CONTROL = 3
 
@@ -111,7 +111,7 @@ class WorkerLoop:
 
     def _acquire(self, request: Told) -> Held:
         """What is free now, else a place in the line, after saying so."""
-        from gpulease.leases import acquire
+        from gpulease.api.leases import acquire
 
         try:
             return acquire(**request, kind="pool", wait=0)

@@ -143,7 +143,7 @@ def told(
 
 def document(words: list[str]) -> dict[str, Any]:
     """The JSON that it printed."""
-    from gpulease.wire import from_text
+    from gpulease.protocol.wire import from_text
 
     try:
         found = from_text(told(words))

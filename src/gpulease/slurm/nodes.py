@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from gpulease.messages import LeaseRow
+    from gpulease.protocol.messages import LeaseRow
 
     Raw = Mapping[str, Any]  # a node as `sinfo --json` has it
 

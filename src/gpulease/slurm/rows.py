@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from gpulease.slurm import fields
-from gpulease.slurm.asking import MARK, NICE, USUAL
-from gpulease.slurm.slurm_reasons import HELD, sentence
+from gpulease.slurm.options import MARK, NICE, USUAL
+from gpulease.slurm.reasons import HELD, sentence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from gpulease.messages import JobRow, LeaseRow, LineRow
+    from gpulease.protocol.messages import JobRow, LeaseRow, LineRow
 
     Raw = Mapping[str, Any]  # a job as `squeue --json` has it
     Record = Mapping[str, Any]  # what was kept when it was added
@@ -94,7 +94,7 @@ def comment_of(raw: Raw) -> dict[str, Any]:
     text = fields.text(comment)
     if not text.startswith(MARK):
         return {"note": text} if text else {}
-    from gpulease.wire import from_text
+    from gpulease.protocol.wire import from_text
 
     try:
         found = from_text(text[len(MARK) :])

@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from gpulease.client.subscriptions import Subscription
 from gpulease.errors import GpuleaseError, in_words
-from gpulease.subscription import Subscription
 from gpulease.web.broker_link import BrokerLink
 from gpulease.web.picture import NOTHING, PagePicture
 from gpulease.web.questions import Questions

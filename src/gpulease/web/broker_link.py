@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from gpulease.client import Client
+from gpulease.client.connection import Client
 from gpulease.errors import NotPermitted
-from gpulease.identity import uid_of, user_name
+from gpulease.system.identity import uid_of, user_name
 
 
 class BrokerLink(NamedTuple):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpulease.broker.reports import PLACEHOLDER
-from gpulease.cli.status_table import short_name
-from gpulease.cli.times import clock
-from gpulease.quantities import format_bytes
+from gpulease.broker.core.status import PLACEHOLDER
+from gpulease.model.quantities import format_bytes
+from gpulease.render.status import short_name
+from gpulease.render.times import clock
 from gpulease.web.markup import Markup, join, tag
 from gpulease.web.picture import PagePicture, Row
 

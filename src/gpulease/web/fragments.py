@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from urllib.parse import quote
 from zlib import crc32
 
-from gpulease.cli.events import table_rows
-from gpulease.cli.status_table import totals
-from gpulease.cli.times import clock, start_text
-from gpulease.job_words import end_text, state_text
+from gpulease.cli.commands.events import table_rows
+from gpulease.render.jobs import end_text, state_text
+from gpulease.render.status import totals
+from gpulease.render.times import clock, start_text
 from gpulease.web.buttons import buttons
 from gpulease.web.cards import card, state_word
 from gpulease.web.heat_map import day_rows
@@ -104,7 +104,7 @@ def _waiting(place: int, row: Row, now: float) -> Markup:
 
 def wants(row: Row) -> str:
     if row["memory"]:
-        from gpulease.quantities import format_bytes
+        from gpulease.model.quantities import format_bytes
 
         return format_bytes(row["memory"])
     return f"{row['gpus']} GPU{'' if row['gpus'] == 1 else 's'}" if row["gpus"] else "no GPU"

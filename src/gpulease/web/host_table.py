@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.host_rows import STATES, free, models, users
+from gpulease.render.hosts import STATES, free, models, users
 from gpulease.web.cards import WORDS
 from gpulease.web.markup import Markup, tag
 from gpulease.web.picture import Row

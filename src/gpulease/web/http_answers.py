@@ -7,7 +7,7 @@ import sys
 
 from aiohttp import web
 
-from gpulease.terminal import clean
+from gpulease.render.terminal import clean
 from gpulease.web.markup import printable
 from gpulease.web.pages import refusal_page
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gpulease.errors import GpuleaseError
-from gpulease.host_watch import is_known
+from gpulease.hosts.watch import is_known
 from gpulease.web.fragments import Section, Sections, sections
 from gpulease.web.picture import NOTHING, PagePicture, Row, Viewer, seen_by
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpulease.cli.show import facts
-from gpulease.quantities import format_bytes
-from gpulease.terminal import clean
+from gpulease.cli.commands.show import facts
+from gpulease.model.quantities import format_bytes
+from gpulease.render.terminal import clean
 from gpulease.web.buttons import buttons
 from gpulease.web.log_text import LogText
 from gpulease.web.markup import Markup, tag

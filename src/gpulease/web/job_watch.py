@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from gpulease.errors import GpuleaseError, NotFound, in_words
-from gpulease.job_selection import one_job
+from gpulease.model.job_selection import one_job
 from gpulease.web.broker_link import BrokerLink
 from gpulease.web.log_text import LogText
 from gpulease.web.picture import Row

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import os
 
-from gpulease.job_log import open_log
+from gpulease.api.log import open_log
 from gpulease.web.lines_written import WrittenLines
 
 MOST = 128 << 10  # bytes that are read at a time, and kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulease.errors import NotPermitted, UsageError
-from gpulease.job_selection import one_job
+from gpulease.model.job_selection import one_job
 from gpulease.web.broker_link import BrokerLink
 from gpulease.web.buttons import ACTIONS
 from gpulease.web.job_watch import ask_for_job

@@ -13,8 +13,8 @@ from importlib.resources import files
 from aiohttp import web
 
 from gpulease.errors import GpuleaseError, NotFound
-from gpulease.host_watch import HostWatch
-from gpulease.metrics.exposition import CONTENT_TYPE, text
+from gpulease.hosts.watch import HostWatch
+from gpulease.render.metrics import CONTENT_TYPE, text
 from gpulease.web.access import Access, Refusal, Visit
 from gpulease.web.broker_feed import BrokerFeed
 from gpulease.web.broker_link import BrokerLink

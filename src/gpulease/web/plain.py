@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from io import StringIO
 
-from gpulease.cli.host_rows import status_lines
-from gpulease.cli.render import Terminal
-from gpulease.cli.status_table import lines
+from gpulease.render.hosts import status_lines
+from gpulease.render.status import lines
+from gpulease.render.tables import Terminal
 from gpulease.web.picture import PagePicture
 
 

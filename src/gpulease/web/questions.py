@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulease.client import Client
-from gpulease.usage_sums import add_up
+from gpulease.client.connection import Client
+from gpulease.render.usage import add_up
 from gpulease.web.picture import NOTHING, PagePicture
 
 DAY = 86400.0

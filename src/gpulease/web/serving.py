@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from aiohttp import web
 
 from gpulease.errors import NotPermitted, UsageError, in_words
-from gpulease.host_watch import HostWatch
+from gpulease.hosts.watch import HostWatch
 from gpulease.web.access import LONGEST, Access
 from gpulease.web.broker_feed import BrokerFeed
 from gpulease.web.broker_link import BrokerLink

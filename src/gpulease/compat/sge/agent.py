@@ -9,7 +9,7 @@ from gpulease.compat.sge import arrays, folders
 from gpulease.compat.sge.jobs import Call, Job
 from gpulease.compat.sge.working import run_job
 from gpulease.errors import NotFound
-from gpulease.pool import pool_places
+from gpulease.pool import places as pool_places
 from gpulease.pool.executor import Pool
 from gpulease.pool.shared_data import SharedData
 

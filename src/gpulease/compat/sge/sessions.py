@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gpulease.api import status
+from gpulease.api.status import status
 from gpulease.compat.sge import folders
 from gpulease.compat.sge.working import AGENT, BASE, VISIBLE
 from gpulease.errors import GpuleaseError, NotFound, UsageError
-from gpulease.pool import pool_places as places
+from gpulease.pool import places
 from gpulease.pool.daemon import serve
-from gpulease.pool.starting import checked_options, start, wait_for_workers
+from gpulease.pool.start import checked_options, start, wait_for_workers
 
 INIT = "gpulease.compat.sge.working:load"
 

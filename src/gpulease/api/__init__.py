@@ -1,0 +1,1 @@
+"""What programs call: the verbs as functions, for Python and for all faces."""

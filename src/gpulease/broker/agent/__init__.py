@@ -1,0 +1,1 @@
+"""A user's agent: the process that starts, watches and ends that user's jobs."""

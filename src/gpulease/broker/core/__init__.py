@@ -1,0 +1,1 @@
+"""PURE: what the broker decides: events in, instructions out."""

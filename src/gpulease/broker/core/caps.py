@@ -1,0 +1,82 @@
+"""How many jobs of one sweep run at a time (`--at-most`).
+
+The number belongs to the sweep: each job knows its sweep, by the id of the first, and the state has the number. A job
+keeps the number that it was given too, for when it is run again after its sweep was forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpulease.broker.core.events import Received
+from gpulease.broker.core.state import State
+from gpulease.broker.core.turn import Turn
+from gpulease.broker.core.values import Cap
+from gpulease.errors import TooMuch, UsageError
+from gpulease.model import job as jobs
+from gpulease.model.job import Job
+from gpulease.model.store import Which
+from gpulease.planner.policy import UNLIMITED
+from gpulease.protocol.messages import Message
+
+MOST_CAPS = 100  # sweeps with a number, of one user, that are not over: a plan looks at each
+MOST = 1_000_000
+
+
+def read(options: Message) -> int | None:
+    """None when nothing was said."""
+    value = options.get("at_most")
+    if value is not None and (type(value) is not int or not 1 <= value <= MOST):
+        raise UsageError(f"At most {str(value)[:40]!r} of a sweep are to run at a time.", f"Give 1 to {MOST}.")
+    return value
+
+
+def begin(turn: Turn, job: Job, last: int) -> None:
+    """The sweep of a job, up to the id `last`, gets the number that the job has."""
+    if job.cap is None:
+        return
+    over = [] if job.cap in turn.state.caps else _over(turn, job)
+    for cap in over:
+        turn.state.put_cap(cap, None)
+    turn.state.put_cap(job.cap, Cap(UNLIMITED if job.at_most is None else job.at_most, job.uid, last))
+
+
+def _over(turn: Turn, job: Job) -> list[int]:
+    """Sweeps to forget, where too many are known."""
+    mine = {id: cap for id, cap in turn.state.caps.items() if cap.uid == job.uid}
+    if len(mine) < MOST_CAPS:
+        return []
+    counts = {
+        id: turn.state.store.count_jobs(Which(jobs.OPEN, cap.uid, ids=[(id, cap.last)])) for id, cap in mine.items()
+    }
+    over = [id for id, count in counts.items() if not count]
+    if not over:
+        what = f"{MOST_CAPS} of your sweeps with --at-most are not over, and more are not taken."
+        raise TooMuch(what, "Let one end, or leave --at-most out.")
+    return over
+
+
+def keep(turn: Turn, job: Job) -> None:
+    """A job that waits again, whose sweep was over and forgotten."""
+    if job.cap is not None and job.cap not in turn.state.caps and job.at_most is not None:
+        turn.state.put_cap(job.cap, Cap(job.at_most, job.uid, turn.state.job_number))
+
+
+def most(state: State, job: Job) -> int | None:
+    """The number of its sweep as it is now."""
+    found = state.caps.get(job.cap or 0)
+    value = job.at_most if found is None else found.most
+    return None if value == UNLIMITED else value
+
+
+def named(event: Received, chosen: Iterable[Job]) -> Received:
+    """An edit with the sweep that jobs without one become, whatever its client says: by the id of the first."""
+    first = next((job.id for job in chosen if job.cap is None), None)
+    return event._replace(message={**event.message, "cap": first})
+
+
+def edited(job: Job, changes: Message, sweep: int | None) -> Message:
+    cap = sweep if job.cap is None else job.cap
+    if cap is None:
+        raise UsageError(f"Job {job.id} is in no sweep, and others are.", "Edit them apart.")
+    return {"at_most": read(changes), "cap": cap}

@@ -1,0 +1,232 @@
+"""What can happen to the broker, as values. The edge makes them, the core handles them, nothing else enters.
+
+Not here: what follows (instructions.py), and what a client's message may say (protocol/messages.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gpulease.broker.core.batch import Batch
+from gpulease.broker.runs import Fate
+from gpulease.errors import GpuleaseError
+from gpulease.model.peer import Peer
+from gpulease.model.store import Document
+from gpulease.model.values import Process, Sample
+from gpulease.protocol.messages import Message
+
+Key = tuple[int, int | None]  # a process: pid and start time
+NOBODY: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Occupancy(NamedTuple):
+    """What a check saw of one device."""
+
+    memory_used: int | None
+    processes: tuple[Process, ...] | None
+    lost: str | None  # why
+    utilization: int | None = None
+
+
+class Adding(NamedTuple):
+    """How far a batch of jobs that are added has come."""
+
+    batch: Batch
+    token: str | None
+    next: int  # the id of the first that is not in the queue yet
+    left_out: list[str]  # variables that they do not get
+
+
+class Progress(NamedTuple):
+    """How far a request about many jobs has come."""
+
+    at: int  # the last id that was looked at
+    last: int  # the last id that there was when it began
+    found: int | None = None  # the id of the first job that was found, anybody's
+    mine: tuple[int, str] | None = None  # the first that the client may do something about
+    done: tuple[list[Any], ...] = ()  # what its answer will have, in pieces
+    skipped: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()  # ids that were named one by one and are nobody's
+    size: int = 0  # of `done`, in characters
+    checked: bool = False  # it was gone through once, to see whether it can be done
+
+
+class Releasing(NamedTuple):
+    """How far a request to release, or to renew, has come."""
+
+    above: frozenset[int] = frozenset()  # the client's process and those above it
+    script: int | None = None  # that asks, by its process
+    scripts: Mapping[int, int] = NOBODY  # by owners of leases: the process of the script that each is of
+    left: tuple[str, ...] | None = None  # leases that are still to be ended, once it is known which
+    released: tuple[Message, ...] = ()
+
+
+class Received(NamedTuple):
+    """A whole message of a client."""
+
+    peer: Peer
+    message: Message
+    size: int = 0  # bytes on the wire
+    progress: Progress | Adding | Releasing | None = None  # of a long request that is taken up again
+
+
+class Left(NamedTuple):
+    """The connection of a client ended."""
+
+    peer: Peer
+
+
+class Drained(NamedTuple):
+    """A subscriber that was too slow has read everything that was sent to it."""
+
+    peer: Peer
+
+
+class ProcessEnded(NamedTuple):
+    key: Key
+    already: bool = False  # it was gone when it was to be watched
+
+
+class Sampled(NamedTuple):
+    sample: Sample
+
+
+class SampleFailed(NamedTuple):
+    """The driver did not answer, or with an error; a check that was under way failed with it."""
+
+    trouble: GpuleaseError
+
+
+class Checked(NamedTuple):
+    """The check before a grant: what was seen on each device that the neighbours let us have."""
+
+    revision: int  # at which it was asked for
+    seen: Mapping[str, Occupancy]
+    held: Mapping[str, str] = NOBODY  # the other devices, and which neighbour holds each
+
+
+class CheckRefused(NamedTuple):
+    """The check could not begin: a user of a neighbour is choosing, or the driver cannot be asked now."""
+
+    revision: int
+    why: str
+    passing: bool = False  # somebody is choosing: usually over within milliseconds
+    user: str = ""  # who that is; without a name where nobody can tell
+    pid: int | None = None
+
+
+class NeighboursChanged(NamedTuple):
+    """What is known of other tools that hand out the same GPUs; all of it, each time."""
+
+    held: Mapping[str, str] = NOBODY  # devices that they hold, and who it is
+    placeholders: Mapping[Key, str] = NOBODY  # processes of ours that only show a device as taken, and the device
+    about: frozenset[str] = frozenset()  # neighbours that were found here by themselves
+    shown: Mapping[str, Document] = NOBODY  # by neighbour, for people: `trouble` is what is wrong
+
+
+class Due(NamedTuple):
+    """An alarm that was asked for."""
+
+    what: str
+    id: str = ""
+
+
+class ClockStepped(NamedTuple):
+    """The wall clock was set, or has drifted."""
+
+    wall_ahead: float  # seconds, of the broker's time
+
+
+class ConfigRead(NamedTuple):
+    """The config file was read again."""
+
+    texts: Mapping[str, str]  # of the last one that was right
+    trouble: str | None = None  # what is wrong with it now
+
+
+class Launched(NamedTuple):
+    """The shell of a job's run was started."""
+
+    id: int
+    run: int
+    pid: int
+    start_time: int | None
+    log_begin: int
+    script_changed: int | None = None  # when its script was changed, if that was after the job was added; milliseconds
+
+
+class LaunchFailed(NamedTuple):
+    id: int
+    run: int
+    why: str
+    passing: bool = False  # for lack of something that others may give back
+
+
+class RunEnded(NamedTuple):
+    """The shell of a run ended."""
+
+    id: int
+    run: int
+    code: int | None  # None when nobody can tell but the journal; negative for a signal
+
+
+class AgentLost(NamedTuple):
+    """Whoever watched the runs of a user is gone, with all that was under way."""
+
+    uid: int
+
+
+class Found(NamedTuple):
+    """What is left of a job's run that a former broker started."""
+
+    id: int
+    run: int
+    fate: Fate
+    pid: int | None  # of its shell, alive or not; None when it never began
+    start_time: int | None
+    alive: bool
+
+
+class EndRead(NamedTuple):
+    """What a run's journal and log tell about its end."""
+
+    id: int
+    run: int
+    fate: Fate
+    out_of_memory: bool
+    unstartable: str | None  # why its command cannot be started at all
+
+
+class TreeSeen(NamedTuple):
+    """How many processes of a job were left after its tree was signalled or looked at."""
+
+    id: int
+    run: int
+    left: int
+
+
+class Forced(NamedTuple):
+    """How many processes of a job the broker itself could see, before it ended them."""
+
+    id: int
+    run: int
+    left: int
+
+
+class Ordered(NamedTuple):
+    """What the administrator's own order says of the line, or why it says nothing."""
+
+    function: str
+    told: Any
+    trouble: str | None = None
+
+
+# fmt: off
+Event = (
+    Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | NeighboursChanged
+    | Due | ConfigRead | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen
+    | Forced | Ordered
+)
+# fmt: on

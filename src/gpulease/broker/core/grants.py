@@ -1,0 +1,231 @@
+"""Who gets what: the plan, the check of the devices before each grant, and the grants themselves.
+
+No device is given without a check of it that was taken after its last lease ended, while no neighbour may choose.
+A plan belongs to a revision of the state: when that has moved on, it is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from gpulease.broker.core import jobs as job_life
+from gpulease.broker.core import leases as lease_life
+from gpulease.broker.core import notices as noticing
+from gpulease.broker.core.events import Checked, CheckRefused, Occupancy
+from gpulease.broker.core.instructions import Unlock
+from gpulease.broker.core.limits import allowance, longest
+from gpulease.broker.core.lock_patience import blocked, let_go
+from gpulease.broker.core.state import State
+from gpulease.broker.core.turn import FRESH, Turn
+from gpulease.broker.core.values import Checking, Idle, Refused
+from gpulease.model.values import Cause
+from gpulease.planner import Grant, Plan, lease_of, of_user, plan
+from gpulease.planner.forecast import Fates
+
+RETRY = 0.05  # seconds between checks, while a user of a neighbour chooses
+GRACE = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
+SOON = 0.005  # seconds between looks during these
+LOOK_AT_MEMORY = 5.0  # seconds between looks at the host's memory while it is low
+PAUSED = Cause("The queue is paused; `gpulease resume --queue` goes on.", "queue paused")
+BEING_KILLED = Cause("Jobs of its user are being killed, and none starts until that is done.", "jobs being killed")
+GONE = Occupancy(None, None, "the driver does not know it any more")
+OLD = 1.0  # seconds after which a reason that speaks of time is worked out anew
+
+# -------------------------------------------------------------------- the plan
+
+
+def current_plan(turn: Turn) -> Plan:
+    """The plan for what is known now."""
+    planned, state = turn.planned, turn.state
+    old = planned.plan is None or turn.now - planned.plan.now > OLD or turn.now >= planned.wake
+    if old or planned.revision != state.revision:
+        closed, again = _closed(turn)
+        planned.plan = _plan(turn, closed, state.neighbour_holds)
+        planned.revision = state.revision
+        _wake(turn, min(again, planned.plan.next_wakeup or inf))
+    assert planned.plan is not None
+    return planned.plan
+
+
+def foreseen_plan(turn: Turn) -> Plan:
+    """A plan of the line as it stands at this moment, which nobody keeps."""
+    return _plan(turn, _closed(turn, True)[0], turn.state.neighbour_holds)
+
+
+def wanted(turn: Turn) -> frozenset[str]:
+    """The devices that the line would get now if the neighbours held none: for these it stands in their lines too."""
+    state = turn.state
+    if not state.line or not state.neighbour_holds or state.sample is None:
+        return frozenset()
+    without = _plan(turn, _closed(turn)[0], {})
+    return frozenset(uuid for grant in without.grants for uuid in grant.devices)
+
+
+def _plan(turn: Turn, closed: Mapping[str, Cause], holds: Mapping[str, str]) -> Plan:
+    state = turn.state
+    return plan(
+        state.devices.values(),
+        state.leases.values(),
+        state.line,
+        state.policy,
+        turn.now,
+        views=state.views(holds),
+        usage=state.usage,
+        records=state.records,
+        sketches=state.sketches,
+        peaks=state.peaks,
+        closed=closed,
+        order=state.own_order.ranking,
+        caps={sweep: cap.most for sweep, cap in state.caps.items()},
+        slots=state.slots,
+        fates=lambda: _fates(state),
+        said=turn.planned.said,
+    )
+
+
+def _fates(state: State) -> Fates:
+    """Leases that go on until their own process, or the run that it belongs to, is granted more; and time limits."""
+    stay: set[str] = set()
+    for pending in state.pending.values():
+        owner = pending.owner
+        mine = frozenset() if owner.pid is None else state.owned.get((owner.pid, owner.start_time), frozenset())
+        stay |= mine | {pending.within or ""}
+    limits = {
+        job.planner_id: job.started + job.time_limit + state.settings.grace
+        for job in state.running.values()
+        if job.started is not None and job.time_limit is not None
+    }
+    return Fates(frozenset(stay), limits)
+
+
+def _wake(turn: Turn, time: float) -> None:
+    """One alarm, the earliest: a plan that is made then sets the next."""
+    if time < turn.planned.wake or turn.planned.wake <= turn.now:
+        turn.planned.wake = time
+        if time < inf:
+            turn.alarm(time - turn.now, "plan")
+
+
+def _closed(turn: Turn, always: bool = False) -> tuple[dict[str, Cause], float]:
+    """Why no job starts at all, if so; and when to judge that again. Nobody asks while no job waits, but `always`."""
+    if not turn.state.counts.get("waiting") and not always:
+        return {}, inf
+    if turn.state.settings.paused:
+        return {"job": PAUSED}, inf
+    delays = {user: one for user, one in turn.state.delays.items() if one.until > turn.now}
+    delayed = {
+        of_user("job", user): Cause(f"It could not be started: {one.why}. It is tried again.", "start is tried again")
+        for user, one in delays.items()
+    }
+    halts = {whose: until for whose, until in turn.state.halts.items() if until > turn.now}
+    delayed |= dict.fromkeys(halts, BEING_KILLED)
+    again = min((*(one.until for one in delays.values()), *halts.values()), default=inf)
+    keep, free = turn.state.settings.keep_memory, turn.world.host_memory().free_part
+    if free is not None and free < keep:
+        low = f"Host memory is low: {free:.0%} is free, and {keep:.0%} is kept."
+        return {"job": Cause(low, f"host memory low ({free:.0%})"), **delayed}, min(again, turn.now + LOOK_AT_MEMORY)
+    return delayed, again
+
+
+# -------------------------------------------------------------------- deciding
+
+
+def decide(turn: Turn) -> None:
+    """Grant what can be granted, or have its devices checked; what no plan wants any more is let go."""
+    state, planned = turn.state, turn.planned
+    if isinstance(state.check, Checking) or state.sample is None:
+        return None
+    if planned.decided == state.revision and turn.now < planned.wake and not state.locked:
+        return None
+    grants = current_plan(turn).grants if state.line else ()
+    wanted = frozenset(uuid for grant in grants for uuid in grant.devices)
+    if not wanted <= state.verified.keys() and any(not grant.devices for grant in grants):
+        for grant in grants:
+            if not grant.devices:
+                job_life.start(turn, grant)  # no device has to be checked first
+        return decide(turn)
+    if not wanted <= state.verified.keys():
+        return lease_life.check(turn, wanted)
+    for grant in grants:
+        if grant.id in state.pending:
+            _grant_request(turn, grant)
+        else:
+            job_life.start(turn, grant)
+    planned.decided = state.revision
+    return unlock(turn)
+
+
+def look_if_old(turn: Turn) -> None:
+    """While nobody waited nobody looked: who comes then, and is not granted at once, is judged by what is there now."""
+    state = turn.state
+    if not state.line or state.sample is None or isinstance(state.check, Checking):
+        return
+    if turn.now - max(state.sampled_at, state.asked_at) >= state.settings.polling:
+        turn.take_sample()
+
+
+def _grant_request(turn: Turn, grant: Grant) -> None:
+    """A reservation ends with its time; a process's lease with the process; both at the longest that they may last."""
+    pending = turn.state.pending[grant.id]
+    owner, span = pending.owner, pending.waiting.request.duration
+    if owner.pid is not None or span is None:
+        what = "lease" if owner.pid is not None else "reservation"
+        span = longest(allowance(turn.state, owner.user, owner.groups), what)
+    lease = lease_of(grant, pending.waiting, owner, turn.now, None if span is None else turn.now + span)
+    lease_life.grant(turn, lease._replace(note=pending.note))
+
+
+def unlock(turn: Turn) -> None:
+    state = turn.state
+    if state.locked:
+        state.set("locked", False)
+        turn.emit(Unlock())
+    for uuid in list(state.verified):
+        state.verified.drop(uuid)
+    if isinstance(state.check, Refused):
+        state.set("check", Idle())
+
+
+# -------------------------------------------------------------------- the check
+
+
+def checked(turn: Turn, event: Checked) -> None:
+    state = turn.state
+    if not isinstance(state.check, Checking):
+        return turn.emit(Unlock())  # of a turn that was undone
+    if state.check.revision != event.revision:
+        return None
+    for uuid in event.held:
+        state.neighbour_holds.put(uuid, event.held[uuid])  # until the neighbour tells otherwise
+    for uuid in state.check.devices - event.held.keys():
+        state.verified.put(uuid, None)
+        state.see_device(uuid, event.seen.get(uuid, GONE))
+    noticing.look(turn)
+    state.set("check", Idle())
+    return let_go(turn)
+
+
+def check_refused(turn: Turn, event: CheckRefused) -> None:
+    """Try again soon; who comes meanwhile is told why nothing is granted, unless it is only for a moment."""
+    before = turn.state.check
+    if not isinstance(before, Checking) or before.revision != event.revision:
+        return
+    told_from = turn.now + GRACE if event.passing else turn.now
+    if before.told_from is not None:
+        told_from = min(told_from, before.told_from)
+    if event.passing:
+        blocked(turn, event)
+    stop_check(turn)
+    turn.state.set("check", Refused(event.why, told_from))
+    turn.planned.decided = turn.state.revision
+    turn.alarm(FRESH if not event.passing else SOON if turn.now < told_from else RETRY, "plan")
+
+
+def stop_check(turn: Turn) -> None:
+    """The check could not be taken. It may be one that an undone turn asked for, so the lock is let go in any case."""
+    state = turn.state
+    if isinstance(state.check, Checking):
+        state.set("check", Idle())
+    state.set("locked", True)
+    unlock(turn)

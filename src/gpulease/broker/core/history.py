@@ -1,0 +1,94 @@
+"""The history, as the core sees it: what it is told of leases, jobs and samples, and who may ask it for what.
+
+The edge adds up and keeps (broker/edge/history.py). Nothing here is written by the core's own commit: what is told
+after it may be lost with the broker, a minute of it.
+"""
+
+from __future__ import annotations
+
+from gpulease.broker.core.events import Received
+from gpulease.broker.core.instructions import Began, JobOver
+from gpulease.broker.core.turn import Turn
+from gpulease.errors import UsageError
+from gpulease.model.job import Job
+from gpulease.model.peer import Peer
+from gpulease.model.spans import DAY, Asked, DeviceName, asked
+from gpulease.model.values import Lease
+from gpulease.protocol.messages import Message
+
+EVERY = 10.0  # seconds between looks at the devices while one is held and nobody else wants to know
+
+
+def began(turn: Turn, lease: Lease, waited: float, label: str | None = None) -> None:
+    turn.emit(Began(turn.now, lease, _places(turn, lease), label, waited))
+    _look_later(turn)
+
+
+def found(turn: Turn) -> None:
+    """Leases of a former broker, in the order in which they began. What a reboot ended was not held through it."""
+    state = turn.state
+    for lease in sorted(state.leases.values(), key=lambda one: one.since):
+        job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+        label = None if job is None else job.label
+        since = lease.since if lease.owner.boot_id == state.about.boot_id else turn.now
+        turn.emit(Began(turn.now, lease, _places(turn, lease), label, since=since))
+    _look_later(turn)
+
+
+def job_over(turn: Turn, job: Job) -> None:
+    how = "out_of_memory" if job.out_of_memory else job.state
+    turn.emit(JobOver(turn.now, job.user, turn.world.groups_of(job.uid), job.label, job.devices, how))
+
+
+def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:
+    state = turn.state
+    names = (state.devices[uuid].name if uuid in state.devices else "" for uuid in lease.devices)
+    return tuple(map(DeviceName, lease.devices, state.labels(lease.devices), names))
+
+
+# -------------------------------------------------------------------- samples
+
+
+def look(turn: Turn) -> None:
+    """The devices are seen now and then while one is held, and more often where somebody wants to know."""
+    turn.state.set("held_due", False)
+    if turn.state.leases and turn.now - turn.state.sampled_at >= EVERY * 0.9:
+        turn.take_sample()
+    _look_later(turn)
+
+
+def _look_later(turn: Turn) -> None:
+    if turn.state.leases and not turn.state.held_due:
+        turn.state.set("held_due", True)
+        turn.alarm(EVERY, "held")
+
+
+# -------------------------------------------------------------------- questions
+
+
+def history(turn: Turn, event: Received) -> None:
+    turn.send(event.peer, {"ok": turn.world.history(_question(turn, event.message, 60.0), turn.now)})
+
+
+def usage(turn: Turn, event: Received) -> None:
+    question = _question(turn, event.message, 3600.0)
+    turn.send(event.peer, {"ok": turn.world.usage(question, turn.now, _whose(turn, event.peer))})
+
+
+def totals(turn: Turn, event: Received) -> None:
+    turn.send(event.peer, {"ok": turn.world.totals(_whose(turn, event.peer))})
+
+
+def _whose(turn: Turn, peer: Peer) -> str | None:
+    """Of all users (None) for who keeps the broker, and for everybody where `usage-shown` says so."""
+    everybody = turn.state.manages(peer.uid) or turn.state.settings.usage_shown == "all"
+    return None if everybody else peer.user
+
+
+def _question(turn: Turn, message: Message, usual: float) -> Asked:
+    since, until, step = (message.get(name) for name in ("since", "until", "step"))
+    until = turn.now if until is None else until
+    since = until - DAY if since is None else since
+    if since > until:
+        raise UsageError("What was asked for ends before it begins.", "Let --until be later than --since.")
+    return asked(since, until, usual if step is None else step, turn.now)

@@ -1,0 +1,160 @@
+"""What each request about leases and devices does. One function a verb; each either replies or raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpulease.broker.core import backup as backups
+from gpulease.broker.core import history as remembering
+from gpulease.broker.core import job_verbs, releases
+from gpulease.broker.core import learned as learning
+from gpulease.broker.core import notices as noticing
+from gpulease.broker.core import requests as requesting
+from gpulease.broker.core import status as reports
+from gpulease.broker.core import subscriptions as subscribing
+from gpulease.broker.core.add import check_user
+from gpulease.broker.core.estimate import foresee
+from gpulease.broker.core.events import Received
+from gpulease.broker.core.instructions import Stop
+from gpulease.broker.core.releases import only_managers
+from gpulease.broker.core.turn import FRESH, Turn
+from gpulease.errors import ProtocolError, UsageError
+from gpulease.model.device_selection import find
+from gpulease.model.values import Device
+from gpulease.protocol.messages import check
+from gpulease.render.hidden import of_event, viewer
+
+MOST_EVENTS = 10_000
+NEEDS_DEVICES = {"add", "edit", "start", "acquire", "release", "explain", "status", "subscribe", "exclude", "include"}
+
+
+def handle(turn: Turn, event: Received) -> None:
+    """Check and do. What needs to know the devices waits for the first sample."""
+    message, state = event.message, turn.state
+    if not isinstance(message.get("do"), str):
+        raise ProtocolError("The message does not say what to do.")
+    if event.progress is not None:
+        return VERBS[message["do"]](turn, event)  # it was checked when it began
+    if any(waiting.peer is event.peer for waiting in state.awaiting):
+        return turn.after_sample(event)  # answers come in the order of the questions
+    verb = check(message)["do"]
+    if verb in NEEDS_DEVICES and state.sample is None and not _told_lately(turn):
+        return turn.after_sample(event)
+    return VERBS[verb](turn, event)
+
+
+def _told_lately(turn: Turn) -> bool:
+    """Whether the driver was asked in vain a moment ago: then it is not asked again for each who comes."""
+    return turn.state.trouble is not None and turn.now - turn.state.failed_at <= FRESH
+
+
+# -------------------------------------------------------------------- looking
+
+
+def status(turn: Turn, event: Received) -> None:
+    if turn.stale() and not _told_lately(turn):
+        return turn.after_sample(event)
+    seen_by = viewer(turn.state.settings, event.peer)
+    if seen_by not in turn.status:
+        turn.status[seen_by] = {"ok": reports.status(turn, seen_by)}  # the same for all who ask in one turn
+    return turn.send(event.peer, turn.status[seen_by])
+
+
+def explain(turn: Turn, event: Received) -> None:
+    """Of what waits, by its id; or of a request that nobody has made."""
+    if event.message.get("request") is not None:
+        if turn.stale() and not _told_lately(turn):
+            return turn.after_sample(event)
+        return turn.send(event.peer, {"ok": foresee(turn, event)})
+    if event.message.get("id") is None:
+        raise UsageError("Nothing to explain was named.", "Give the id of what waits, or a request.")
+    return turn.send(
+        event.peer, {"ok": reports.explain(turn, event.message["id"], viewer(turn.state.settings, event.peer))}
+    )
+
+
+def events(turn: Turn, event: Received) -> None:
+    message, peer, store = event.message, event.peer, turn.state.store
+    since = 0.0 if message.get("since") is None else turn.now - message["since"]
+    most = max(1, min(MOST_EVENTS, message.get("most") or 1000))
+    rows = [{"time": record.time, "what": record.what, **record.fields} for record in store.events(since, most)]
+    turn.reply(peer, events=[of_event(row, viewer(turn.state.settings, peer)) for row in rows])
+
+
+def ping(turn: Turn, event: Received) -> None:
+    turn.send(event.peer, {"ok": turn.state.describe(turn.now)})
+
+
+# -------------------------------------------------------------------- managing
+
+
+def exclude(turn: Turn, event: Received) -> None:
+    only_managers(turn, event.peer)
+    devices, given = _named_devices(turn, event), event.message.get("note")
+    for device in devices:
+        note = turn.state.excluded.get(device.uuid, "") if given is None else given
+        turn.state.exclude(device.uuid, note)
+        turn.state.record(turn.now, "excluded", user=event.peer.user, devices=[device.label], note=note)
+    turn.reply(event.peer, excluded=[device.label for device in devices])
+
+
+def include(turn: Turn, event: Received) -> None:
+    only_managers(turn, event.peer)
+    devices = _named_devices(turn, event)
+    for device in devices:
+        turn.state.exclude(device.uuid, None)
+        turn.state.record(turn.now, "included", user=event.peer.user, devices=[device.label], note="")
+    turn.reply(event.peer, included=[device.label for device in devices])
+
+
+def _named_devices(turn: Turn, event: Received) -> list[Device]:
+    devices = list(turn.state.devices.values())
+    return [find(name, devices) for name in event.message["what"]]
+
+
+def stop(turn: Turn, event: Received) -> None:
+    only_managers(turn, event.peer)
+    state = turn.state
+    ending = sum(job.ending is not None for job in state.running.values())
+    jobs = len(state.running)
+    turn.reply(event.peer, leases=len(state.leases), jobs=jobs, ending=ending, line=len(state.line))
+    turn.emit(Stop())
+
+
+def notify(turn: Turn, event: Received) -> None:
+    """Who is to be told of something needs an agent, as jobs do."""
+    if event.message.get("file") is not None:
+        check_user(turn, event.peer, "send notices for", "Ask")
+    noticing.notify(turn, event)
+
+
+def learned(turn: Turn, event: Received) -> None:
+    """Of who asks, and of nobody else."""
+    user, clear = event.peer.user, bool(event.message.get("clear"))
+    forgotten = {"forgotten": learning.forget(turn, user)} if clear else {}
+    turn.reply(event.peer, shapes=learning.rows(turn, user), starts=learning.accuracy(turn), **forgotten)
+
+
+VERBS: dict[str, Callable[[Turn, Received], None]] = {
+    "acquire": requesting.acquire,
+    "why": requesting.ask_why,
+    "taken": requesting.taken,
+    "cancel": requesting.cancel,
+    "release": releases.release,
+    "renew": releases.renew,
+    "explain": explain,
+    "status": status,
+    "subscribe": subscribing.subscribe,
+    "events": events,
+    "learned": learned,
+    "history": remembering.history,
+    "usage": remembering.usage,
+    "totals": remembering.totals,
+    "exclude": exclude,
+    "include": include,
+    "notify": notify,
+    "ping": ping,
+    "stop": stop,
+    "backup": backups.backup,
+    **job_verbs.JOB_VERBS,
+}

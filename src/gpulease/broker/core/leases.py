@@ -1,0 +1,307 @@
+"""The life of a request and of its lease, as the table `LEASE` of model/lifecycle.py has it: its effects, one function
+each.
+
+Jobs have requests and leases too: they enter the line in jobs.py, and their leases end here like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpulease.broker.core import history as remembering
+from gpulease.broker.core import learned as learning
+from gpulease.broker.core import notices as noticing
+from gpulease.broker.core.events import Key
+from gpulease.broker.core.instructions import Check, Over, Silence, Unwatch, Watch
+from gpulease.broker.core.lock_patience import passed_by
+from gpulease.broker.core.records import Pending
+from gpulease.broker.core.state import State
+from gpulease.broker.core.turn import Turn
+from gpulease.broker.core.values import Checking, Refused
+from gpulease.broker.core.views import Ended
+from gpulease.errors import GpuleaseError
+from gpulease.model.lifecycle import LEASE, START, transition
+from gpulease.model.values import Lease, Owner
+from gpulease.planner import charged, forget, recorded, weight_of
+from gpulease.protocol.messages import Message, error
+
+UNCLAIMED = 10.0  # seconds for a client to come back after the broker was started anew
+
+
+class Releaser(NamedTuple):
+    """Who gave a lease back: the shell or script, where a command did it."""
+
+    user: str
+    pid: int | None = None
+
+
+class LeaseStep(NamedTuple):
+    """One event in the life of a request or a lease, with what its effects need to know."""
+
+    id: str
+    pending: Pending | None = None
+    lease: Lease | None = None
+    trouble: GpuleaseError | None = None
+    why: str = ""
+    releaser: Releaser | None = None
+    cut: bool = False  # it did not end by itself
+
+
+def state_of(state: State, id: str) -> str:
+    if id in state.unwritten:
+        return "asked"
+    if id in state.pending:
+        return "waiting"
+    if id in state.unclaimed:
+        return "granted"
+    return "held" if id in state.leases else START
+
+
+def advance(turn: Turn, event: str, step: LeaseStep) -> None:
+    _, effects = transition(LEASE, f"lease {step.id}", state_of(turn.state, step.id), event)
+    for effect in effects:
+        EFFECTS[effect](turn, step)
+
+
+# -------------------------------------------------------------------- what people do
+
+
+def ask(turn: Turn, pending: Pending) -> None:
+    advance(turn, "ask", LeaseStep(pending.id, pending))
+
+
+def leave(turn: Turn, id: str) -> None:
+    """Out of the line; whoever waited there is not told."""
+    advance(turn, "leave", LeaseStep(id, turn.state.pending[id]))
+
+
+def refuse(turn: Turn, id: str, trouble: GpuleaseError) -> None:
+    advance(turn, "refuse", LeaseStep(id, turn.state.pending[id], trouble=trouble))
+
+
+def grant(turn: Turn, lease: Lease) -> None:
+    pending = turn.state.pending[lease.id]
+    to_claim = pending.claim or lease.id not in turn.state.listeners
+    advance(turn, "grant-to-claim" if to_claim else "grant", LeaseStep(lease.id, pending, lease))
+
+
+def end(turn: Turn, lease: Lease, why: str, releaser: Releaser | None = None, cut: bool = False) -> None:
+    """Give back. The devices are free once a check of them, taken later, finds nobody there."""
+    advance(turn, "end", LeaseStep(lease.id, lease=lease, why=why, releaser=releaser, cut=cut))
+
+
+def renew(turn: Turn, lease: Lease) -> None:
+    advance(turn, "renew", LeaseStep(lease.id, lease=lease))
+
+
+def claim(turn: Turn, lease: Lease) -> None:
+    advance(turn, "claim", LeaseStep(lease.id, lease=lease))
+
+
+def granted(state: State, lease: Lease) -> Message:
+    """What a client is told of its lease."""
+    devices = [state.devices[uuid] for uuid in lease.devices if uuid in state.devices]
+    return {
+        "id": lease.id,
+        "devices": [{"label": d.label, "uuid": d.uuid, "name": d.name, "vendor": d.vendor} for d in devices],
+        "memory": lease.memory,
+        "since": lease.since,
+        "until": lease.until,
+        "visible": state.settings.visible,
+    }
+
+
+# -------------------------------------------------------------------- effects
+
+
+def _pending(step: LeaseStep) -> Pending:
+    assert step.pending is not None
+    return step.pending
+
+
+def _lease(step: LeaseStep) -> Lease:
+    assert step.lease is not None
+    return step.lease
+
+
+def _enter_line(turn: Turn, step: LeaseStep) -> None:
+    pending = _pending(step)
+    turn.state.enter(pending, written=False)
+    if pending.deadline is not None and pending.deadline > turn.now:
+        turn.alarm(pending.deadline - turn.now, "deadline", step.id)
+    look_again(turn)
+
+
+def look_again(turn: Turn) -> None:
+    """As long as somebody waits, or wants to see, others' use of the devices is looked at again, by one alarm."""
+    state = turn.state
+    if state.looked_at and not state.look_due:
+        state.set("look_due", True)
+        turn.alarm(state.settings.polling, "sample")
+
+
+def watch(turn: Turn, owner: Owner) -> None:
+    if owner.pid is not None:
+        turn.emit(Watch((owner.pid, owner.start_time)))
+
+
+def _unwatch(turn: Turn, owner: Owner) -> None:
+    key = (owner.pid or 0, owner.start_time)
+    if owner.pid is not None and key not in turn.state.owned:
+        turn.emit(Unwatch(key))
+
+
+def _leave_line(turn: Turn, step: LeaseStep) -> None:
+    pending = turn.state.withdraw(step.id)
+    if step.lease is None:
+        learning.left(turn, step.id)
+    if pending.deadline is not None:
+        turn.emit(Silence("deadline", step.id))
+    if step.lease is None:
+        _unwatch(turn, pending.owner)
+    if step.lease is None and step.trouble is None:
+        turn.state.listeners.drop(step.id)  # else it is told what came of it
+
+
+def _tell_waiting(turn: Turn, step: LeaseStep) -> None:
+    peer = turn.state.listeners.get(step.id)
+    if peer is not None:
+        turn.send(peer, {"waiting": {"id": step.id, "place": 1 + turn.state.line.ahead(step.id), "why": step.why}})
+
+
+def _tell_refused(turn: Turn, step: LeaseStep) -> None:
+    peer = turn.state.listeners.get(step.id)
+    turn.state.listeners.drop(step.id)
+    if peer is not None and step.trouble is not None:
+        turn.send(peer, error(step.trouble))
+
+
+def _hold(turn: Turn, step: LeaseStep) -> None:
+    state, lease, pending = turn.state, _lease(step), _pending(step)
+    state.hold(lease, claimed=not (pending.claim or lease.id not in state.listeners))
+    remembering.began(turn, lease, _waited(step))
+    _set_alarm(turn, step)
+
+
+def _set_alarm(turn: Turn, step: LeaseStep) -> None:
+    until = _lease(step).until
+    if until is not None:
+        turn.alarm(until - turn.now, "until", step.id)
+        noticing.set_alarm(turn, _lease(step))
+
+
+def _write_lease(turn: Turn, step: LeaseStep) -> None:
+    token = None if step.pending is None else step.pending.token
+    turn.state.write_lease(_lease(step), claimed=step.id not in turn.state.unclaimed, token=token)
+
+
+def _tell_granted(turn: Turn, step: LeaseStep) -> None:
+    """Who left a moment ago, or waited at a broker that is gone, may come back for it."""
+    state, lease = turn.state, _lease(step)
+    peer = state.listeners.get(lease.id)
+    if peer is None:
+        return turn.alarm(UNCLAIMED, "unclaimed", lease.id)
+    if lease.id not in state.unclaimed:
+        state.listeners.drop(lease.id)
+    turn.send(peer, {"granted": granted(state, lease)})
+
+
+def _charge_usage(turn: Turn, step: LeaseStep) -> None:
+    state, lease, now = turn.state, _lease(step), turn.now
+    spent = charged(state.usage, lease, weight_of(lease, state.devices), now, state.policy)
+    state.charge(forget(spent, now, state.policy), recorded(state.records, lease, now, state.policy))
+    learning.learn(turn, lease, step.cut)
+    turn.save_soon()
+
+
+def _drop_lease(turn: Turn, step: LeaseStep) -> None:
+    lease, about = _lease(step), turn.state.about
+    ticks = int((turn.now - about.boot_time) * about.ticks)
+    holder = _evicted(turn, step)
+    turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks, lease.outsiders, holder))
+    turn.emit(Over(turn.now, lease.id))
+    if holder is None:
+        _unwatch(turn, lease.owner)
+    if step.releaser is not None and step.releaser.user != lease.owner.user and lease.kind != "job":
+        noticing.lease_ended(turn, lease, step.why)
+    if lease.until is not None:
+        turn.emit(Silence("until", lease.id))
+        turn.emit(Silence("lease-ending", lease.id))
+
+
+def _evicted(turn: Turn, step: LeaseStep) -> Key | None:
+    """The process that goes on although somebody else ended its lease: it may use the devices at any moment."""
+    lease, by = _lease(step), step.releaser
+    owner = lease.owner
+    if by is None or owner.pid is None or lease.kind == "job" or by.user == owner.user:
+        return None
+    return (owner.pid, owner.start_time)
+
+
+def let_drain(turn: Turn, key: Key) -> None:
+    """Such a process has ended."""
+    for uuid, mark in list(turn.state.ended.items()):
+        if mark.holder == key:
+            turn.state.ended.put(uuid, mark._replace(holder=None))
+
+
+def _check_devices(turn: Turn, step: LeaseStep) -> None:
+    """When somebody waits: ask about the devices now, before the plan needs to know."""
+    state, devices = turn.state, _lease(step).devices
+    if devices and state.line and state.sample is not None and not isinstance(state.check, Checking):
+        check(turn, frozenset(devices))
+
+
+def check(turn: Turn, devices: frozenset[str]) -> None:
+    state, before = turn.state, turn.state.check
+    told_from = before.told_from if isinstance(before, Refused) else None
+    state.set("check", Checking(devices, state.revision, told_from))
+    state.set("locked", True)
+    turn.emit(Check(state.revision, tuple(sorted(devices)), passed_by(state, turn.now)))
+
+
+def _waited(step: LeaseStep) -> float:
+    return _lease(step).since - _pending(step).waiting.since
+
+
+def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
+    owner, labels = lease.owner, turn.state.labels(lease.devices)
+    fields = {"id": lease.id, "kind": lease.kind, "user": owner.user, "pid": owner.pid, "devices": labels}
+    asked_by = {} if owner.asked_by is None else {"asked_by": owner.asked_by[0]}
+    turn.state.record(turn.now, what, **fields, **asked_by, note=lease.note, **more)
+
+
+def _record_granted(turn: Turn, step: LeaseStep) -> None:
+    lease = _lease(step)
+    learning.started(turn, lease.id)
+    noticing.lease_granted(turn, lease, _waited(step))
+    record(turn, "granted", lease, waited=_waited(step), **({} if lease.until is None else {"until": lease.until}))
+
+
+def _record_ended(turn: Turn, step: LeaseStep) -> None:
+    by = {} if step.releaser is None else {"releaser": step.releaser.user, "releaser_pid": step.releaser.pid}
+    by = {name: value for name, value in by.items() if value is not None}
+    record(turn, "ended", _lease(step), since=_lease(step).since, why=step.why, **by)
+
+
+EFFECTS: dict[str, Callable[[Turn, LeaseStep], None]] = {
+    "enter-line": _enter_line,
+    "watch-owner": lambda turn, step: watch(turn, _pending(step).owner),
+    "write-request": lambda turn, step: turn.state.write_pending(step.id),
+    "tell-waiting": _tell_waiting,
+    "tell-refused": _tell_refused,
+    "leave-line": _leave_line,
+    "hold": _hold,
+    "write-lease": _write_lease,
+    "tell-granted": _tell_granted,
+    "claim": lambda turn, step: turn.state.claim(step.id),
+    "change": lambda turn, step: turn.state.leases.put(step.id, _lease(step)),
+    "set-alarm": _set_alarm,
+    "charge-usage": _charge_usage,
+    "drop-lease": _drop_lease,
+    "check-devices": _check_devices,
+    "record-granted": _record_granted,
+    "record-ended": _record_ended,
+    "record-renewed": lambda turn, step: record(turn, "renewed", _lease(step), until=_lease(step).until),
+}

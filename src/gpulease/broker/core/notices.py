@@ -1,0 +1,198 @@
+"""Which notices follow from what happens: who is told of it, if they asked to be. The user's own agent sends them.
+
+The broker knows of each user which events they chose and in which file of theirs the address stands, never the address.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gpulease.broker.core.events import Received
+from gpulease.broker.core.instructions import Hook, Notify
+from gpulease.broker.core.turn import Turn
+from gpulease.broker.core.values import NoticeChoice
+from gpulease.errors import NotFound, TooMuch, UsageError
+from gpulease.model.job import Job
+from gpulease.model.values import Lease
+from gpulease.notices.kinds import OF_JOBS, USUAL, read_events
+
+MOST_USERS = 10_000
+SHORTEST = 120.0  # seconds: of the end of a shorter lease nobody is told before
+NEW, WRITTEN, BACK = "new", "written", "back"  # of a device that is lost: what the events know of it
+NAME = 60  # letters of what stands for a job without a name
+
+# -------------------------------------------------------------------- choosing
+
+
+def notify(turn: Turn, event: Received) -> None:
+    """`gpulease notify`: what this user chose; with a file, choose; with `clear`, nothing any more."""
+    message, peer, chosen = event.message, event.peer, turn.state.chosen
+    if message.get("clear"):
+        turn.state.choose(peer.uid, None)
+    elif message.get("file") is not None:
+        if peer.uid not in chosen and len(chosen) >= MOST_USERS:
+            raise TooMuch(f"More than {MOST_USERS} users would be told of something.")
+        before = chosen.get(peer.uid)
+        events = message.get("events")
+        kept = before.events if before else USUAL
+        told = kept if events is None else read_events(events, "--on")
+        turn.state.choose(peer.uid, NoticeChoice(_path(message["file"]), told))
+    now = chosen.get(peer.uid)
+    turn.reply(peer, file=None if now is None else now.file, events=None if now is None else list(now.events))
+
+
+def _path(text: str) -> str:
+    """Where the user's own agent finds the address; the broker never looks."""
+    if not os.path.isabs(text) or "\0" in text:
+        raise UsageError("The file with the address of notices is not right.", "Give a full path.")
+    return text
+
+
+def read_choice(turn: Turn, uid: int, events: object) -> tuple[str, ...] | None:
+    """What a new job says of notices, as from a stranger; None is as its user chose."""
+    if events is None:
+        return None
+    texts = [one for one in events if isinstance(one, str)] if isinstance(events, list) else []
+    found = read_events(texts[: len(OF_JOBS) + 1], "--notify") if events else ()
+    if found and uid not in turn.state.chosen:
+        raise NotFound("No address for notices is set at this broker.", "Set one with `gpulease notify set ADDRESS`.")
+    return found
+
+
+# -------------------------------------------------------------------- what happens
+
+
+def lease_granted(turn: Turn, lease: Lease, waited: float) -> None:
+    if waited >= turn.state.settings.notify_waited:
+        _tell(turn, lease.owner.uid, "turn", None, waited=waited, **_lease(turn, lease))
+
+
+def job_granted(turn: Turn, job: Job) -> None:
+    waited = max(0.0, turn.now - job.added)
+    if job.run == 1 and waited >= turn.state.settings.notify_waited:
+        _tell(turn, job.uid, "turn", job.notify, waited=waited, **_job(turn, job))
+
+
+def job_ended(turn: Turn, job: Job) -> None:
+    """A run ended, and the job with it or not. Of what its user did nobody needs to tell them."""
+    if job.out_of_memory and "out-of-memory" in _wanted(turn, job.uid, job.notify):
+        _tell(turn, job.uid, "out-of-memory", job.notify, **_job(turn, job))
+    elif job.over and job.why not in (f"killed by {job.user}", f"removed by {job.user}"):
+        _tell(turn, job.uid, "ended" if job.state == "complete" else "failed", job.notify, **_job(turn, job))
+
+
+def warn_at(now: float, until: float, before: float) -> float | None:
+    """When to tell that a lease ends: so long before, but not before half of what is left of it; None: not at all."""
+    left = until - now
+    return None if left < SHORTEST else max(until - before, now + left / 2)
+
+
+def set_alarm(turn: Turn, lease: Lease) -> None:
+    if lease.until is not None:
+        at = warn_at(turn.now, lease.until, turn.state.settings.notify_before)
+        if at is not None:
+            turn.alarm(at - turn.now, "lease-ending", lease.id)
+
+
+def lease_ending(turn: Turn, id: str) -> None:
+    """Its alarm went off. One that was renewed meanwhile has another."""
+    lease, before = turn.state.leases.get(id), turn.state.settings.notify_before
+    if lease is not None and lease.until is not None and lease.until - turn.now <= before + 1:
+        until = lease.until + turn.state.wall_ahead
+        _tell(turn, lease.owner.uid, "lease-ending", None, until=until, **_lease(turn, lease))
+
+
+def lease_ended(turn: Turn, lease: Lease, why: str) -> None:
+    """Somebody else ended it."""
+    _tell(turn, lease.owner.uid, "lease-ending", None, until=_wall(turn), why=why, **_lease(turn, lease))
+
+
+def look(turn: Turn) -> None:
+    """The devices were seen: of each that is lost since the last time its holders and the managers are told, once."""
+    state = turn.state
+    for uuid, device in state.devices.items():
+        known = state.broken.get(uuid)
+        if device.lost is None and known is not None and known != BACK:
+            state.broken.put(uuid, BACK)
+            turn.alarm(0.0, "lost")
+        elif device.lost is not None and known in (None, BACK):
+            state.broken.put(uuid, NEW)
+            turn.alarm(0.0, "lost")
+            _tell_broken(turn, uuid, device.lost)
+
+
+def write_lost(turn: Turn) -> None:
+    """Into the events; apart from the sample, which a full disk must not keep from anybody."""
+    state = turn.state
+    for uuid, known in list(state.broken.items()):
+        device = state.devices.get(uuid)
+        users = sorted({lease.owner.user for lease in state.leases.values() if uuid in lease.devices})
+        if known == NEW and device is not None:
+            why = f"the driver lost it: {(device.lost or '').rstrip('.')}"
+            why += f"; it is leased to {', '.join(users)}" if users else ""
+            state.record(turn.now, "gpu-lost", user="", devices=state.labels([uuid]), why=why)
+            state.broken.put(uuid, WRITTEN)
+        elif known == BACK:
+            state.record(turn.now, "gpu-back", user="", devices=state.labels([uuid]), why="the driver has it again")
+            state.broken.drop(uuid)
+
+
+def gpu_used(turn: Turn, uuid: str, user: str, pid: int | None) -> None:
+    """Somebody else uses a leased device: its holders are told, once."""
+    for lease in [one for one in turn.state.leases.values() if uuid in one.devices]:
+        if pid not in [known for known, _ in lease.outsiders]:
+            about = {"devices": turn.state.labels([uuid]), "uuid": uuid, "users": [user] if user else [], "pid": pid}
+            _tell(turn, lease.owner.uid, "gpu-used", _of_job(turn, lease), lease=lease.id, **about)
+
+
+def _tell_broken(turn: Turn, uuid: str, why: str) -> None:
+    state = turn.state
+    on = [lease for lease in state.leases.values() if uuid in lease.devices]
+    about = {"devices": state.labels([uuid]), "uuid": uuid, "why": why.rstrip(".")}
+    held = {lease.owner.uid: lease for lease in on}
+    for uid, lease in held.items():
+        _tell(turn, uid, "gpu-broken", _of_job(turn, lease), lease=lease.id, **about)
+    users = sorted({lease.owner.user for lease in on})
+    for uid in [uid for uid in state.chosen if state.manages(uid) and uid not in held]:
+        _tell(turn, uid, "gpu-broken", None, users=users, **about)
+    if state.settings.on_broken:
+        told = {"host": state.about.host, "time": _wall(turn), "users": users, **about}
+        turn.emit(Hook("on-broken", state.settings.on_broken, f"GPU {about['devices'][0]}", told))
+
+
+# -------------------------------------------------------------------- telling
+
+
+def _tell(turn: Turn, uid: int, event: str, own: tuple[str, ...] | None, **fields: Any) -> None:
+    if event in _wanted(turn, uid, own):
+        notice = {"event": event, "time": _wall(turn), "host": turn.state.about.host, **fields}
+        turn.emit(Notify(uid, turn.state.chosen[uid].file, notice, turn.state.settings.notify_every))
+
+
+def _wanted(turn: Turn, uid: int, own: tuple[str, ...] | None) -> tuple[str, ...]:
+    """`own`: what a job of theirs says itself."""
+    chosen = turn.state.chosen.get(uid)
+    return () if chosen is None else chosen.events if own is None else own
+
+
+def _of_job(turn: Turn, lease: Lease) -> tuple[str, ...] | None:
+    job = turn.state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+    return None if job is None else job.notify
+
+
+def _wall(turn: Turn) -> float:
+    return turn.now + turn.state.wall_ahead
+
+
+def _lease(turn: Turn, lease: Lease) -> dict[str, Any]:
+    return {"lease": lease.id, "kind": lease.kind, "devices": turn.state.labels(lease.devices), "note": lease.note}
+
+
+def _job(turn: Turn, job: Job) -> dict[str, Any]:
+    """Of a command its first two words only: there may be secrets among the others."""
+    ran = None if job.started is None or job.ended is None else job.ended - job.started
+    words = [os.path.basename(word) for word in job.command[:2] if not word.startswith("-")]
+    name = job.name or " ".join(words)[:NAME]
+    kept = {field: getattr(job, field) for field in ("label", "state", "exit_code", "signal", "why", "out_of_memory")}
+    return {"job": job.id, "name": name, "devices": list(job.devices), "ran": ran, **kept}

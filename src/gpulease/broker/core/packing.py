@@ -1,0 +1,89 @@
+"""Packing as the broker does it: which jobs, what is learnt of them while they run, and what follows.
+
+A packed job of which nothing is known has its device alone. Once what it was seen to use has not risen for a while, its
+lease becomes a share of that size, and others may come. How shares are placed is the planner's matter.
+"""
+
+from __future__ import annotations
+
+from gpulease.broker.core.turn import Turn
+from gpulease.broker.core.values import Seen
+from gpulease.model.job import Job
+from gpulease.model.quantities import format_bytes
+from gpulease.model.values import Lease, Request, Waiting
+from gpulease.planner.packing import may_pack, raised, superfluous
+
+MOST_SHAPES = 64  # in the line at once, since each costs every plan a little; the jobs of others have a device alone
+
+
+def may_share(turn: Turn, request: Request, shape: str | None) -> bool:
+    """Whether a job that enters the line is packed."""
+    state = turn.state
+    if shape is None or not may_pack(request, state.settings.pack == "measured"):
+        return False
+    there = state.line.packed_shapes
+    return shape in there or len(there) < MOST_SHAPES
+
+
+def see(turn: Turn, job: Job, lease: Lease, used: int) -> None:
+    """A sample came in, and a packed job uses so many bytes of its device."""
+    state, before = turn.state, turn.state.seen.get(job.id)
+    if used and (before is None or used > before.memory):
+        state.seen.put(job.id, Seen(used, turn.now))
+    seen = state.seen.get(job.id)
+    if seen is None:
+        return
+    settled = turn.now - seen.since >= state.settings.pack_after
+    if settled if lease.memory is None else seen.memory > lease.memory:
+        state.change_lease(lease._replace(memory=seen.memory, max_leases=state.policy.pack_most - 1))
+        _learn(turn, lease.shape, seen.memory)
+
+
+def ended(turn: Turn, job: Job, complete: bool, out_of_memory: bool) -> None:
+    """A run is over. What one that failed had used by then says little of the next."""
+    state, seen, lease = turn.state, turn.state.seen.get(job.id), turn.state.leases.get(job.planner_id)
+    state.seen.drop(job.id)
+    if lease is None or lease.shape is None:
+        return
+    if out_of_memory:
+        state.peaks.drop(lease.shape)  # it was too little for one of them: the next is alone again
+        turn.save_soon()
+    elif complete and seen is not None:
+        _learn(turn, lease.shape, seen.memory)
+    elif complete and job.peak_memory and len(lease.devices) == 1:
+        _learn(turn, lease.shape, job.peak_memory)
+
+
+def recall(turn: Turn, lease: Lease) -> None:
+    """What the last broker learnt of a job that runs, and may not have written down by itself."""
+    if lease.memory is not None and lease.packed:
+        _learn(turn, lease.shape, lease.memory)
+
+
+def shares(turn: Turn, job: Job) -> bool:
+    """Whether a job runs packed, beside others or so that others may come."""
+    lease = turn.state.leases.get(job.planner_id)
+    return lease is not None and lease.packed and lease.memory is not None
+
+
+def _learn(turn: Turn, shape: str | None, memory: int) -> None:
+    state = turn.state
+    if shape is None:
+        return
+    state.peaks.put(shape, raised(state.peaks, shape, memory, turn.now))
+    for old in superfluous(state.peaks, turn.now):
+        state.peaks.drop(old)
+    turn.save_soon()
+
+
+def told(turn: Turn, job: Job) -> str | None:
+    """What people are told of it, where it is packed."""
+    state, id = turn.state, job.planner_id
+    holder: Lease | Waiting | None = state.leases.get(id)
+    if holder is None and id in state.line:
+        holder = state.line[id]
+    if holder is None or holder.shape is None or not holder.packed:
+        return None
+    peak = state.peaks.get(holder.shape)
+    memory = holder.memory if isinstance(holder, Lease) else None if peak is None else peak.memory
+    return "alone until its memory use is known" if memory is None else f"seen {format_bytes(memory)}"

@@ -1,0 +1,168 @@
+"""Finding everything again as it was when the last broker ended, however it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpulease.broker.core import history as remembering
+from gpulease.broker.core import jobs as job_life
+from gpulease.broker.core import known_devices, limit_names, packing
+from gpulease.broker.core import learned as learning
+from gpulease.broker.core import leases as lease_life
+from gpulease.broker.core import neighbours as neighbouring
+from gpulease.broker.core import notices as noticing
+from gpulease.broker.core import runs as job_ends
+from gpulease.broker.core.instructions import WriteLog
+from gpulease.broker.core.leases import UNCLAIMED, watch
+from gpulease.broker.core.records import read_lease, read_pending
+from gpulease.broker.core.state import LEARNT
+from gpulease.broker.core.turn import Turn
+from gpulease.broker.core.values import Added, Cap, Moved, NoticeChoice
+from gpulease.model import job as jobs
+from gpulease.model.store import Document, Which
+from gpulease.model.values import Request, Waiting
+from gpulease.planner import Peak, Spent, settings
+from gpulease.planner.sketch import Sketch
+
+FIRST_PRUNING = 10.0  # seconds, in which what waits for the broker is served
+CHUNK = 5000  # jobs that are read from the store at a time
+
+
+def load(turn: Turn) -> None:
+    _load_facts(turn)
+    _load_leases(turn)
+    _load_line(turn)
+    _load_jobs(turn)
+    _skip_numbers(turn)
+    remembering.found(turn)
+    turn.alarm(FIRST_PRUNING, "prune")
+    turn.alarm(FIRST_PRUNING, "forget-environments")
+    if turn.state.line:
+        turn.take_sample()
+
+
+def _load_facts(turn: Turn) -> None:
+    state, store = turn.state, turn.state.store
+    facts = store.load("facts")
+    number = facts.get("number", {}).get("value", 0)
+    state.set("number", number)
+    state.set("numbers_kept", number)
+    if "moved" in facts:
+        state.set("moved", Moved(facts["moved"]["at"], facts["moved"]["folder"]))
+    usage, records = (facts.get(name, {}) for name in ("usage", "records"))
+    state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
+    state.restore(state.peaks, {shape: Peak(*peak) for shape, peak in facts.get("peaks", {}).items()})
+    learnt = {name.removeprefix(LEARNT): row["sketch"] for name, row in facts.items() if name.startswith(LEARNT)}
+    state.restore(state.sketches, {name: Sketch.read(row) for name, row in learnt.items()})
+    state.restore(state.environments, {int(uid): size for uid, size in facts.get("environments", {}).items()})
+    state.restore(state.caps, {int(sweep): Cap(*cap) for sweep, cap in facts.get("caps", {}).items()})
+    chosen = facts.get("notices", {}).items()
+    state.restore(state.chosen, {int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
+    neighbouring.load(turn, facts.get("neighbours", {}))
+    known_devices.load(state, facts.get("devices", {}))
+    state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
+    for old, name in settings.RENAMED.items():
+        if (kept := store.get("settings", old)) is not None:
+            store.write("settings", name, kept)
+            store.write("settings", old, None)
+    state.restore(state.texts, {name: document["text"] for name, document in store.load("settings").items()})
+    for complaint in (*state.use_settings(), *limit_names.strangers(turn)):
+        turn.emit(WriteLog(complaint))
+
+
+def _load_leases(turn: Turn) -> None:
+    state = turn.state
+    for document in state.store.load("leases").values():
+        lease, claimed = read_lease(document)
+        state.old_labels.update(zip(lease.devices, document.get("labels") or (), strict=False))
+        state.hold(lease, claimed, document.get("token"))
+        watch(turn, lease.owner)
+        packing.recall(turn, lease)
+        if lease.until is not None:
+            turn.alarm(lease.until - turn.now, "until", lease.id)
+            noticing.set_alarm(turn, lease)
+        if not claimed:
+            turn.alarm(UNCLAIMED, "unclaimed", lease.id)
+    for lease in list(state.leases.values()):
+        if lease.kind != "job" and lease.owner.pid is not None and lease.owner.boot_id != state.about.boot_id:
+            lease_life.end(turn, lease, "the machine was started anew", cut=True)
+
+
+def _load_line(turn: Turn) -> None:
+    state = turn.state
+    for document in state.store.load("line").values():
+        pending = read_pending(document)
+        if pending.owner.pid is not None and pending.owner.boot_id != state.about.boot_id:
+            state.store.write("line", pending.id, None)
+            continue
+        state.enter(pending, written=True)
+        watch(turn, pending.owner)
+        if pending.deadline is not None:
+            turn.alarm(pending.deadline - turn.now, "deadline", pending.id)
+        turn.alarm(UNCLAIMED, "unclaimed", pending.id)
+    lease_life.look_again(turn)
+
+
+def _load_jobs(turn: Turn) -> None:
+    state = turn.state
+    for (uid, name), number in state.store.count_jobs().items():
+        state.count(uid, None, name, number)
+    last = state.store.jobs(most=1, newest=True)
+    known = state.store.get("facts", "job") or {}
+    state.set("job_number", max(last[0]["id"] if last else 0, known.get("value", 0)))
+    batches = {
+        token: Added(*(numbers if len(numbers) == 3 else (*numbers, numbers[1] + 1)))
+        for token, numbers in known.get("batches", {}).items()
+    }
+    state.restore(state.batches, batches)
+    running = list(map(jobs.read, _stored(turn, jobs.RUNNING)))
+    for job in running:
+        state.change_job(job, job)
+    _join_waiting(turn)
+    for job in running:
+        job_ends.recover(turn, job)
+
+
+def _join_waiting(turn: Turn) -> None:
+    """Into the line. Most have no more about them than a request that many others have too."""
+    plain: list[Waiting] = []
+    requests: dict[str, Request] = {}
+    for stored in _stored(turn, ("waiting",)):
+        if "after" in stored or "not_before" in stored["request"]:
+            job_life.join(turn, jobs.read(stored))
+        else:
+            plain.append(_plain(turn, stored, requests))
+    turn.state.fill_line(plain)
+    lease_life.look_again(turn)
+
+
+def _plain(turn: Turn, stored: Document, requests: dict[str, Request]) -> Waiting:
+    asked = repr(stored["request"])
+    request = requests.get(asked)
+    if request is None:
+        request = requests[asked] = jobs.read_request(stored["request"])
+    groups, place, forced = turn.world.groups_of(stored["uid"]), stored.get("place"), stored.get("forced", False)
+    shape = learning.shape(turn, stored["user"], stored["command"], stored["cwd"], request)
+    return Waiting(
+        f"J{stored['id']}", request, stored["user"], stored["uid"], stored["added"], groups, "job", place, None,
+        forced, shape, stored.get("cap"), packing.may_share(turn, request, shape),
+        learning.expected(turn, stored["user"], request),
+    )  # fmt: skip
+
+
+def _stored(turn: Turn, states: tuple[str, ...]) -> Iterator[Document]:
+    """Jobs from the store, a chunk at a time: there may be a hundred thousand."""
+    first = 0
+    while True:
+        found = turn.state.store.jobs(Which(states, ids=[(first, 1 << 62)]), CHUNK)
+        yield from found
+        if len(found) < CHUNK:
+            return
+        first = found[-1]["id"] + 1
+
+
+def _skip_numbers(turn: Turn) -> None:
+    """An id in use is never given again, even if an older version did not write down how far it had come."""
+    state = turn.state
+    numbers = [int(id[1:]) for id in (*state.leases, *state.pending) if id[1:].isdecimal()]
+    state.set("number", max(state.number, *numbers, 0))

@@ -1,0 +1,193 @@
+"""`release` and `renew`: which leases a client means, whether they are its own, and their end, in pieces.
+
+Nothing is ended before all that was named is found. Between two pieces it is the others' turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpulease.broker.core import leases as lease_life
+from gpulease.broker.core.events import Received, Releasing
+from gpulease.broker.core.instructions import GoOn
+from gpulease.broker.core.leases import Releaser
+from gpulease.broker.core.limits import allowance, check_renewal
+from gpulease.broker.core.turn import Turn
+from gpulease.errors import NotFound, NotPermitted, UsageError
+from gpulease.model.device_selection import find
+from gpulease.model.peer import Peer
+from gpulease.model.values import Lease
+from gpulease.protocol.messages import Message
+
+PIECE = 50  # leases of one piece
+LOOKS = 8  # processes whose script is looked for in one piece
+
+
+def release(turn: Turn, event: Received) -> None:
+    message, peer = event.message, event.peer
+    progress = _begun(event)
+    if progress.left is None:
+        chosen = _all(turn, peer) if message.get("all") else _named_leases(turn, event, progress)
+        if chosen is None:
+            return
+        script = _script(turn, peer, chosen, progress)
+        progress = progress._replace(left=tuple(lease.id for lease in chosen), script=script)
+    piece, left = (progress.left or ())[:PIECE], (progress.left or ())[PIECE:]
+    leases = [turn.state.leases[id] for id in piece if id in turn.state.leases]  # the others ended meanwhile
+    if message.get("gone"):
+        leases = [lease for lease in leases if _is_left_behind(turn, lease)]
+    released = (*progress.released, *(_short(turn, lease) for lease in leases))
+    for lease in leases:
+        why = "released, since the process that asked is gone" if message.get("gone") else f"released by {peer.user}"
+        by = peer.pid if peer.pid == lease.owner.pid else progress.script
+        lease_life.end(turn, lease, why, Releaser(peer.user, by))
+    if left:
+        turn.emit(GoOn(event._replace(progress=progress._replace(left=left, released=released))))
+    else:
+        turn.reply(peer, released=list(released))
+
+
+def renew(turn: Turn, event: Received) -> None:
+    leases = _named_leases(turn, event, _begun(event), mine=not event.message.get("what"))
+    if leases is None:
+        return
+    timed = [lease for lease in leases if lease.until is not None]
+    if not timed:
+        raise NotFound("There is no timed lease to renew.", "Only what was taken with --for ends by the clock.")
+    renewed = [lease._replace(until=turn.now + event.message["duration"]) for lease in timed]
+    for lease in renewed:
+        check_renewal(allowance(turn.state, lease.owner.user, lease.owner.groups), lease)
+    for lease in renewed:
+        lease_life.renew(turn, lease)
+    turn.reply(event.peer, renewed=[_short(turn, lease) for lease in renewed])
+
+
+def only_managers(turn: Turn, peer: Peer) -> None:
+    if not turn.state.manages(peer.uid):
+        raise NotPermitted("Only root and the user who runs the broker may do that.", "Ask one of them.")
+
+
+def _begun(event: Received) -> Releasing:
+    return event.progress if isinstance(event.progress, Releasing) else Releasing()
+
+
+def _short(turn: Turn, lease: Lease) -> Message:
+    labels = turn.state.labels(lease.devices)
+    return {"id": lease.id, "devices": labels, "user": lease.owner.user, "until": lease.until}
+
+
+def _is_left_behind(turn: Turn, lease: Lease) -> bool:
+    """Whether it is a reservation of a process that is gone, for certain."""
+    asked_by = lease.owner.asked_by
+    if asked_by is None:
+        return False
+    return lease.owner.boot_id != turn.state.about.boot_id or turn.world.is_gone(*asked_by)
+
+
+# -------------------------------------------------------------------- which are meant
+
+
+def _all(turn: Turn, peer: Peer) -> list[Lease]:
+    only_managers(turn, peer)
+    return [lease for lease in turn.state.leases.values() if lease.kind != "job"]
+
+
+def _named_leases(turn: Turn, event: Received, progress: Releasing, mine: bool = False) -> list[Lease] | None:
+    """None when it is first to be found out who started some processes: then it is gone on with."""
+    message, peer = event.message, event.peer
+    names, if_held = list(dict.fromkeys(message.get("what") or [])), bool(message.get("if_held"))
+    if mine or message.get("mine"):
+        return [one for one in turn.state.leases.values() if one.owner.uid == peer.uid and one.kind != "job"]
+    if not names and not if_held:
+        raise UsageError("Nothing to release was named.", "Give a lease id, a device, or --mine.")
+    meant = _meant(turn, names)
+    asked = [lease for name, on in meant.items() for lease in on if name not in turn.state.leases]
+    known, more = _with_scripts(turn, peer, asked, progress)
+    if more:
+        turn.emit(GoOn(event._replace(progress=known)))
+        return None
+    found: dict[str, Lease] = {}
+    for name, on in meant.items():
+        try:
+            found |= {lease.id: lease for lease in _leases_called(turn, peer, name, on, known)}
+        except (NotFound, NotPermitted, UsageError):
+            if not if_held:
+                raise
+    return list(found.values())
+
+
+def _meant(turn: Turn, names: Iterable[str]) -> dict[str, list[Lease]]:
+    """By name: the lease of that id, or those of a device. A device that is named in several ways counts once."""
+    state, devices = turn.state, list(turn.state.devices.values())
+    found: dict[str, list[Lease]] = {}
+    named: dict[str, str] = {}  # by device
+    for name in names:
+        if name in state.leases or (name[:1] == "L" and name[1:].isdecimal()):
+            found[name] = [state.leases[name]] if name in state.leases else []
+        elif (uuid := find(name, devices).uuid) not in named:
+            named[uuid] = name
+            found[name] = []
+    for lease in state.leases.values() if named else ():
+        for uuid in lease.devices:
+            if uuid in named:
+                found[named[uuid]].append(lease)
+    return found
+
+
+def _leases_called(turn: Turn, peer: Peer, name: str, leases: list[Lease], known: Releasing) -> list[Lease]:
+    """Those that the client may end."""
+    by_id = name in turn.state.leases
+    if not leases:
+        what = f"There is no lease {name}." if name[:1] == "L" else f"Device {name} is not leased."
+        raise NotFound(what, "Run `gpulease status` to see the leases.")
+    for lease in leases:
+        if lease.kind == "job":
+            raise UsageError(f"{name} belongs to job {lease.id[1:]}.", f"End it with `gpulease kill {lease.id[1:]}`.")
+    mine = [lease for lease in leases if peer.uid in (0, lease.owner.uid)]
+    if not mine:
+        users = ", ".join(sorted({lease.owner.user for lease in leases}))
+        raise NotPermitted(f"{name} is leased to {users}.", "Only its user or root may do that.")
+    return mine if by_id else _of_the_asking_script(peer, name, mine, known)
+
+
+# -------------------------------------------------------------------- whose script it is
+
+
+def _of_the_asking_script(peer: Peer, device: str, leases: list[Lease], known: Releasing) -> list[Lease]:
+    """A device may have passed to another script of the same user, which still works there."""
+    found = [lease for lease in leases if not _is_of_process(lease, peer) or _is_ours(lease, known)]
+    if not found:
+        held = ", ".join(f"{lease.id} of process {lease.owner.pid}" for lease in leases)
+        step = f"If it is to end, name it: `gpulease release {leases[0].id}`."
+        raise UsageError(f"GPU {device} is held by another of your scripts ({held}).", step)
+    return found
+
+
+def _is_of_process(lease: Lease, peer: Peer) -> bool:
+    """Whether it is held by a process of the client's own user."""
+    return lease.owner.pid is not None and lease.owner.uid == peer.uid
+
+
+def _is_ours(lease: Lease, known: Releasing) -> bool:
+    """Whether its process is above the client's, or was started by the same shell or script."""
+    pid = lease.owner.pid or 0
+    return pid in known.above or ((known.script or 0) > 1 and known.scripts.get(pid) == known.script)
+
+
+def _with_scripts(turn: Turn, peer: Peer, leases: Iterable[Lease], known: Releasing) -> tuple[Releasing, bool]:
+    """Who started the client and those who hold these; and whether there are more to be looked at."""
+    owners = {lease.owner.pid or 0 for lease in leases if _is_of_process(lease, peer)}
+    if owners and not known.above:
+        known = known._replace(above=frozenset(turn.world.above(peer.pid)))
+    unknown = sorted(owners - known.above - known.scripts.keys())
+    if unknown and known.script is None:
+        known = known._replace(script=turn.world.asking_process(peer.pid))
+    found = {pid: turn.world.asking_process(pid) for pid in unknown[:LOOKS]}
+    return known._replace(scripts={**known.scripts, **found}), len(unknown) > LOOKS
+
+
+def _script(turn: Turn, peer: Peer, leases: Iterable[Lease], known: Releasing) -> int | None:
+    """Who is named as having given back: a command is gone in a moment, and its script is named."""
+    if known.script is not None or all(lease.owner.pid == peer.pid for lease in leases):
+        return known.script
+    return turn.world.asking_process(peer.pid)

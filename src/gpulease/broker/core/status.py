@@ -1,0 +1,187 @@
+"""What the broker shows: the status document, its rows, and the explanation of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpulease.broker.core import requests as requesting
+from gpulease.broker.core.grants import current_plan
+from gpulease.broker.core.lock_patience import passed_by
+from gpulease.broker.core.outside_use import colliding
+from gpulease.broker.core.state import State
+from gpulease.broker.core.turn import Turn
+from gpulease.broker.core.values import NOTHING
+from gpulease.errors import NotFound
+from gpulease.model.store import Document
+from gpulease.model.values import Device, Lease, Process, Waiting
+from gpulease.planner import DeviceState, DeviceView, Verdict, device_state
+from gpulease.planner.device_states import held
+from gpulease.render.hidden import of_device, of_lease
+
+WORDS, LETTERS = 40, 200  # of a command that one status shows
+PLACEHOLDER = "placeholder of gpulease"  # the command of one, as it is shown
+MOST_LINES = 1000  # of the line that one status shows
+
+
+def status(turn: Turn, seen_by: str | None = None) -> Document:
+    """The contract's document. Without a sample it says what is wrong instead of devices."""
+    state = turn.state
+    memory = turn.world.host_memory()
+    return {
+        "host": state.about.host,
+        "host_memory_total": memory.total,
+        "host_memory_available": memory.available,
+        "simulated": simulated(state),
+        "driver": state.sample.driver if state.sample else None,
+        "time": state.sampled_at,
+        "sample_age": turn.now - state.sampled_at if state.sample else None,
+        "trouble": None if state.trouble is None else str(state.trouble),
+        "broker": state.describe(turn.now),
+        "devices": list(device_rows(turn, seen_by).values()),
+        "leases": list(lease_rows(turn, seen_by).values()),
+        "line": list(line_rows(turn, seen_by).values()),
+        "line_length": len(state.line),
+        "neighbours": dict(state.neighbours_shown),
+        "passed_by": sorted(user or "somebody" for user in passed_by(state, turn.now)),
+    }
+
+
+def simulated(state: State) -> bool:
+    return state.about.simulated if state.sample is None else state.sample.simulated
+
+
+def device_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
+    state = turn.state
+    seen = state.views()
+    rows = {uuid: _device_row(state, device, seen[uuid]) for uuid, device in state.devices.items()}
+    return {uuid: of_device(row, seen_by) for uuid, row in rows.items()}
+
+
+def _device_row(state: State, device: Device, view: DeviceView) -> Document:
+    on = [lease for lease in state.leases.values() if device.uuid in lease.devices]
+    judged = device_state(device, on, view, state.policy)
+    also = f"{held(judged.neighbour or '')} too" if colliding(state, judged, on) else None
+    fields = device._asdict()
+    processes = fields.pop("processes")
+    return {
+        **fields,
+        "label": device.label,
+        "state": leased_state(judged, on),
+        "outside": list(judged.pids) if judged.state == "outside" else [],
+        "note": judged.note or also,
+        "holder": state.neighbours_shown.get("gpulease", NOTHING).get("holders", NOTHING).get(device.uuid),
+        "leases": [lease.id for lease in on],
+        "processes": None if processes is None else [_process_row(state, process, on, view) for process in processes],
+    }
+
+
+def _process_row(state: State, process: Process, on: list[Lease], view: DeviceView) -> Document:
+    if process.pid in view.placeholders:
+        process = process._replace(command=PLACEHOLDER)
+    return process.shown(_lease_of(state, process.user, process.pid, on, view))
+
+
+def leased_state(judged: DeviceState, on: list[Lease]) -> str:
+    """A leased device with a stranger on it is still leased; the stranger is shown beside."""
+    if judged.state == "outside" and on:
+        return "shared" if all(lease.memory is not None for lease in on) else "leased"
+    return judged.state
+
+
+def _lease_of(state: State, user: str | None, pid: int, on: list[Lease], view: DeviceView) -> str | None:
+    if pid not in view.explained:
+        return None
+    mine = [lease for lease in on if lease.owner.user == user]
+    exact = [lease for lease in mine if _pid(state, lease) == pid]
+    return (exact or mine)[0].id
+
+
+def _pid(state: State, lease: Lease) -> int | None:
+    """Of its owner; a job's is that of its shell."""
+    return state.roots.get(int(lease.id[1:]), (None, None))[0] if lease.kind == "job" else lease.owner.pid
+
+
+def lease_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
+    return {id: of_lease(lease_row(turn.state, lease), seen_by) for id, lease in turn.state.leases.items()}
+
+
+def lease_row(state: State, lease: Lease) -> Document:
+    job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+    return {
+        "id": lease.id,
+        "kind": lease.kind,
+        "devices": list(lease.devices),
+        "labels": state.labels(lease.devices),
+        "user": lease.owner.user,
+        "pid": _pid(state, lease),
+        "asked_by": lease.owner.asked_by and lease.owner.asked_by[0],
+        "since": lease.since,
+        "until": lease.until,
+        "memory": lease.memory,
+        "priority": lease.priority,
+        "note": lease.note,
+        "ending": None if job is None else job.ending,
+        "job": None if job is None else job.name or " ".join(job.command[:WORDS])[:LETTERS],
+    }
+
+
+def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
+    return {entry.id: of_lease(_line_row(turn, entry), seen_by) for entry in turn.state.line.front(MOST_LINES)}
+
+
+def order_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
+    """In which order the rows of the line stand, and how many wait in all: rows alone do not say."""
+    line = turn.state.line
+    return {"line": {"ids": [entry.id for entry in line.front(MOST_LINES)], "length": len(line)}}
+
+
+def _line_row(turn: Turn, entry: Waiting) -> Document:
+    pending, reason = turn.state.pending.get(entry.id), requesting.reason(turn, entry.id)
+    return {
+        "id": entry.id,
+        "kind": entry.kind,
+        "user": entry.user,
+        "pid": None if pending is None else pending.owner.pid,
+        "gpus": entry.request.gpus,
+        "memory": entry.request.memory,
+        "priority": entry.request.priority,
+        "since": entry.since,
+        "code": reason.code,
+        "why": reason.sentence,
+        "why_short": reason.short,
+        **reason.moments,
+        "note": None if pending is None else pending.note,
+    }
+
+
+def _ending(state: State, verdict: Verdict) -> str:
+    """A word on the jobs there that were told to end and have not yet."""
+    ids = verdict.fields["leases"] if verdict.code == "leased" and "leases" in verdict.fields else ()
+    names = [str(id) for id in ids] if isinstance(ids, tuple) else []
+    ending = [f"J{job.id}" for job in state.running.values() if job.ending and f"J{job.id}" in names]
+    return f" {', '.join(ending)} {'is' if len(ending) == 1 else 'are'} ending." if ending else ""
+
+
+def verdict_rows(state: State, verdicts: Iterable[Verdict]) -> list[Document]:
+    return [
+        {"label": v.label, "uuid": v.device, "code": v.code, "why": f"{v.sentence}{_ending(state, v)}"}
+        for v in verdicts
+    ]
+
+
+def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
+    state = turn.state
+    if id in state.leases:
+        return {"id": id, "lease": of_lease(lease_row(state, state.leases[id]), seen_by), "why": None, "devices": []}
+    if id.isdecimal():
+        id = f"J{id}"
+    if id not in state.line:
+        raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
+    reason = requesting.reason(turn, id)
+    decided = current_plan(turn)
+    fits = any(grant.id == id for grant in decided.grants)  # and is being checked, or the driver does not answer
+    verdicts = () if fits else decided.explain(id)
+    rows = verdict_rows(state, verdicts)
+    place = requesting.place(turn, id)
+    why = {"code": reason.code, "why": reason.sentence, "why_short": reason.short, **reason.moments}
+    return {"id": id, "lease": None, "place": place, **why, "devices": rows}

@@ -1,0 +1,177 @@
+"""PURE: what the broker's state is made of: a check, a run that ends, a subscriber, what is known of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gpulease.broker.core.ids import Ids
+from gpulease.model.peer import Peer
+from gpulease.model.store import Document
+from gpulease.planner.order import Ranking
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class About(NamedTuple):
+    """The broker itself: what does not change while it runs."""
+
+    host: str
+    boot_id: str
+    uid: int = 0
+    user: str = "root"
+    pid: int = 0
+    kind: str = "own"
+    directory: str = "/nonexistent"  # with its socket
+    kept: str = "/nonexistent"  # the folder of what lasts
+    version: str = ""
+    began: float = 0.0
+    boot_time: float = 0.0  # the moment that clock ticks are counted from
+    ticks: int = 100  # of the kernel's clock in a second
+    simulated: bool = False  # before the first sample: what it was started to look at
+    wall_ahead: float = 0.0  # seconds that the wall clock is ahead of the broker's time, at the start
+    cores: int = 1
+
+
+class Idle(NamedTuple):
+    """No check is under way."""
+
+
+class Checking(NamedTuple):
+    """Devices are being looked at, since this revision of the state."""
+
+    devices: frozenset[str]
+    revision: int
+    told_from: float | None = None  # of the refusal before it, when it is tried again
+
+
+class Refused(NamedTuple):
+    """No check can be taken now."""
+
+    why: str
+    told_from: float  # when those who ask are told so
+
+
+class Seen(NamedTuple):
+    """The most memory that a packed job was seen to use in this run, and since when it has been that."""
+
+    memory: int
+    since: float
+
+
+class Blocker(NamedTuple):
+    """A user who held safe-gpu's lock while others waited for it."""
+
+    seen: float  # the last time
+    spent: float = 0.0  # seconds of the others' time
+    passed: float = 0.0  # since when it is passed by
+
+
+class Dying(NamedTuple):
+    """A job that is being ended: TERM first, or KILL at once; until its shell and all of its tree are gone."""
+
+    shell_gone: bool = False
+    code: int | None = None  # of the shell, as the kernel told
+    at_once: bool = False  # the grace is over, or there was none
+    looks: int = 0
+    reading: bool = False  # all of it is gone, and how it ended is being read
+    since: float = 0.0  # when this phase of it began, or it was last forced
+    forced: int = 0  # how often
+
+
+class RunQuestion(NamedTuple):
+    """What an agent was asked about a run, and has not answered."""
+
+    what: str  # launch, find or read
+    since: float
+
+
+class Delay(NamedTuple):
+    """A user's jobs cannot be started, for lack of something that may come back."""
+
+    until: float
+    why: str
+    seconds: float  # from the last attempt on
+
+
+class OwnOrder(NamedTuple):
+    """What the administrator's own function says of the line (order.py)."""
+
+    function: str = ""  # whose this is
+    ids: tuple[str, ...] = ()  # as it answered last
+    ranking: Ranking | None = None  # of these, as they were then
+    asked: tuple[str, ...] | None = None  # of the question under way
+    asked_at: float = -inf
+    revision: int = -1  # of the state, when it was asked
+    not_before: float = -inf
+    failures: int = 0  # one after the other
+    trouble: str | None = None  # of the last answer
+    due: float = inf  # when the alarm goes off that is set
+
+
+class Moved(NamedTuple):
+    """This state was taken over from another folder."""
+
+    at: float
+    folder: str  # of jobs
+
+
+class NoticeChoice(NamedTuple):
+    """What a user is told of (notices.py)."""
+
+    file: str  # of the user's own, with the address
+    events: tuple[str, ...]
+
+
+class Subscriber(NamedTuple):
+    """A client that is told of changes, and what it was told last."""
+
+    peer: Peer
+    topics: frozenset[str]
+    jobs: Ids | None = None  # those that it chose; None for all
+    open: int = 0  # how many of them are not over
+    at: int | None = None  # of those that it chose: up to which id it was told, while its snapshot is not complete
+    told: int = 0  # how many it was told of, while its snapshot is not complete
+    drained: bool = False  # the next part of its snapshot may be sent
+    seen: Mapping[str, dict[str, Document]] = NOTHING  # by topic and key, but for jobs
+    news: Mapping[str, Document | None] = NOTHING  # jobs that changed since it was told
+    revision: int = -1
+    sampled_at: float = 0.0
+    told_at: float = float("-inf")
+    due: bool = False  # an alarm to tell it is set
+    fresh: bool = True  # it is to get a snapshot
+
+
+class Parts(NamedTuple):
+    """Of a batch of jobs that is still coming in."""
+
+    commands: tuple[list[tuple[str, ...]], ...] = ()
+    each: tuple[list[dict[str, str]], ...] = ()  # what each of them has of its own, if anything
+    size: int = 0  # in characters
+    words: int = 0  # and texts, and commands
+
+
+class Coming(NamedTuple):
+    """A batch whose jobs are being put into the queue."""
+
+    token: str | None
+    environment: str  # its key
+    left: int  # jobs that are not in the queue yet
+
+
+class Cap(NamedTuple):
+    """Of one sweep."""
+
+    most: int  # of its jobs that run at a time
+    uid: int
+    last: int  # id of its last job, or a later one
+
+
+class Added(NamedTuple):
+    """A batch: the ids of its jobs, and the first that is not in the queue yet."""
+
+    first: int
+    last: int
+    next: int

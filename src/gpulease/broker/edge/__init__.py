@@ -1,0 +1,1 @@
+"""The broker's process: sockets, clocks, children and files. It decides nothing."""

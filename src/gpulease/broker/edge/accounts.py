@@ -1,0 +1,200 @@
+"""The one source of what is known of users: names, groups, homes. The broker's loop never asks a directory itself.
+
+A child is asked (broker/children/accounts.py), one question at a time and each with a deadline. What is known serves
+for a minute and is then asked for again; while there is no answer, what was known last goes on to serve.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpulease.broker.children.accounts import look_up
+from gpulease.broker.core.turn import NotLookedUp
+from gpulease.errors import BrokerUnavailable
+from gpulease.model.peer import Account
+from gpulease.protocol.wire import Unpacker, pack
+
+FRESH = 60.0  # seconds that an answer serves
+ANSWER = 5.0  # seconds for one
+MOST_NAMES = 1000  # that are remembered: they come in messages
+LONGEST_NAME = 256  # letters
+MOST_USERS = 10_000  # that are remembered: one user may have thousands of numbers
+READ = 1 << 16
+
+Question = tuple[str, Any]  # kind and name
+SILENT = object()  # in the place of an answer
+
+
+class Accounts:
+    def __init__(
+        self, poll: select.epoll, log: Callable[[str], None], fresh: float = FRESH, patience: float = ANSWER
+    ) -> None:
+        self._poll, self._log, self._fresh, self._patience = poll, log, fresh, patience
+        self._accounts: dict[int, Account] = {}
+        self._told: dict[Question, tuple[float, Any]] = {}  # when, and what
+        self._asked: Question | None = None  # which is under way
+        self._users: dict[Question, None] = {}  # who somebody is; goes before names, of which a stranger may ask many
+        self._names: dict[Question, None] = {}
+        self._waiting: dict[Question, list[Callable[[], None]]] = {}
+        self._child: subprocess.Popen[bytes] | None = None
+        self._unpacker = Unpacker()
+        self._complained = False
+        self._again = False  # another child was asked the same
+        self.due: float | None = None  # when the question under way is overdue
+        self.starting = True  # the loop has not begun: nobody else waits
+
+    @property
+    def descriptor(self) -> int:
+        return -1 if self._child is None or self._child.stdout is None else self._child.stdout.fileno()
+
+    # ---------------------------------------------------------------- what is known
+
+    def account(self, uid: int) -> Account | None:
+        """As far as it is known now; the same value is changed when more is."""
+        self._look(("uid", uid))
+        return self._accounts.get(uid)
+
+    def groups_of(self, uid: int) -> tuple[str, ...]:
+        """None while they are not known: that gives nobody a right, nor the share of a group."""
+        found = self.account(uid)
+        return () if found is None else found.groups
+
+    def name_of(self, uid: int) -> str:
+        """Without a name where there is no account, or none is known."""
+        found = self.account(uid)
+        return found.name if found is not None and found.exists else ""
+
+    def home_of(self, uid: int) -> str | None:
+        found = self.account(uid)
+        return None if found is None else found.home
+
+    def has_account(self, uid: int) -> bool:
+        found = self.account(uid)
+        return found is not None and found.exists
+
+    def uid_of(self, name: str) -> int | None:
+        uid: int | None = self._answer(("user", name)) if len(name) <= LONGEST_NAME else None
+        return uid
+
+    def has_group(self, name: str) -> bool:
+        return len(name) <= LONGEST_NAME and bool(self._answer(("group", name)))
+
+    def _answer(self, question: Question) -> Any:
+        self._look(question)
+        if question not in self._told:
+            raise NotLookedUp(question)
+        told = self._told[question][1]
+        if told is SILENT:
+            raise BrokerUnavailable("The directory of users does not answer.", "Try again in a moment.")
+        return told
+
+    def refresh(self) -> None:
+        """All that is known is asked for again, when it is needed next."""
+        uids = {question: told for question, (_, told) in self._told.items() if question[0] == "uid"}
+        self._told = {question: (float("-inf"), told) for question, told in uids.items()}
+
+    # ---------------------------------------------------------------- asking
+
+    def when_known(self, question: Question, action: Callable[[], None]) -> None:
+        """At once, or when there is an answer, or when there is none in time."""
+        self._look(question)
+        if question in self._told:
+            action()
+        else:
+            self._waiting.setdefault(question, []).append(action)
+
+    def _look(self, question: Question) -> None:
+        told = self._told.get(question)
+        if told is not None and time.monotonic() - told[0] < self._fresh:
+            return
+        if question[0] != "uid":
+            self._told.pop(question, None)  # names are few, and whoever asks for one waits
+        if self.starting:
+            self._learn(question, look_up(*question))
+        elif question != self._asked:
+            (self._users if question[0] == "uid" else self._names)[question] = None
+            self._send_next()
+
+    def _send_next(self) -> None:
+        line = self._users or self._names
+        if self._asked is None and line:
+            self._asked = next(iter(line))
+            del line[self._asked]
+            self._send()
+
+    def _send(self) -> None:
+        assert self._asked is not None
+        self.due = time.monotonic() + self._patience  # what cannot be asked is overdue, too
+        kind, name = self._asked
+        with contextlib.suppress(OSError):
+            if self._child is None:
+                self._start()
+            assert self._child is not None
+            assert self._child.stdin is not None
+            os.write(self._child.stdin.fileno(), pack({"kind": kind, "name": name}))
+
+    def _start(self) -> None:
+        words = [sys.executable, "-P", "-m", "gpulease.broker.children.accounts"]
+        self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+        self._unpacker = Unpacker()
+        self._poll.register(self.descriptor, select.EPOLLIN)
+
+    def read(self) -> None:
+        data = os.read(self.descriptor, READ)
+        if not data:  # it had nothing to do for a while, or was killed: another one is asked
+            self.close()
+            if self._asked is not None and not self._again:
+                self._again = True
+                self._send()
+            return
+        for message in self._unpacker.feed(data):
+            if self._asked is not None:
+                self._complained = self._again = False
+                self._next(message.get("told"))
+
+    def overdue(self) -> None:
+        """What was known before goes on to serve. Who asks for what never was is told so."""
+        self.close()
+        if not self._complained:
+            self._complained = True
+            self._log("the directory of users does not answer: what was known before goes on to count")
+        self._next(SILENT)
+
+    def _next(self, told: Any) -> None:
+        assert self._asked is not None
+        question, self._asked, self.due = self._asked, None, None
+        self._learn(question, told)
+        self._send_next()
+        for action in self._waiting.pop(question, ()):
+            action()
+
+    def _learn(self, question: Question, told: Any) -> None:
+        now = time.monotonic()
+        if told in (SILENT, None) and question in self._told and question[0] == "uid":
+            told = self._told[question][1]
+        if question[0] != "uid" and len(self._told) >= MOST_NAMES + len(self._accounts):
+            self._told = {one: known for one, known in self._told.items() if one[0] == "uid"}
+        self._told[question] = (now, told)
+        if question[0] == "uid" and isinstance(told, list):
+            if len(self._accounts) >= MOST_USERS:
+                del self._accounts[(oldest := next(iter(self._accounts)))], self._told["uid", oldest]
+            name, groups, home, exists = told
+            account = self._accounts.setdefault(question[1], Account(name))
+            account.groups, account.home, account.exists = tuple(groups), home, exists
+
+    def close(self) -> None:
+        if self._child is None:
+            return
+        self._poll.unregister(self.descriptor)
+        self._child.kill()
+        for stream in (self._child.stdin, self._child.stdout):
+            if stream:
+                stream.close()
+        self._child = None

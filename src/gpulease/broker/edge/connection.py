@@ -1,0 +1,96 @@
+"""One connection to the broker's socket: who is at the other end, what came in, and what has not been read there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from gpulease.broker.core.events import Received
+from gpulease.model.peer import Account, Peer
+from gpulease.protocol.wire import Message, Unpacker
+from gpulease.system import identity
+
+LOOKING = frozenset(
+    """status ls show explain events history usage totals ping why subscribe""".split()  # noqa: SIM905
+)
+LOOKING_BYTES = frozenset(verb.encode() for verb in LOOKING)
+MOST_LEFT = 32  # messages of a client that has gone which are still done
+MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
+RUNS = ("add", "edit")  # what may have a new command run
+INSTEAD = {"notify": "See `gpulease help notices`: those who run the broker have `on-broken`."}
+RUNS_AGAIN = ("retry", "resume", "start", "let_go")  # of others' too, where root orders it
+HEAD = 64  # bytes of a message that are looked at to guess what it does
+
+
+class Costs:
+    """What one user's connections hold."""
+
+    __slots__ = ("connections", "incoming", "outgoing", "partial", "paused")
+
+    def __init__(self) -> None:
+        self.connections = self.incoming = self.outgoing = 0
+        self.partial: dict[Connection, None] = {}  # with a message that is not complete
+        self.paused: dict[Connection, None] = {}  # of those: which are not read for now
+
+
+class Connection:
+    __slots__ = (
+        "descriptor",
+        "ended",
+        "held",
+        "interest",
+        "left",
+        "missed",
+        "outgoing",
+        "peer",
+        "proven",
+        "resumed",
+        "since_partial",
+        "socket",
+        "unpacker",
+    )
+
+    def __init__(self, accepted: socket.socket, account: Callable[[int], Account | None]) -> None:
+        self.socket = accepted
+        self.descriptor = accepted.fileno()
+        pid, uid, _ = identity.peer(accepted)
+        known = account(uid)
+        self.peer = Peer(pid, uid, Account(str(uid)) if known is None else known)
+        # What came in stays bytes until it is its turn: as objects it is twenty times as large.
+        self.unpacker = Unpacker()
+        self.resumed: Received | None = None  # a long request of it that is to be taken up again
+        self.outgoing = bytearray()
+        self.interest = 0  # what its descriptor is polled for
+        self.since_partial: float | None = None
+        self.missed = False  # something was not sent, since it had not read what came before
+        self.proven = False  # by the launcher, which runs jobs as it
+        self.held = known is None  # until something is known of it: who that is, or whether it is proven
+        self.ended = False  # the other end has gone; what it had said is still done, if that changes anything
+        self.left = MOST_LEFT  # how much of it
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to be done for it."""
+        return not self.held and (self.resumed is not None or self.unpacker.whole)
+
+    @property
+    def looks(self) -> bool:
+        """Whether what it says next only looks, as far as can be seen: a wrong guess costs its own user's turn only."""
+        if self.resumed is not None:
+            return False
+        return self.unpacker.peek(HEAD).partition(b'"do":"')[2].partition(b'"')[0] in LOOKING_BYTES
+
+
+def only_looks(message: Message) -> bool:
+    """Whether it changes nothing, so that only its answer matters."""
+    verb = message.get("do")
+    if not isinstance(verb, str):
+        return True  # an error is all that it gets
+    return verb in LOOKING or (verb == "set" and message.get("value") is None)
+
+
+def may_run(message: Message, uid: int) -> bool:
+    """Whether something may be run for it, so that it is to be proven who that is."""
+    verb = message.get("do")
+    sends = verb == "notify" and message.get("file") is not None  # by an agent of that user
+    return sends or verb in RUNS or (verb in RUNS_AGAIN and uid != 0)

@@ -1,0 +1,46 @@
+"""gpuget as a neighbour of the broker's: its own side (broker/neighbours/gpuget.py) in the words of the seam."""
+
+from __future__ import annotations
+
+import secrets
+import select
+from collections.abc import Callable, Mapping
+
+from gpulease.broker.core.instructions import Keep
+from gpulease.broker.edge.neighbours import Neighbour, Neighbours
+from gpulease.broker.neighbours.gpuget import Gpuget
+from gpulease.model.gpuget_address import read_address
+from gpulease.model.store import Store
+
+
+class GpugetBeside(Gpuget):
+    def keep(self, told: Keep, claimed: frozenset[str]) -> None:
+        self.tell({uuid: one.pid for uuid, one in told.held.items()}, claimed, told.wanted)
+
+
+def gpuget_beside(
+    poll: select.epoll, store: Store, log: Callable[[str], None]
+) -> Callable[[str, Neighbours], Neighbour]:
+    """What was set before is remembered until nothing of ours is left there."""
+    broker, former = _name(store), set[str]()
+
+    def make(text: str, neighbours: Neighbours) -> Neighbour:
+        def answered(number: int, held: Mapping[str, str]) -> None:
+            neighbours.answered(made, number, held)
+
+        address, others = read_address(text), former - {text}
+        former.add(text)
+        made = GpugetBeside(poll, address, broker, answered, neighbours.changed, log, others, former.discard)
+        return made
+
+    return make
+
+
+def _name(store: Store) -> str:
+    """Brokers that share a Redis are told apart by a random word: hosts are renamed, and containers are all alike."""
+    known = store.get("facts", "gpuget")
+    if known is None:
+        known = {"broker": secrets.token_hex(8)}
+        store.write("facts", "gpuget", known)
+        store.commit(durable=True)
+    return str(known["broker"])

@@ -1,0 +1,109 @@
+"""The broker's side of the launcher: who somebody is, agents for users, and signals, over a socket pair."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from gpulease.simulator.activate import directory_from_environment
+from gpulease.system import places
+
+MOST = 1 << 16
+
+
+class GivenHome:
+    """The folders of a broker that its launcher made: what is removed there is put back by starting both anew."""
+
+    deserted = True
+
+    def __init__(self, place: places.Place, listener: socket.socket) -> None:
+        self.place, self._listener = place, listener
+        machine = directory_from_environment(os.environ)
+        self.machine = None if machine is None else str(machine)  # a simulated one
+        self._socket = os.stat(places.socket_path(place.run)).st_ino
+
+    def listen(self) -> socket.socket:
+        self._listener.setblocking(False)
+        return self._listener
+
+    put_back = listen
+
+    @property
+    def whole(self) -> bool:
+        try:
+            return os.stat(places.socket_path(self.place.run)).st_ino == self._socket
+        except OSError:
+            return False
+
+    def leave(self) -> None:
+        """The system's place stays the system's while its broker is down."""
+
+    close = leave
+
+
+class Launching:
+    """Whatever asks it for an agent, a proof or a signal has no privileges of its own."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        link.setblocking(False)
+        self._unsaid: deque[tuple[bytes, list[socket.socket]]] = deque()
+        self._asked: deque[Callable[[str | None], None]] = deque()
+        self.descriptor = link.fileno()
+
+    def tell_ready(self) -> None:
+        self._say({"do": "ready"})
+
+    def tell_alive(self) -> None:
+        """Not while it has not taken what was said before: it is alive itself then, or is not."""
+        if not self._unsaid:
+            self._say({"do": "alive"})
+
+    def prove(self, connected: socket.socket, answer: Callable[[str | None], None]) -> None:
+        """`answer` hears why nothing may be run for whoever is at the other end, or None."""
+        self._say({"do": "prove"}, connected)
+        self._asked.append(answer)
+
+    def start_agent(self, uid: int, theirs: socket.socket) -> None:
+        self._say({"do": "agent", "uid": uid}, theirs)
+
+    def check_account(self, uid: int, theirs: socket.socket) -> None:
+        self._say({"do": "account", "uid": uid}, theirs)
+
+    def signal(self, uid: int, pid: int, start: int, number: int) -> None:
+        self._say({"do": "signal", "uid": uid, "pid": pid, "start": start, "number": number})
+
+    def ready(self) -> bool:
+        """Pass on what it answered; False when it is gone."""
+        try:
+            data = self._link.recv(MOST)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self.flush()
+        if data:
+            self._asked.popleft()(json.loads(data)["refused"])
+        return bool(data)
+
+    def _say(self, message: dict[str, object], *passed: socket.socket) -> None:
+        """In order. What the launcher has no room for now is kept: it makes room, since each proof is answered."""
+        self._unsaid.append((json.dumps(message).encode(), [one.dup() for one in passed]))
+        self.flush()
+
+    def flush(self) -> None:
+        """A launcher that is gone is noticed by its silence."""
+        while self._unsaid:
+            data, passed = self._unsaid[0]
+            try:
+                socket.send_fds(self._link, [data], [one.fileno() for one in passed])
+            except BrokenPipeError:
+                pass
+            except OSError:
+                return
+            self._unsaid.popleft()
+            for one in passed:
+                one.close()

@@ -1,0 +1,468 @@
+"""The edge's side of other tools that hand out the same GPUs: what is done with them before a grant and after it.
+
+A check takes these steps, one check at a time, and the broker's loop waits for none of them:
+
+1. each tool that keeps accounts of GPUs (a `Neighbour`, as gpuget) is asked for the devices;
+2. safe-gpu's lock is taken, or the check is refused while somebody else holds it;
+3. the devices are claimed, so that no other broker of this machine grants them (broker/neighbours/claims.py);
+4. the sampler looks at the devices;
+5. where safe-gpu is about, a placeholder shows each device as taken (broker/neighbours/placeholder.py);
+6. `Checked` tells the core what was seen, and which devices a neighbour or another broker holds.
+
+The lock is given back at `Unlock`. What is neither kept for a lease nor being checked is given back then too.
+A device of a lease on which no process is to be seen any more goes through steps 2, 4 and 5 again, without the core.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from gpulease.broker.core import events as happened
+from gpulease.broker.core.events import Event, Occupancy
+from gpulease.broker.core.instructions import Check, Keep, Unlock
+from gpulease.broker.edge.sampler import Sampling
+from gpulease.broker.neighbours.claims import Claims
+from gpulease.broker.neighbours.placeholder import Placeholders
+from gpulease.broker.neighbours.safe_gpu import SafeGpuLock
+from gpulease.errors import in_words
+from gpulease.model.store import Document
+from gpulease.model.values import Device
+from gpulease.system.places import Place
+
+UNUSED = 0.3  # seconds for whoever was refused to come back, once the lock that it was refused for is had
+PLACE_AGAIN = 0.25  # seconds between attempts to take the lock for the sake of a leased device
+FIND_AGAIN = 600.0  # seconds before it is asked again whether safe-gpu is used, once that was seen
+LOOK_AGAIN = 1.0  # seconds between looks at a device whose lease ended, while somebody is still there
+
+
+class Neighbour(Protocol):
+    """A tool that keeps its own account of GPUs and is asked for them, in a child process of the broker.
+
+    It is made with a function `answered(number, held)`, to be called once for each claim within the neighbour's own
+    deadline, and a function `changed()`, to be called when `held` or `shown` has changed.
+    """
+
+    name: str
+    held: Mapping[str, str]  # devices that it does not let us have, and who has them; what cannot be known counts
+    shown: Document  # for `status` and `doctor`; `trouble` says what is wrong, or is None
+
+    @property
+    def due(self) -> float | None:
+        """When `overdue` is to be called, on the monotonic clock."""
+
+    def owns(self, descriptor: int) -> bool:
+        """Whether this descriptor, which it registered with the broker's epoll, is one of its own."""
+
+    def ready(self, descriptor: int, flags: int) -> None: ...
+
+    def overdue(self, now: float) -> None: ...
+
+    def see(self, devices: tuple[Device, ...]) -> None:
+        """All devices, at the first sample and whenever other ones are here."""
+
+    def claim(self, number: int, devices: tuple[str, ...]) -> None:
+        """Take these for us. Those that it does not let us have are named in `answered`."""
+
+    def keep(self, told: Keep, claimed: frozenset[str]) -> None:
+        """Give back what is neither in `told.held` nor `claimed`; claim again what is held and not ours."""
+
+    def hand_over(self) -> None:
+        """Another takes its place: what leases hold or a check is about stays ours."""
+
+    def leave(self) -> None:
+        """It is no neighbour any more: nothing of it stays ours."""
+
+    def close(self) -> None:
+        """The broker ends; what leases hold stays ours."""
+
+
+class Claim:
+    """One check, on its way through the steps; or devices of leases that only need a placeholder, or of ended ones."""
+
+    __slots__ = ("asked", "check", "ended", "held", "leased", "number", "seen")
+
+    def __init__(self, number: int, check: Check, leased: bool = False, ended: bool = False) -> None:
+        self.number, self.check, self.leased, self.ended = number, check, leased, ended
+        self.held: dict[str, str] = {}  # by a neighbour
+        self.asked = False  # the sampler looks at the devices
+        self.seen: Mapping[str, Occupancy] | None = None  # by the sampler
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Those that a neighbour lets us have."""
+        return tuple(uuid for uuid in self.check.devices if uuid not in self.held)
+
+
+class Neighbours:
+    def __init__(
+        self,
+        poll: select.epoll,
+        sampling: Sampling,
+        emit: Callable[[Event], None],
+        log: Callable[[str], None],
+        gpuget: Callable[[str, Neighbours], Neighbour],
+        place: Place,
+        machine: str | None,
+        lock: SafeGpuLock,
+    ) -> None:
+        """`machine`: the folder of a simulated one."""
+        self._sampling, self._emit, self._log = sampling, emit, log
+        self._gpuget = gpuget  # makes that neighbour from its setting
+        self._lock = lock
+        self._refused = False  # somebody, since the lock was had last
+        self._unused = 0.0  # when the lock is given back, if it was waited for and nobody wants it any more
+        poll.register(self._lock.waker, select.EPOLLIN)
+        self._placeholders = Placeholders(poll, sampling.seconds, self.changed, log)
+        self._seen = float("-inf")  # when somebody was seen to use safe-gpu
+        self._place_again = 0.0  # when the lock is tried again for the sake of a leased device
+        self._accounts: list[Neighbour] = []  # asked one after the other
+        self._kept = Keep()
+        self._claims: list[Claim] = []  # the first is under way, if `_under_way`
+        self._under_way = False
+        self._undecided: set[str] = set()  # devices of which the core was told, and has not said what becomes of them
+        self._ended: set[str] = set()  # devices of ended leases that are not given back: somebody may be there yet
+        self._look_again = 0.0  # when these are looked at again
+        self._number = 0
+        self._devices: tuple[Device, ...] = ()
+        self._unsettled = False
+        self._told = self._shown()  # of safe-gpu, to the core
+        self._logged: str | None = None  # trouble with safe-gpu's lock
+        self._brokers = Claims(poll, place, machine, self.changed, log)
+
+    # ---------------------------------------------------------------- the neighbours
+
+    def add(self, neighbour: Neighbour) -> None:
+        self._accounts.append(neighbour)
+        neighbour.keep(self._kept, self._claimed())  # before its first step, which gives back everything else
+        neighbour.see(self._devices)
+        self._unsettled = True
+
+    def _remove(self, name: str, replaced: bool) -> None:
+        """It gets everything back, unless another follows. A check that may wait for its answer begins anew."""
+        for neighbour in [one for one in self._accounts if one.name == name]:
+            self._accounts.remove(neighbour)
+            if replaced:
+                neighbour.hand_over()
+            else:
+                neighbour.leave()
+                self._ended.clear()
+            if self._under_way and not self._claims[0].asked:
+                self._under_way = False
+                self._claims[0].held.clear()
+            self.changed()
+
+    def see(self, devices: tuple[Device, ...], then: Callable[[], None]) -> None:
+        """The devices of a sample. `then` is called when it is known which of them other brokers have."""
+        if [one.uuid for one in devices] != [one.uuid for one in self._devices]:
+            self._devices = devices
+            self._unsettled = True
+            for neighbour in self._accounts:
+                neighbour.see(devices)
+        self._brokers.see([one.uuid for one in devices], then)
+
+    def changed(self) -> None:
+        """Tell the core what is known of all of them."""
+        held = {uuid: who for one in self._accounts for uuid, who in one.held.items()} | self._brokers.held
+        if self._lock_trouble != self._logged:
+            self._logged = self._lock_trouble
+            self._log(self._logged or "safe-gpu's lock can be taken again")
+        self._told = self._shown()
+        shown = {one.name: one.shown for one in self._accounts}
+        shown |= {"safe-gpu": self._told, "gpulease": self._brokers.shown}
+        keys = self._placeholders.keys(time.monotonic())
+        self._emit(happened.NeighboursChanged(held, keys, frozenset({"safe-gpu"} if self._seen_lately else ()), shown))
+        self._unsettled = True
+
+    def _shown(self) -> Document:
+        labels = {one.uuid: one.label for one in self._devices}
+        leased = self._undecided.union(self._kept.held, *(one.check.devices for one in self._claims))
+        failures = sorted((uuid, why) for uuid, why in self._placeholders.failures.items() if uuid in leased)
+        missing = "; ".join(f"{labels.get(uuid, uuid)}: {why}" for uuid, why in failures)
+        troubles = [self._lock_trouble, f"no placeholder on GPU {missing}" if failures else None]
+        placed = {labels.get(uuid, uuid): pid for uuid, pid in self._placeholders.pids.items()}
+        trouble = " And: ".join(filter(None, troubles)) or None
+        return {"about": self._beside_safe_gpu, "placeholders": placed, "trouble": trouble}
+
+    @property
+    def _lock_trouble(self) -> str | None:
+        return None if self._mode == "off" else self._lock.trouble
+
+    @property
+    def due(self) -> float | None:
+        own = [self._placeholders.due, self._place_again or None, self._unused or None]
+        own.append(self._look_again if self._ended and not any(one.ended for one in self._claims) else None)
+        own += [self._brokers.due, *(one.due for one in self._accounts)]
+        return min((one for one in own if one is not None), default=None)
+
+    def overdue(self, now: float) -> None:
+        self._placeholders.overdue(now)
+        self._brokers.overdue(now)
+        if self._place_again and self._place_again <= now:
+            self._place_again, self._unsettled = 0.0, True
+        if self._unused and self._unused <= now:
+            self._unused = 0.0
+            if not self._claims:
+                self._let_go()
+        for one in self._accounts:
+            if one.due is not None and one.due <= now:
+                one.overdue(now)
+        if self._ended and self._look_again <= now:
+            self._unsettled = True
+        self._go_on()
+
+    def owns(self, descriptor: int) -> bool:
+        own = descriptor == self._lock.waker or self._placeholders.owns(descriptor) or self._brokers.owns(descriptor)
+        return own or any(one.owns(descriptor) for one in self._accounts)
+
+    def ready(self, descriptor: int, flags: int) -> None:
+        if descriptor == self._lock.waker:
+            return self._woken(time.monotonic())
+        if self._brokers.owns(descriptor):
+            return self._brokers.ready(descriptor)
+        if self._placeholders.owns(descriptor):
+            self._placeholders.ready(descriptor, time.monotonic())
+            return self._go_on()
+        for one in self._accounts:
+            if one.owns(descriptor):
+                return one.ready(descriptor, flags)
+        return None
+
+    def _woken(self, now: float) -> None:
+        """The lock that somebody was refused for is had: they try again now, unless they were served meanwhile."""
+        self._lock.woken()
+        if not self._refused:
+            return None if self._claims else self._let_go()
+        self._unused, self._place_again, self._unsettled = now + UNUSED, 0.0, True
+        return self._emit(happened.Due("plan"))
+
+    def close(self) -> None:
+        self._placeholders.close()
+        self._brokers.close()
+        for one in self._accounts:
+            one.close()
+
+    # ---------------------------------------------------------------- safe-gpu
+
+    @property
+    def _mode(self) -> str:
+        return self._kept.settings.get("safe-gpu", "auto")
+
+    @property
+    def _beside_safe_gpu(self) -> bool:
+        return self._mode == "on" or (self._mode == "auto" and self._seen_lately)
+
+    @property
+    def _seen_lately(self) -> bool:
+        return time.monotonic() - self._seen < FIND_AGAIN
+
+    def find(self) -> None:
+        """Somebody who is no broker holds the lock: safe-gpu is used here. The core remembers that for a day."""
+        if self._mode == "off" or self._seen_lately:
+            return
+        user = self._lock.user()
+        if user is not None:
+            self._seen = time.monotonic()
+            if self._mode == "auto":
+                self._log(f"safe-gpu is used here, by {str(user).lower()}: placeholders show which GPUs are leased")
+            self.changed()
+
+    def keep_house(self) -> None:
+        """From time to time."""
+        self.find()
+        self._brokers.keep_house()
+        self._lock.examine()
+        self._unsettled = self._unsettled or bool(self._placeholders.failures) or self._lock_trouble != self._logged
+
+    # ---------------------------------------------------------------- what the core says
+
+    def check(self, one: Check) -> None:
+        """At once where nobody keeps accounts; else after the turn, so that what ended in it is given back first."""
+        self._number += 1
+        self._claims.append(Claim(self._number, one))
+        if self._accounts:
+            self._unsettled = True
+        else:
+            self._begin()
+
+    def keep(self, one: Keep) -> None:
+        if self._accounts and (ended := self._kept.held.keys() - one.held.keys()):
+            self._ended |= ended
+            self._look_again = 0.0
+        self._ended -= one.held.keys()
+        before, self._kept = self._kept.settings.get("gpuget", ""), one
+        self._brokers.keep(one.held, ignoring=one.settings.get("users") == "ignore")
+        text = one.settings.get("gpuget", "")
+        if text != before:
+            self._remove("gpuget", replaced=bool(text))
+            if text:
+                self.add(self._gpuget(text, self))
+        self._unsettled = True
+
+    def unlock(self, one: Unlock) -> None:
+        """The core has decided on all that it was told of. The lock may be needed for what was asked for since."""
+        self._undecided.clear()
+        self._unsettled = True
+        if not self._claims:
+            self._lock.give()
+
+    def settle(self) -> None:
+        """After each turn: what is nobody's any more is given back, and what was asked for begins."""
+        if self._unsettled:
+            self._unsettled = False
+            claimed = self._claimed()
+            for neighbour in self._accounts:
+                neighbour.keep(self._kept, claimed)
+            self._brokers.give_back(claimed.union(self._kept.held))
+            self._settle_placeholders(time.monotonic())
+            self._look_at_ended(time.monotonic())
+            self._begin()
+            if self._shown() != self._told:
+                self.changed()
+
+    def _claimed(self) -> frozenset[str]:
+        under_way = [one.check.devices for one in self._claims[: self._under_way]]
+        return frozenset(self._ended.union(self._undecided, *under_way))
+
+    def _look_at_ended(self, now: float) -> None:
+        """Gone is not free: before a neighbour gets a device back, and before it is claimed again, it is looked at."""
+        if self._ended and self._look_again <= now and not any(one.ended for one in self._claims):
+            self._number += 1
+            look = Claim(self._number, Check(0, tuple(sorted(self._ended))), ended=True)
+            self._claims.insert(int(self._under_way), look)
+
+    def _settle_placeholders(self, now: float) -> None:
+        """One on each device of a lease where nobody else is to be seen; what is being checked is left as it is."""
+        wanted = self._kept.unseen if self._beside_safe_gpu else frozenset()
+        checked = self._undecided.union(*(one.check.devices for one in self._claims))
+        for uuid in self._placeholders.devices - wanted - checked:
+            self._placeholders.end(uuid, now)
+        missing = tuple(sorted(uuid for uuid in wanted - checked if self._may_place(uuid, now)))
+        if missing and not self._place_again:
+            self._number += 1
+            self._claims.append(Claim(self._number, Check(0, missing), leased=True))
+
+    def _is_empty(self, seen: Occupancy, now: float) -> bool:
+        processes = seen.processes
+        placeholders = self._placeholders.keys(now)
+        strangers = [
+            one for one in processes or () if not one.graphics and (one.pid, one.start_time) not in placeholders
+        ]
+        return processes is not None and seen.lost is None and not strangers
+
+    def _may_place(self, uuid: str, now: float) -> bool:
+        cuda = any(one.uuid == uuid and one.vendor == "nvidia" for one in self._devices)
+        return cuda and self._placeholders.may_place(uuid, now)
+
+    # ---------------------------------------------------------------- the steps of a check
+
+    def _begin(self) -> None:
+        if self._claims and not self._under_way:
+            self._under_way = True
+            self._ask(0)
+
+    def _ask(self, place: int) -> None:
+        """One neighbour after the other; then the lock."""
+        claim = self._claims[0]
+        try:
+            if claim.ended:
+                self._look_without_lock()
+            elif place < len(self._accounts) and claim.devices and not claim.leased:
+                self._accounts[place].claim(claim.number, claim.devices)
+            else:
+                self._look()
+        except Exception as trouble:  # a shortage, or a mistake of ours, ends this check and no other
+            if self._claims and self._claims[0] is claim:
+                self._refuse(f"The devices could not be checked: {type(trouble).__name__}.")
+            raise
+
+    def answered(self, neighbour: Neighbour, number: int, held: Mapping[str, str]) -> None:
+        claim = self._claims[0] if self._claims else None
+        if claim is None or claim.number != number or claim.asked:
+            return  # the driver failed meanwhile, and the check with it
+        claim.held.update(held)
+        self._ask(self._accounts.index(neighbour) + 1)
+
+    def _look(self) -> None:
+        claim, now = self._claims[0], time.monotonic()
+        if not claim.devices:
+            return self._done({})
+        self.find()
+        free = self._mode == "off" or self._lock.take(make=self._mode == "on")
+        if not free and (holder := self._lock.holder()).user not in claim.check.passed_by:
+            self._refused = True
+            self._lock.wait()
+            why = f"{holder} is choosing GPUs with safe-gpu right now."
+            return self._refuse(why, passing=True, user=holder.user, pid=holder.pid)
+        self._refused = False
+        if not claim.leased:
+            try:
+                claim.held.update(self._brokers.take(claim.devices))
+            except OSError as trouble:
+                return self._refuse(f"The devices cannot be claimed before other brokers: {in_words(trouble)}.")
+            if not claim.devices:
+                return self._done({})
+        if not self._sampling.may_ask(now):
+            return self._refuse("The GPU driver does not answer.")
+        claim.asked = True
+        return self._sampling.ask("check " + " ".join(claim.devices), now)
+
+    def _look_without_lock(self) -> None:
+        claim, now = self._claims[0], time.monotonic()
+        self._look_again = now + LOOK_AGAIN
+        if not self._sampling.may_ask(now):
+            self._next()
+        else:
+            claim.asked = True
+            self._sampling.ask("check " + " ".join(claim.devices), now)
+
+    def checked(self, seen: Mapping[str, Occupancy]) -> None:
+        """The sampler's answer. Where it saw nobody, safe-gpu would see nobody either."""
+        claim, now = self._claims[0], time.monotonic()
+        if claim.ended:
+            self._ended -= {uuid for uuid, occupancy in seen.items() if self._is_empty(occupancy, now)}
+            self._next()
+            return
+        claim.seen = seen
+        if self._beside_safe_gpu:
+            for uuid, occupancy in seen.items():
+                if self._is_empty(occupancy, now) and self._may_place(uuid, now):
+                    self._placeholders.place(uuid, now)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The check is done when all of its placeholders are there, or cannot be had."""
+        claim = self._claims[0] if self._claims else None
+        if claim is not None and claim.seen is not None and not self._placeholders.placing & set(claim.devices):
+            self._done(claim.seen)
+
+    def _done(self, seen: Mapping[str, Occupancy]) -> None:
+        claim = self._next()
+        if claim.leased:
+            return self._let_go()
+        self._undecided.update(claim.devices)
+        return self._emit(happened.Checked(claim.check.revision, seen, claim.held))
+
+    def _refuse(self, why: str, passing: bool = False, user: str = "", pid: int | None = None) -> None:
+        claim = self._next()
+        self._let_go()
+        if claim.leased:
+            self._place_again = time.monotonic() + PLACE_AGAIN
+        elif not claim.ended:
+            self._emit(happened.CheckRefused(claim.check.revision, why, passing, user, pid))
+
+    def _let_go(self) -> None:
+        """Of the lock, unless the core has yet to decide under it."""
+        if not self._undecided:
+            self._lock.give()
+
+    def _next(self) -> Claim:
+        self._under_way, self._unsettled = False, True
+        return self._claims.pop(0)
+
+    def failed(self) -> None:
+        """The driver did not answer: every check failed with it, as the core is told."""
+        self._claims.clear()
+        self._under_way, self._unsettled = False, True

@@ -1,0 +1,135 @@
+"""The broker's side of the sampler child: questions one at a time, each with a deadline.
+
+A driver that hangs costs the child its life and the broker nothing but a fresh sample.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+
+from gpulease.broker.children.sampler import LARGEST
+from gpulease.errors import DriverError, DriverHangs, GpuleaseError
+from gpulease.errors import by_code as error_by_code
+from gpulease.protocol.wire import Message, Unpacker
+
+READ = 1 << 16
+ATTEMPTS = 4  # children that are started anew for one question
+LONGEST_PAUSE = 30.0  # seconds before a driver that hung is asked again
+
+
+class Sampling:
+    def __init__(self, poll: select.epoll, deadline: float) -> None:
+        self._poll = poll
+        self.seconds = deadline
+        self._child: subprocess.Popen[bytes] | None = None
+        self._unpacker = Unpacker(LARGEST)
+        self._questions: list[str] = []  # the first one is under way
+        self._due: float | None = None
+        self._failures = 0
+        self._ends = 0  # children that ended over the question under way
+        self._not_before = 0.0
+        self._not_started: GpuleaseError | None = None
+        self.trouble: GpuleaseError = DriverHangs("The GPU driver does not answer.")  # the last one
+
+    @property
+    def descriptor(self) -> int:
+        return -1 if self._child is None or self._child.stdout is None else self._child.stdout.fileno()
+
+    @property
+    def due(self) -> float | None:
+        """When the question under way is overdue, on the clock that `ask` was given."""
+        return self._due
+
+    def may_ask(self, now: float) -> bool:
+        """False for a while after a driver that hung: it most likely still does."""
+        return now >= self._not_before
+
+    def ask(self, question: str, now: float) -> None:
+        if question == "all" and question in self._questions[1:]:
+            return
+        self._questions.append(question)
+        if len(self._questions) == 1:
+            self._send(now)
+
+    def read(self, now: float) -> list[Message | GpuleaseError]:
+        """Answers that have come in. The child's unexpected end is an answer too."""
+        assert self._child is not None
+        assert self._child.stdout is not None
+        data = os.read(self._child.stdout.fileno(), READ)
+        if not data:
+            return self._child_ended(now)
+        answers: list[Message | GpuleaseError] = []
+        for message in self._unpacker.feed(data):
+            self._questions.pop(0)
+            self._failures = self._ends = 0
+            answers.append(_judge(message))
+        if answers:  # else a part of a long one
+            self._due = None
+            if self._questions:
+                self._send(now)
+        return answers
+
+    def _child_ended(self, now: float) -> list[Message | GpuleaseError]:
+        """Another one is asked the same: it may have been killed. If one after the other ends, something is wrong."""
+        if self._questions and self._ends < ATTEMPTS:
+            self._ends += 1
+            self.close()
+            self._send(now)
+            return []
+        what = "The process that reads the GPU driver keeps ending unexpectedly."
+        return [self._failed(now, DriverError(what, "See the broker's log: the driver's library may be damaged."))]
+
+    def overdue(self, now: float) -> GpuleaseError:
+        """Give up on the question under way."""
+        hangs = DriverHangs(f"The GPU driver did not answer within {self.seconds:g} s.")
+        trouble, self._not_started = self._not_started or hangs, None
+        return self._failed(now, trouble)
+
+    def close(self) -> None:
+        if self._child is None:
+            return
+        self._poll.unregister(self.descriptor)
+        self._child.kill()
+        for stream in (self._child.stdin, self._child.stdout):
+            if stream:
+                stream.close()
+        self._child = None
+
+    def _send(self, now: float) -> None:
+        try:
+            if self._child is None:
+                self._start()
+        except OSError as error:
+            what = f"The process that reads the driver cannot be started: {error.strerror}."
+            self._not_started, self._due = DriverError(what), now
+            return
+        assert self._child is not None
+        assert self._child.stdin is not None
+        self._due = now + self.seconds
+        try:
+            os.write(self._child.stdin.fileno(), self._questions[0].encode() + b"\n")
+        except BrokenPipeError:
+            return  # its end is read from the other pipe
+
+    def _start(self) -> None:
+        words = [sys.executable, "-P", "-m", "gpulease.broker.children.sampler"]
+        self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+        self._unpacker = Unpacker(LARGEST)
+        self._poll.register(self.descriptor, select.EPOLLIN)
+
+    def _failed(self, now: float, trouble: GpuleaseError) -> GpuleaseError:
+        self.close()
+        self._questions.clear()
+        self._due, self._ends = None, 0
+        self._failures += 1
+        self.trouble = trouble
+        self._not_before = now + min(LONGEST_PAUSE, 0.5 * 2**self._failures)
+        return trouble
+
+
+def _judge(message: Message) -> Message | GpuleaseError:
+    told = message.get("error")
+    return message if told is None else error_by_code(told["code"], told["what"], told["next_step"], told["fields"])

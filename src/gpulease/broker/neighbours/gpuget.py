@@ -1,0 +1,243 @@
+"""The broker's side of gpuget: its child process, what is kept of its GPUs, and who has the others.
+
+Nothing here waits. A child that ends, or does not answer in time, is replaced by another, which begins with what is
+kept; what was asked of it is refused, and meanwhile every GPU that gpuget manages counts as held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from time import monotonic
+from typing import Any
+
+from gpulease.model.gpuget_address import Address
+from gpulease.model.values import Device
+from gpulease.protocol.wire import Message, Unpacker, pack
+
+READ = 1 << 16
+DEADLINE = 10.0  # seconds for an answer: the child waits up to 2 s for each connection and each call
+PAUSE = 1.0  # seconds before a child that ended is replaced
+ENDED = "the process that talks to its Redis ended unexpectedly"
+SILENT = "the process that talks to its Redis does not answer"
+
+Answered = Callable[[int, Mapping[str, str]], None]
+
+
+class Gpuget:
+    """A neighbour of the broker's. GPUs are numbers to gpuget: their indices, in the order of the PCI bus."""
+
+    name = "gpuget"
+
+    def __init__(
+        self,
+        poll: select.epoll,
+        address: Address,
+        broker: str,
+        answered: Answered,
+        changed: Callable[[], None],
+        log: Callable[[str], None],
+        former: Collection[str] = (),
+        left: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._poll, self._address, self._broker = poll, address, broker
+        self._answered, self._changed, self._log = answered, changed, log
+        self._former, self._left = former, left  # addresses where something of ours may be left, and is not any more
+        self._numbers: dict[str, int] = {}  # by device; empty until the devices are known
+        self._leased: frozenset[str] = frozenset()  # devices
+        self._claimed: frozenset[str] = frozenset()
+        self._wanted: frozenset[str] = frozenset()
+        self._told: Message | None = None  # what the child was told last, if nothing was claimed since
+        self._claims: dict[int, tuple[tuple[str, ...], float]] = {}  # under way: devices, and when overdue
+        self._child: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._unpacker = Unpacker()
+        self._not_before = 0.0
+        self._again: float | None = None  # when the broker is told again what is held
+        self._report: Message = {"held": {}, "managed": [], "trouble": ["", ""]}  # at first, a claim tells
+        self.held: Mapping[str, str] = {}
+        self.shown: dict[str, Any] = {"address": address.shown, "prefix": address.prefix, "trouble": None}
+
+    @property
+    def due(self) -> float | None:
+        """When something is overdue: an answer, a new child, or a word about a device that was refused."""
+        moments = [moment for _, moment in self._claims.values()]
+        if self._child is None and self._numbers:
+            moments.append(self._not_before)
+        return min([*moments, *([] if self._again is None else [self._again])], default=None)
+
+    def owns(self, descriptor: int) -> bool:
+        return self._socket is not None and descriptor == self._socket.fileno()
+
+    # ---------------------------------------------------------------- what the broker says
+
+    def see(self, devices: Iterable[Device]) -> None:
+        """A device that is missing now may be leased still: it keeps its number."""
+        self._numbers |= {one.uuid: one.index for one in devices if one.vendor == "nvidia"}
+        if self._child is None and self._numbers:
+            self._start()
+        self._judge()
+
+    def claim(self, number: int, devices: tuple[str, ...]) -> None:
+        self._claims[number] = (devices, monotonic() + DEADLINE)
+        self._told = None
+        if not self._send({"claim": number, "gpus": self._numbers_of(devices)}):
+            self._refuse_all()
+
+    def tell(self, leased: Iterable[str], claimed: Iterable[str], wanted: Iterable[str]) -> None:
+        """What leases hold or a check is about stays ours; what the line would get next is waited for."""
+        self._leased, self._claimed, self._wanted = frozenset(leased), frozenset(claimed), frozenset(wanted)
+        told = self._all()
+        if told != self._told:
+            self._told = told
+            self._send(told)
+
+    def _all(self) -> Message:
+        return {"keep": self._numbers_of(self._leased | self._claimed), "want": self._numbers_of(self._wanted)}
+
+    def close(self) -> None:
+        """The broker ends: what leases hold stays ours, as they stay held. The child ends by itself."""
+        self._part({"keep": self._numbers_of(self._leased), "want": []})
+
+    def hand_over(self) -> None:
+        """Another takes its place, at another address or by another way to the same: nothing kept is given back."""
+        self._part({**self._all(), "want": []})
+
+    def leave(self) -> None:
+        """gpuget is no neighbour any more: it gets everything back."""
+        self._part({"keep": [], "want": []})
+
+    def _part(self, last: Message) -> None:
+        self._send(last)
+        with contextlib.suppress(OSError):
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_WR)
+        self._drop()
+
+    def _numbers_of(self, devices: Iterable[str]) -> list[int]:
+        return sorted({self._numbers[uuid] for uuid in devices if uuid in self._numbers})
+
+    # ---------------------------------------------------------------- what the child says
+
+    def ready(self, descriptor: int, flags: int) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(READ)
+        except OSError:
+            data = b""
+        if not data:
+            return self._ended(ENDED)
+        for message in self._unpacker.feed(data):
+            self._understand(message)
+        return None
+
+    def overdue(self, now: float) -> None:
+        """By the clock: a child that did not answer a claim is given up with it, or a new one begins."""
+        if self._again is not None and self._again <= now:
+            self._again = None
+            self._changed()
+        if self._child is None and self._not_before <= now:
+            self._start()
+        if any(moment <= now for _, moment in self._claims.values()):
+            self._ended(SILENT)
+
+    def _understand(self, message: Message) -> None:
+        if "left" in message:
+            self._left(message["left"])
+        elif "claimed" in message:
+            devices, _ = self._claims.pop(message["claimed"], ((), 0.0))
+            refused = {int(gpu): _words(who) for gpu, who in message["refused"].items()}
+            held = {uuid: refused[number] for uuid in devices if (number := self._numbers.get(uuid)) in refused}
+            self._answer(message["claimed"], held)
+        else:
+            self._report = message
+            self._judge()
+
+    def _answer(self, number: int, held: Mapping[str, str]) -> None:
+        """The broker takes for held what was refused until it is told what is: soon, if nothing else changes."""
+        if held.keys() - self.held.keys() and self._again is None:
+            self._again = monotonic() + PAUSE
+        self._answered(number, held)
+
+    def _judge(self) -> None:
+        """Who has which device, as was reported last. What cannot be known counts as held."""
+        (trouble, whole), managed = self._report["trouble"], self._report["managed"]
+        held = {int(gpu): _words(who) for gpu, who in self._report["held"].items()}
+        if trouble:
+            known = self._numbers.values() if managed is None else managed
+            held = dict.fromkeys(known, _words({"why": trouble})) | held
+        before = self.held, self.shown
+        self.held = {uuid: held[number] for uuid, number in self._numbers.items() if number in held}
+        self.shown = {**self.shown, "trouble": whole or None}
+        if before[1] != self.shown:
+            self._log(whole or f"gpuget's Redis at {self._address.shown} answers")
+        if before != (self.held, self.shown):
+            self._changed()
+
+    def _ended(self, why: str) -> None:
+        if self._child is not None:
+            self._child.kill()
+        self._drop()
+        self._not_before = monotonic() + PAUSE
+        self._report = {**self._report, "held": {}, "trouble": [why, f"gpuget: {why}."]}
+        self._judge()
+        self._refuse_all()
+
+    def _refuse_all(self) -> None:
+        claims, self._claims = self._claims, {}
+        for number, (devices, _) in claims.items():
+            why = _words({"why": self._report["trouble"][0] or ENDED})
+            self._answer(number, {uuid: why for uuid in devices if uuid in self._numbers})
+
+    # ---------------------------------------------------------------- the child
+
+    def _start(self) -> None:
+        """The address goes through the socket: everybody sees the words of a process."""
+        ours, theirs = socket.socketpair()
+        words = [sys.executable, "-P", "-m", "gpulease.broker.neighbours.gpuget_child"]
+        try:
+            self._child = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), process_group=0)
+        except OSError as error:
+            ours.close()
+            return self._ended(f"the process that talks to its Redis cannot be started ({error.strerror})")
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._socket, self._unpacker, self._told = ours, Unpacker(), None
+        self._poll.register(ours.fileno(), select.EPOLLIN)
+        opening = {"open": self._address.text, "former": [one for one in self._former if one != self._address.text]}
+        self._send({**opening, "broker": self._broker, "pid": os.getpid(), **self._all()})
+        return None
+
+    def _send(self, message: Message) -> bool:
+        """A child that has stopped reading is done with: its end is read next."""
+        if self._socket is None:
+            return False
+        data = pack(message)
+        try:
+            sent = self._socket.send(data)
+        except OSError:
+            sent = 0
+        if sent < len(data):
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._poll.unregister(self._socket.fileno())
+            self._socket.close()
+        self._child = self._socket = None
+
+
+def _words(who: Message) -> str:
+    """Who has a GPU, for people."""
+    if "why" in who:
+        return f"gpuget, as far as is known: {who['why']}"
+    whom = "" if who["pid"] is None else f", process {who['pid']}{' of ' * bool(who['user'])}{who['user']}"
+    return f"gpuget{whom}{', since ' * bool(who['since'])}{who['since']}"

@@ -1,0 +1,139 @@
+"""The broker's side of placeholders: one child for a device, started, waited for with a deadline, and ended.
+
+Where none can be had the device is granted without one: that is told once, and tried again after a pause.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpulease.broker.core.events import Key
+from gpulease.system import identity
+
+READ = 4096
+PAUSE, LONGEST_PAUSE = 10.0, 300.0  # seconds before a device on which none could be placed is tried again
+KNOWN = 60.0  # seconds that one that ended is known: a sample may be older than its end
+
+
+class Placed(NamedTuple):
+    """One child."""
+
+    process: subprocess.Popen[bytes]
+    key: Key
+    due: float | None  # when it must have said that it is there; None from then on
+
+    @property
+    def descriptor(self) -> int:
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+
+class Failure(NamedTuple):
+    why: str
+    until: float  # when it is tried again
+    pause: float
+
+
+class Placeholders:
+    def __init__(
+        self, poll: select.epoll, seconds: float, changed: Callable[[], None], log: Callable[[str], None]
+    ) -> None:
+        self._poll, self._seconds, self._changed, self._log = poll, seconds, changed, log
+        self._placed: dict[str, Placed] = {}  # by device
+        self._ended: dict[Key, tuple[str, float]] = {}  # device, and when
+        self._failures: dict[str, Failure] = {}
+
+    # ---------------------------------------------------------------- what is there
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """With one, or with one that is being placed."""
+        return frozenset(self._placed)
+
+    @property
+    def placing(self) -> frozenset[str]:
+        return frozenset(uuid for uuid, one in self._placed.items() if one.due is not None)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {uuid: one.process.pid for uuid, one in self._placed.items()}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Devices without one, and why."""
+        return {uuid: failure.why for uuid, failure in self._failures.items() if uuid not in self._placed}
+
+    def keys(self, now: float) -> dict[Key, str]:
+        """All processes that may be seen on a device, or may have been a moment ago."""
+        self._ended = {key: one for key, one in self._ended.items() if now - one[1] < KNOWN}
+        return {one.key: uuid for uuid, one in self._placed.items()} | {key: one[0] for key, one in self._ended.items()}
+
+    def may_place(self, uuid: str, now: float) -> bool:
+        return uuid not in self._placed and (uuid not in self._failures or now >= self._failures[uuid].until)
+
+    # ---------------------------------------------------------------- starting and ending
+
+    def place(self, uuid: str, now: float) -> None:
+        words = [sys.executable, "-P", "-m", "gpulease.broker.children.placeholder", uuid]
+        try:
+            child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+        except OSError as trouble:
+            return self._fail(uuid, f"it cannot be started: {trouble.strerror}", now)
+        one = Placed(child, (child.pid, identity.start_time(child.pid)), now + self._seconds)
+        self._placed[uuid] = one
+        self._poll.register(one.descriptor, select.EPOLLIN)
+        return self._changed()
+
+    def end(self, uuid: str, now: float) -> None:
+        one = self._placed.pop(uuid)
+        self._poll.unregister(one.descriptor)
+        one.process.kill()
+        for stream in (one.process.stdin, one.process.stdout):
+            if stream:
+                stream.close()
+        self._ended[one.key] = (uuid, now)
+        self._changed()
+
+    def close(self) -> None:
+        for uuid in list(self._placed):
+            self.end(uuid, 0.0)
+
+    # ---------------------------------------------------------------- what they say
+
+    @property
+    def due(self) -> float | None:
+        return min((one.due for one in self._placed.values() if one.due is not None), default=None)
+
+    def overdue(self, now: float) -> None:
+        for uuid, one in list(self._placed.items()):
+            if one.due is not None and one.due <= now:
+                self._fail(uuid, f"CUDA made no context within {self._seconds:g} s", now)
+
+    def owns(self, descriptor: int) -> bool:
+        return any(one.descriptor == descriptor for one in self._placed.values())
+
+    def ready(self, descriptor: int, now: float) -> None:
+        uuid = next(uuid for uuid, one in self._placed.items() if one.descriptor == descriptor)
+        said = os.read(descriptor, READ).decode(errors="replace").strip()
+        if said == "placed":
+            self._placed[uuid] = self._placed[uuid]._replace(due=None)
+            self._failures.pop(uuid, None)
+            self._changed()
+        else:
+            self._fail(uuid, said.removeprefix("failed ")[:200] or "its process ended unexpectedly", now)
+
+    def _fail(self, uuid: str, why: str, now: float) -> None:
+        before = self._failures.get(uuid)
+        pause = PAUSE if before is None else min(LONGEST_PAUSE, 2 * before.pause)
+        self._failures[uuid] = Failure(why, now + pause, pause)
+        if before is None or before.why != why:
+            self._log(f"no placeholder on {uuid}, which safe-gpu may take for free: {why}")
+        if uuid in self._placed:
+            self.end(uuid, now)
+        else:
+            self._changed()

@@ -1,0 +1,1 @@
+"""One file for each verb: its options and what it prints."""

@@ -1,0 +1,255 @@
+"""`gpulease add`: queue a job, or many, and print the ids."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from gpulease.api.job_commands import by_shell, refuse_unstartable
+from gpulease.api.job_fields import command_words, job_fields, swept, with_log
+from gpulease.cli.containers import warn_of_all_gpus
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
+from gpulease.cli.request_options import add_folder, add_request
+from gpulease.errors import UsageError
+from gpulease.model.request_fields import as_option, request_fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from gpulease.protocol.messages import JobId
+
+    Texts = dict[str, str]
+    Prepared = tuple[list[list[str]], list[int], dict[str, Any], dict[str, Any], list[Texts]]
+
+EXAMPLES = """\
+The job gets this environment and folder, its GPUs in CUDA_VISIBLE_DEVICES, and
+GPULEASE_JOB and GPULEASE_DEVICES. A command, also one of --file, is split into
+words as a shell would, but no shell runs it: for pipes and $VARIABLES give
+--shell. A sweep fills in --log, --name, --label and --note too.
+
+examples:
+  gpulease add -- python train.py --lr 0.1
+  gpulease add -n 2 --retry 3 --time-limit 4h -- python train.py
+  gpulease add --mem 6G -- python small.py         several on one GPU
+  gpulease add --no-env 'WANDB_*' -- python t.py   without these variables
+  gpulease add --after 12,15-20 -- python evaluate.py
+  gpulease add --after-label sweep1 -- python evaluate.py
+  gpulease add -n 0 --after 12 -- python plot.py   a job without a GPU
+  gpulease add --shell 'python t.py > out && ./tell'
+  gpulease add --notify -- python train.py         tell me when it ends
+  gpulease add --file jobs.txt                     a command a line
+  gpulease add --sweep lr=0.1,0.01 --sweep seed=1:5 -- \\
+      python train.py --lr {lr} --seed {seed}      ten jobs
+  gpulease add --sweep seed=1:100 --at-most 8 -- ./train {seed}
+  gpulease add --sweep lr=1e-4:1e-1:x10 -- python train.py --lr {lr}
+"""
+OF_ALL = (
+    "visible_by",
+    "cwd",
+    "retry",
+    "time_limit",
+    "after",
+    "after_any",
+    "after_label",
+    "after_any_label",
+    "hold",
+    "at_most",
+    "notify",
+)  # what no job of a sweep has of its own
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_request(parser, "how long it will probably run", waits=False)
+    parser.add_argument("--exclusive", action="store_true", help="whole GPUs (the default; not with --mem)")
+    parser.add_argument("--pack", action="store_true", help="share a GPU by the memory that such jobs were seen to use")
+    parser.add_argument("--name", help="a name of the job, shown in `gpulease ls`")
+    parser.add_argument("--label", help="a label, to choose several jobs by")
+    parser.add_argument("--log", "--logpath", metavar="PATH", help="where its output goes; a folder gets ID.log")
+    add_folder(parser)
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="K=V", help="one more variable; NAME alone keeps a secret one"
+    )
+    parser.add_argument(
+        "--no-env", action="append", default=[], metavar="NAME", help="leave a variable out, or several, as `AWS_*`"
+    )
+    parser.add_argument("--retry", type=int, default=0, metavar="N", help="run again up to N times if it fails")
+    parser.add_argument("--time-limit", metavar="TIME", help="kill it after so long, as 4h")
+    add_after(parser)
+    parser.add_argument("--at", metavar="TIME", help="not before: 22:30, 2026-12-24T22:30, or in 2h")
+    parser.add_argument("--hold", action="store_true", help="queue it but do not let it start (see `resume`)")
+    parser.add_argument(
+        "--file", metavar="PATH", help="queue each line of a file; `#` begins a comment; `-` is the standard input"
+    )
+    parser.add_argument("--shell", action="store_true", help="run it, or each line of --file, by sh -c")
+    parser.add_argument("--force", action="store_true", help="queue it though its command does not exist here")
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="K=VALUES",
+        help="a job for each of 1,2,3, of 1:5 or 0.1:0.5:0.1, or of 1:64:x2",
+    )
+    parser.add_argument(
+        "--notify",
+        nargs="?",
+        const=True,
+        metavar="EVENTS",
+        help="tell me of it: of ended,failed and so on, or of all (see `notify`)",
+    )
+    parser.add_argument(
+        "--transfer",
+        action="store_true",
+        help="take jobs, or a step of their move, from gpulease on another host: JSON, standard input",
+    )
+    parser.add_argument("--at-most", metavar="N", help="run at most N of the sweep, or of the file, at a time")
+    add_command(parser)
+
+
+def add_after(parser: ArgumentParser) -> None:
+    ids = "as 3,5-9, `last`, or `all` of yours that are not over"
+    parser.add_argument(
+        "--after", action="append", default=[], metavar="IDS", help=f"start after these are complete: {ids}"
+    )
+    parser.add_argument(
+        "--after-any", action="append", default=[], metavar="IDS", help="start after these have ended, however"
+    )
+    parser.add_argument(
+        "--after-label", action="once", metavar="LABEL", help="after your jobs of a label that are not over"
+    )
+    parser.add_argument("--after-any-label", action="once", metavar="LABEL", help="the same, however they end")
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.api.jobs import add, ids_of
+
+    if arguments.transfer:
+        return _transfer()
+    commands, lines, request, options, each = prepare(arguments)
+    if not arguments.force:
+        refuse_unstartable(commands, options, arguments.file or "", lines)
+    done = add(commands, request, options, each)
+    _tell_ids(ids_of(done))
+    tell_left_out(done["left_out"])
+    warn_of_all_gpus(commands)
+    return 0
+
+
+def _tell_ids(ids: Sequence[JobId]) -> None:
+    """What cannot be written there is said elsewhere: the jobs are queued all the same."""
+    try:
+        print("\n".join(map(str, ids)), flush=True)
+    except OSError:
+        which = ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
+        print(f"gpulease: queued as {which}; that could not be written to the standard output.", file=sys.stderr)
+        raise
+
+
+def tell_left_out(names: list[str]) -> None:
+    if names:
+        left_out = ", ".join(names)
+        print(
+            f"gpulease: the job does not get {left_out}: secret by its name. Keep it with --env NAME.", file=sys.stderr
+        )
+
+
+def _transfer() -> int:
+    import json
+
+    from gpulease.api.transfer import LARGEST, received
+    from gpulease.cli.parsing import print_json
+
+    try:
+        document = json.loads(sys.stdin.read(LARGEST))
+    except ValueError:
+        raise UsageError("What was sent is not JSON.", "--transfer is for gpulease on another host.") from None
+    return print_json(received(document))
+
+
+def prepare(arguments: Namespace) -> Prepared:
+    """What is to be queued: commands, the lines in which they stand, the request, options of all and texts of each."""
+    if (arguments.devices or "").startswith("after"):
+        raise UsageError("-d names devices here.", "Write --after 12, or --after-any 12 however it ends.")
+    if arguments.sweep:
+        _take_cap(arguments)
+    commands, lines, texts, each = _commands_and_texts(arguments)
+    if arguments.exclusive and (arguments.mem or arguments.pack):
+        shared = "--mem" if arguments.mem else "--pack"
+        raise UsageError(f"--exclusive and {shared} were both given.", "Leave one of the two out.")
+    if arguments.at_most is not None and arguments.file is None and not arguments.sweep:
+        raise UsageError("--at-most is for jobs that are added together.", "Give it with --sweep or --file.")
+    pack = {"pack": False if arguments.exclusive else arguments.pack or None}
+    request = request_fields({**vars(arguments), **pack}, as_option, time.time())
+    given = {name: value for name in OF_ALL if (value := getattr(arguments, name)) is not None}
+    options = job_fields({**given, "env": named_variables(arguments.env), "no_env": arguments.no_env}, as_option)
+    return commands, lines, request, {**options, **texts}, each
+
+
+def _take_cap(arguments: Namespace) -> None:
+    """Slurm's way to say --at-most."""
+    from gpulease.model.sweeps import without_caps
+
+    arguments.sweep, caps = without_caps(arguments.sweep)
+    if len(caps) + (arguments.at_most is not None) > 1:
+        raise UsageError(f"--at-most and %{caps[-1]} were both given.", "Leave one of the two out.")
+    arguments.at_most = caps[0] if caps else arguments.at_most
+
+
+def named_variables(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or (not equals and name not in os.environ):
+            step = "Write it as --env NAME=VALUE, or NAME of a variable that is set."
+            raise UsageError(f"--env {pair[:40]!r} is not a variable.", step)
+        found[name] = value if equals else os.environ[name]
+    return found
+
+
+def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], list[int], Texts, list[Texts]]:
+    """The commands, the lines in which they stand, the texts of all of them, and those of each of a sweep."""
+    asked = {"name": arguments.name, "label": arguments.label, "note": arguments.note, "log": arguments.log}
+    texts = {name: text for name, text in asked.items() if text is not None}
+    if arguments.file is not None:
+        if arguments.sweep:
+            step = "Sweep over one command, or write all commands into the file."
+            raise UsageError("--file and --sweep do not go together.", step)
+        if arguments.command:
+            raise UsageError("--file has the commands, and others were given too.", "Leave one of the two out.")
+        from gpulease.cli.job_file import read_commands
+
+        return *read_commands(arguments.file, arguments.shell), with_log(texts), []
+    if not arguments.command:
+        raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease add -- python train.py`.")
+    words = _for_shell(arguments.command) if arguments.shell else command_words(arguments.command)
+    if not arguments.sweep:
+        _tell_unfilled(words)
+        return [words], [], with_log(texts), []
+    from gpulease.model.sweeps import variables
+
+    commands, texts, each = swept(words, texts, variables(arguments.sweep), arguments.force)
+    return commands, [], texts, each
+
+
+def _tell_unfilled(words: list[str]) -> None:
+    """It may be meant so: nothing is refused."""
+    if not any("{" in word for word in words):
+        return
+    from gpulease.model.sweeps import unfilled
+
+    name = unfilled(words, ())
+    if name is not None:
+        print(f"gpulease: the command gets {{{name[:40]}}} as it is: no --sweep has values for it.", file=sys.stderr)
+
+
+def _for_shell(words: list[str]) -> list[str]:
+    """Joining several would lose the quotes between which they stood."""
+    if len(words) > 1:
+        step = "Put the whole of it into quotes, as --shell 'python train.py > out'."
+        if words[1].startswith("-") and " " in words[0]:
+            step = f"Options stand before the text: put {words[1][:40]} before --shell."
+        raise UsageError(f"--shell takes one text, and {len(words)} words were given.", step)
+    return command_words(by_shell(words[0]))

@@ -1,0 +1,64 @@
+"""`gpulease clean`: forget ended jobs."""
+
+from __future__ import annotations
+
+import sys
+
+from gpulease.cli.commands.jobs import say_done
+from gpulease.cli.job_selection import add_choice, add_everybody, filters, refused
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace
+from gpulease.errors import UsageError
+from gpulease.model.job_selection import DONE, ENDED, GPULIMIT, selection
+
+EXAMPLES = """\
+Without ids and states it forgets what is complete or invalid, and keeps what
+failed, was killed or lost. The log that the queue made for a job goes too; one
+of --log stays.
+
+examples:
+  gpulease clean
+  gpulease clean --all               all that ended
+  gpulease clean failed killed       these; also as --state failed,killed
+  gpulease clean 3,5-9
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_choice(parser, more="; or states that ended, with gpulimit's names too")
+    add_everybody(parser)
+    parser.add_argument("--all", "-a", action="store_true", help="all that ended, failed and killed ones too")
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.api.jobs import clean
+
+    ids, chosen = _without_states(arguments.ids, filters(arguments))
+    usual = ",".join(ENDED if ids or arguments.all else DONE)
+    if refused("clean", arguments, ids, chosen["state"] or usual):
+        return 1
+    done = clean(*ids, **chosen, all=arguments.all)
+    say_done("forgot", done, ids)
+    if not ids and chosen["state"] is None and not arguments.all:
+        _say_what_is_kept(chosen)
+    return 0
+
+
+def _without_states(words: list[str], chosen: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Ids, and the filters with the states that were given as words."""
+    states = [GPULIMIT.get(word, word) for word in words if GPULIMIT.get(word, word) in ENDED]
+    if not states:
+        return words, chosen
+    if len(states) < len(words) or chosen["state"] is not None:
+        raise UsageError("States were given together with ids or --state.", "Give states, or ids with --state.")
+    return [], {**chosen, "state": ",".join(states)}
+
+
+def _say_what_is_kept(chosen: dict[str, Any]) -> None:
+    from gpulease.api.jobs import ask
+
+    rest = ",".join(state for state in ENDED if state not in DONE)
+    kept = len(ask("ls", selection((), **{**chosen, "state": rest}), ids=True)["ids"])
+    if kept:
+        what = f"gpulease: {kept} that failed, were killed or lost: kept"
+        print(f"{what}. `gpulease clean --all` forgets them too.", file=sys.stderr)

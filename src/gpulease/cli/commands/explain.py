@@ -1,0 +1,114 @@
+"""`gpulease explain`: why a request waits, device by device."""
+
+from __future__ import annotations
+
+import os
+
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
+from gpulease.cli.request_options import add_wanted
+from gpulease.errors import UsageError
+from gpulease.model.request_fields import FIELDS
+from gpulease.system import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpulease.protocol.messages import Explained
+
+EXAMPLES = """\
+examples:
+  gpulease explain          one's own requests that wait
+  gpulease explain L18
+  gpulease explain 12       a job
+  gpulease explain last
+  gpulease explain -n 2 --model A100   when it would start, if it were asked for
+"""
+
+
+TIMED = ("busy", "holding", "capped")  # reasons that say themselves when it should start
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    which = "a request in the line, as `gpulease status` shows it, or a job; `last` is the newest job"
+    parser.add_argument("id", nargs="?", metavar="ID", help=f"{which}; without it, one's own that wait")
+    add_json(parser)
+    add_wanted(parser.add_argument_group("a request that nobody has made"), None, None)
+    parser.add_argument("--for", dest="duration", metavar="TIME", help="how long it would run")
+    parser.add_argument("--job", action="store_true", help="as a job of the queue, which may be paused")
+    parser.add_argument("--count", type=int, default=1, metavar="N", help="when each of N alike would start (up to 64)")
+
+
+def run(arguments: Namespace) -> int:
+    given = {name: getattr(arguments, name, None) for name in FIELDS}
+    request = {name: value for name, value in given.items() if value is not None and value is not False}
+    if arguments.id is None and not request and not arguments.job:
+        return _own(arguments)
+    from gpulease.api.lease_verbs import explain
+
+    if arguments.id is None:
+        return _show_foreseen(arguments, request)
+    if request:
+        raise UsageError("An id and a request were both given.", "Leave one of the two out.")
+    told = explain(arguments.id)
+    if arguments.json:
+        return print_json(told, 2)
+    if told["lease"] is not None:
+        say(f"{told['id']} does not wait: it holds GPU {','.join(told['lease']['labels'])}.")
+        return 0
+    from gpulease.render.times import start_text
+
+    start = start_text(told)
+    expected = f" It should start {start}." if start and told["code"] not in TIMED else ""
+    say(f"{told['id']} is number {told['place']} in the line. {told['why']}{expected}")
+    _print_devices(told)
+    return 0
+
+
+def _print_devices(told: Explained) -> None:
+    from gpulease.render.tables import Terminal, plain_table
+
+    rows, heading = [(row["label"], row["why"]) for row in told["devices"]], ("GPU", "WHY NOT")
+    if places.engine(os.environ) != places.LOCAL:
+        from gpulease.render.nodes import joined
+
+        rows, heading = joined(rows), ("NODE", "WHAT IS THERE")
+    if rows:
+        print()
+        print("\n".join(plain_table([heading, *rows], Terminal())))
+
+
+def _show_foreseen(arguments: Namespace, request: dict[str, Any]) -> int:
+    from gpulease.api.lease_verbs import explain
+    from gpulease.render.times import start_in
+
+    told = explain(kind="job" if arguments.job else "run", count=arguments.count, **request)
+    if arguments.json:
+        return print_json(told, 2)
+    start = start_in(told.get("expected_start"))
+    expected = f" It should start {start}." if start and told["code"] not in (*TIMED, "fits") else ""
+    waits = told["possible"] and told["code"] != "fits" and told["place"]  # Slurm does not tell the place of such a one
+    place = f"It would be number {told['place']} in the line. " if waits else ""
+    say(f"{place}{told['why']}{expected}")
+    if arguments.count > 1 and told["possible"]:
+        now, unknown = told["starts"].count(0.0), told["starts"].count(None)
+        say(f"Of {arguments.count} alike {now} would start now; of {unknown} nobody can say when.")
+    _print_devices(told)
+    return 0
+
+
+def _own(arguments: Namespace) -> int:
+    from gpulease.api.status import status
+    from gpulease.system.identity import user_name
+
+    own = [row for row in status()["line"] if row["user"] == user_name(os.getuid())]
+    if arguments.json:
+        return print_json({"requests": own}, 2)
+    for row in own:
+        say(f"{row['id']} waits. {row['why']}")
+    if not own:
+        print("You have no request in the line.")
+    elif len(own) > 1:
+        print(f"\nGPU by GPU: gpulease explain {own[0]['id']}")
+    return 0

@@ -1,0 +1,106 @@
+"""`gpulease get`: take GPUs for the shell or script that asks, and print their indices."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json
+from gpulease.cli.request_options import acquire_fields, add_request
+from gpulease.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.protocol.messages import Granted
+
+EXAMPLES = """\
+Held for the shell or script that asked, and given back when that ends, or by
+`gpulease release`. With --for it is a reservation, which ends by the clock;
+with --until-released it ends when it is released, by any script of yours.
+
+examples:
+  eval "$(gpulease get --export)" || exit   in a script: a GPU, and CUDA uses it
+  GPUID=$(gpulease get)                     an index, for programs that take one
+  gpulease get -n 2 --for 4h --note demo    a reservation for four hours
+  gpulease get --until-released             outlives this script, and a reboot
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_request(parser, "reserve for this long, whatever process lives or dies")
+    parser.add_argument("--until-released", action="store_true", help="hold for no process: until `gpulease release`")
+    parser.add_argument("--owner", type=int, metavar="PID", help="hold for this process instead of the asking shell")
+    parser.add_argument("--uuid", action="store_true", help="print UUIDs instead of indices")
+    parser.add_argument("--export", action="store_true", help="print `export` lines for a shell to eval")
+    parser.add_argument("--quiet", "-q", action="store_true", help="say nothing while waiting")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.cli.waiting import wait_for
+    from gpulease.client.connection import take
+
+    if getattr(sys.stdout, "name", "") == os.devnull:  # it was closed: see main
+        raise UsageError("The output is closed, so nobody would learn which GPUs these are.", "Leave out `>&-`.")
+    refuse_pairs(arguments)
+    fields = holder(arguments, acquire_fields(arguments, "get"))
+    granted, client = wait_for(fields, arguments.quiet)
+    print(_text(arguments, granted), flush=True)
+    take(client, granted)
+    return 0
+
+
+def holder(arguments: Namespace, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields, with the process that it is held for, or as a reservation."""
+    reserved = arguments.until_released or arguments.duration is not None
+    if arguments.owner is not None and not reserved:
+        _refuse_short_lived(arguments.owner)
+    owner = _asker(reserved) if arguments.owner is None else arguments.owner
+    return {**fields, **({"kind": "reservation"} if reserved else {}), "owner": owner}
+
+
+def refuse_pairs(arguments: Namespace) -> None:
+    if arguments.owner is not None and arguments.duration is not None:
+        raise UsageError("--owner and --for were both given.", "A lease ends with a process or by the clock.")
+    if arguments.until_released and arguments.duration is not None:
+        raise UsageError("--until-released and --for were both given.", "Leave one of the two out.")
+    if arguments.export and arguments.json:
+        raise UsageError("--export and --json were both given.", "Leave one of the two out.")
+
+
+def _refuse_short_lived(owner: int) -> None:
+    """In `$(…)` the shell's $BASHPID is that of a fork which is gone when the answer is read, and the GPUs with it."""
+    from gpulease.system.short_lived import ends_with
+
+    if ends_with(os.getpid(), owner):
+        raise UsageError(
+            f"Process {owner} ends with this command, and the GPUs would go back at once.",
+            "Take the number of the subshell before: me=$BASHPID; G=$(gpulease get --owner $me).",
+        )
+
+
+def _asker(reserved: bool) -> int | None:
+    """The process to hold for; of a reservation, the one that is shown to have made it."""
+    from gpulease.system.identity import asking_process
+
+    pid = asking_process(os.getpid(), read_scripts=True)
+    if pid <= 1 and not reserved:
+        raise UsageError(
+            "There is no shell or script to hold the GPUs for.",
+            "Name a process with --owner, or hold it --until-released.",
+        )
+    return pid if pid > 1 else None
+
+
+def _text(arguments: Namespace, granted: Granted) -> str:
+    if arguments.json:
+        import json
+
+        return json.dumps(granted)
+    if arguments.export:
+        from gpulease.cli.export import export_lines
+        from gpulease.cli.waiting import environment_of
+
+        return export_lines(environment_of(granted, arguments.visible_by))
+    return ",".join(device["uuid" if arguments.uuid else "label"] for device in granted["devices"])

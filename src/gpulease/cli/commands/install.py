@@ -1,0 +1,103 @@
+"""`gpulease install`: the broker as a service of the machine, or of one user, with all that belongs to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
+
+EXAMPLES = """\
+Files that were edited by hand are left alone and named. A second run changes
+nothing.
+
+examples:
+  sudo gpulease install --system --dry-run     what would be written
+  sudo gpulease install --system               for every user of this machine
+  sudo gpulease install --system --group lab   for the members of a group only
+  gpulease install --user                      a broker of your own
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    whose = parser.add_mutually_exclusive_group(required=True)
+    whose.add_argument("--system", action="store_true", help="for everybody on this machine (root only)")
+    whose.add_argument("--user", action="store_true", help="for this user, below the home folder")
+    parser.add_argument("--group", metavar="G", help="who may use the service; kept in its config (default everybody)")
+    parser.add_argument("--python", metavar="PATH", help="the Python of the service (default the one that runs this)")
+    add_options(parser)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those that `uninstall` has too."""
+    parser.add_argument("--root", metavar="DIR", help="the root folder of another system; accounts are not touched")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("--force", action="store_true", help="files edited by hand too; each is kept as .bak")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.cli.install import fitness, manifest
+    from gpulease.cli.install.changes import Target
+    from gpulease.cli.install.report import how_to_start, show, start_commands
+
+    check_words(arguments)
+    target = Target(arguments.root or "/", arguments.force)
+    python = os.path.abspath(arguments.python or sys.executable)
+    if arguments.user:
+        files = manifest.user(python, os.environ)
+    else:
+        files = manifest.system(python, _group(arguments, target.root), target.root)
+    here = arguments.system and not arguments.root
+    if here and os.geteuid() == 0:
+        fitness.check_python(python)
+    account = "make" if here and not fitness.account_exists() else None
+    changes = list(target.needed(files))
+    if not arguments.dry_run:
+        if account:
+            fitness.make_account()
+        os.umask(0o022)
+        for change in changes:
+            target.carry_out(change)
+    then = start_commands(arguments, python)
+    if show(arguments, target, changes, account, then):
+        print(how_to_start(arguments, then))
+    return 0
+
+
+def check_words(arguments: Namespace) -> None:
+    """Refuse what does not go together, and whoever may not do it."""
+    from gpulease.errors import NotPermitted, UsageError
+
+    given = {name: getattr(arguments, name, None) for name in ("root", "group", "python")}
+    if arguments.user and (given["root"] or given["group"]):
+        raise UsageError("--root and --group belong to --system.", "Leave them out.")
+    for name, value in given.items():
+        if value is not None and not (value and value.isprintable()):
+            raise UsageError(f"--{name} is {value!r}.", "Leave it out, or give a name.")
+    if arguments.root and not os.path.isdir(arguments.root):
+        raise UsageError(f"{arguments.root} is not a folder.", "Make it first.")
+    if arguments.root and os.path.samefile(arguments.root, "/"):
+        arguments.root = None
+    if arguments.system and not arguments.root and not arguments.dry_run and os.geteuid() != 0:
+        raise NotPermitted("Only root may change the services of this machine.", "Use sudo, or --user for your own.")
+
+
+def _group(arguments: Namespace, root: str) -> str | None:
+    """As asked for, else as it is: a second run without --group does not open the socket to everybody."""
+    from gpulease.cli.install import changes, fitness
+    from gpulease.errors import UsageError
+    from gpulease.system.places import SYSTEM_CONFIG
+    from gpulease.system.service import GROUP_KEY, socket_group
+
+    path = os.path.join(root, SYSTEM_CONFIG.lstrip("/"))
+    known = socket_group(path)
+    if arguments.group in (None, known):
+        return known
+    if not arguments.root:
+        fitness.check_group(arguments.group)
+    if changes.was_edited(path):
+        step = f"Change {GROUP_KEY} there, and leave out --group."
+        raise UsageError(f"{path} was edited by hand, and names another group or none.", step)
+    return str(arguments.group)

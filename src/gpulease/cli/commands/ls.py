@@ -1,0 +1,212 @@
+"""`gpulease ls`: what runs, what waits and why, what ended."""
+
+from __future__ import annotations
+
+from gpulease.cli.job_selection import MOST_COUNTED, add_choice, filters
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, add_watch, at_least, clean, print_json
+from gpulease.errors import NotFound
+from gpulease.model.job_selection import ENDED
+from gpulease.render.jobs import end_text, state_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.protocol.messages import JobRow, Listing
+    from gpulease.render.tables import Terminal
+
+EXAMPLES = """\
+Running jobs first, then the line in order with the reason why each waits, then
+the last ones that ended.
+
+examples:
+  gpulease ls
+  gpulease ls --all
+  gpulease ls --mine --watch     redraw as things change, Ctrl-C ends it
+  gpulease ls --hosts            of all hosts
+  gpulease ls --label sweep1 --state failed
+  gpulease ls --state failed --json    an empty list where none has failed
+  gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
+"""
+# Letters that need no quoting in a shell.
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+MOST_CHOSEN = 1000  # jobs that are shown, where some were chosen
+REASON = 26  # columns: the longest short form of a reason, in brackets
+HEADINGS = ("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND")
+COLOURS = {
+    "running": "green",
+    "paused": "yellow",
+    "ending": "yellow",
+    "removing": "yellow",
+    "waiting": "",
+    "held": "dim",
+    "complete": "cyan",
+    "failed": "red",
+    "invalid": "red",
+    "killed": "yellow",
+    "lost": "red",
+}
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_choice(parser)
+    parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
+    parser.add_argument(
+        "--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000, which is the most)"
+    )
+    add_watch(parser)
+    add_hosts(parser)
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    if arguments.hosts is not None:
+        from gpulease.cli import all_hosts
+
+        return all_hosts.ls(arguments)
+    from gpulease.api.jobs import ls
+
+    most = at_least(1, "--most", arguments.most)
+    chosen = filters(arguments)
+    some = arguments.ids or any(chosen.values())
+
+    def listed() -> Listing:
+        try:
+            return ls(*arguments.ids, **chosen, all=arguments.all, most=most)
+        except NotFound:
+            if arguments.watch is None:
+                raise
+            return {**ls(most=1), "jobs": []}  # none yet, or none any more: who watches goes on
+
+    def lines(told: Listing, terminal: Terminal) -> list[str]:
+        more = _more_chosen(len(told["jobs"]), terminal) if some else _more(told, arguments.all, most, terminal)
+        return [*_lines(told, terminal), *more]
+
+    def _more_chosen(shown: int, terminal: Terminal) -> list[str]:
+        """Of those that were chosen: the counts are of all."""
+        if shown < (most or MOST_CHOSEN):
+            return [] if shown else ["No jobs match."]
+        more = len(ls(*arguments.ids, **chosen, all=arguments.all, most=MOST_COUNTED)["jobs"]) - shown
+        return [f"{_mark(terminal)} and {more} more; see --most"] if more > 0 else []
+
+    if arguments.watch is not None:
+        from gpulease.cli.watch import watch
+
+        return watch(arguments, ("jobs", "line"), listed, lines)
+    if arguments.json:
+        return print_json(listed(), 2)
+    from gpulease.render.tables import Terminal
+
+    print("\n".join(lines(listed(), Terminal())))
+    return 0
+
+
+def _more(told: Listing, all: bool, asked: int | None, terminal: Terminal) -> list[str]:
+    """How many there are beside those that are shown, and how to see them: `--most` has a bound of its own."""
+    bound = told.get("most") or 0
+    more = (
+        f"{bound} of each kind are listed; --state, --label or ids show others"
+        if (asked or 0) > bound > 0
+        else "see --most"
+    )
+    over = sum(told["counts"].get(state, 0) for state in ENDED)
+    ended = over - sum(job["state"] in ENDED for job in told["jobs"])
+    held = told["counts"].get("held", 0) - sum(job["state"] == "held" for job in told["jobs"])
+    others = sum(told["counts"].values()) - len(told["jobs"]) - ended - held
+    mark = _mark(terminal)
+    lines = [f"{mark} and {others} more that wait; {more}"] if others > 0 else []
+    lines += [f"{mark} and {held} more that are held; {more}"] if held > 0 else []
+    return [*lines, *([f"{mark} and {ended} more ended; {more if all else 'see --all'}"] if ended > 0 else [])]
+
+
+def _mark(terminal: Terminal) -> str:
+    return "…" if terminal.unicode else "..."
+
+
+def _lines(told: Listing, terminal: Terminal) -> list[str]:
+    from gpulease.render.tables import plain_table
+
+    mark = "SIMULATED GPUs; " if told["simulated"] else ""
+    counts = ", ".join(f"{number} {state}" for state, number in sorted(told["counts"].items()))
+    head = f"{mark}{counts or 'no jobs'}" + ("; the queue is paused" if told["paused"] else "")
+    heads = _wrapped(clean(head), terminal.width)
+    if told.get("state_trouble"):
+        heads += [terminal.paint(line, "red") for line in _wrapped(clean(str(told["state_trouble"])), terminal.width)]
+    if not told["jobs"]:
+        return heads
+    rows = [HEADINGS, *(job_row(job) for job in told["jobs"])]
+    lines = plain_table(rows, terminal, least=REASON)
+    shown = [lines[0]]
+    for job, line in zip(told["jobs"], lines[1:], strict=True):
+        state = state_text(job)
+        shown.append(line.replace(state, terminal.paint(state, COLOURS[state]), 1))
+    return [*heads, *shown]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    from textwrap import wrap
+
+    return wrap(text, width)
+
+
+def job_row(job: JobRow) -> tuple[str, ...]:
+    return (
+        str(job["id"]),
+        state_text(job),
+        str(job["request"]["priority"]),
+        ",".join(job["devices"]) or wants(job),
+        _time(job),
+        job["user"],
+        job_text(job),
+    )
+
+
+def wants(job: JobRow) -> str:
+    from gpulease.model.quantities import format_bytes
+
+    memory = job["request"]["memory"]
+    return f"({format_bytes(memory)})" if memory else f"({job['request']['gpus']})"
+
+
+def _time(job: JobRow) -> str:
+    import time
+
+    if job["state"] == "waiting":
+        from gpulease.render.times import start_text
+
+        return start_text(job)
+    if job["started"] is None or job["state"] == "held":
+        return ""
+    return span((job["ended"] or time.time()) - job["started"])
+
+
+def span(seconds: float) -> str:
+    """`42s`, `3m10s`, `2h05m`, `3d04h`."""
+    whole = max(0, int(seconds))
+    for size, unit, small, rest in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // small:02d}{rest}"
+    return f"{whole}s"
+
+
+def command_text(words: list[str]) -> str:
+    """As it may be typed; what is hidden from others is not a command."""
+    if words == ["(hidden)"] or all(word and PLAIN.issuperset(word) for word in words):
+        return " ".join(words)
+    from shlex import join
+
+    return join(words)
+
+
+def job_text(job: JobRow) -> str:
+    """The reason of what waits stands first: on a terminal the end is cut."""
+    text = job["name"] or command_text(job["command"])
+    waits = job.get("why_short") or job["why_waiting"]
+    if waits:
+        return f"[{waits}] {text}"
+    why = job.get("ending") or job["why"]
+    if job.get("packed") and job["state"] == "running" and not why:
+        return f"{text} [packed: {job['packed']}]"
+    end = f" [{end_text(job['exit_code'], job['signal'])}]" if job["state"] == "failed" and not why else ""
+    return text + (f" [{why}]" if why else end)

@@ -1,0 +1,105 @@
+"""`gpulease notify`: where notices go, of what, and whether that works."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
+from gpulease.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+EXAMPLES = """\
+You are told of: turn, ended, failed, out-of-memory, lease-ending, gpu-broken,
+gpu-used.
+Without --on, of all but `ended`, which `gpulease add --notify` asks for. The
+address stays in a file of yours, and nobody else is shown it. `set -` reads it
+from the standard input, so that no list of processes and no history has it.
+
+examples:
+  gpulease notify                                what is set, and if it works
+  gpulease notify set mailto:ada@example.org     by the sendmail of this machine
+  gpulease notify set tty --on all               on your terminals here
+  gpulease notify set - < address                https://hooks.example.com/...
+  gpulease notify set --on failed,gpu-broken     other events, same address
+  gpulease notify test                           send one now
+  gpulease notify clear
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("action", nargs="?", choices=("set", "test", "clear"), help="default: show what is set")
+    parser.add_argument("address", nargs="?", metavar="ADDRESS", help="mailto:…, https://…, tty, `-`, or Apprise's")
+    parser.add_argument("--on", metavar="EVENTS", help="of which events, as failed,turn; `all` or `none`")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    if arguments.action != "set" and (arguments.address is not None or arguments.on is not None):
+        raise UsageError("An address and --on are for `gpulease notify set`.", "See `gpulease notify --help`.")
+    from gpulease.api import notices as notifying
+
+    if arguments.action == "set":
+        return _set(arguments)
+    if arguments.action == "test":
+        told = notifying.test()
+        return print_json({"sent_to": told}) if arguments.json else _say(f"sent to {told}")
+    if arguments.action == "clear":
+        there = notifying.clear()
+        return print_json({"cleared": there}) if arguments.json else _say("cleared" if there else "none was set")
+    return _show(notifying.show(), arguments.json)
+
+
+def _set(arguments: Namespace) -> int:
+    from gpulease.api import notices as notifying
+
+    if arguments.address is None and arguments.on is None:
+        raise UsageError("No address was given.", "Give mailto:you@example.org, https://…, tty, or `-`.")
+    address = _read_address() if arguments.address == "-" else arguments.address
+    told = notifying.choose(address, arguments.on)
+    if told["warning"]:
+        say(f"gpulease: no notice will arrive: {told['warning']}.", sys.stderr)
+    return _show(told, arguments.json)
+
+
+def _read_address() -> str:
+    """From the standard input; what is typed at a terminal is not shown."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline(1 << 16).strip()
+    from getpass import getpass
+
+    try:
+        return getpass("address: ").strip()
+    except EOFError:
+        return ""
+
+
+def _say(text: str) -> int:
+    say(text)
+    return 0
+
+
+def _show(told: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        return print_json(told, 2)
+    if told["address"] is None:
+        return _say("No notices are sent: no address is set. `gpulease notify set ADDRESS` sets one.")
+    events = told["events"]
+    say(f"address  {told['address']}")
+    say(f"told of  {', '.join(events) or 'what a job asks for with --notify'}" if events is not None else NO_BROKER)
+    last = told["last"]
+    if last is None:
+        return _say("last     none was sent yet; `gpulease notify test` sends one")
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last["time"]))
+    if last.get("test"):
+        return _say(f"last     {at} a test was sent; no notice yet")
+    many = f" ({last['count']} notices)" if last["count"] > 1 else ""
+    how = "sent" if last["trouble"] is None else f"failed: {last['trouble']}"
+    return _say(f"last     {at} {how}{many}")
+
+
+NO_BROKER = "told of  nothing by this broker; `gpulease notify set --on EVENTS` tells it of what"

@@ -1,0 +1,139 @@
+"""`gpulease rebalance`: move one's waiting jobs to hosts where they would start sooner."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, print_json, say
+from gpulease.errors import GpuleaseError, UsageError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpulease.api.rebalance import Group
+    from gpulease.hosts.choice import Move
+
+EXAMPLES = """\
+Each host's planner is asked when each of your waiting jobs would start there.
+One is moved if it gains a minute or more. It is queued on the new host, held,
+then removed from the old one if it still waits there, and then let go: no job
+is lost or run twice. What an interrupted one left is finished by the next.
+Jobs that come after others or before them, have run before, name GPUs, or
+belong to a sweep with --at-most stay where they are.
+
+The commands are shown first, and you are asked: a host could name a command
+that is not yours, and it would run as you on another host.
+
+examples:
+  gpulease rebalance
+  gpulease rebalance --dry-run
+  gpulease rebalance --hosts gpu1,gpu2 --yes
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_hosts(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be moved")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask: you trust each of the hosts")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.api import rebalance as rebalancing
+    from gpulease.hosts import hosts
+
+    names = hosts.names(arguments.hosts)
+    asks = not arguments.yes and not arguments.dry_run
+    if asks and not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            "`rebalance` asks before it moves jobs, and there is no terminal.",
+            "Give --yes if you trust each of the hosts; --dry-run shows what would be moved.",
+        )
+    told: dict[str, Any] = {"moved": [], "stayed": [], "troubles": []}
+    with rebalancing.journal() as folder:
+        for group in () if arguments.dry_run else rebalancing.unfinished(folder):
+            _carry(group, told)
+        chosen, stayed, troubles = rebalancing.planned(names)
+        told["stayed"] += stayed
+        told["troubles"] += [trouble.what for trouble in troubles]
+        groups = _groups(folder, chosen, told)
+        if arguments.dry_run:
+            told["moved"] = _rows(groups, chosen)
+        elif not asks or not groups or _agreed(_rows(groups, chosen)):
+            for group in groups:
+                _carry(group, told)
+    _show(arguments, told)
+    return 69 if told["troubles"] else 0
+
+
+def _groups(folder: str, chosen: list[Move], told: dict[str, Any]) -> list[Group]:
+    """What would go together, as its host tells it now: what is shown is what is sent."""
+    from gpulease.api import rebalance as rebalancing
+
+    ids: dict[tuple[str, str], list[int]] = {}
+    for move in chosen:
+        ids.setdefault((move.source, move.target), []).append(move.job)
+    found = []
+    for (source, target), own in ids.items():
+        for first in range(0, len(own), rebalancing.AT_ONCE):
+            try:
+                group = rebalancing.prepared(folder, source, target, own[first : first + rebalancing.AT_ONCE])
+            except GpuleaseError as trouble:
+                told["troubles"].append(trouble.what)
+                continue
+            found += [] if group is None else [group]
+    return found
+
+
+def _rows(groups: list[Group], chosen: list[Move]) -> list[dict[str, Any]]:
+    """A row for each job, in the order in which they were chosen."""
+    found = {row["from"]: row for group in groups for row in (_row(group, job) for job in group.jobs)}
+    return [found[id] for move in chosen if (id := f"{move.source}:{move.job}") in found]
+
+
+def _agreed(rows: list[dict[str, Any]]) -> bool:
+    for row in rows:
+        say(_line(row), sys.stderr)
+    say("They run as you there, in the folder and with the variables that the old host tells.", sys.stderr)
+    print("Move them? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _carry(group: Group, told: dict[str, Any]) -> None:
+    from gpulease.api.rebalance import carry
+
+    try:
+        moved, stayed = carry(group)
+    except GpuleaseError as trouble:
+        jobs = f"{group.source}:{group.ids('id')}"
+        told["troubles"].append(f"{trouble.what} The move of {jobs} is finished by the next `gpulease rebalance`.")
+        return
+    new_ids = dict(moved)
+    told["moved"] += [_row(group, job, new_ids[job["id"]]) for job in group.jobs if job["id"] in new_ids]
+    told["stayed"] += stayed
+
+
+def _row(group: Group, job: dict[str, Any], new: int | None = None) -> dict[str, Any]:
+    to = None if new is None else f"{group.target}:{new}"
+    command = job["batch"]["commands"][0]
+    return {"from": f"{group.source}:{job['id']}", "host": group.target, "to": to, "command": command}
+
+
+def _line(row: dict[str, Any]) -> str:
+    import shlex
+
+    return f"{row['from']} would move to {row['host']}: {shlex.join(row['command'])}"
+
+
+def _show(arguments: Namespace, told: dict[str, Any]) -> None:
+    if arguments.json:
+        print_json(told, 2)
+        return
+    for row in told["moved"]:
+        say(_line(row) if row["to"] is None else f"{row['from']} is now {row['to']}")
+    if not told["moved"]:
+        print("nothing was moved" if not arguments.dry_run else "nothing to move")
+    for text in (*told["stayed"], *told["troubles"]):
+        say(f"gpulease: {text}", sys.stderr)

@@ -1,0 +1,60 @@
+"""`gpulease retry`: queue ended jobs again, as they were or with another request."""
+
+from __future__ import annotations
+
+import time
+
+from gpulease.api.job_fields import job_changes
+from gpulease.cli.commands.add import named_variables, tell_left_out
+from gpulease.cli.commands.edit import add_changes, changes_given
+from gpulease.cli.commands.jobs import say_done
+from gpulease.cli.job_selection import add_choice, add_everybody, filters, refused
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
+from gpulease.errors import UsageError
+from gpulease.model.job_selection import ENDED, selection
+from gpulease.model.request_fields import as_option
+
+EXAMPLES = """\
+`all`, --label and --user are those that failed, were killed, lost or invalid.
+Complete ones run again if named by id or --state. One that comes after a failed
+job runs again only with that. What is not named stays as it was.
+
+The variables of an ended job are forgotten after a day (`keep-env-for`). Later
+it runs again with those of this shell only: --new-env.
+
+examples:
+  gpulease retry 12
+  gpulease retry 12 --min-memory 40G    it ran out of memory on a small GPU
+  gpulease retry --state failed
+  gpulease retry all --new-env
+"""
+CHANGES = ("gpus", "priority", "mem", "min_memory", "model", "devices", "exclude", "time_limit")
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_choice(parser)
+    add_everybody(parser)
+    add_json(parser)
+    add_changes(parser, CHANGES)
+    parser.add_argument("--new-env", action="store_true", help="with the variables of this shell, not their own")
+    kept = "with --new-env, one more variable; NAME alone keeps a secret one"
+    parser.add_argument("--env", action="append", default=[], metavar="K=V", help=kept)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.api.jobs import send_retry
+
+    if arguments.env and not arguments.new_env:
+        raise UsageError("--env was given without --new-env.", "Give both: all of their variables are then new.")
+    select = selection(arguments.ids, **filters(arguments))
+    given = {name: value for name, value in changes_given(arguments).items() if name in CHANGES}
+    fields = {"changes": job_changes(given, as_option, time.time())} if given else {}
+    if refused("retry", arguments, arguments.ids, ",".join(ENDED[1:])):
+        return 1
+    done = send_retry(select, fields, named_variables(arguments.env) if arguments.new_env else None)
+    tell_left_out(done.get("left_out", []))
+    if arguments.json:
+        return print_json(done, 2)
+    say_done("queued again", done, arguments.ids)
+    return 0

@@ -1,0 +1,147 @@
+"""`gpulease usage`: who used how much of the GPUs, held beside busy, how long was waited, and how jobs ended."""
+
+from __future__ import annotations
+
+import sys
+
+from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, clean, print_json
+from gpulease.errors import UsageError
+from gpulease.render.usage import BY, ENDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpulease.protocol.messages import UsageDocument, UsageRow
+    from gpulease.render.tables import Terminal
+
+EXAMPLES = """\
+HELD are GPU-hours of leases and jobs, BUSY those in which the GPU computed.
+IDLE is the part of HELD at a utilization of 1 % or less, WAIT the mean time
+from asking to getting. OUTSIDE are GPU-hours without a lease. In a bar, of
+which the longest is HELD, the full part is BUSY. `-` is not known, or none.
+
+examples:
+  gpulease usage                       of the last 30 days, by user
+  gpulease usage --since 7d --by day
+  gpulease usage --since 2026-11-01 --until 2026-12-01 --by group
+  gpulease usage --by gpu --csv > usage.csv
+  gpulease usage --hosts               of all hosts together
+"""
+BAR = 10  # columns
+JOBS = 24  # columns that the last one has at least
+CSV = ("held", "known", "busy", "idle", "outside")
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    times = "so long ago, as 2h or 30d, or a moment, as 08:30 or 2026-12-24T22:30"
+    parser.add_argument("--since", metavar="TIME", default="30d", help=f"from: {times} (default 30d; 90 days are kept)")
+    parser.add_argument("--until", metavar="TIME", help="until, as --since")
+    parser.add_argument("--by", choices=BY, default="user", help="a line for each of these (default user)")
+    parser.add_argument("--csv", action="store_true", help="print comma-separated values, with a first line of names")
+    add_hosts(parser, "added up over several hosts: a,b, or those of the config")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from gpulease.api.history import usage
+
+    if arguments.csv and arguments.json:
+        raise UsageError("--csv and --json were both given.", "Leave one of the two out.")
+    if arguments.hosts is not None:
+        from gpulease.cli.all_hosts import usage as usage_of_hosts
+
+        return usage_of_hosts(arguments)
+    told = usage(since=arguments.since, until=arguments.until, by=arguments.by)
+    if arguments.json:
+        return print_json(told)
+    return show(arguments, told)
+
+
+def show(arguments: Namespace, told: UsageDocument) -> int:
+    if arguments.csv:
+        if told["note"]:
+            print(f"gpulease: {told['note']}", file=sys.stderr)
+        return _print_csv(told)
+    from gpulease.render.tables import Terminal
+
+    print("\n".join(shown(told, Terminal())))
+    return 0
+
+
+# -------------------------------------------------------------------- for people
+
+
+def shown(told: UsageDocument, terminal: Terminal) -> list[str]:
+    from gpulease.render.times import stamp
+
+    whose = "of everybody" if told["everybody"] else "of your own"
+    title = f"GPU-hours {whose} from {stamp(told['since'])[:-3]} to {stamp(told['until'])[:-3]}"
+    note = [clean(text)] if (text := told.get("note")) else []
+    if not told["rows"]:
+        return [title, *note, "nothing was held, used or run"]
+    from gpulease.render.tables import plain_table
+
+    return [title, *note, *plain_table(_table(told, terminal), terminal, least=JOBS)]
+
+
+def _table(told: UsageDocument, terminal: Terminal) -> list[list[str]]:
+    rows = [*told["rows"], *([told["total"]] if len(told["rows"]) > 1 else [])]
+    outside, most = any(row["outside"] for row in rows), max(row["held"] for row in told["rows"])
+    heading = [told["by"].upper(), "HELD", "BUSY", "IDLE", *(["OUTSIDE"] if outside else []), "WAIT"]
+    cells = [heading, *(_cells(row, outside) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
+    table = [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in cells]
+    bars = ["", *(_bar(row, most, terminal) for row in told["rows"]), ""] if terminal.cuts else None
+    ends = ["JOBS", *map(_ends, rows)]
+    return [
+        [*row, *([bars[at]] if bars else []), ends[at]] for at, row in enumerate(table)
+    ]  # the total has no bar: it would be the longest
+
+
+def _cells(row: UsageRow, outside: bool) -> list[str]:
+    from gpulease.cli.commands.ls import span
+
+    idle = "-" if row["idle_share"] is None else f"{row['idle_share']:.0%}"
+    wait = "-" if row["mean_wait"] is None else span(row["mean_wait"])
+    more = [_hours(row["outside"])] if outside else []
+    return [row["name"], _hours(row["held"]), _hours(row["busy"]) if row["known"] else "-", idle, *more, wait]
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:.0f}" if hours >= 1000 else f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}"
+
+
+def _bar(row: UsageRow, most: float, terminal: Terminal) -> str:
+    """As long as what was held, full as far as it was busy."""
+    if not row["held"] or not most:
+        return ""
+    long = max(1, round(BAR * row["held"] / most))
+    return terminal.bar(row["busy"] / row["known"] if row["known"] else 0.0, long)
+
+
+def _ends(row: UsageRow) -> str:
+    return ", ".join(f"{number} {how}" for how, number in row["jobs"].items()) or "-"
+
+
+# -------------------------------------------------------------------- for spreadsheets
+
+
+def _print_csv(told: UsageDocument) -> int:
+    import csv
+    import sys
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    names = [told["by"], *(f"{name}_hours" for name in CSV), "idle_share", "granted", "mean_wait_seconds", *ENDS]
+    writer.writerow(name.replace("-", "_") for name in names)
+    for row in told["rows"]:
+        hours = [round(float(row[name]) / 3600, 6) for name in CSV]  # type: ignore[literal-required]
+        jobs = [row["jobs"].get(how, 0) for how in ENDS]
+        writer.writerow([_cell(row["name"]), *hours, row["idle_share"], row["granted"], row["mean_wait"], *jobs])
+    return 0
+
+
+def _cell(text: str) -> str:
+    """A label that a spreadsheet would take for a formula is marked as text."""
+    text = clean(text)
+    return f"'{text}" if len(text) > 1 and text[0] in "=+-@" else text

@@ -1,0 +1,121 @@
+"""The one list of what an installation consists of, for the machine and for one user."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from collections.abc import Mapping
+from importlib.resources import files as package_files
+from textwrap import wrap
+
+from gpulease.cli.commands.completion import SCRIPTS
+from gpulease.cli.install.changes import File, sealed
+from gpulease.cli.install.manual import man_page
+from gpulease.planner import Policy
+from gpulease.planner.settings import PARAMETERS, Settings
+from gpulease.system.places import INSTALLED
+from gpulease.system.places import SYSTEM_CONFIG as CONFIG
+from gpulease.system.service import GROUP_KEY, ROOT_KEY
+
+ACCOUNT = "gpulease"
+HOME = "/var/lib/gpulease"
+COMPLETIONS = {
+    "bash": "bash-completion/completions/gpulease",
+    "zsh": "zsh/site-functions/_gpulease",
+    "fish": "fish/vendor_completions.d/gpulease.fish",
+}
+FOLDERS = [
+    File(HOME, None, 0o700, ACCOUNT, data=True),
+    File(f"{HOME}-launcher", None, 0o700, data=True),
+    File(os.path.dirname(CONFIG), None, 0o755),
+]
+CONFIG_HEAD = """\
+# Settings of gpulease. Every setting stands here with its default, commented out. To change one, remove the `#` before
+# it and give a value, then run `{reload}`, or restart the broker. `gpulease set` shows what is in force
+# and where it comes from. What is set with `gpulease set NAME VALUE` counts more than this file.
+
+"""
+FOR_LAUNCHER = f"""\
+# These two count from the next start of the service on.
+# whether root's own jobs are run: true or false
+# {ROOT_KEY} = false
+
+# only members of this group may use the socket: a name; without it everybody may
+"""
+MARK = """\
+# The broker of this machine is installed. While this file is here no user's own broker starts instead of it.
+"""
+LIMITS = """\
+# Limits may also stand here as tables, at the end of this file: [limits.user."*"], and below it lines as gpus = 4.
+"""
+
+
+def system(python: str, group: str | None = None, root: str = "/") -> list[File]:
+    unit = _template("system.service").replace("@PYTHON@", unit_word(python))
+    rows = [f"d {folder.path} {folder.mode:04o} {folder.owner} {folder.owner} -\n" for folder in FOLDERS]
+    return [
+        *FOLDERS,
+        File(CONFIG, config("systemctl reload gpulease", FOR_LAUNCHER + _group_line(group)), settings=True),
+        File(INSTALLED, sealed(MARK)),
+        File("/etc/pam.d/gpulease", sealed(_template("pam").replace("@ACCOUNT@", _pam_account(root)))),
+        File("/etc/systemd/system/gpulease.service", sealed(unit)),
+        File("/etc/tmpfiles.d/gpulease.conf", sealed("".join(rows))),
+        File("/etc/sysusers.d/gpulease.conf", sealed(f'u {ACCOUNT} - "gpulease broker" {HOME}\n')),
+        *_for_shells("/usr/local/share", "root"),
+    ]
+
+
+def user(python: str, environ: Mapping[str, str]) -> list[File]:
+    home = environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+    settings = _folder(environ, "XDG_CONFIG_HOME", f"{home}/.config")
+    share = _folder(environ, "XDG_DATA_HOME", f"{home}/.local/share")
+    unit = _template("user.service").replace("@PYTHON@", unit_word(python))
+    return [
+        File(f"{settings}/gpulease/config.toml", config("systemctl --user reload gpulease"), owner=None, settings=True),
+        File(f"{settings}/systemd/user/gpulease.service", sealed(unit), owner=None),
+        *_for_shells(share, None),
+    ]
+
+
+def _folder(environ: Mapping[str, str], name: str, usual: str) -> str:
+    """What is not absolute does not count, by the rules of these variables."""
+    asked = environ.get(name, "")
+    return asked if os.path.isabs(asked) else usual
+
+
+def config(reload: str, first: str = "") -> str:
+    """Every setting with its meaning, from the table that the broker itself reads."""
+    lines = [CONFIG_HEAD.format(reload=reload), first]
+    for name, parameter in PARAMETERS.items():
+        default = parameter.text_of(getattr(Policy() if parameter.policy else Settings(), parameter.field))
+        lines += [f"# {line}\n" for line in wrap(f"{parameter.meaning}: {parameter.bounds}", 100)]
+        lines += [f"# {name} = {json.dumps(default)}\n\n"]
+    return sealed("".join([*lines, LIMITS]))
+
+
+def _group_line(group: str | None) -> str:
+    return f'# {GROUP_KEY} = "users"\n\n' if group is None else f"{GROUP_KEY} = {json.dumps(group)}\n\n"
+
+
+def _for_shells(share: str, owner: str | None) -> list[File]:
+    scripts = [File(f"{share}/{COMPLETIONS[shell]}", sealed(f"{SCRIPTS[shell]}\n"), 0o644, owner) for shell in SCRIPTS]
+    return [*scripts, File(f"{share}/man/man1/gpulease.1", sealed(man_page(), '.\\"'), 0o644, owner)]
+
+
+def _pam_account(root: str) -> str:
+    """What this distribution asks of an account: Debian and SUSE call it so, Fedora and Arch otherwise."""
+    for name in ("common-account", "system-auth"):
+        if os.path.exists(os.path.join(root, "etc/pam.d", name)):
+            return f"include   {name}"
+    return "required  pam_unix.so"
+
+
+def unit_word(path: str) -> str:
+    """A path as a word of a unit file."""
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"' if any(letter in escaped for letter in " '\"\\;") else escaped
+
+
+def _template(name: str) -> str:
+    return package_files("gpulease.cli.install").joinpath("templates", name).read_text(encoding="utf-8")

@@ -1,0 +1,135 @@
+"""Where named pools live, and how to ask one: a socket and a log for each, in a folder of the user's own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from gpulease.errors import NotFound, NotPermitted, PoolClosed, PoolError, UsageError, by_code
+from gpulease.pool import frames
+from gpulease.system import places
+from gpulease.system.identity import peer
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
+ENDING = 5.0  # seconds for a pool that was stopped to be gone
+ANSWER = 10.0  # seconds for an answer, which needs no worker
+
+
+def check_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name[:60]!r} is no name for a pool.", "Use up to 41 letters, digits, dots, dashes and underscores."
+        )
+    return name
+
+
+def folder(ending: str) -> str:
+    """Sockets are in the run folder of the user's own place, and what lasts is in its state folder."""
+    place = places.own(os.environ)
+    return os.path.join(place.run if ending == "socket" else place.state, "pools")
+
+
+def prepare_folder() -> None:
+    for ending in ("socket", "log"):
+        places.prepare(os.path.dirname(folder(ending)), everyone=False)
+        places.prepare(folder(ending), everyone=False)
+
+
+def path_of(name: str, ending: str) -> str:
+    return os.path.join(folder(ending), f"{check_name(name)}.{ending}")
+
+
+def socket_path(name: str) -> str:
+    path = path_of(name, "socket")
+    if len(os.fsencode(path)) > places.LONGEST_SOCKET:
+        raise UsageError(f"The path {path!r} is too long for a socket.", "Set GPULEASE_DIR to a shorter one.")
+    return path
+
+
+def listens(name: str) -> bool:
+    """Whether a process answers for that pool."""
+    try:
+        connect(name).close()
+    except NotFound:
+        return False
+    return True
+
+
+def claim(name: str) -> int:
+    """The name, as a descriptor to keep open: whoever has it is the only one, and has it until his end.
+
+    The file stays. To remove it would let two processes each lock one of their own.
+    """
+    lock = os.open(path_of(name, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + ENDING
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            pass
+        if listens(name) or time.monotonic() > until:
+            os.close(lock)
+            raise already_running(name)
+        time.sleep(0.02)  # it starts, or is about to end
+
+
+def already_running(name: str) -> UsageError:
+    return UsageError(f"The pool {name!r} is already running.", f"gpulease pool stop {name}")
+
+
+def open_log(name: str) -> int:
+    """For its user alone: what workers print may be anything."""
+    log = os.open(path_of(name, "log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.fchmod(log, 0o600)  # one from before too
+    return log
+
+
+def names() -> list[str]:
+    """Of the pools that have a socket, whether anybody still listens there or not."""
+    return sorted(path.stem for path in Path(folder("socket")).glob("*.socket"))
+
+
+def connect(name: str) -> socket.socket:
+    """A connection with the pool's process, which is this user's for certain: pickles will come from it."""
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.connect(socket_path(name))
+    except OSError:
+        connected.close()
+        raise NotFound(
+            f"There is no pool {name!r}.",
+            f"Start it: `gpulease pool start {name} --gpus N`; `gpulease pool ls` lists them.",
+        ) from None
+    if peer(connected)[1] != os.geteuid():
+        connected.close()
+        raise NotPermitted(f"The pool {name!r} belongs to another user.", "Start one of your own.")
+    return connected
+
+
+def ask(name: str, verb: str, **more: Any) -> dict[str, Any]:
+    """One question to a named pool, one answer."""
+    with connect(name) as connected:
+        connected.settimeout(ANSWER)
+        receiver = frames.Receiver(connected)
+        try:
+            connected.sendall(frames.pack_json({"do": verb, **more}))
+            while not (received := receiver.receive()):
+                pass
+        except EOFError:
+            raise PoolClosed(f"The pool {name!r} ended while it was asked.") from None
+        except TimeoutError:
+            pid = peer(connected)[0]
+            step = f"It may be stopped or stuck: `kill -CONT {pid}` lets it go on, `kill -KILL {pid}` ends it."
+            raise PoolError(f"The pool {name!r}, process {pid}, does not answer.", step) from None
+    answer: dict[str, Any] = json.loads(received[0].body)
+    if "error" in answer:
+        told = answer["error"]
+        raise by_code(told.get("code", PoolError.code), told["what"], told["next_step"], {})
+    return answer["ok"]  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""PURE: what is known as text for people and programs: tables, times, sentences, Prometheus' format."""

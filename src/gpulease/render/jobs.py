@@ -1,0 +1,74 @@
+"""PURE: what a job's state and its end are called, wherever they are told."""
+
+from __future__ import annotations
+
+from gpulease.model.job_selection import ranges
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from gpulease.model.job_selection import JobId
+    from gpulease.protocol.messages import JobEnd
+
+ALL_IDS = 60  # characters of ids in a sentence; of more, the first
+
+
+def end_text(exit_code: int | None, signal: int | None = None) -> str:
+    """`exit code 3`, or `signal 11 (SIGSEGV)` for the code 139, which is that signal as shells have it."""
+    number = signal or signal_in(exit_code)
+    if number is None:
+        return f"exit code {exit_code}" if exit_code is not None else ""
+    from signal import Signals  # loaded for those alone that ended so
+
+    name = next((f" ({one.name})" for one in Signals if one.value == number), "")
+    return f"signal {number}{name}"
+
+
+def signal_in(exit_code: int | None) -> int | None:
+    return exit_code - 128 if exit_code is not None and 128 < exit_code < 193 else None
+
+
+def state_text(job: Mapping[str, Any]) -> str:
+    """Its state; of one that was told to end and still runs, that it is ending."""
+    if job.get("ending") is None:
+        return str(job["state"])
+    return "removing" if job["removing"] else "ending"
+
+
+def ends_text(ended: Iterable[JobEnd], reasons: Mapping[JobId, str] | None = None) -> str:
+    """`53 complete, 7 failed: 12,15-20`: how many ended how, and which of them not well; of one, how.
+
+    `reasons`, by id, are told where they are known: `2 killed (time limit): 3,4`.
+    """
+    rows, reasons = list(ended), reasons or {}
+    if len(rows) == 1:
+        code, why = rows[0]["exit_code"], reasons.get(rows[0]["id"])
+        how = f", {end_text(code)}" if code else ""
+        return f"{rows[0]['id']} {rows[0]['state']}{how}{f' ({why})' if why else ''}"
+    by_state: dict[str, list[JobId]] = {}
+    for row in rows:
+        why = reasons.get(row["id"])
+        by_state.setdefault(f"{row['state']} ({why})" if why else row["state"], []).append(row["id"])
+    names = sorted(by_state, key=lambda state: (state != "complete", state))
+    return ", ".join(f"{len(by_state[name])} {name}{_which(name, by_state[name])}" for name in names)
+
+
+def _which(state: str, ids: list[JobId]) -> str:
+    return "" if state == "complete" else f": {some(ids)}"
+
+
+def some(ids: Iterable[JobId]) -> str:
+    """As ranges; of very many the first, and a mark."""
+    text = ranges(ids)
+    return text if len(text) <= ALL_IDS else f"{text[:ALL_IDS].rpartition(',')[0]},..."
+
+
+def left_text(skipped: Iterable[str]) -> str:
+    """Sentences as `7 is complete`, together: `1-3,7 complete, 9 failed`."""
+    by_reason: dict[str, list[JobId]] = {}
+    for text in skipped:
+        id, _, reason = text.partition(" is ")
+        by_reason.setdefault(reason, []).append(id)
+    return "; ".join(f"{some(ids)} {reason}" for reason, ids in by_reason.items())

@@ -1,0 +1,173 @@
+"""Which keys a simulated machine has, and which values each of them takes.
+
+Pure: texts in, texts as they are written into the `machine` file out, or a UsageError that names
+what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from gpulease.errors import UnknownDevice, UsageError
+from gpulease.model.device_states import THROTTLING
+from gpulease.model.quantities import parse_bytes
+from gpulease.simulator.labels import SHOWN
+from gpulease.simulator.state import MAXIMUM_INSTANCES, Use, gpu_count, instance_count
+
+Reader = Callable[[str], str | None]  # a value as typed -> as written, None when it makes no sense
+MAXIMUM_BYTES = 90  # of a text; the C library keeps 95, and cutting one could split a letter
+
+
+def _size(text: str) -> str | None:
+    try:
+        return text.strip() if text.strip().isdecimal() else str(parse_bytes(text))  # bytes, as `show` prints them
+    except UsageError:
+        return None
+
+
+def _number(smallest: int, largest: int, prefix: str = "", suffix: str = "") -> Reader:
+    def read(text: str) -> str | None:
+        digits = text.strip().upper().removeprefix(prefix).removesuffix(suffix).strip()
+        valid = re.fullmatch(r"[0-9]{1,9}", digits) and smallest <= int(digits) <= largest
+        return str(int(digits)) if valid else None
+
+    return read
+
+
+def _power(text: str) -> str | None:
+    watts = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*W", text.strip(), re.IGNORECASE)
+    return str(round(float(watts[1]) * 1000)) if watts else _number(0, 10**9)(text)
+
+
+def _reasons(text: str) -> str | None:
+    """Words, as the bits that the driver has for them."""
+    bits = {word: bit for bit, word in THROTTLING.items()}
+    words = [word.strip().lower() for word in text.split(",")]
+    known = all(word in bits for word in words)
+    return str(sum(bits[word] for word in set(words))) if known else _number(0, 0x7FF)(text)
+
+
+def _text(pattern: str) -> Reader:
+    def read(text: str) -> str | None:
+        fits = re.fullmatch(pattern, text.strip(), re.ASCII) and len(text.strip().encode()) <= MAXIMUM_BYTES
+        return text.strip() if fits else None
+
+    return read
+
+
+def _optional(read: Reader) -> Reader:
+    """`none` stands for what the driver does not support."""
+    return lambda text: "none" if text.strip().lower() == "none" else read(text)
+
+
+def _fault(read: Reader) -> Reader:
+    """0 and `none` both end a fault."""
+    return lambda text: "0" if text.strip().lower() in ("0", "none") else read(text)
+
+
+PERCENT = (_optional(_number(0, 100, suffix="%")), "a percentage from 0 to 100, or none")
+SIZE = (_optional(_size), "a size such as 8G, or bytes, or none")
+POWER = (_optional(_power), "milliwatts, or watts such as 250W, or none")
+
+GPU_KEYS: dict[str, tuple[Reader, str]] = {
+    "name": (_optional(_text(r"[^=]+")), f"a name of at most {MAXIMUM_BYTES} bytes"),
+    "uuid": (_text(r"GPU-[0-9A-Za-z-]{1,80}"), "a text such as GPU-5b0c7c3e-…"),
+    "memory_total": SIZE,
+    "memory_used": SIZE,
+    "memory_reserved": SIZE,
+    "utilization": PERCENT,
+    "memory_utilization": PERCENT,
+    "temperature": (_optional(_number(0, 200, suffix="C")), "degrees from 0 to 200, or none"),
+    "power": POWER,
+    "power_limit": POWER,
+    "fan": PERCENT,
+    "performance_state": (_optional(_number(0, 15, prefix="P")), "P0 to P15, or none"),
+    "throttling": (
+        _optional(_reasons),
+        f"reasons, as sw_power_cap,hw_slowdown ({', '.join(THROTTLING.values())}), 0 or none",
+    ),
+    "display_active": (_optional(_number(0, 1)), "0, 1 or none"),
+    "pci_bus_id": (
+        _optional(_text(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")),
+        "a PCI bus id such as 00000000:07:00.0",
+    ),
+    "group": (_optional(_text(r"[^=]+")), "a word, equal for GPUs near each other, or none"),
+    "mig": (_optional(_number(0, MAXIMUM_INSTANCES)), f"0 to {MAXIMUM_INSTANCES} instances, or none"),
+    "compute_capability": (_optional(_number(10, 999)), "a number such as 80 for 8.0, or none"),
+    "compute_mode": (_number(0, 3), "0 for default, 2 for prohibited, 3 for one process only"),
+    "lost": (_fault(_number(0, 1)), "0 or 1"),
+}
+MACHINE_KEYS: dict[str, tuple[Reader, str]] = {
+    "driver_version": (_text(r"[0-9.]{1,60}"), "a version such as 550.54.15"),
+    "cuda_version": (_text(r"[0-9]{1,3}\.[0-9]{1,2}"), "a version such as 12.4"),
+    "driver.old": (_fault(_number(0, 2)), "0 for a new driver, 2 for one before _v3 calls, 1 for one before _v2"),
+    "fault.init": (_fault(_number(0, 999)), "the NVML error code of nvmlInit, 0 for none"),
+    "fault.slow": (_fault(_number(0, 3_600_000)), "milliseconds, 0 for none"),
+    "cuda.slow": (_fault(_number(0, 3_600_000)), "milliseconds that a CUDA context takes, 0 for none"),
+    "fault.cuda": (_fault(_number(0, 999)), "the CUDA error code of making a context, 0 for none"),
+    "fault.hang": (_fault(_text(r"\w+")), "1 for every call, a part of a call's name, or 0 for none"),
+    "fault.middle": (_fault(_text(r"\w{1,80}:[0-9]{1,3}")), "CALL:CODE, or 0 for none"),
+}
+
+
+def checked(machine: dict[str, str], assignments: Iterable[str], uses: Sequence[Use] = ()) -> dict[str, str]:
+    """The assignments as they are to be written; the first that makes no sense is an error."""
+    changes = dict(_checked_one(machine, assignment) for assignment in assignments)
+    changed = machine | changes
+    _refuse_equal(changed, "uuid", "UUID", str.lower)
+    _refuse_equal(changed, "pci_bus_id", "PCI bus id", _bus)
+    for use in uses:
+        _refuse_split(machine, changed, use)
+    return changes
+
+
+def _checked_one(machine: dict[str, str], assignment: str) -> tuple[str, str]:
+    key, equals, value = assignment.partition("=")
+    key = key.strip()
+    if not equals:
+        raise UsageError(f"{assignment[:SHOWN]!r} sets nothing.", "Write KEY=VALUE, such as gpu.0.utilization=90.")
+    read, allowed = _rule(machine, key)
+    written = read(value) if value.isprintable() else None  # a control character would drive the reader's terminal
+    if written is None:
+        raise UsageError(f"{value[:SHOWN]!r} is no value for {key}.", f"It takes {allowed}.")
+    return key, written
+
+
+def _rule(machine: dict[str, str], key: str) -> tuple[Reader, str]:
+    match = re.fullmatch(r"gpu\.(0|[1-9][0-9]{0,8})\.(\w+)", key)
+    if match and match[2] in GPU_KEYS:
+        if int(match[1]) >= gpu_count(machine):
+            last = gpu_count(machine) - 1
+            raise UnknownDevice(f"There is no simulated GPU {match[1]}.", f"The GPUs are 0 to {last}.")
+        return GPU_KEYS[match[2]]
+    if key in MACHINE_KEYS:
+        return MACHINE_KEYS[key]
+    raise UsageError(
+        f"A simulated machine has no key {key[:SHOWN]!r}.", "Inside one, `gpulease simulate show` prints every key."
+    )
+
+
+def _bus(text: str) -> str:
+    """Without the function's number, and with the domain written in full: what the driver tells apart."""
+    domain, _, rest = text.partition(":")
+    return f"{domain.zfill(8)}:{rest.partition('.')[0]}".lower()
+
+
+def _refuse_equal(machine: dict[str, str], key: str, called: str, same: Callable[[str], str]) -> None:
+    seen: set[str] = set()
+    for index in range(gpu_count(machine)):
+        value = machine.get(f"gpu.{index}.{key}", "none")
+        if value == "none":
+            continue
+        if same(value) in seen:
+            raise UsageError(f"Two GPUs cannot both have the {called} {value}.", "Give each its own.")
+        seen.add(same(value))
+
+
+def _refuse_split(machine: dict[str, str], changed: dict[str, str], use: Use) -> None:
+    """As with a real driver: what a process uses is not taken apart under it."""
+    if instance_count(machine, use.gpu) != instance_count(changed, use.gpu):
+        raise UsageError(
+            f"Process {use.pid} uses GPU {use.gpu}, so its MIG instances cannot change.", "End that process first."
+        )

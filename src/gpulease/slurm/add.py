@@ -1,0 +1,228 @@
+"""`add` on Slurm: jobs that are added together are one array, submitted once even if the answer is lost."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gpulease.errors import NotFound, SlurmUnavailable, UsageError, WrongState
+from gpulease.slurm import commands
+from gpulease.slurm import options as asking
+from gpulease.slurm.script import batch_script
+from gpulease.slurm.site import site
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from gpulease.slurm.records import Records
+
+AT_ONCE = 1000  # tasks of an array; MaxArraySize is 1001 unless somebody changed it
+LONGEST = 3 << 20  # characters of a script; Slurm takes 4 MB
+PATIENCE = 60.0  # seconds for a controller that took a job and gave no answer
+PAUSE = 2.0  # seconds between looks
+DROPPED = ("GPULEASE_UMASK", "GPULEASE_ENGINE")  # a job serves what is inside its own allocation
+INTERACTIVE = ("bash", "interactive")  # names of jobs by which Lightning takes itself to be typed at
+KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
+
+
+def add(
+    records: Records,
+    batch: list[list[str]],
+    each: list[dict[str, str]],
+    request: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> list[str]:
+    """The ids, in the order of the commands."""
+    kind = model(records, request)
+    after = ids_to_come_after(records, options)
+    found: list[str] = []
+    for first, last in parts(batch):
+        found += _add_part(records, batch[first:last], each[first:last], request, options, kind, after)
+    return found
+
+
+def parts(batch: list[list[str]]) -> list[tuple[int, int]]:
+    """PURE: from and to of each array."""
+    found, first, length = [], 0, 0
+    for number, words in enumerate(batch):
+        more = sum(map(len, words)) + 8 * len(words)
+        if number > first and (number - first >= AT_ONCE or length + more > LONGEST):
+            found.append((first, number))
+            first, length = number, 0
+        length += more
+    return [*found, (first, len(batch))]
+
+
+def model(records: Records, request: Mapping[str, Any]) -> str | None:
+    """Slurm's name for the first of the models that there is."""
+    models = request.get("models") or []
+    if not models:
+        return None
+    from gpulease.slurm.known_jobs import nodes
+    from gpulease.slurm.nodes import matching_type
+
+    there = nodes(records)
+    found = next((kind for name in models if (kind := matching_type(name, there)) is not None), None)
+    if found is None:
+        from gpulease.errors import NotEnoughDevices
+
+        raise NotEnoughDevices(
+            f"No node of Slurm has a GPU of the model {', '.join(models)[:80]}.",
+            "`gpulease status --engine slurm` shows all nodes.",
+        )
+    return found
+
+
+def _add_part(
+    records: Records,
+    batch: list[list[str]],
+    each: list[dict[str, str]],
+    request: Mapping[str, Any],
+    options: Mapping[str, Any],
+    kind: str | None,
+    after: list[str],
+) -> list[str]:
+    count, token = len(batch), os.urandom(8).hex()
+    own = [texts.get("log") for texts in each] or [None] * count
+    log = asking.pattern(options.get("log"), records.logs, count)
+    kept = {name: value for name, value in options.items() if name not in ("environment", "env_kept")}
+    records.write(
+        token,
+        {
+            "commands": batch,
+            "each": each,
+            "request": dict(request),
+            "options": kept,
+            "added": time.time(),
+            "log": log,
+            "uid": os.geteuid(),
+        },
+    )
+    name = options.get("name") or os.path.basename(batch[0][0])
+    name = f"gpulease-{name}" if name in INTERACTIVE and not options.get("name") else name
+    told = {"token": token, "command": batch[0] if count == 1 else None, "name": options.get("name")}
+    told["job_name"] = None if options.get("name") else name
+    told |= {name: options.get(name) for name in ("label", "note", "retry")}
+    chosen, more = site(records), extra()
+    words = asking.batch(request, options, kind, count, after, log, chosen.preempts, more)
+    words += [f"--job-name={name}", *more]
+    words.append(f"--comment={asking.comment(told)}")
+    logs = [None if path is None or path.endswith("/") else path for path in own]
+    alone = chosen.signals_script_alone
+    text = batch_script(batch, logs, records.ends, token, options.get("retry") or 0, alone)
+    try:
+        id = _submit(words, text, job_environment(options["environment"]), token)
+    except BaseException as trouble:
+        if not getattr(trouble, "fields", {}).get("unsure"):
+            records.drop(token)
+        raise
+    records.submitted(token, id)
+    return [f"{id}_{number}" for number in range(count)] if count > 1 else [id]
+
+
+def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without what belongs to an allocation in which this command runs itself."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in DROPPED and (not name.startswith("SLURM_") or name in KEPT)
+    }
+
+
+def extra() -> list[str]:
+    """Options that the user always wants: a partition, an account."""
+    text = os.environ.get("GPULEASE_SLURM_OPTIONS", "")
+    if not text.strip():
+        return []
+    from shlex import split
+
+    try:
+        return split(text)
+    except ValueError:
+        raise UsageError(
+            f"GPULEASE_SLURM_OPTIONS is {text[:60]!r}, in which a quote is not closed.",
+            "Write it as --partition=gpu --account=lab.",
+        ) from None
+
+
+def _submit(words: list[str], script: str, environ: Mapping[str, str], token: str) -> str:
+    ran = None
+    try:
+        ran = commands.run(words, script.encode(errors="surrogateescape"), commands.ACTING, environ)
+    except SlurmUnavailable as trouble:
+        if trouble.fields.get("absent"):
+            raise
+    if ran is not None and not ran.code:
+        return ran.output.split(";")[0].strip()
+    if ran is not None and not _may_have_been_taken(ran.complaint):
+        raise commands.refusal("sbatch", ran.complaint)
+    return _find(token)
+
+
+def _may_have_been_taken(complaint: str) -> bool:
+    return any(words in complaint for words in ("Socket timed out", "Zero Bytes were transmitted", "timed out on recv"))
+
+
+def _find(token: str) -> str:
+    """The job that carries the token, when the answer of sbatch was lost."""
+    from gpulease.slurm import rows
+    from gpulease.slurm.known_jobs import SQUEUE
+
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        try:
+            told = commands.document(SQUEUE)
+        except SlurmUnavailable:
+            time.sleep(PAUSE)
+            continue
+        for raw in told.get("jobs", ()):
+            if rows.carries(raw, token, os.geteuid()) and not rows.was_refused(raw):
+                return rows.ids_of(raw)[0].partition("_")[0]
+        raise SlurmUnavailable("Slurm's controller gave no answer, and the job was not queued.", "Add it again.")
+    raise SlurmUnavailable(
+        "Slurm's controller gave no answer.",
+        "It may be queued all the same: see `gpulease ls --engine slurm` before you add it again.",
+        unsure=1,
+    )
+
+
+def ids_to_come_after(records: Records, options: Mapping[str, Any]) -> list[str]:
+    """Slurm's ids of what the jobs come after; what has ended well, and is forgotten, is waited for no more."""
+    after, label = options.get("after") or [], options.get("after_label")
+    if not after and label is None:
+        return []
+    from gpulease.slurm.known_jobs import OPEN, SlurmJobs
+
+    seen = SlurmJobs(records)
+    known, found = seen.jobs(), set[str]()
+    own = [row for row in known if row["uid"] == os.geteuid()]
+    if label is not None:
+        found |= {str(row["id"]) for row in own if row["label"] == label and row["state"] in OPEN}
+    if after == "all":
+        found |= {str(row["id"]) for row in own if row["state"] in OPEN}
+    elif after == "last":
+        found |= {str(row["id"]) for row in own[-1:]}
+    else:
+        for one in after:
+            first, last = one if isinstance(one, (list, tuple)) else (one, one)
+            span = [str(first)] if first == last else [str(id) for id in range(int(first), int(last) + 1)]
+            for id in span:
+                found |= _still_to_wait_for(id, known, {id for id, _ in seen.raw}, bool(options.get("after_any")))
+    if not found and (label is not None or after in ("all", "last")):
+        raise NotFound("There is no such job to come after.", "See `gpulease ls --engine slurm`.")
+    from gpulease.model.job_selection import id_order
+
+    return sorted(found, key=id_order)
+
+
+def _still_to_wait_for(id: str, known: list[Any], in_slurm: set[str], however: bool) -> set[str]:
+    meant = [row for row in known if str(row["id"]) == id or str(row["id"]).startswith(f"{id}_")]
+    if not meant:
+        raise NotFound(f"No such job: {id}.", "See `gpulease ls --all --engine slurm`.")
+    if any(str(row["id"]) in in_slurm for row in meant):
+        return {id}
+    if not however and any(row["state"] != "complete" for row in meant):
+        raise WrongState(f"Job {id} did not end well, so this would never start.", "Give --after-any, or leave it out.")
+    return set()

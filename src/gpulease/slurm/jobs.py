@@ -1,0 +1,156 @@
+"""What is done to jobs on Slurm: kill, rm, pause, resume, retry, move, edit, clean. One call for all of them."""
+
+from __future__ import annotations
+
+import os
+
+from gpulease.errors import NotOnEngine, NotPermitted, SlurmRefused, WrongState
+from gpulease.model.job_selection import ENDED
+from gpulease.slurm import add as adding
+from gpulease.slurm import commands
+from gpulease.slurm import options as asking
+from gpulease.slurm.job_selection import named
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpulease.protocol.messages import Done, JobRow
+    from gpulease.slurm.records import Records
+
+SUSPENDING = "Slurm lets only its operators stop a job that runs."
+INSTEAD = "Let it write a checkpoint, kill it and `gpulease retry` it; or ask an administrator of Slurm."
+
+
+def kill(records: Records, jobs: list[JobRow]) -> Done:
+    open_jobs = [row for row in jobs if row["state"] not in ENDED]
+    if open_jobs:
+        commands.told(["scancel", *named(str(row["id"]) for row in open_jobs)], deadline=commands.ACTING)
+    running = [row["id"] for row in open_jobs if row["state"] in ("running", "paused")]
+    return {**_done(open_jobs, jobs), "ending": running}
+
+
+def rm(records: Records, jobs: list[JobRow]) -> Done:
+    done = kill(records, jobs)
+    _forget(records, jobs)
+    return {"ids": [row["id"] for row in jobs], "skipped": [], "ending": done["ending"]}
+
+
+def clean(records: Records, jobs: list[JobRow]) -> Done:
+    """Only what was added by gpulease: the others are shown until Slurm forgets them."""
+    arrays = {record["id"] for record in records.by_token().values()}
+    ended = [row for row in jobs if row["state"] in ENDED and str(row["id"]).partition("_")[0] in arrays]
+    _forget(records, ended)
+    return {"ids": [row["id"] for row in ended], "skipped": []}
+
+
+def _forget(records: Records, jobs: list[JobRow]) -> None:
+    """The records of jobs, and the logs that were made for them; no path that Slurm tells is touched."""
+    ended = {str(row["id"]) for row in jobs if row["state"] in ENDED}
+    for token, numbers in _by_record(records, jobs).items():
+        record = records.by_token()[token]
+        id, single = record["id"], len(record["commands"]) == 1
+        ids = [id] if single else [f"{id}_{number}" for number in numbers]
+        for one in ended.intersection(ids):
+            records.remove_log(one)
+        records.forget(token, ids)
+
+
+def pause(records: Records, jobs: list[JobRow]) -> Done:
+    """What waits is held, what runs is suspended."""
+    waiting = [row for row in jobs if row["state"] == "waiting"]
+    running = [row for row in jobs if row["state"] == "running"]
+    _control("hold", waiting)
+    try:
+        _control("suspend", running)
+    except NotPermitted:
+        raise NotPermitted(SUSPENDING, INSTEAD) from None
+    return _done([*waiting, *running], jobs)
+
+
+def resume(records: Records, jobs: list[JobRow]) -> Done:
+    held = [row for row in jobs if row["state"] == "held"]
+    paused = [row for row in jobs if row["state"] == "paused"]
+    _control("release", held)
+    try:
+        _control("resume", paused)
+    except NotPermitted:
+        raise NotPermitted(SUSPENDING, "Ask an administrator of Slurm to let it go on.") from None
+    return _done([*held, *paused], jobs)
+
+
+def _control(verb: str, jobs: list[JobRow]) -> None:
+    if jobs:
+        ids = ",".join(named(str(row["id"]) for row in jobs))
+        commands.told(["scontrol", verb, ids], deadline=commands.ACTING)
+
+
+def retry(records: Records, jobs: list[JobRow], environ: dict[str, str], changes: dict[str, Any]) -> Done:
+    """As new jobs with new ids, from what was kept: Slurm runs an ended job again only under conditions of its own."""
+    ended = [row for row in jobs if row["state"] in ENDED]
+    found: list[Any] = []
+    for token, numbers in _by_record(records, ended).items():
+        record = records.by_token()[token]
+        each = record.get("each") or []
+        options = {**record["options"], **changes, "environment": environ}
+        request = {**record["request"], **options.pop("request", {})}
+        for name in ("after", "after_any", "after_label", "hold"):
+            options.pop(name, None)
+        batch = [record["commands"][number] for number in numbers]
+        texts = [each[number] for number in numbers] if each else []
+        found += adding.add(records, batch, texts, request, options)
+    if ended and not found:
+        raise WrongState("Nothing is kept of these jobs.", "Add them again; only jobs of `gpulease add` are kept.")
+    return {"ids": found, "skipped": _done(ended, jobs)["skipped"]}
+
+
+def _by_record(records: Records, jobs: list[JobRow]) -> dict[str, list[int]]:
+    """Of each record, the numbers of the tasks that are meant."""
+    tokens = {(record["id"], record.get("uid", os.geteuid())): token for token, record in records.by_token().items()}
+    found: dict[str, list[int]] = {}
+    for row in jobs:
+        id, _, number = str(row["id"]).partition("_")
+        token = tokens.get((id, row["uid"]))
+        if token is not None and int(number or 0) < len(records.by_token()[token]["commands"]):
+            found.setdefault(token, []).append(int(number or 0))
+    return found
+
+
+def move(records: Records, jobs: list[JobRow], index: int) -> Done:
+    if index:
+        raise NotOnEngine(
+            "Slurm moves a job to the front only.", "Leave the place out, or change --priority with `gpulease edit`."
+        )
+    if jobs[0]["state"] not in ("waiting", "held"):
+        raise WrongState(f"Job {jobs[0]['id']} is {jobs[0]['state']}, so it is in no line.")
+    try:
+        commands.told(["scontrol", "top", ",".join(named(str(row["id"]) for row in jobs))], deadline=commands.ACTING)
+    except (NotPermitted, SlurmRefused):
+        raise NotPermitted(
+            "This Slurm lets only its operators move jobs to the front.",
+            "An administrator may allow it: SchedulerParameters=enable_user_top.",
+        ) from None
+    return {"ids": [jobs[0]["id"]], "skipped": []}
+
+
+def edit(records: Records, jobs: list[JobRow], changes: dict[str, Any]) -> Done:
+    after = adding.ids_to_come_after(records, changes)
+    words = asking.changes(changes, after)
+    waiting = [row for row in jobs if row["state"] in ("waiting", "held")]
+    for state in ("waiting", "held") if words else ():
+        # Another nice value gives a held job a priority, by which Slurm would start it.
+        kept = ["Priority=0"] if state == "held" and any(word.startswith("Nice=") for word in words) else []
+        for id in named(str(row["id"]) for row in waiting if row["state"] == state):
+            commands.told(["scontrol", "update", f"JobId={id}", *words, *kept], deadline=commands.ACTING)
+            if kept:
+                commands.told(["scontrol", "uhold", id], deadline=commands.ACTING)
+    if "name" in changes:
+        for token, numbers in _by_record(records, waiting).items():
+            records.rename(token, numbers, changes["name"])
+    return _done(waiting, jobs)
+
+
+def _done(acted: list[JobRow], jobs: list[JobRow]) -> Done:
+    ids = {row["id"] for row in acted}
+    left = [f"{row['id']} is {row['state']}" for row in jobs if row["id"] not in ids]
+    return {"ids": [row["id"] for row in acted], "skipped": left}

@@ -1,0 +1,153 @@
+"""Claims: for each device a name that one broker of this machine has at a time, whoever runs it.
+
+A name is that of an abstract Unix socket. The kernel gives it to one process, says who that is, and takes it back
+when nobody has the socket's descriptor any more: nothing is stale, and nobody needs a permission. It belongs to the
+network namespace, so a container with a network of its own sees none of the others' claims.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import time
+from hashlib import sha256
+from typing import NamedTuple
+
+from gpulease.system.identity import peer
+
+CLAIM, BROKER = "\0gpulease/claim", "\0gpulease/broker"
+LONGEST = 100  # bytes; a name holds 107
+BACKLOG = 64  # others who may ask at the same time who holds it
+STREAM = socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+# Of linux/netlink.h, sock_diag.h and unix_diag.h.
+SOCK_DIAG, BY_FAMILY, DUMP, DONE, ERROR = 4, 20, 0x301, 3, 2
+STATES = 1 << 7 | 1 << 10  # sockets that listen, or are not connected
+SHOW_NAME_AND_USER = 0x41
+NAME, USER = 0, 7  # attributes
+MOST_READ = 16  # pieces of 64 KiB: a user may have very many sockets
+LISTED = 5.0  # seconds that a list of all sockets serves
+
+
+_listed: tuple[float, dict[str, int]] = (float("-inf"), {})
+
+
+class ClaimHolder(NamedTuple):
+    """Who has a name, by the kernel's word."""
+
+    uid: int | None  # None: it cannot be told
+    pid: int | None = None
+
+
+def machine_of(folder: str | os.PathLike[str] | None) -> str:
+    """What the devices belong to: this machine, or one simulated machine of very many."""
+    if folder is None:
+        return ""
+    seen = os.stat(folder)
+    return f"{seen.st_dev:x}-{seen.st_ino:x}"
+
+
+def claim_name(machine: str, uuid: str, system: bool = False) -> str:
+    """`system`: a second name, of a system broker that ignores the users' claims and is respected by them."""
+    name = f"{CLAIM}{'-system' * system}/{machine}/{uuid}"
+    return name if len(name.encode()) <= LONGEST else f"{CLAIM}/{sha256(name.encode()).hexdigest()}"
+
+
+def take(name: str) -> socket.socket | None:
+    """The name, until the last copy of this socket is closed; None when another has it."""
+    taken = socket.socket(socket.AF_UNIX, STREAM)
+    try:
+        taken.bind(name)
+        taken.listen(BACKLOG)
+    except OSError as trouble:
+        taken.close()
+        if trouble.errno != errno.EADDRINUSE:
+            raise
+        return None
+    return taken
+
+
+def ask(name: str) -> tuple[socket.socket | None, ClaimHolder] | None:
+    """Who listens at a name, with a connection that ends with the claim at the latest; None when nobody does."""
+    asking = socket.socket(socket.AF_UNIX, STREAM)
+    try:
+        asking.connect(name)
+        pid, uid, _ = peer(asking)
+        return asking, ClaimHolder(uid, pid)
+    except ConnectionRefusedError:
+        asking.close()
+        return None
+    except OSError:  # very many ask already
+        asking.close()
+        return None, ClaimHolder(user_at(name))
+
+
+def take_or_ask(name: str) -> tuple[socket.socket | None, tuple[socket.socket | None, ClaimHolder] | None]:
+    """The name, or who has it."""
+    for _ in range(2):  # it may be given back in between
+        taken = take(name)
+        found = None if taken is not None else ask(name)
+        if taken is not None or found is not None:
+            return taken, found
+    return None, (None, ClaimHolder(user_at(name)))  # it is bound, and nobody listens
+
+
+def user_at(name: str) -> int | None:
+    """Whose socket has that name, also if it does not listen: as it was at most a few seconds ago."""
+    global _listed
+    if time.monotonic() - _listed[0] >= LISTED:
+        _listed = time.monotonic(), sockets(CLAIM)
+    return _listed[1].get(name)
+
+
+def sockets(beginning: str) -> dict[str, int]:
+    """The abstract names that begin so, and whose each is, as the kernel lists all sockets."""
+    found: dict[str, int] = {}
+    wanted = beginning.encode()
+    asked = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, STATES, 0, SHOW_NAME_AND_USER, 0, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, SOCK_DIAG) as kernel:
+            kernel.settimeout(1.0)
+            kernel.send(struct.pack("=IHHII", 16 + len(asked), BY_FAMILY, DUMP, 1, 0) + asked)
+            for _ in range(MOST_READ):
+                data, at = kernel.recv(1 << 16), 0
+                while at + 16 <= len(data):
+                    length, kind = struct.unpack_from("=IH", data, at)
+                    if kind in (DONE, ERROR) or length < 16:
+                        return found
+                    attributes = _attributes(data[at + 32 : at + length])
+                    name, user = attributes.get(NAME, b""), attributes.get(USER)
+                    if name.startswith(wanted) and user is not None:
+                        found[name.decode(errors="replace")] = int(struct.unpack("=I", user)[0])
+                    at += (length + 3) & ~3
+    except (OSError, struct.error):
+        pass
+    return found
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found, at = {}, 0
+    while at + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, at)
+        found[kind] = data[at + 4 : at + length]
+        at += max(4, (length + 3) & ~3)
+    return found
+
+
+def announce(machine: str) -> socket.socket:
+    """For `doctor`: a broker for these devices is here."""
+    here = socket.socket(socket.AF_UNIX, STREAM)
+    here.bind(f"{BROKER}/{machine}/{os.getpid()}-{os.urandom(4).hex()}")
+    return here
+
+
+def brokers(machine: str) -> list[tuple[int, int]]:
+    """User and pid of each broker here; the pid is what it says of itself."""
+    beginning = f"{BROKER}/{machine}/"
+    found = []
+    for name, uid in sockets(beginning).items():
+        pid = name.removeprefix(beginning).partition("-")[0]
+        if pid.isdecimal() and len(pid) < 10:
+            found.append((uid, int(pid)))
+    return sorted(found)

@@ -1,0 +1,213 @@
+"""What the broker tells `top`: changes as they happen, and answers to questions, without ever waiting for one.
+
+Two connections: on one the broker tells of changes, on the other it is asked, one question at a time. When it ends, a
+thread looks for the next one, and the screen says so meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from gpulease.client.connection import Client, reconnect
+from gpulease.client.subscriptions import Subscription
+from gpulease.errors import BrokerUnavailable, GpuleaseError
+from gpulease.model.job_selection import one_job
+from gpulease.render.status_document import unknown
+from gpulease.tui.entries import MachineSeen, Row
+from gpulease.tui.recent_load import RecentLoad, past_utilization
+
+Answer = Callable[[Any], None]  # takes the broker's answer, or its error
+Question = tuple[str, dict[str, Any], Answer]
+
+TOPICS = ("devices", "leases", "line", "jobs")
+MOST_JOBS = 200  # of each kind that one listing has
+PACE = 0.5  # seconds between two questions about everything
+REST = 20  # times as long as an answer took is waited before the next, so that a busy broker is asked seldom
+REFRESH = 10.0  # seconds after which is asked again though nothing was told
+SILENT = 5.0  # seconds without an answer after which that is said
+HISTORY = 4 * 3600.0  # seconds of utilization that are asked for, as the broker kept them
+AGAIN = 1.0  # seconds until a broker is looked for again
+GONE = "The broker ended; looking for the next one."
+
+
+def _checked(status: Row) -> Row:
+    """Where the broker sees no device, `gpulease status` says why, as an error."""
+    if not status["devices"]:
+        from gpulease.api import status as api
+
+        api.status()
+    return status
+
+
+class LiveData:
+    """`seen` is what is known; `changed` says that it is not what was drawn last."""
+
+    def __init__(self, needs_devices: bool = True) -> None:
+        """Raises what the broker would say to `status`: no GPU, unless none is needed, or that none can be started."""
+        client = Client()
+        self._place = client.place.state
+        status = client.ask("status")
+        self.seen = MachineSeen(_checked(status) if needs_devices else status)
+        self.history = RecentLoad()
+        self._past: list[Row] = []  # what the broker kept of it, while its answers come
+        self.opened: Row | None = None  # all about the job whose page is open
+        self.refused = ""  # why the broker does not tell it
+        self._opened_id: int | None = None
+        self.connections = 0
+        self._found: list[tuple[Subscription, Client] | Exception] = []  # by the thread that looks for a broker
+        self._begin(Subscription(*TOPICS, client=Client(directory=self._place)), client)
+
+    def _begin(self, told: Subscription, client: Client) -> None:
+        self._told, self._client = told, client
+        self._questions: deque[Question] = deque()
+        if not self.connections:
+            self._questions.append(("history", {"since": time.time() - HISTORY}, self._take_past))
+        self._asked: tuple[Answer, float] | None = None  # what is not answered yet, and when it was sent
+        self._due = self._earliest = 0.0
+        self.connected, self.trouble, self.changed = True, "", True
+        self.connections += 1
+
+    # ---------------------------------------------------------------- what the loop calls
+
+    def descriptors(self) -> list[int]:
+        return [self._told.fileno(), self._client.fileno()] if self.connected else []
+
+    def timeout(self, now: float) -> float:
+        """Seconds until there is something to do though nobody says anything."""
+        if not self.connected:
+            return 0.1
+        return SILENT if self._asked else 0.0 if self._questions else max(0.0, self._due - now)
+
+    def turn(self, now: float) -> None:
+        """Take what came, and ask what is due. It never waits for the broker."""
+        if not self.connected:
+            return self._look()
+        try:
+            self._hear(now)
+            self._take_answer(now)
+            if now >= self._due and not self._asked and not self._questions:
+                self._ask_everything(now)
+            self._send_next(now)
+        except (GpuleaseError, OSError) as trouble:
+            return self._lost(trouble)
+        silent = "The broker does not answer." if self._asked and now - self._asked[1] > SILENT else ""
+        self.changed |= silent != self.trouble
+        self.trouble = silent
+
+    def ask(self, verb: str, answer: Answer, **fields: Any) -> None:
+        """A question ahead of the usual ones; while there is no broker it is refused at once."""
+        if self.connected:
+            self._questions.appendleft((verb, fields, answer))
+        else:
+            answer(BrokerUnavailable("There is no broker now.", "Try again when it is back."))
+
+    def open(self, id: int | None) -> None:
+        """From now on ask for all about this job."""
+        self.opened, self.refused, self._opened_id, self._due = None, "", id, 0.0
+
+    # ---------------------------------------------------------------- what comes
+
+    def _hear(self, now: float) -> None:
+        while (changed := self._told.receive(0)) is not None:
+            rows = self._told.rows.get("devices")
+            if "devices" in changed and rows:
+                devices = sorted(rows.values(), key=lambda row: (row["index"], row["instance"] or 0))
+                self.seen = self.seen._replace(status={**self.seen.status, "devices": devices})  # drawn with the clock
+            if changed.keys() - {"devices"}:
+                self._due = min(self._due, max(now, self._earliest))
+
+    def _take_answer(self, now: float) -> None:
+        if self._asked is None:
+            return
+        answer, sent = self._asked
+        told: Any
+        try:
+            told = self._client.receive(0)
+            if told is None:
+                return
+            told = told.get("ok", told)
+        except GpuleaseError as error:
+            told = error
+        self._asked = None
+        self._earliest = max(self._earliest, now + REST * (now - sent))
+        answer(told)
+        self.changed |= not self._questions  # what was asked together is drawn together
+
+    def _send_next(self, now: float) -> None:
+        if self._asked is None and self._questions:
+            verb, fields, answer = self._questions.popleft()
+            self._client.send(verb, **fields)
+            self._asked = (answer, now)
+
+    def _ask_everything(self, now: float) -> None:
+        self._earliest, self._due = now + PACE, now + REFRESH
+        self._questions.append(("status", {}, self._take_status))
+        self._questions.append(("ls", {"most": MOST_JOBS}, self._take_jobs))
+        if self._opened_id is not None:
+            self._questions.append(("show", {"select": one_job(self._opened_id)}, self._take_job))
+
+    def _take_status(self, told: Any) -> None:
+        if not isinstance(told, GpuleaseError):
+            self.seen = self.seen._replace(status=told)
+
+    def _take_jobs(self, told: Any) -> None:
+        if not isinstance(told, GpuleaseError):
+            self.seen = self.seen._replace(jobs=tuple(told["jobs"]), counts=told["counts"], paused=told["paused"])
+
+    def _take_job(self, told: Any) -> None:
+        if isinstance(told, BrokerUnavailable):
+            return
+        if isinstance(told, GpuleaseError):
+            self.opened, self.refused = None, told.what  # another user's, or removed
+        elif told["jobs"][0]["id"] == self._opened_id:
+            self.opened = told["jobs"][0]
+
+    def _take_past(self, told: Any) -> None:
+        """An answer has a part; `next` is where the rest begins. An older broker keeps none."""
+        if isinstance(told, GpuleaseError):
+            return
+        self._past += told["rows"]
+        if told["next"] is not None:
+            self._questions.append(("history", {"since": told["next"]}, self._take_past))
+        else:
+            self.history.begin(past_utilization(self._past), time.time())
+            self._past = []
+
+    # ---------------------------------------------------------------- a broker that ended
+
+    def _lost(self, trouble: Exception) -> None:
+        self._told.close()
+        self._client.close()
+        self.connected, self.changed = False, True
+        status = self.seen.status  # what was free may be held by now
+        self.seen = self.seen._replace(status={**status, "devices": unknown(status["devices"])})
+        refused = isinstance(trouble, GpuleaseError)
+        self.trouble = str(trouble) if refused else GONE
+        for answer in [*([self._asked[0]] if self._asked else []), *(answer for _, _, answer in self._questions)]:
+            answer(BrokerUnavailable("The broker ended while it was asked.", "See what came of it, and ask again."))
+        self._start_looking(AGAIN if refused else 0.0)
+
+    def _start_looking(self, later: float) -> None:
+        threading.Thread(target=self._search, args=(later,), daemon=True).start()
+
+    def _search(self, later: float) -> None:
+        """In a thread: a broker that starts may take long, and the screen goes on meanwhile."""
+        time.sleep(later)
+        try:
+            client = reconnect(self._place)
+            assert isinstance(client, Client)  # of a broker, as the one before
+            self._found.append((Subscription(*TOPICS, client=Client(directory=self._place)), client))
+        except (GpuleaseError, OSError) as trouble:
+            self._found.append(trouble)
+
+    def _look(self) -> None:
+        for found in self._found:
+            self._found = []
+            if isinstance(found, Exception):
+                self.trouble, self.changed = f"{GONE} ({found})", True
+                return self._start_looking(AGAIN)
+            return self._begin(*found)

@@ -1,0 +1,84 @@
+"""The table of states is complete, its ends are ends, and the drawn page is the table."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpulease.broker.core import jobs as job_life
+from gpulease.broker.core import leases as lease_life
+from gpulease.model import job as jobs
+from gpulease.model import lifecycle
+from gpulease.model.lifecycle import JOB, JOB_ENDS, LEASE, LEASE_ENDS, START, ImpossibleTransition
+from gpulease.model.values import Request
+
+NEW = jobs.Job(12, ("true",), 1, "ada", "/", "e", Request(), 0.0, state=START)
+BROKER = Path(lease_life.__file__).parent
+ROOT = Path(__file__).parents[2]
+
+
+def states(table: lifecycle.Table) -> set[str]:
+    return {state for state, _ in table} | {state for state, _ in table.values()}
+
+
+def test_the_page_is_drawn_from_the_table() -> None:
+    check = [sys.executable, str(ROOT / "tools" / "lifecycle_page.py"), "--check"]
+    assert subprocess.run(check).returncode == 0, "run: python tools/lifecycle_page.py"
+
+
+def test_a_job_has_the_states_of_the_contract() -> None:
+    named = {"waiting", "held", "running", "paused", "complete", "failed", "invalid", "killed", "lost"}
+    assert states(JOB) == named | {START}
+
+
+@pytest.mark.parametrize(("table", "ends"), [(LEASE, LEASE_ENDS), (JOB, JOB_ENDS)])
+def test_every_state_is_reached_and_leads_to_an_end(table: lifecycle.Table, ends: frozenset[str]) -> None:
+    assert _reached(table, START) == states(table)
+    for state in states(table) - ends:
+        assert _reached(table, state) & ends
+
+
+def _reached(table: lifecycle.Table, start: str) -> set[str]:
+    reached, grown = {start}, True
+    while grown:
+        more = {to for (state, _), (to, _) in table.items() if state in reached} - reached
+        reached |= more
+        grown = bool(more)
+    return reached
+
+
+@pytest.mark.parametrize(("table", "functions"), [(LEASE, lease_life.EFFECTS), (JOB, job_life.EFFECTS)])
+def test_every_effect_is_executed_and_no_other(table: lifecycle.Table, functions: dict[str, object]) -> None:
+    assert {effect for _, effects in table.values() for effect in effects} == set(functions)
+
+
+@pytest.mark.parametrize("table", [LEASE, JOB])
+def test_every_event_of_a_table_happens_in_the_broker(table: lifecycle.Table) -> None:
+    source = "".join(file.read_text() for file in BROKER.glob("*.py"))
+    assert [event for _, event in table if f'"{event}"' not in source] == []
+
+
+def test_every_end_of_a_run_gives_back_its_devices() -> None:
+    for (state, _), (to, effects) in JOB.items():
+        if state in ("running", "paused") and to not in ("running", "paused"):
+            assert "end-lease" in effects
+
+
+def test_an_impossible_transition_tells_its_history() -> None:
+    job = NEW
+    for moment, event in enumerate(("add", "start", "exit-zero")):
+        job, _ = jobs.step(job, event, float(moment))
+    with pytest.raises(ImpossibleTransition, match=r"job 12 in state 'complete' cannot 'pause'") as raised:
+        jobs.step(job, "pause", 9.0)
+    assert "at 1 start: waiting -> running" in str(raised.value)
+    assert [step.event for step in raised.value.history] == ["add", "start", "exit-zero"]
+
+
+def test_the_history_does_not_grow_for_ever() -> None:
+    job, _ = jobs.step(NEW, "add", 0.0)
+    for moment in range(50):
+        job, _ = jobs.step(job, "edit", float(moment))
+    assert len(job.history) == lifecycle.REMEMBERED
