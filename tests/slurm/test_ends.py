@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,6 +73,9 @@ def test_a_job_that_makes_room_saves_its_work_and_goes_back_into_the_line(box: S
     job = box.until(first, "waiting")
     assert (job["name"], job["tries"], job["exit_code"], job["ended"]) == ("patient", 1, None, None)
     box.ok("kill", *urgent, other)
+    wait_until(lambda: not box.slurm("squeue", "-h", "-t", "completing", "-j", first), LONG, 0.1)
+    ended = int(time.time())
+    wait_until(lambda: time.time() >= ended + 1)  # its node refuses a start in the second in which it ended
     box.slurm("scontrol", "update", f"JobId={first}", "StartTime=now")  # Slurm lets it wait for two minutes
     assert box.run("wait", first).returncode == 0
     assert (job := box.job(first))["state"] == "complete", job
