@@ -208,7 +208,7 @@ PARAMETERS: dict[str, Parameter] = {
                           "0 to 1000000, or cores for their number", False),
     "grace": Parameter("grace", _grace, "time between TERM and KILL", "0 to 1h", False),
     "neighbours.safe-gpu": Parameter("safe_gpu", _mode, "whether safe-gpu's users are reckoned with",
-                                     "auto (for a day after somebody used it), on, or off", False),
+                                     "auto (while somebody uses it), on, or off", False),
     "neighbours.gpuget": Parameter("gpuget", _gpuget, "where gpuget's lists are, if its users share the GPUs",
                                    "redis://HOST:PORT/DB, with ?prefix=GPU if need be; or none", False, secret=True),
     "neighbours.users": Parameter("users", _respect, "what a system broker makes of GPUs that users' own brokers hold",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.scripted import Client, ScriptedWorld
 
 from gpulease.broker.core.events import NeighboursChanged
@@ -156,15 +157,27 @@ def test_the_next_broker_tells_the_neighbours_what_is_held() -> None:
     assert {device: held.pid for device, held in world.kept.held.items()} == {uuid: owner}
 
 
-def test_a_neighbour_that_was_found_is_remembered_for_a_day_also_by_the_next_broker() -> None:
+@pytest.mark.parametrize(("took", "seconds"), [(True, 86400), (False, 300)])
+def test_a_neighbour_is_remembered_for_a_day_and_one_that_took_nothing_for_minutes(took: bool, seconds: int) -> None:
+    """Any user can hold safe-gpu's lock, and that alone made each grant wait for a CUDA context for a day."""
     world = ScriptedWorld()
-    world.ready.append(NeighboursChanged(about=frozenset({"safe-gpu"})))
+    world.ready.append(NeighboursChanged(about={"safe-gpu": took}))
     world.turn()
-    world.jump(20 * 3600)
+    world.jump(seconds - 10)
     world.restart()
     assert list(world.core.state.neighbours_about) == ["safe-gpu"]
-    world.jump(5 * 3600)
+    world.jump(20)
     settle(world)
     assert list(world.core.state.neighbours_about) == []
     world.restart()
     assert list(world.core.state.neighbours_about) == []
+
+
+def test_a_lock_that_is_held_shortens_nothing() -> None:
+    world = ScriptedWorld()
+    for took in (True, False):
+        world.ready.append(NeighboursChanged(about={"safe-gpu": took}))
+        world.turn()
+    world.jump(80_000)
+    settle(world)
+    assert list(world.core.state.neighbours_about) == ["safe-gpu"]

@@ -6,13 +6,19 @@ through placeholders of the broker.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
+from select import select
+from threading import Event
 from typing import Any
 
 import pytest
@@ -127,6 +133,94 @@ def test_a_lease_on_which_nobody_computes_is_taken_to_safe_gpu(site: Apart) -> N
     assert all(row["outside"] == [] for row in site.status()["devices"])
 
 
+def lock_is_free(site: Apart) -> bool:
+    with open(site.lock_folder / NAME, "r+") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_no_grant_waits_for_a_placeholder_and_users_of_safe_gpu_do(site: Apart) -> None:
+    """Whoever held safe-gpu's lock once made every grant of everybody take as long as a CUDA context."""
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "60"
+    use(site, "on")
+    site.set("cuda.slow=4000")
+    holders = [site.holder("--devices", index) for index in "01"]
+    assert not placeholders(site)
+    assert not lock_is_free(site)
+    wait_until(lambda: sorted(placeholders(site)) == ["0", "1"])
+    wait_until(lambda: lock_is_free(site))
+    for holder in holders:
+        holder.kill()
+
+
+def test_a_lease_that_is_over_at_once_needs_no_placeholder(site: Apart) -> None:
+    use(site, "on")
+    site.set("fault.cuda=2")  # one that were started would fail, which is logged
+    with site.raw() as raw:
+        for _ in range(20):
+            raw.acquire(1, 30)
+            assert "ok" in raw.ask("release", what=[raw.granted()["id"]])
+    assert "no placeholder" not in site.log()
+
+
+def test_users_of_safe_gpu_get_the_lock_though_grants_never_pause() -> None:
+    """There is always a placeholder that is not there yet, for which the lock is kept."""
+    for site in opened(4):
+        _choose_beside_grants(site)
+
+
+def _choose_beside_grants(site: Apart) -> None:
+    site.environ["GPULEASE_PROBE_DEADLINE"] = "60"
+    use(site, "on")
+    site.set("cuda.slow=1000")
+    over = Event()
+
+    def take_turns(index: str) -> None:
+        with site.raw() as raw:
+            while not over.is_set():
+                raw.send("acquire", request={"devices": [index]}, kind="acquire", wait=60)
+                id = raw.granted()["id"]
+                over.wait(0.5 + 0.11 * int(index))  # its placeholder is on its way, and ends before it is there
+                assert "ok" in raw.ask("release", what=[id])
+
+    with ThreadPoolExecutor() as threads:
+        loops = [threads.submit(take_turns, index) for index in "0123"]
+        wait_until(lambda: len(devices_of(site, "leased")) == 4)
+        choosing = site.python(HOLD_LOCK, str(site.lock_folder / NAME), stdin=subprocess.PIPE)
+        try:
+            assert select([choosing.stdout], [], [], 20)[0], "it waits for ever"
+        finally:
+            choosing.kill()
+            over.set()
+        for loop in loops:
+            loop.result()
+
+
+def remembered_for(site: Apart) -> float:
+    """Seconds from now on in which safe-gpu counts."""
+    (copy := site.folder / "copy.db").unlink(missing_ok=True)
+    assert site.run("backup", str(copy)).returncode == 0
+    with closing(sqlite3.connect(copy)) as database:
+        facts = dict(database.execute("SELECT * FROM facts").fetchall())
+    return float(json.loads(facts["neighbours"])["safe-gpu"]) - time.time()
+
+
+def test_who_only_holds_the_lock_is_soon_forgotten_and_who_takes_a_gpu_is_not(site: Apart) -> None:
+    site.ensure_broker()
+    with somebody_chooses(site):
+        wait_until(lambda: "safe-gpu is used here" in site.log())
+    assert 200 < remembered_for(site) < 400
+    hold = [sys.executable, "-c", HOLD_LOCK, str(site.lock_folder / NAME)]
+    uses = site.popen(site.words("simulate", "use", "0", "--memory", "1G", "--", *hold), stdin=subprocess.PIPE)
+    assert uses.stdout is not None
+    assert uses.stdout.readline() == "held\n"
+    wait_until(lambda: site.status() and remembered_for(site) > 80_000)
+    uses.kill()
+
+
 def test_the_placeholder_makes_way_for_the_owner_and_comes_back(site: Apart) -> None:
     use(site, "on")
     site.holder("--devices", "0")
@@ -186,7 +280,7 @@ def test_a_placeholder_that_failed_is_forgotten_with_its_lease(site: Apart) -> N
     use(site, "on")
     site.set("fault.cuda=2")
     holder = site.holder("--devices", "0")
-    assert "out of memory" in site.status()["neighbours"]["safe-gpu"]["trouble"]
+    wait_until(lambda: "out of memory" in (site.status()["neighbours"]["safe-gpu"]["trouble"] or ""))
     holder.kill()
     wait_until(lambda: site.status()["neighbours"]["safe-gpu"]["trouble"] is None)
 
@@ -220,8 +314,8 @@ def test_where_none_can_be_had_the_gpu_is_granted_without_and_doctor_says_so(sit
     use(site, "on")
     site.set(fault)
     site.holder("--devices", "0")
+    wait_until(lambda: why in (site.status()["neighbours"]["safe-gpu"]["trouble"] or ""))
     assert not told(site)
-    assert why in site.status()["neighbours"]["safe-gpu"]["trouble"]
     assert site.run("run", "--devices", "1", "--", "true").returncode == 0
     assert site.log().count("no placeholder on GPU-") <= 2
     assert why in " ".join(site.run("doctor").stdout.split())

@@ -122,7 +122,7 @@ class NeighboursChanged(NamedTuple):
 
     held: Mapping[str, str] = NOBODY  # devices that they hold, and who it is
     placeholders: Mapping[Key, str] = NOBODY  # processes of ours that only show a device as taken, and the device
-    about: frozenset[str] = frozenset()  # neighbours that were found here by themselves
+    about: Mapping[str, bool] = NOBODY  # neighbours that were found here, and whether one took a GPU
     shown: Mapping[str, Document] = NOBODY  # by neighbour, for people: `trouble` is what is wrong
 
 

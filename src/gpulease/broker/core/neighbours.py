@@ -21,8 +21,9 @@ from gpulease.broker.core.turn import Turn
 from gpulease.model.store import Document
 from gpulease.model.values import Device, Lease, Process
 
-REMEMBERED = 86400.0  # seconds that a neighbour that was found here is reckoned with
-WRITTEN = 300.0  # seconds before it is written again when it was last seen
+REMEMBERED = 86400.0  # seconds that a neighbour counts whose user was seen to take a GPU
+SUSPECTED = 300.0  # seconds that one counts of which nothing but its lock was used: any user can hold that
+WRITTEN = 60.0  # seconds by which that must get later to be written again
 
 
 def keep(turn: Turn) -> None:
@@ -94,18 +95,19 @@ def changed(turn: Turn, event: NeighboursChanged) -> None:
     if state.neighbours_shown != event.shown:
         state.set("neighbours_shown", event.shown)
     outside_use.look(turn)
-    about = {name for name in event.about if turn.now - state.neighbours_about.get(name, -REMEMBERED) > WRITTEN}
-    if about:
-        _remember(turn, {**state.neighbours_about, **dict.fromkeys(about, turn.now)})
+    known = state.neighbours_about
+    until = {name: turn.now + (REMEMBERED if took else SUSPECTED) for name, took in event.about.items()}
+    if later := {name: moment for name, moment in until.items() if moment - known.get(name, 0.0) > WRITTEN}:
+        _remember(turn, {**known, **later})
 
 
 def _remember(turn: Turn, about: Mapping[str, float]) -> None:
-    """Since when each was last seen; and look again when the first of them is forgotten."""
-    lately = {name: time for name, time in about.items() if turn.now - time < REMEMBERED}
-    turn.state.set("neighbours_about", lately, planned=True)
-    turn.state.store.write("facts", "neighbours", dict(lately))
-    if lately:
-        turn.alarm(min(lately.values()) + REMEMBERED - turn.now, "neighbours", "all")
+    """Until when each counts; and look again when the first of them is forgotten."""
+    counting = {name: moment for name, moment in about.items() if moment > turn.now}
+    turn.state.set("neighbours_about", counting, planned=True)
+    turn.state.store.write("facts", "neighbours", dict(counting))
+    if counting:
+        turn.alarm(min(counting.values()) - turn.now, "neighbours", "all")
 
 
 def forget(turn: Turn) -> None:

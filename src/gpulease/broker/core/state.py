@@ -94,7 +94,7 @@ class State:
         self.verified: Table[str, None] = Table(changes)  # checked since their last lease ended
         self.neighbour_holds: Table[str, str] = Table(changes, True)  # devices, and which neighbour holds each
         self.placeholders: Table[Key, str] = Table(changes, True)  # processes of ours that show a device as taken
-        self.neighbours_about: Mapping[str, float] = NOTHING  # that were found here, and when they were last seen
+        self.neighbours_about: Mapping[str, float] = NOTHING  # that were found here, and until when that counts
         self.neighbours_shown: Mapping[str, Document] = NOTHING  # what the edge tells of them, for people
         self.outside: Table[tuple[str, str], float] = Table(changes)  # device and user: when that was last seen
         self.blockers: Table[str, Blocker] = Table(changes)  # by user

@@ -6,11 +6,12 @@ A check takes these steps, one check at a time, and the broker's loop waits for 
 2. safe-gpu's lock is taken, or the check is refused while somebody else holds it;
 3. the devices are claimed, so that no other broker of this machine grants them (broker/neighbours/claims.py);
 4. the sampler looks at the devices;
-5. where safe-gpu is about, a placeholder shows each device as taken (broker/neighbours/placeholder.py);
-6. `Checked` tells the core what was seen, and which devices a neighbour or another broker holds.
+5. `Checked` tells the core what was seen, and which devices a neighbour or another broker holds;
+6. where safe-gpu is used, a placeholder shows each device as taken (broker/neighbours/placeholder.py).
 
-The lock is given back at `Unlock`. What is neither kept for a lease nor being checked is given back then too.
-A device of a lease on which no process is to be seen any more goes through steps 2, 4 and 5 again, without the core.
+The lock is given back after `Unlock`, once the placeholders are there: a grant does not wait for them, and users of
+safe-gpu find them. What is neither kept for a lease nor being checked is given back at `Unlock` too.
+A device of a lease on which no process is to be seen any more goes through steps 2, 4 and 6 again, without the core.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from gpulease.system.places import Place
 
 UNUSED = 0.3  # seconds for whoever was refused to come back, once the lock that it was refused for is had
 PLACE_AGAIN = 0.25  # seconds between attempts to take the lock for the sake of a leased device
-FIND_AGAIN = 600.0  # seconds before it is asked again whether safe-gpu is used, once that was seen
+FIND_AGAIN = 60.0  # seconds before the core is told again that safe-gpu's lock is held, or that its holder took a GPU
+MOST_HELD = 1.0  # seconds that the lock is held for checks in a row; then no other begins until it was given back
+BREATH = 0.01  # seconds in which a user of safe-gpu who waits for the lock gets it
 LOOK_AGAIN = 1.0  # seconds between looks at a device whose lease ended, while somebody is still there
 
 
@@ -82,13 +85,12 @@ class Neighbour(Protocol):
 class Claim:
     """One check, on its way through the steps; or devices of leases that only need a placeholder, or of ended ones."""
 
-    __slots__ = ("asked", "check", "ended", "held", "leased", "number", "seen")
+    __slots__ = ("asked", "check", "ended", "held", "leased", "number")
 
     def __init__(self, number: int, check: Check, leased: bool = False, ended: bool = False) -> None:
         self.number, self.check, self.leased, self.ended = number, check, leased, ended
         self.held: dict[str, str] = {}  # by a neighbour
         self.asked = False  # the sampler looks at the devices
-        self.seen: Mapping[str, Occupancy] | None = None  # by the sampler
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -116,7 +118,10 @@ class Neighbours:
         self._unused = 0.0  # when the lock is given back, if it was waited for and nobody wants it any more
         poll.register(self._lock.waker, select.EPOLLIN)
         self._placeholders = Placeholders(poll, sampling.seconds, self.changed, log)
-        self._seen = float("-inf")  # when somebody was seen to use safe-gpu
+        self._begin_again = 0.0  # when checks go on, after the lock was given to users of safe-gpu
+        self._holder: int | None = None  # of safe-gpu's lock, when one was last seen
+        self._seen = float("-inf")  # when the core was told of that
+        self._took = float("-inf")  # when such a holder was seen on a GPU: a user of safe-gpu, and not only of its lock
         self._place_again = 0.0  # when the lock is tried again for the sake of a leased device
         self._accounts: list[Neighbour] = []  # asked one after the other
         self._kept = Keep()
@@ -161,6 +166,10 @@ class Neighbours:
             self._unsettled = True
             for neighbour in self._accounts:
                 neighbour.see(devices)
+        computing = {process.pid for device in devices for process in device.processes or ()}
+        if self._holder in computing and not self._took_lately:
+            self._took = time.monotonic()
+            self.changed()
         self._brokers.see([one.uuid for one in devices], then)
 
     def changed(self) -> None:
@@ -173,7 +182,8 @@ class Neighbours:
         shown = {one.name: one.shown for one in self._accounts}
         shown |= {"safe-gpu": self._told, "gpulease": self._brokers.shown}
         keys = self._placeholders.keys(time.monotonic())
-        self._emit(happened.NeighboursChanged(held, keys, frozenset({"safe-gpu"} if self._seen_lately else ()), shown))
+        about = {"safe-gpu": self._took_lately} if self._seen_lately or self._took_lately else {}
+        self._emit(happened.NeighboursChanged(held, keys, about, shown))
         self._unsettled = True
 
     def _shown(self) -> Document:
@@ -192,7 +202,7 @@ class Neighbours:
 
     @property
     def due(self) -> float | None:
-        own = [self._placeholders.due, self._place_again or None, self._unused or None]
+        own = [self._placeholders.due, self._place_again or None, self._unused or None, self._begin_again or None]
         own.append(self._look_again if self._ended and not any(one.ended for one in self._claims) else None)
         own += [self._brokers.due, *(one.due for one in self._accounts)]
         return min((one for one in own if one is not None), default=None)
@@ -202,16 +212,15 @@ class Neighbours:
         self._brokers.overdue(now)
         if self._place_again and self._place_again <= now:
             self._place_again, self._unsettled = 0.0, True
+        if self._begin_again and self._begin_again <= now:
+            self._begin_again, self._unsettled = 0.0, True
         if self._unused and self._unused <= now:
-            self._unused = 0.0
-            if not self._claims:
-                self._let_go()
+            self._unused, self._unsettled = 0.0, True
         for one in self._accounts:
             if one.due is not None and one.due <= now:
                 one.overdue(now)
         if self._ended and self._look_again <= now:
             self._unsettled = True
-        self._go_on()
 
     def owns(self, descriptor: int) -> bool:
         own = descriptor == self._lock.waker or self._placeholders.owns(descriptor) or self._brokers.owns(descriptor)
@@ -223,8 +232,7 @@ class Neighbours:
         if self._brokers.owns(descriptor):
             return self._brokers.ready(descriptor)
         if self._placeholders.owns(descriptor):
-            self._placeholders.ready(descriptor, time.monotonic())
-            return self._go_on()
+            return self._placeholders.ready(descriptor, time.monotonic())
         for one in self._accounts:
             if one.owns(descriptor):
                 return one.ready(descriptor, flags)
@@ -258,12 +266,16 @@ class Neighbours:
     def _seen_lately(self) -> bool:
         return time.monotonic() - self._seen < FIND_AGAIN
 
+    @property
+    def _took_lately(self) -> bool:
+        return time.monotonic() - self._took < FIND_AGAIN
+
     def find(self) -> None:
-        """Somebody who is no broker holds the lock: safe-gpu is used here. The core remembers that for a day."""
-        if self._mode == "off" or self._seen_lately:
+        """Somebody who is no broker holds the lock: safe-gpu may be used here. The core remembers that for a while."""
+        if self._mode == "off" or self._took_lately or (user := self._lock.user()) is None:
             return
-        user = self._lock.user()
-        if user is not None:
+        self._holder = user.pid
+        if not self._seen_lately:
             self._seen = time.monotonic()
             if self._mode == "auto":
                 self._log(f"safe-gpu is used here, by {str(user).lower()}: placeholders show which GPUs are leased")
@@ -280,6 +292,7 @@ class Neighbours:
 
     def check(self, one: Check) -> None:
         """At once where nobody keeps accounts; else after the turn, so that what ended in it is given back first."""
+        self._unused = 0.0
         self._number += 1
         self._claims.append(Claim(self._number, one))
         if self._accounts:
@@ -305,8 +318,6 @@ class Neighbours:
         """The core has decided on all that it was told of. The lock may be needed for what was asked for since."""
         self._undecided.clear()
         self._unsettled = True
-        if not self._claims:
-            self._lock.give()
 
     def settle(self) -> None:
         """After each turn: what is nobody's any more is given back, and what was asked for begins."""
@@ -319,6 +330,8 @@ class Neighbours:
             self._settle_placeholders(time.monotonic())
             self._look_at_ended(time.monotonic())
             self._begin()
+            if not self._claims and not self._unused:
+                self._let_go()
             if self._shown() != self._told:
                 self.changed()
 
@@ -359,9 +372,17 @@ class Neighbours:
     # ---------------------------------------------------------------- the steps of a check
 
     def _begin(self) -> None:
-        if self._claims and not self._under_way:
+        if self._claims and not self._under_way and not self._makes_way(time.monotonic()):
             self._under_way = True
             self._ask(0)
+
+    def _makes_way(self, now: float) -> bool:
+        """Whether users of safe-gpu go first: check after check, and their placeholders, kept the lock from them."""
+        if self._lock.held and now - self._lock.since > MOST_HELD:
+            self._let_go()
+            self._begin_again = 0.0 if self._lock.held else now + BREATH
+            return True
+        return now < self._begin_again
 
     def _ask(self, place: int) -> None:
         """One neighbour after the other; then the lock."""
@@ -425,18 +446,11 @@ class Neighbours:
             self._ended -= {uuid for uuid, occupancy in seen.items() if self._is_empty(occupancy, now)}
             self._next()
             return
-        claim.seen = seen
         if self._beside_safe_gpu:
             for uuid, occupancy in seen.items():
                 if self._is_empty(occupancy, now) and self._may_place(uuid, now):
                     self._placeholders.place(uuid, now)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """The check is done when all of its placeholders are there, or cannot be had."""
-        claim = self._claims[0] if self._claims else None
-        if claim is not None and claim.seen is not None and not self._placeholders.placing & set(claim.devices):
-            self._done(claim.seen)
+        self._done(seen)
 
     def _done(self, seen: Mapping[str, Occupancy]) -> None:
         claim = self._next()
@@ -454,8 +468,8 @@ class Neighbours:
             self._emit(happened.CheckRefused(claim.check.revision, why, passing, user, pid))
 
     def _let_go(self) -> None:
-        """Of the lock, unless the core has yet to decide under it."""
-        if not self._undecided:
+        """Of the lock, unless the core has yet to decide under it, or a placeholder is not there yet."""
+        if not self._undecided and not self._placeholders.placing:
             self._lock.give()
 
     def _next(self) -> Claim:

@@ -17,6 +17,7 @@ from gpulease.system import identity
 
 READ = 4096
 PAUSE, LONGEST_PAUSE = 10.0, 300.0  # seconds before a device on which none could be placed is tried again
+SOON = 0.1  # seconds before one is started: a lease that is over by then needs none
 KNOWN = 60.0  # seconds that one that ended is known: a sample may be older than its end
 
 
@@ -44,6 +45,7 @@ class Placeholders:
         self, poll: select.epoll, seconds: float, changed: Callable[[], None], log: Callable[[str], None]
     ) -> None:
         self._poll, self._seconds, self._changed, self._log = poll, seconds, changed, log
+        self._coming: dict[str, float] = {}  # devices that are to have one, and when it is started
         self._placed: dict[str, Placed] = {}  # by device
         self._ended: dict[Key, tuple[str, float]] = {}  # device, and when
         self._failures: dict[str, Failure] = {}
@@ -53,11 +55,11 @@ class Placeholders:
     @property
     def devices(self) -> frozenset[str]:
         """With one, or with one that is being placed."""
-        return frozenset(self._placed)
+        return frozenset((*self._placed, *self._coming))
 
     @property
     def placing(self) -> frozenset[str]:
-        return frozenset(uuid for uuid, one in self._placed.items() if one.due is not None)
+        return frozenset((*self._coming, *(uuid for uuid, one in self._placed.items() if one.due is not None)))
 
     @property
     def pids(self) -> dict[str, int]:
@@ -74,11 +76,15 @@ class Placeholders:
         return {one.key: uuid for uuid, one in self._placed.items()} | {key: one[0] for key, one in self._ended.items()}
 
     def may_place(self, uuid: str, now: float) -> bool:
-        return uuid not in self._placed and (uuid not in self._failures or now >= self._failures[uuid].until)
+        return uuid not in self.devices and (uuid not in self._failures or now >= self._failures[uuid].until)
 
     # ---------------------------------------------------------------- starting and ending
 
     def place(self, uuid: str, now: float) -> None:
+        self._coming[uuid] = now + SOON
+
+    def _start(self, uuid: str, now: float) -> None:
+        del self._coming[uuid]
         words = [sys.executable, "-P", "-m", "gpulease.broker.children.placeholder", uuid]
         try:
             child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
@@ -90,6 +96,8 @@ class Placeholders:
         return self._changed()
 
     def end(self, uuid: str, now: float) -> None:
+        if self._coming.pop(uuid, None) is not None:
+            return
         one = self._placed.pop(uuid)
         self._poll.unregister(one.descriptor)
         one.process.kill()
@@ -107,9 +115,12 @@ class Placeholders:
 
     @property
     def due(self) -> float | None:
-        return min((one.due for one in self._placed.values() if one.due is not None), default=None)
+        dues = (one.due for one in self._placed.values() if one.due is not None)
+        return min((*dues, *self._coming.values()), default=None)
 
     def overdue(self, now: float) -> None:
+        for uuid in [uuid for uuid, moment in self._coming.items() if moment <= now]:
+            self._start(uuid, now)
         for uuid, one in list(self._placed.items()):
             if one.due is not None and one.due <= now:
                 self._fail(uuid, f"CUDA made no context within {self._seconds:g} s", now)

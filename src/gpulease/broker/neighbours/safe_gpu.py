@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ class SafeGpuLock:
         self._folder, self._name_of = folder, name_of
         self.trouble: str | None = None  # why the lock could not be had at the last try, if anything is there
         self._descriptor: int | None = None
-        self.held = False
+        self.held, self.since = False, 0.0  # by the broker, and since when on the monotonic clock
         self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
 
@@ -70,7 +71,7 @@ class SafeGpuLock:
         except OSError as error:
             self.trouble = _cannot_be_locked(self._path, os.strerror(error.errno or 0))
             return True
-        self.held, self.trouble = True, None
+        self.held, self.since, self.trouble = True, time.monotonic(), None
         return True
 
     def examine(self) -> None:
