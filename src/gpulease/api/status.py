@@ -123,11 +123,13 @@ def _probed_status() -> dict[str, Any]:
 def _claimed(uuids: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Devices that a broker has granted to somebody, anybody's: for those whose user has no broker."""
     from gpulease.simulator.activate import directory_from_environment
-    from gpulease.system.claim_holders import holders, shown, through
+    from gpulease.system.claim_holders import holders, shown, through, whose
     from gpulease.system.claims import machine_of
+    from gpulease.system.identity import user_name
 
     found = holders(machine_of(directory_from_environment(os.environ)), uuids)
-    return {uuid: (through(*one), shown(*one)) for uuid, one in found.items()}
+    users = {uuid: whose(holder, user_name) for uuid, (holder, _) in found.items()}
+    return {uuid: (through(users[uuid], told), shown(one, users[uuid], told)) for uuid, (one, told) in found.items()}
 
 
 def _broker_status() -> dict[str, Any] | None:

@@ -5,14 +5,15 @@ What it says is a line of JSON. It is bounded, cleaned, and only ever shown.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpulease.system import claims as names
+from gpulease.system import strangers
 from gpulease.system.claims import ClaimHolder
-from gpulease.system.identity import user_name
 
 LONGEST, LETTERS = 1024, 100  # bytes of what a holder says, and characters of a text in it
 TEXTS = ("broker", "kind", "user", "note")
@@ -43,21 +44,21 @@ def _text(told: object) -> str | None:
     return "".join(letter for letter in told[:LETTERS] if letter.isprintable()) or None
 
 
-def whose(holder: ClaimHolder) -> str:
-    return "somebody" if holder.uid is None else user_name(holder.uid)
+def whose(holder: ClaimHolder, name_of: Callable[[int], str]) -> str:
+    return "somebody" if holder.uid is None else name_of(holder.uid)
 
 
-def through(holder: ClaimHolder, told: dict[str, Any]) -> str:
+def through(user: str, told: dict[str, Any]) -> str:
     """To stand behind the word `held`."""
-    user, note = whose(holder), f": {told['note']}" if told.get("note") else ""
+    own, note = f"{user}'s own gpulease", f": {told['note']}" if told.get("note") else ""
     kinds = {"system": f"the system's gpulease, of {user}", "shared": f"{user}'s shared gpulease"}
-    return f"through {kinds.get(told.get('broker') or '', f'''{user}'s own gpulease''')}{note}"
+    return f"through {kinds.get(told.get('broker') or '', own)}{note}"
 
 
-def shown(holder: ClaimHolder, told: dict[str, Any]) -> dict[str, Any]:
+def shown(holder: ClaimHolder, user: str, told: dict[str, Any]) -> dict[str, Any]:
     """A `holder` of the status document."""
     rest = {name: told.get(name) for name in ("broker", "kind", "since", "note")}
-    return {"user": whose(holder), "uid": holder.uid, "pid": holder.pid, **rest, "for": told.get("user")}
+    return {"user": user, "uid": holder.uid, "pid": holder.pid, **rest, "for": told.get("user")}
 
 
 def holders(machine: str, devices: Iterable[str]) -> dict[str, tuple[ClaimHolder, dict[str, Any]]]:
@@ -72,10 +73,8 @@ def holders(machine: str, devices: Iterable[str]) -> dict[str, tuple[ClaimHolder
             connected, holder = asked
             found[uuid] = holder, {}
             if connected is not None:
-                with connected:
-                    connected.settimeout(max(0.001, until - time.monotonic()))
-                    try:
-                        found[uuid] = holder, read(connected.recv(LONGEST))
-                    except OSError:
-                        continue
+                connected.settimeout(max(0.001, until - time.monotonic()))
+                with contextlib.suppress(OSError):
+                    found[uuid] = holder, read(strangers.receive(connected, LONGEST))
+                strangers.close(connected)
     return found

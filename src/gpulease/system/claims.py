@@ -12,7 +12,9 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from hashlib import sha256
+from itertools import islice
 from typing import NamedTuple
 
 from gpulease.system.identity import peer
@@ -23,14 +25,11 @@ BACKLOG = 64  # others who may ask at the same time who holds it
 STREAM = socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
 # Of linux/netlink.h, sock_diag.h and unix_diag.h.
 SOCK_DIAG, BY_FAMILY, DUMP, DONE, ERROR = 4, 20, 0x301, 3, 2
-STATES = 1 << 7 | 1 << 10  # sockets that listen, or are not connected
+ALL_STATES, LISTENS, UNCONNECTED = 0xFFFFFFFF, 10, 7
 SHOW_NAME_AND_USER = 0x41
 NAME, USER = 0, 7  # attributes
-MOST_READ = 16  # pieces of 64 KiB: a user may have very many sockets
-LISTED = 5.0  # seconds that a list of all sockets serves
-
-
-_listed: tuple[float, dict[str, int]] = (float("-inf"), {})
+MOST_READ = 16  # pieces at a time, of about 200 sockets each: a user may have very many
+LISTED = 1.0  # seconds until more of them are read
 
 
 class ClaimHolder(NamedTuple):
@@ -93,37 +92,62 @@ def take_or_ask(name: str) -> tuple[socket.socket | None, tuple[socket.socket | 
     return None, (None, ClaimHolder(user_at(name)))  # it is bound, and nobody listens
 
 
-def user_at(name: str) -> int | None:
-    """Whose socket has that name, also if it does not listen: as it was at most a few seconds ago."""
-    global _listed
-    if time.monotonic() - _listed[0] >= LISTED:
-        _listed = time.monotonic(), sockets(CLAIM)
-    return _listed[1].get(name)
+class _Users:
+    """Whose claims' names are, also of sockets that do not listen. A long list is read some at a time."""
+
+    def __init__(self) -> None:
+        self._users: dict[str, int] = {}  # as they were when the last list was read
+        self._next: dict[str, int] = {}
+        self._pieces: Iterator[None] | None = None
+        self._read = float("-inf")
+
+    def at(self, name: str) -> int | None:
+        if time.monotonic() - self._read >= LISTED:
+            self._read = time.monotonic()
+            if self._pieces is None:
+                self._next = {}
+                self._pieces = _pieces(CLAIM, self._next)
+            if sum(1 for _ in islice(self._pieces, MOST_READ)) < MOST_READ:
+                self._users, self._pieces = self._next, None
+        return self._users.get(name)
+
+
+user_at = _Users().at
 
 
 def sockets(beginning: str) -> dict[str, int]:
     """The abstract names that begin so, and whose each is, as the kernel lists all sockets."""
     found: dict[str, int] = {}
+    for _ in _pieces(beginning, found):
+        pass
+    return found
+
+
+def _pieces(beginning: str, found: dict[str, int]) -> Iterator[None]:
+    """A socket that was accepted has the name of the one that listens, and for a while no user of its own."""
     wanted = beginning.encode()
-    asked = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, STATES, 0, SHOW_NAME_AND_USER, 0, 0)
+    asked = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, ALL_STATES, 0, SHOW_NAME_AND_USER, 0, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, SOCK_DIAG) as kernel:
             kernel.settimeout(1.0)
             kernel.send(struct.pack("=IHHII", 16 + len(asked), BY_FAMILY, DUMP, 1, 0) + asked)
-            for _ in range(MOST_READ):
+            while True:
                 data, at = kernel.recv(1 << 16), 0
                 while at + 16 <= len(data):
                     length, kind = struct.unpack_from("=IH", data, at)
                     if kind in (DONE, ERROR) or length < 16:
-                        return found
+                        return
+                    _, type, state = struct.unpack_from("=BBB", data, at + 16)
                     attributes = _attributes(data[at + 32 : at + length])
                     name, user = attributes.get(NAME, b""), attributes.get(USER)
-                    if name.startswith(wanted) and user is not None:
-                        found[name.decode(errors="replace")] = int(struct.unpack("=I", user)[0])
+                    if name.startswith(wanted) and user is not None and type == socket.SOCK_STREAM:
+                        text, uid = name.decode(errors="replace"), int(struct.unpack("=I", user)[0])
+                        if state in (LISTENS, UNCONNECTED) or text not in found:
+                            found[text] = uid
                     at += (length + 3) & ~3
+                yield
     except (OSError, struct.error):
-        pass
-    return found
+        return
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:

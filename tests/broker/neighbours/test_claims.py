@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import select
 import socket
 import subprocess
@@ -17,7 +19,7 @@ import pytest
 from support.open_python import open_python
 from support.other_users import needs_root
 from support.users import becoming
-from support.waiting import wait_for_end, wait_until
+from support.waiting import PATIENCE, wait_for_end, wait_until
 
 from gpulease.broker.core.instructions import Holding
 from gpulease.broker.neighbours import claim_keeper
@@ -43,7 +45,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
     def one(name: str = "a", kind: str = "own") -> Claims:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        made.append(Claims(select.epoll(), Place(kind, str(folder)), str(tmp_path), lambda: None, print))
+        place = Place(kind, str(folder))
+        made.append(Claims(select.epoll(), place, str(tmp_path), lambda: None, print, identity.user_name))
         return made[-1]
 
     yield one
@@ -155,14 +158,77 @@ def test_a_name_that_is_bound_and_not_listened_at_counts_and_its_user_is_known(
     assert claims.held == {}
 
 
+def test_who_has_a_name_is_known_of_a_socket_that_is_connected_elsewhere_and_not_taken_from_another_type() -> None:
+    name, other = (f"\0gpulease/claim/test-{os.getpid()}/{number}" for number in (1, 2))
+    with claim_names.take(other) or socket.socket() as listener, socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(name)
+        busy.connect(other)
+        assert claim_names.sockets(name) == {name: os.geteuid()}
+        assert listener.getsockname() == other.encode()
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+            with socket.socket(socket.AF_UNIX, kind) as same:
+                same.bind(f"{name}/{kind}")
+                assert claim_names.sockets(f"{name}/") == {}
+
+
+@needs_root
+def test_who_listens_is_not_taken_for_root_because_somebody_waits_before_it() -> None:
+    """What waits there has the same name, and is nobody's until it is accepted."""
+    name = f"\0gpulease/claim/test-{os.getpid()}/3"
+    listening, asking = of_another_user(name), socket.socket(socket.AF_UNIX)
+    with asking:
+        asking.connect(name)
+        assert claim_names.sockets(name) == {name: OTHER}
+        listening.kill()
+        listening.wait()
+
+
+def test_a_list_of_very_many_sockets_is_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_names, "LISTED", 0.0)
+    monkeypatch.setattr(claim_names, "MOST_READ", 1)
+    users = claim_names._Users()
+    name = f"\0gpulease/claim/test-{os.getpid()}/4"
+    with contextlib.ExitStack() as opened:
+        for number in range(1000):
+            opened.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0gpulease-test/{os.getpid()}/{number:080}")
+        opened.enter_context(socket.socket(socket.AF_UNIX)).bind(name)
+        pieces = 1
+        while users.at(name) is None:
+            pieces += 1
+            assert pieces < 1000
+    assert users.at(name) == os.geteuid()
+    assert pieces > 2
+
+
+@needs_root
+def test_who_takes_a_name_and_does_not_listen_is_named_however_short_it_is_ago(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_names, "LISTED", 0.5)
+    machine = claim_names.machine_of(tmp_path)
+    claims = make()
+    claim_names.user_at("")  # the list was read just now
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(claim_names.claim_name(machine, UUID))
+        assert list(claims.take([UUID])) == [UUID]
+
+        def named() -> bool:
+            claims.see([UUID], lambda: None)
+            return claims.held == {UUID: f"through {identity.user_name(os.geteuid())}'s own gpulease"}
+
+        wait_until(named)
+
+
 @pytest.mark.parametrize(
     "line", [b"", b"5\n", b"[" * 900, b'{"note": 1e400, "since": "x"}\n', b'{"since": NaN}', b"\xff\n"]
 )
 def test_whatever_a_holder_says_can_be_shown(line: bytes) -> None:
     told = claim_holders.read(line)
     assert not any(told.values())
-    assert json.dumps(claim_holders.shown(claim_names.ClaimHolder(None), told))
-    assert claim_holders.through(claim_names.ClaimHolder(None), told) == "through somebody's own gpulease"
+    nobody = claim_names.ClaimHolder(None)
+    user = claim_holders.whose(nobody, identity.user_name)
+    assert json.dumps(claim_holders.shown(nobody, user, told))
+    assert claim_holders.through(user, told) == "through somebody's own gpulease"
 
 
 def test_long_names_of_devices_stay_apart() -> None:
@@ -248,12 +314,88 @@ def test_a_claim_that_nobody_was_told_of_is_kept_for_a_while(monkeypatch: pytest
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"\0gpulease/test/{os.getpid()}")
     listener.listen()
+    shelf = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours, theirs = socket.socketpair()
+    socket.send_fds(shelf[0], [text()], [theirs.fileno()])
+    theirs.close()
     began = time.monotonic()
-    assert claim_keeper.wait(listener, {UUID: (text(), theirs.detach())}, "") is None
+    assert claim_keeper.wait(listener, {UUID: shelf}, "") is None
     assert 0.2 <= time.monotonic() - began < 20
     assert ours.recv(1) == b""
-    listener.close()
+    for one in (listener, *shelf):
+        one.close()
+
+
+@contextlib.contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))
+    with contextlib.ExitStack() as opened:
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    opened.enter_context(open(os.devnull))
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_shortage_of_descriptors_leaves_the_other_claims_where_they_are(tmp_path: Path) -> None:
+    """A keeper that was forgotten with claims on its shelves would hold them for as long as they might be leased."""
+    name = f"\0gpulease/test/{tmp_path}"[:100]
+    first = shelves(tmp_path)
+    claim = claim_names.take(name)
+    assert claim is not None
+    first.put(UUID, claim, text((os.getpid(), identity.start_time(os.getpid()), None)))
+    with no_more_descriptors():
+        first.put("GPU-2", claim, text())
+    assert "Too many open files" in str(first.trouble)
+    claim.close()
+    assert not is_free(name)
+    first.clear(UUID)
+    assert is_free(name)
+    first.close()
+
+
+def test_a_keeper_that_is_left_while_it_lives_holds_nothing_of_ours(tmp_path: Path) -> None:
+    """Here because its socket was removed: the next broker would not find it."""
+    name = f"\0gpulease/test/{tmp_path}"[:100]
+    put: list[str] = []
+    first = Shelves(select.epoll(), str(tmp_path / "keeper"), "", lambda: put.append("again"), print)
+    claim = claim_names.take(name)
+    assert claim is not None
+    first.put(UUID, claim, text((os.getpid(), identity.start_time(os.getpid()), None)))
+    left = first._process
+    (tmp_path / "keeper").unlink()
+    first.keep()
+    assert put == ["again"]
+    first.put(UUID, claim, text((os.getpid(), identity.start_time(os.getpid()), None)))
+    claim.close()
+    first.close()
+    second = shelves(tmp_path)
+    found = second.find()[UUID]
+    second.clear(UUID)
+    found.close()
+    assert is_free(name)
+    assert left is not None
+    assert left.wait(PATIENCE) == 0
+    second.close()
+
+
+def test_more_leases_than_can_be_written_beside_a_claim_are_held_until_a_broker_knows(tmp_path: Path) -> None:
+    name = f"\0gpulease/test/{tmp_path}"[:100]
+    first = shelves(tmp_path)
+    claim = claim_names.take(name)
+    assert claim is not None
+    first.put(UUID, claim, text(*[(os.getpid(), 123456789, 1e9)] * 10_000))
+    claim.close()
+    first.close()
+    assert not is_free(name)
+    second = shelves(tmp_path)
+    second.find()[UUID].close()
+    second.clear(UUID)
+    assert is_free(name)
+    second.close()
 
 
 def test_leases_are_over_with_their_owner_or_their_time_and_never_without_a_proof() -> None:

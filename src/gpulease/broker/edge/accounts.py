@@ -71,6 +71,11 @@ class Accounts:
         found = self.account(uid)
         return found.name if found is not None and found.exists else ""
 
+    def shown_as(self, uid: int) -> str:
+        """By the number, while nothing else is known."""
+        found = self.account(uid)
+        return str(uid) if found is None else found.name
+
     def home_of(self, uid: int) -> str | None:
         found = self.account(uid)
         return None if found is None else found.home

@@ -22,7 +22,7 @@ from gpulease.broker.edge.account_checks import AccountChecks, Refusal, valid_fo
 from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event, read_process
 from gpulease.errors import GpuleaseError
 from gpulease.protocol.wire import Message, Unpacker, pack
-from gpulease.system import identity
+from gpulease.system import identity, strangers
 
 READ = 1 << 11  # bytes of one agent in a round: its user may speak in its place, and must not keep the others waiting
 MOST_UNREAD = 32 << 20  # bytes of orders that an agent may leave unread
@@ -235,7 +235,7 @@ class Agents:
 
     def _read(self, link: AgentLink) -> None:
         try:
-            data = link.socket.recv(READ)
+            data = strangers.receive(link.socket, READ)
         except BlockingIOError:
             return
         except OSError:
@@ -284,7 +284,7 @@ class Agents:
         del self._by_descriptor[link.socket.fileno()]
         del self._links[link.uid]
         self._poll.unregister(link.socket.fileno())
-        link.socket.close()
+        strangers.close(link.socket)
 
 
 def _is_gone(pid: int, since: int) -> bool:

@@ -20,6 +20,7 @@ from gpulease.errors import BrokerUnavailable, NotPermitted, ProtocolError, TooM
 from gpulease.model.peer import Peer
 from gpulease.protocol.messages import Message, error
 from gpulease.protocol.wire import pack
+from gpulease.system import strangers
 
 MOST_CONNECTIONS = 1024  # of one user
 MOST_INCOMING = 64 << 20  # bytes of one user's messages that were not handled yet
@@ -86,7 +87,7 @@ class Clients:
     def close(self) -> None:
         for connection in list(self._connections.values()):
             self._flush(connection)
-            connection.socket.close()
+            strangers.close(connection.socket)
 
     # ---------------------------------------------------------------- coming
 
@@ -95,7 +96,7 @@ class Clients:
             try:
                 connection = Connection(accepted, self._accounts.account)
             except OSError:  # it has gone already
-                accepted.close()
+                strangers.close(accepted)
                 continue
             costs = self._users.setdefault(connection.peer.uid, Costs())
             if costs.connections >= MOST_CONNECTIONS:
@@ -147,7 +148,7 @@ class Clients:
         trouble = TooMuch(f"You have {MOST_CONNECTIONS} connections to the broker, and more are not taken.")
         with contextlib.suppress(OSError):
             connection.socket.send(pack(error(trouble)))
-        connection.socket.close()
+        strangers.close(connection.socket)
 
     # ---------------------------------------------------------------- saying
 
@@ -162,7 +163,7 @@ class Clients:
 
     def _read(self, connection: Connection) -> None:
         try:
-            data = connection.socket.recv(READ)
+            data = strangers.receive(connection.socket, READ)
         except BlockingIOError:
             return None
         except OSError:
@@ -335,7 +336,7 @@ class Clients:
         if not connection.ended:
             with contextlib.suppress(OSError):
                 self._poll.unregister(connection.descriptor)
-        connection.socket.close()
+        strangers.close(connection.socket)
         self._happened(Left(connection.peer))
         self.let_in()
 

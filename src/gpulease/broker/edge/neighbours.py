@@ -109,8 +109,9 @@ class Neighbours:
         place: Place,
         machine: str | None,
         lock: SafeGpuLock,
+        name_of: Callable[[int], str],
     ) -> None:
-        """`machine`: the folder of a simulated one."""
+        """`machine`: the folder of a simulated one. `name_of`: of a user, without waiting."""
         self._sampling, self._emit, self._log = sampling, emit, log
         self._gpuget = gpuget  # makes that neighbour from its setting
         self._lock = lock
@@ -135,7 +136,7 @@ class Neighbours:
         self._unsettled = False
         self._told = self._shown()  # of safe-gpu, to the core
         self._logged: str | None = None  # trouble with safe-gpu's lock
-        self._brokers = Claims(poll, place, machine, self.changed, log)
+        self._brokers = Claims(poll, place, machine, self.changed, log, name_of)
 
     # ---------------------------------------------------------------- the neighbours
 

@@ -147,8 +147,9 @@ class Server:
         gpuget = gpuget_beside(self._poll, store, self.log)
         lock = SafeGpuLock(name_of=self._accounts.name_of)
         self._neighbours = Neighbours(
-            self._poll, self._sampling, self._events.append, self.log, gpuget, place, home.machine, lock
-        )
+            self._poll, self._sampling, self._events.append, self.log, gpuget, place, home.machine, lock,
+            self._accounts.shown_as,
+        )  # fmt: skip
         self._ordering = Ordering(self._poll, self._events.append)
         self._history = History(place.kept("history.db"), network, self.log)
         host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history, self._accounts)

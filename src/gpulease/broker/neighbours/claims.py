@@ -21,7 +21,8 @@ from gpulease.broker.core.instructions import Holding
 from gpulease.broker.neighbours.claim_shelves import Shelves
 from gpulease.model.store import Document
 from gpulease.system import claims as names
-from gpulease.system.claim_holders import LETTERS, LONGEST, read, say, shown, through
+from gpulease.system import strangers
+from gpulease.system.claim_holders import LETTERS, LONGEST, read, say, shown, through, whose
 from gpulease.system.claims import ClaimHolder
 from gpulease.system.places import Place
 
@@ -73,9 +74,10 @@ class Claims:
         machine: str | None,
         changed: Callable[[], None],
         log: Callable[[str], None],
+        name_of: Callable[[int], str],
     ) -> None:
         """`machine`: the folder of a simulated one."""
-        self._poll, self._place, self._changed, self._log = poll, place, changed, log
+        self._poll, self._place, self._changed, self._name_of = poll, place, changed, name_of
         self._machine = names.machine_of(machine)
         self._own: dict[str, Own] = {}
         self._others: dict[str, Other] = {}
@@ -88,22 +90,22 @@ class Claims:
             self._here = names.announce(self._machine)
         self._shelves = Shelves(poll, place.kept("keeper"), machine or "", self._put_all, log)
         self._told = self._state()  # the last that was called a change
-        for uuid, taken in self._shelves.find().items():
-            taken.setblocking(False)
-            taken.listen(names.BACKLOG)  # from now on it is this process that the kernel names
-            self._add(uuid, taken)
+        self._find()
 
     # ---------------------------------------------------------------- what others hold
 
     @property
     def held(self) -> dict[str, str]:
-        others = self._others.items()
-        return {uuid: through(other.holder, other.told) for uuid, other in others if not self._ignores(other.holder)}
+        return {uuid: self._through(one) for uuid, one in self._others.items() if not self._ignores(one.holder)}
 
     @property
     def shown(self) -> Document:
-        others = {uuid: shown(other.holder, other.told) for uuid, other in self._others.items()}
-        return {"trouble": self._shelves.trouble, "holders": others}
+        others = self._others.items()
+        holders = {uuid: shown(one.holder, whose(one.holder, self._name_of), one.told) for uuid, one in others}
+        return {"trouble": self._shelves.trouble, "holders": holders}
+
+    def _through(self, other: Other) -> str:
+        return through(whose(other.holder, self._name_of), other.told)
 
     def see(self, devices: Iterable[str], then: Callable[[], None]) -> None:
         """A sample is there: look who holds what, and then go on."""
@@ -143,7 +145,7 @@ class Claims:
         for system in (False, True):
             found = found or names.ask(self._name(uuid, system))
         if found is None and before is not None and before.connected is None and not self._is_free(uuid):
-            return  # the name is taken, and nobody listens
+            found = None, ClaimHolder(names.user_at(self._name(uuid)))  # the name is taken, and nobody listens
         self._drop(uuid)
         if found is not None:
             self._meet(uuid, Other(*found, now), before)
@@ -151,7 +153,7 @@ class Claims:
     def _is_free(self, uuid: str) -> bool:
         trial = names.take(self._name(uuid))
         if trial is not None:
-            trial.close()
+            strangers.close_listener(trial)
         return trial is not None
 
     def _meet(self, uuid: str, other: Other, before: Other | None) -> None:
@@ -169,14 +171,14 @@ class Claims:
     def _hang_up(self, other: Other) -> None:
         if other.connected is not None:
             self._unregister(other.connected)
-            other.connected.close()
+            strangers.close(other.connected)
         other.connected, other.until = None, 0.0
 
     def _hear(self, uuid: str, other: Other, now: float) -> None:
         """One line of JSON, and then nothing until the claim ends."""
         assert other.connected is not None
         try:
-            data = other.connected.recv(LONGEST)
+            data = strangers.receive(other.connected, LONGEST)
         except BlockingIOError:
             return
         except OSError:
@@ -200,7 +202,7 @@ class Claims:
         found = {uuid: self._take(uuid, now) for uuid in devices if uuid not in self._own}
         if known or self._others:
             self._compare()
-        return {uuid: through(one.holder, one.told) for uuid, one in found.items() if one is not None}
+        return {uuid: self._through(one) for uuid, one in found.items() if one is not None}
 
     def _take(self, uuid: str, now: float) -> Other | None:
         taken, found = names.take_or_ask(self._name(uuid))
@@ -209,7 +211,7 @@ class Claims:
         elif self._ignores(found[1]):
             taken, second = names.take_or_ask(self._name(uuid, system=True))
             if second is not None and found[0] is not None:
-                found[0].close()
+                strangers.close(found[0])
             found = second or found
         before = self._others.get(uuid)
         self._drop(uuid)
@@ -218,7 +220,7 @@ class Claims:
             self._meet(uuid, other, before)
             if not self._ignores(other.holder):
                 if taken is not None:
-                    taken.close()
+                    strangers.close_listener(taken)
                 return other
         if taken is not None:
             self._add(uuid, taken)
@@ -258,10 +260,23 @@ class Claims:
             self._unregister(own.socket)
             self._send_away(own)
             self._shelves.clear(uuid)
-            own.socket.close()
+            strangers.close_listener(own.socket)
+
+    def _find(self) -> bool:
+        """What the broker before this one held, if its keeper is there: what of it is not leased is given back."""
+        found = self._shelves.find()
+        for uuid, taken in found.items():
+            taken.setblocking(False)
+            taken.listen(names.BACKLOG)  # from now on it is this process that the kernel names
+            self._drop(uuid)
+            self._add(uuid, taken)
+            self._own[uuid].holding = self._kept.get(uuid)
+        return bool(found)
 
     def _put_all(self) -> None:
-        """Another keeper is needed, or what became of the last is forgotten."""
+        """Another keeper is needed, or the former may answer now."""
+        if self._find():
+            self._changed()
         for uuid in list(self._own):
             self._put(uuid)
         self._compare()
@@ -273,7 +288,7 @@ class Claims:
     def _send_away(self, own: Own) -> None:
         """What they were told is not true any more: they look again."""
         for guest in own.guests:
-            guest.close()
+            strangers.close(guest)
         own.guests.clear()
 
     def _answer(self, uuid: str, own: Own, now: float) -> None:
@@ -292,7 +307,7 @@ class Claims:
                 guest.send(line)
             own.guests.append(guest)
             if len(own.guests) > GUESTS:
-                own.guests.pop(0).close()
+                strangers.close(own.guests.pop(0))
         own.deaf = now + DEAF
         self._deaf.add(uuid)
         self._unregister(own.socket)
