@@ -190,6 +190,7 @@ def _choose_beside_grants(site: Apart) -> None:
         loops = [threads.submit(take_turns, index) for index in "0123"]
         wait_until(lambda: len(devices_of(site, "leased")) == 4)
         choosing = site.python(HOLD_LOCK, str(site.lock_folder / NAME), stdin=subprocess.PIPE)
+        assert choosing.stdout is not None
         try:
             assert select([choosing.stdout], [], [], 20)[0], "it waits for ever"
         finally:
