@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 
+from gpulease.broker.core.shapes import shape_of
 from gpulease.model.values import Cause, Request, Waiting
 from gpulease.planner import Line, Policy
 from gpulease.planner.queue import Entry, Key, Queue
@@ -104,6 +105,18 @@ def test_a_request_costs_less_than_a_kilobyte() -> None:
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size / 20_000 < 1024
+
+
+def test_a_job_of_a_sweep_costs_about_half_a_kilobyte() -> None:
+    """What is alike is one object: its shape, and its key in each queue."""
+    tracemalloc.start()
+    line, request = Line(), Request()
+    for at in range(20_000):
+        shape = shape_of("ada", ("python", "train.py", "--seed", str(at)), "/home/ada", request)
+        line.add(Waiting(f"J{at}", request, "ada", 1, 0.5 + at, kind="job", shape=shape))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size / 20_000 < 550
 
 
 def test_a_line_that_is_filled_at_once_is_the_same_as_one_that_was_added_to() -> None:

@@ -19,6 +19,7 @@ from gpulease.planner.lengths import Alike, alike
 from gpulease.planner.policy import Policy
 from gpulease.planner.queue import Entry, Key, Queue
 
+AT_ONCE = -inf  # one object for all that may start at any time
 STEP = 1e-3  # seconds of arrival between a moved request and who stands at the end where it goes
 
 
@@ -331,7 +332,7 @@ class Line:
         tier.count(family, entry.size)
 
     def _places(self, waiting: Waiting, tier: Tier, family: Family, both: Queues) -> list[tuple[Queue, Key]]:
-        """Each queue that it stands in, with its key there."""
+        """Each queue that it stands in, with its key there: mostly one and the same, of which there may be many."""
         place, expected = place_of(waiting), expected_of(waiting)
         found = [(both.arrival, place)]
         if expected is None:
@@ -339,12 +340,12 @@ class Line:
             queue = both.undeclared.get(like)
             if queue is None:
                 queue = both.undeclared[like] = Queue()
-            found.append((queue, (ready, 0.0, waiting.id)))
+            found.append((queue, place if ready == place[0] else (ready, 0.0, waiting.id)))
         else:
             found.append((both.short, (expected, place[0], waiting.id)))
             found.append((both.deadline, (ready_of(waiting) + self.patience.span(expected), 0.0, waiting.id)))
         if family.cap is None:
-            found.append((tier.oldest, (waiting.since, 0.0, waiting.id)))
+            found.append((tier.oldest, place if waiting.place is None else (waiting.since, 0.0, waiting.id)))
         return found
 
     def _count(self, waiting: Waiting, number: int) -> None:
@@ -395,6 +396,6 @@ def entry_of(waiting: Waiting) -> Entry:
     return Entry(
         waiting.id,
         size_of(request),
-        -inf if request.not_before is None else request.not_before,
+        AT_ONCE if request.not_before is None else request.not_before,
         inf if request.duration is None else request.duration,
     )

@@ -354,3 +354,14 @@ def test_changes_during_a_snapshot_in_parts_are_told_behind_it(
     assert len(waiting.shown["jobs"]) == MANY
     assert waiting.open == 0
     assert not set(states(world)) & set(OPEN)
+
+
+def test_words_that_commands_have_in_common_are_kept_once_until_all_are_queued(world: ScriptedWorld) -> None:
+    """A hundred thousand commands took fifty megabytes, of which the broker gave little back."""
+    client = world.connect()
+    commands = [["".join(("train", ".py")), "--seed", str(seed)] for seed in range(3)]
+    world.say(client, "add", request={}, options={"cwd": "/", "environment": {}}, commands=commands, more=True)
+    world.turn()
+    (kept,) = world.core.state.parts[client.peer].commands
+    assert [list(words) for words in kept] == commands
+    assert len({id(words[0]) for words in kept}) == 1 < len({id(words[0]) for words in commands})

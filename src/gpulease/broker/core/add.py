@@ -145,7 +145,9 @@ def _gathered(turn: Turn, event: Received) -> Parts | None:
     """All parts of a batch, once the last has come."""
     message, state, peer = event.message, turn.state, event.peer
     before = state.parts.get(peer, Parts())
-    commands, each = list(map(given.without_zero, message["commands"])), message.get("each") or []
+    same: dict[str, str] = {}  # commands of a batch have most words in common, and are kept until all are queued
+    commands = [tuple(same.setdefault(one, one) for one in given.without_zero(it)) for it in message["commands"]]
+    each = message.get("each") or []
     texts = [*commands, *(one.values() for one in each)]
     parts = Parts(
         (*before.commands, commands),
