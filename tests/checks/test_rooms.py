@@ -56,11 +56,8 @@ MAY: dict[str, set[str]] = {
 }  # fmt: skip
 # To be emptied. Nothing may be added.
 KNOWN = {
-    ("broker/core/turn", "system/host_memory"),
-    ("render/nodes", "slurm/fields"),
     ("tui/entries", "cli/commands/ls"),
     ("tui/layout", "cli/commands/ls"),
-    ("web/cards", "broker/core/status"),
     ("web/fragments", "cli/commands/events"),
     ("web/job_details", "cli/commands/show"),
 }

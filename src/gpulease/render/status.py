@@ -20,6 +20,7 @@ STATE_COLOURS = {
     "lost": "red",
     "unknown": "yellow",
 }
+PLACEHOLDER = "placeholder of gpulease"  # the command of one, as it is shown
 MOST_PROCESSES = 6
 MOST_WAITING = 20
 WITH_START = 72  # columns, so that there is room for expected starts
