@@ -55,31 +55,21 @@ MAY: dict[str, set[str]] = {
     "compat": {"api", "cli/install/changes", "pool"},
 }  # fmt: skip
 # To be emptied. Nothing may be added.
-KNOWN = {
-    ("broker/core/turn", "system/host_memory"),
-    ("render/nodes", "slurm/fields"),
-    ("tui/entries", "cli/commands/ls"),
-    ("tui/layout", "cli/commands/ls"),
-    ("web/cards", "broker/core/status"),
-    ("web/fragments", "cli/commands/events"),
-    ("web/job_details", "cli/commands/show"),
-}
+KNOWN: set[tuple[str, str]] = set()
 PURE = ("model", "protocol", "planner", "render", "broker/core", "broker/runs")
 # What computes and nothing more, as modules and as names of modules that can do other things too. Of `time` it is the
 # zone: the present is an argument, as the generator of random numbers is.
 COMPUTES = {
     "__future__", "_json", "abc", "array", "bisect", "collections", "contextlib", "decimal", "difflib", "enum", "errno",
     "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "os.path", "random.Random", "re",
-    "signal", "sys", "time.localtime", "time.mktime", "time.strftime", "time.strptime", "traceback", "types",
-    "typing", "unicodedata", "urllib.parse",
+    "shlex.join", "signal", "sys", "time.localtime", "time.mktime", "time.strftime", "time.strptime", "traceback",
+    "types", "typing", "unicodedata", "urllib.parse",
 }  # fmt: skip
 ACTS = {"open", "input", "exec", "eval"}
 # To be emptied, too.
 KNOWN_EFFECTS = {
-    ("render/hosts", "time.time"),
     ("render/terminal", "os.environ"),
     ("render/terminal", "os.get_terminal_size"),
-    ("render/times", "time.time"),
 }
 # Names of another file that begin with an underscore, with the same rule.
 KNOWN_PRIVATE: set[tuple[str, str]] = set()

@@ -121,8 +121,8 @@ def test_instances_are_not_counted_as_gpus(busy: Site) -> None:
 def test_a_date_has_its_year_when_that_is_another() -> None:
     now = time.localtime()
     long_ago = time.mktime((now[0] - 1, 3, 4, 5, 6, 0, 0, 0, -1))
-    assert clock(long_ago) == f"{now[0] - 1}-03-04 05:06"
-    assert re.fullmatch(r"\d\d:\d\d", clock(time.time()))
+    assert clock(long_ago, time.time()) == f"{now[0] - 1}-03-04 05:06"
+    assert re.fullmatch(r"\d\d:\d\d", clock(time.time(), time.time()))
 
 
 def test_doctor_says_how_a_compiler_failed(tmp_path: Path) -> None:

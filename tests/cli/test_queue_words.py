@@ -304,7 +304,7 @@ def test_texts_of_show(queue: QueueSite) -> None:
 
 
 def test_what_is_hidden_is_not_shown_as_a_command() -> None:
-    from gpulease.cli.commands.ls import command_text
+    from gpulease.render.jobs import command_text
 
     assert command_text(["(hidden)"]) == "(hidden)"
     assert command_text(["echo", "a b"]) == "echo 'a b'"

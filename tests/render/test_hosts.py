@@ -61,7 +61,7 @@ def test_what_a_host_says_is_escaped_and_cleaned() -> None:
     page = first_page(picture, sections(picture, Viewer("ada")))
     assert "gpu3 says &lt;script&gt;alert(1)&lt;/script&gt; [2J" in page
     assert not any(sign in page for sign in ("<script>", "\x1b", "\u202e", "<b>", "<i>", "<u>"))
-    text = status_text(picture)
+    text = status_text(picture, 0.0)
     assert "gpu3 says" in text
     assert text.replace("\n", "").isprintable()
 
@@ -69,7 +69,7 @@ def test_what_a_host_says_is_escaped_and_cleaned() -> None:
 def test_without_hosts_the_page_has_no_section_of_them() -> None:
     picture = PagePicture({})
     assert "Hosts" not in first_page(picture, sections(picture, Viewer("ada")))
-    assert "HOST" not in status_text(picture)
+    assert "HOST" not in status_text(picture, 0.0)
 
 
 def test_a_public_page_hides_what_is_others_on_every_host() -> None:

@@ -47,7 +47,7 @@ def shown(device: dict[str, Any]) -> dict[str, str]:
         "devices": [device], "leases": [LEASE], "line_length": 0,
     }  # fmt: skip
     return {
-        "status": "\n".join(lines(document, Terminal(StringIO()))),
+        "status": "\n".join(lines(document, Terminal(StringIO()), 1.0)),
         "top": _holder(device, document),
         "page": card(device, PagePicture(document, leases=(LEASE,)), "x"),
         "doctor": _device(device, "").text,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpulease.model.host_names import folded
 from gpulease.render.nodes import joined, node_lines
 from gpulease.render.status import lines
 from gpulease.render.tables import Terminal
 from gpulease.slurm.doctor import gpus, looked, partitions, read_look
-from gpulease.slurm.fields import folded, hosts
+from gpulease.slurm.fields import hosts
 from gpulease.slurm.nodes import device_rows
 
 
@@ -27,7 +28,7 @@ def test_200_nodes_are_a_few_lines_with_all_that_matters() -> None:
     nodes = [node(number) for number in range(1, 201)]
     nodes[6] = node(7, state="idle", state_flags=["DRAIN"], reason="fan")
     lease: Any = {"id": "12", "user": "ada", "labels": ["node009:0", "node009:1"]}
-    told = lines(document(nodes, [lease]), Terminal())
+    told = lines(document(nodes, [lease]), Terminal(), 0.0)
     assert len(told) < 10
     text = "\n".join(told)
     assert "lab: 1600 GPUs, 1590 free" in text
@@ -38,7 +39,7 @@ def test_200_nodes_are_a_few_lines_with_all_that_matters() -> None:
 
 
 def test_a_few_nodes_are_shown_gpu_by_gpu() -> None:
-    assert len(lines(document([node(1), node(2)], []), Terminal())) > 16
+    assert len(lines(document([node(1), node(2)], []), Terminal(), 0.0)) > 16
     assert "NODE" in node_lines(document([node(1)], []), Terminal())[0]
 
 

@@ -23,9 +23,8 @@ from gpulease.model.job import Job
 from gpulease.model.peer import Account, Peer
 from gpulease.model.spans import Asked
 from gpulease.model.store import HistoryEvent
-from gpulease.model.values import Device, Process, Sample
+from gpulease.model.values import Device, HostMemory, Process, Sample
 from gpulease.protocol.messages import Message
-from gpulease.system.host_memory import HostMemory
 
 MEMORY = 80 << 30
 BOOT = "boot-1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from gpulease import __version__
 from gpulease.cli.parsing import Any, Namespace, clean, print_json, say
@@ -38,7 +39,7 @@ def status(arguments: Namespace) -> int:
         from gpulease.render.hosts import status_lines
         from gpulease.render.tables import Terminal
 
-        print("\n".join(status_lines(document["hosts"], Terminal())))
+        print("\n".join(status_lines(document["hosts"], Terminal(), time.time())))
     return _code(document)
 
 
@@ -73,7 +74,7 @@ def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     lines = []
     for row in document["hosts"]:
         if row["answer"] is None:
-            lines.append(terminal.paint(f"{row['host']}: {clean(trouble_text(row))}", "red"))
+            lines.append(terminal.paint(f"{row['host']}: {clean(trouble_text(row, time.time()))}", "red"))
         else:
             rows += [(f"{row['host']}:{id}", *rest) for id, *rest in map(job_row, row["answer"]["jobs"])]
             counts = ", ".join(f"{number} {state}" for state, number in sorted(row["answer"]["counts"].items()))
@@ -93,10 +94,10 @@ def events(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
         return _code(document)
-    from gpulease.cli.commands.events import HEADINGS, WHAT, table_rows
+    from gpulease.render.events import HEADINGS, WHAT, table_rows
     from gpulease.render.tables import Terminal, plain_table
 
-    rows = _rows(document, lambda told: table_rows(told["events"], ended=arguments.until is not None))
+    rows = _rows(document, lambda told: table_rows(told["events"], arguments.until is not None, time.time()))
     print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=WHAT)) if rows else "no such events")
     return _code(document)
 
@@ -160,7 +161,7 @@ def _told(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
     for row in document["hosts"]:
         if row["answer"] is None:
-            say(f"gpulease: {trouble_text(row)}", sys.stderr)
+            say(f"gpulease: {trouble_text(row, time.time())}", sys.stderr)
         else:
             yield row["host"], row["answer"]
 
@@ -181,7 +182,7 @@ def _finding(row: dict[str, Any]) -> Finding:
     if row["answer"] is None:
         from gpulease.render.hosts import trouble_text
 
-        return Finding("error", host, trouble_text(row), row["next_step"])
+        return Finding("error", host, trouble_text(row, time.time()), row["next_step"])
     told = row["answer"]["findings"]
     version = next((one["text"] for one in told if one["subject"] == "gpulease"), "unknown")
     if version != __version__:

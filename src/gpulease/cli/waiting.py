@@ -30,7 +30,7 @@ def wait_for(fields: dict[str, Any], quiet: bool = False) -> tuple[Granted, Back
 
 def _tell_end(seconds: float) -> None:
     """Nobody asked for it, so nobody would expect it."""
-    from gpulease.cli.commands.ls import span
+    from gpulease.render.times import span
 
     print(f"gpulease: this lease ends after {span(seconds)}, by the limit `longest-lease`.", file=sys.stderr)
 

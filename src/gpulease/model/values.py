@@ -145,3 +145,14 @@ class Lease(NamedTuple):
     outsiders: tuple[tuple[int, int | None], ...] = ()  # processes that were there before it: pid and start time
     cap: int | None = None  # the sweep that it belongs to, if that has a cap
     packed: bool = False  # by the memory of its like; without `memory` it is alone on its device for now
+
+
+class HostMemory(NamedTuple):
+    """Of the host, in bytes; None where the kernel does not tell."""
+
+    total: int | None = None
+    available: int | None = None
+
+    @property
+    def free_part(self) -> float | None:
+        return self.available / self.total if self.total and self.available is not None else None

@@ -19,9 +19,9 @@ TOLD = 3  # users that are named
 LEAST = 30  # columns for the last cell, which says what is wrong
 
 
-def status_lines(rows: Sequence[dict[str, Any]], terminal: Terminal) -> list[str]:
+def status_lines(rows: Sequence[dict[str, Any]], terminal: Terminal, now: float) -> list[str]:
     """Of `hosts[]`: a heading, one line a host, and what the letters mean."""
-    lines = table_lines(rows, terminal)
+    lines = table_lines(rows, terminal, now)
     shown = [
         line if row["trouble"] is None else terminal.paint(line, "red")
         for row, line in zip(rows, lines[1:], strict=True)
@@ -29,10 +29,10 @@ def status_lines(rows: Sequence[dict[str, Any]], terminal: Terminal) -> list[str
     return [*simulated_line(rows), lines[0], *shown, terminal.paint(LEGEND, "dim")]
 
 
-def table_lines(rows: Iterable[dict[str, Any]], terminal: Terminal) -> list[str]:
+def table_lines(rows: Iterable[dict[str, Any]], terminal: Terminal, now: float) -> list[str]:
     from gpulease.render.tables import plain_table
 
-    return plain_table([HEADINGS, *map(_cells, rows)], terminal, least=LEAST)
+    return plain_table([HEADINGS, *(_cells(row, now) for row in rows)], terminal, least=LEAST)
 
 
 def simulated_line(rows: Iterable[dict[str, Any]]) -> list[str]:
@@ -40,24 +40,22 @@ def simulated_line(rows: Iterable[dict[str, Any]]) -> list[str]:
     return [f"SIMULATED GPUs: {', '.join(simulated)}"] if simulated else []
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: dict[str, Any], now: float) -> tuple[str, ...]:
     told = row["answer"]
     if told is None:
-        return (row["host"], "-", "-", "-", "-", trouble_text(row))
+        return (row["host"], "-", "-", "-", "-", trouble_text(row, now))
     letters = "".join(STATES.get(one["state"], "?") for one in told["devices"])
     return (row["host"], models(told) or "none", free(told), str(told["line_length"]), letters, users(told))
 
 
-def trouble_text(row: dict[str, Any]) -> str:
+def trouble_text(row: dict[str, Any], now: float) -> str:
     """Why it did not answer, and for how long it has not."""
     since = row.get("absent_since")
     if since is None:
         return str(row["trouble"])
-    import time
-
     from gpulease.model.quantities import span_text
 
-    return f"{row['trouble']} Silent for {span_text(max(0.0, time.time() - since))}."
+    return f"{row['trouble']} Silent for {span_text(max(0.0, now - since))}."
 
 
 def models(told: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""PURE: what a job's state and its end are called, wherever they are told."""
+"""PURE: what a job's state, its command and its end are called, wherever they are told."""
 
 from __future__ import annotations
 
@@ -10,9 +10,24 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpulease.model.job_selection import JobId
-    from gpulease.protocol.messages import JobEnd
+    from gpulease.protocol.messages import JobEnd, JobRow
 
 ALL_IDS = 60  # characters of ids in a sentence; of more, the first
+# Letters that need no quoting in a shell.
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+COLOURS = {
+    "running": "green",
+    "paused": "yellow",
+    "ending": "yellow",
+    "removing": "yellow",
+    "waiting": "",
+    "held": "dim",
+    "complete": "cyan",
+    "failed": "red",
+    "invalid": "red",
+    "killed": "yellow",
+    "lost": "red",
+}
 
 
 def end_text(exit_code: int | None, signal: int | None = None) -> str:
@@ -72,3 +87,32 @@ def left_text(skipped: Iterable[str]) -> str:
         id, _, reason = text.partition(" is ")
         by_reason.setdefault(reason, []).append(id)
     return "; ".join(f"{some(ids)} {reason}" for reason, ids in by_reason.items())
+
+
+def wants(job: JobRow) -> str:
+    from gpulease.model.quantities import format_bytes
+
+    memory = job["request"]["memory"]
+    return f"({format_bytes(memory)})" if memory else f"({job['request']['gpus']})"
+
+
+def command_text(words: list[str]) -> str:
+    """As it may be typed; what is hidden from others is not a command."""
+    if words == ["(hidden)"] or all(word and PLAIN.issuperset(word) for word in words):
+        return " ".join(words)
+    from shlex import join
+
+    return join(words)
+
+
+def job_text(job: JobRow) -> str:
+    """The reason of what waits stands first: on a terminal the end is cut."""
+    text = job["name"] or command_text(job["command"])
+    waits = job.get("why_short") or job["why_waiting"]
+    if waits:
+        return f"[{waits}] {text}"
+    why = job.get("ending") or job["why"]
+    if job.get("packed") and job["state"] == "running" and not why:
+        return f"{text} [packed: {job['packed']}]"
+    end = f" [{end_text(job['exit_code'], job['signal'])}]" if job["state"] == "failed" and not why else ""
+    return text + (f" [{why}]" if why else end)

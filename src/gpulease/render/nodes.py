@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpulease.model.host_names import folded
 from gpulease.render.hosts import LEGEND, STATES, TOLD, models
-from gpulease.slurm.fields import folded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

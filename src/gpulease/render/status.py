@@ -20,6 +20,7 @@ STATE_COLOURS = {
     "lost": "red",
     "unknown": "yellow",
 }
+PLACEHOLDER = "placeholder of gpulease"  # the command of one, as it is shown
 MOST_PROCESSES = 6
 MOST_WAITING = 20
 WITH_START = 72  # columns, so that there is room for expected starts
@@ -42,31 +43,32 @@ DISPENSABLE = ("MEMORY", "POWER", "TEMP")
 ONE_QUEUE = "For one queue: `gpulease install --system` (root), or `gpulease broker --shared`."
 
 
-def lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
+def lines(document: dict[str, Any], terminal: Terminal, now: float) -> list[str]:
     broker = document["broker"]
     if broker is not None and broker["kind"] == "slurm":
         from gpulease.render.nodes import MOST_DEVICES, node_lines
 
         if len(document["devices"]) > MOST_DEVICES:
             shown = [*_title(document, terminal), *node_lines(document, terminal)]
-            return shown + _line(document, terminal) + _troubles(document, terminal)
+            return shown + _line(document, terminal, now) + _troubles(document, terminal)
     widths = _widths(terminal.width, max((len(device["label"]) for device in document["devices"]), default=0))
     shown = [*_title(document, terminal), *_down(document, terminal), _heading(widths, terminal)]
     for device in document["devices"]:
         cells = _cells(device, terminal)
         shown.append(" ".join(_cell(heading, cells[heading], widths, terminal) for heading in widths))
-        shown += _holders(device, document, terminal)
-        shown += _details(device, terminal)
-    return shown + _without_gpu(document, terminal) + _line(document, terminal) + _troubles(document, terminal)
+        shown += _holders(device, document, terminal, now)
+        shown += _details(device, terminal, now)
+    return (
+        shown + _without_gpu(document, terminal, now) + _line(document, terminal, now) + _troubles(document, terminal)
+    )
 
 
-def _without_gpu(document: dict[str, Any], terminal: Terminal) -> list[str]:
+def _without_gpu(document: dict[str, Any], terminal: Terminal, now: float) -> list[str]:
     leases = [lease for lease in document["leases"] if not lease["devices"]]
     if not leases:
         return []
     jobs = "1 job" if len(leases) == 1 else f"{len(leases)} jobs"
-    now, shown = document["time"], leases[:MOST_WAITING]
-    rows = [fit(holder_text(lease, now), terminal.width, terminal).rstrip() for lease in shown]
+    rows = [fit(holder_text(lease, now), terminal.width, terminal).rstrip() for lease in leases[:MOST_WAITING]]
     more = len(leases) - MOST_WAITING
     return [
         f"{jobs} without a GPU:",
@@ -75,24 +77,23 @@ def _without_gpu(document: dict[str, Any], terminal: Terminal) -> list[str]:
     ]
 
 
-def _holders(device: dict[str, Any], document: dict[str, Any], terminal: Terminal) -> list[str]:
+def _holders(device: dict[str, Any], document: dict[str, Any], terminal: Terminal, now: float) -> list[str]:
     leases = [lease for lease in document["leases"] if lease["id"] in device["leases"]]
-    now = document["time"]
     return [terminal.paint(fit(holder_text(lease, now), terminal.width, terminal).rstrip(), "cyan") for lease in leases]
 
 
 def holder_text(lease: dict[str, Any], now: float) -> str:
     who = f"{lease['user']}" + (f" (pid {lease['pid']})" if lease["pid"] else "")
     share = f", {format_bytes(lease['memory'])}" if lease["memory"] else ""
-    end = f", until {clock(lease['until'])}" if lease["until"] else ""
+    end = f", until {clock(lease['until'], now)}" if lease["until"] else ""
     if lease["kind"] == "reservation" and not lease["until"]:
         end = f" ({span_text(now - lease['since'])}), until released"
     note = "".join(f": {text}" for text in (lease.get("job"), lease["note"]) if text)
     ending = f", ending: {lease['ending']}" if lease.get("ending") else ""
-    return f"      {lease['id']} {lease['kind']} by {who}{ending}{share}, since {clock(lease['since'])}{end}{note}"
+    return f"      {lease['id']} {lease['kind']} by {who}{ending}{share}, since {clock(lease['since'], now)}{end}{note}"
 
 
-def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
+def _line(document: dict[str, Any], terminal: Terminal, now: float) -> list[str]:
     if not document["line"]:
         return []
     narrow = terminal.cuts and terminal.width < WITH_START
@@ -105,8 +106,8 @@ def _line(document: dict[str, Any], terminal: Terminal) -> list[str]:
         )
         short = entry.get("why_short") or entry["why"]
         why = f"{short} ({entry['note']})" if entry["note"] else short
-        start = [] if narrow else [start_text(entry)]
-        rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), clock(entry["since"]), *start, why))
+        times = [clock(entry["since"], now), *([] if narrow else [start_text(entry, now)])]
+        rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), *times, why))
     more = document["line_length"] - MOST_WAITING
     return ["", *plain_table(rows, terminal, least=WHY), *([f"and {more} more"] if more > 0 else [])]
 
@@ -220,7 +221,7 @@ def _cell(heading: str, cell: tuple[str, str], widths: dict[str, int], terminal:
     return terminal.paint(fit(text, widths[heading], terminal, COLUMNS[heading][1]), colour)
 
 
-def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
+def _details(device: dict[str, Any], terminal: Terminal, now: float) -> list[str]:
     if device["lost"]:
         return [terminal.paint(fit(f"      {device['lost']}", terminal.width, terminal).rstrip(), "red")]
     processes = device["processes"]
@@ -233,7 +234,7 @@ def _details(device: dict[str, Any], terminal: Terminal) -> list[str]:
         shown.append(f"      and {len(processes) - MOST_PROCESSES} more processes")
     holder = device.get("holder")
     if device["state"] == "outside" and (holder or not device["outside"]):
-        since = f", since {clock(holder['since'])}" if holder and holder["since"] else ""
+        since = f", since {clock(holder['since'], now)}" if holder and holder["since"] else ""
         note = f"{device['note'] or 'memory in use that no visible process explains'}{since}"
         shown.append(fit(f"      {clean(note)}", terminal.width, terminal).rstrip())
     if device["state"] in ("excluded", "leased", "shared") and device["note"]:

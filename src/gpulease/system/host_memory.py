@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class HostMemory(NamedTuple):
-    """Bytes; None where the kernel does not tell."""
-
-    total: int | None = None
-    available: int | None = None
-
-    @property
-    def free_part(self) -> float | None:
-        return self.available / self.total if self.total and self.available is not None else None
+from gpulease.model.values import HostMemory
 
 
 def read(path: str = "/proc/meminfo") -> HostMemory:

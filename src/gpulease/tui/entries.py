@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gpulease.cli.commands.ls import COLOURS, job_text, span, wants
 from gpulease.model.job_selection import ENDED
 from gpulease.model.quantities import format_bytes
 from gpulease.render import times
-from gpulease.render.jobs import state_text
+from gpulease.render.jobs import COLOURS, job_text, state_text, wants
 from gpulease.render.status import short_command
+from gpulease.render.times import span
 
 Row = dict[str, Any]  # as `status --json` and `ls --json` have it
 

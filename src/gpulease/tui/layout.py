@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from gpulease.model.job_selection import STATES
+from gpulease.render.jobs import command_text
 from gpulease.render.status import holder_text, host_memory, totals
 from gpulease.render.terminal import Terminal, fit, width_of
 from gpulease.tui.entries import GROUPS, SORTS, MachineSeen, Row, TableEntry
@@ -69,7 +70,7 @@ def frame(scene: Scene, view: View, width: int, height: int, terminal: Terminal)
     elif view.page == "entry":
         below = _page(scene, view, width, room, terminal)
     elif view.page == "hosts":
-        below = host_lines(scene.hosts, scene.hosts_note, view.scroll, width, room, terminal)
+        below = host_lines(scene.hosts, scene.hosts_note, view.scroll, width, room, terminal, scene.now)
     else:
         below = _table(scene, view, width, room, terminal)
     lines = [_cut(line, width, terminal) for line in (*above, *below[:room])]
@@ -263,8 +264,6 @@ def _about(scene: Scene, width: int) -> list[str]:
     told = [f"{entry.key} of {entry.user}: {entry.state}{on}" + (f", {entry.time}" if entry.time else "")]
     if job is None:
         return [*told, *wrapped(entry.what, width), *wrapped(_in_full(scene, entry), width)]
-    from gpulease.cli.commands.ls import command_text
-
     told += wrapped(f"command: {command_text(job['command'])}", width)[:3]
     told += wrapped(f"folder:  {job['cwd']}", width)[:2] if job["cwd"] else []
     told += wrapped(f"note:    {job['note']}", width)[:2] if job["note"] else []

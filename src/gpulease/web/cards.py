@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpulease.broker.core.status import PLACEHOLDER
 from gpulease.model.quantities import format_bytes
-from gpulease.render.status import short_name
+from gpulease.render.status import PLACEHOLDER, short_name
 from gpulease.render.times import clock
 from gpulease.web.markup import Markup, join, tag
 from gpulease.web.picture import PagePicture, Row

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 from zlib import crc32
 
-from gpulease.cli.commands.events import table_rows
+from gpulease.render.events import table_rows
 from gpulease.render.jobs import end_text, state_text
 from gpulease.render.status import totals
 from gpulease.render.times import clock, start_text
@@ -141,7 +141,7 @@ def _title(job: Row) -> str:
 
 def _events(picture: PagePicture) -> Section:
     """The newest first. How long something lasts that goes on is not shown: it would change each second."""
-    shown = table_rows(picture.events, ended=True)  # type: ignore[arg-type]  # rows of the broker's, as they came
+    shown = table_rows(picture.events, True, picture.time)  # type: ignore[arg-type]  # rows of the broker's, as they came
     keys = [f"{crc32(repr(cells).encode()):08x}" for cells in shown]
     return {key: _event(f"events-{key}", cells) for key, cells in reversed(list(zip(keys, shown, strict=True)))}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpulease.cli.commands.show import facts
 from gpulease.model.quantities import format_bytes
+from gpulease.render.job_facts import facts
 from gpulease.render.terminal import clean
 from gpulease.web.buttons import buttons
 from gpulease.web.log_text import LogText
@@ -11,15 +11,15 @@ from gpulease.web.markup import Markup, tag
 from gpulease.web.picture import Row, Viewer
 
 
-def details(job: Row, viewer: Viewer) -> Markup:
-    known = [(name, value) for name, value in facts(job) if value and name != "job"]
+def details(job: Row, viewer: Viewer, now: float) -> Markup:
+    known = [(name, value) for name, value in facts(job, now) if value and name != "job"]
     rows = [(tag("dt", f"{name[:1].upper()}{name[1:]}"), tag("dd", value)) for name, value in known]
     acts = tag("div", buttons(job, viewer, "job-", base="../"), class_="actions")
     return tag("div", acts, tag("dl", *(part for row in rows for part in row)), id="job-details")
 
 
-def as_text(job: Row, log: str) -> str:
-    lines = [f"{name:<12} {clean(value)}" for name, value in facts(job) if value]
+def as_text(job: Row, log: str, now: float) -> str:
+    lines = [f"{name:<12} {clean(value)}" for name, value in facts(job, now) if value]
     return "\n".join([*lines, "", log]).rstrip("\n") + "\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from gpulease.web.hub import packed
@@ -40,7 +41,7 @@ class JobEvents:
         if watch.job is None:
             return news
         job = job_seen_by(watch.job, self._viewer, self._hides())
-        shown = details(job, self._viewer)
+        shown = details(job, self._viewer, time.time())
         if shown != self._details:
             self._details = shown
             news["job"] = {"rows": {"details": shown}, "order": ["details"]}

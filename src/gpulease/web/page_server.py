@@ -6,6 +6,7 @@ Each answer is for one viewer, whom `guard` has found out before anything else i
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
@@ -114,7 +115,7 @@ class PageServer:
             hosts = {"hosts": shown.hosts} if shown.hosts else {}
             trouble = shown.trouble or shown.status.get("trouble")
             return web.json_response({**shown.document(), "trouble": trouble, **hosts})
-        return plain(status_text(shown))
+        return plain(status_text(shown, time.time()))
 
     def _want(self) -> None:
         """Somebody looks at the first page."""
@@ -184,8 +185,8 @@ class PageServer:
             return web.json_response(job)
         if wants_page(request):
             host = self._hub.picture.status.get("host", "")
-            return html(job_page(watch.id, host, details(job, viewer), log, about))
-        return plain(as_text(job, log or about))
+            return html(job_page(watch.id, host, details(job, viewer, time.time()), log, about))
+        return plain(as_text(job, log or about, time.time()))
 
     async def _job_stream(self, request: web.Request) -> web.StreamResponse:
         await self._picture()

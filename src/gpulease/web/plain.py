@@ -10,10 +10,10 @@ from gpulease.render.tables import Terminal
 from gpulease.web.picture import PagePicture
 
 
-def status_text(picture: PagePicture) -> str:
+def status_text(picture: PagePicture, now: float) -> str:
     terminal = Terminal(StringIO())
     terminal.unicode, terminal.width = True, 80
-    shown = lines(picture.document(), terminal) if picture.status else []
+    shown = lines(picture.document(), terminal, now) if picture.status else []
     if picture.hosts:
-        shown += [*([""] if shown else []), *status_lines(picture.hosts, terminal)]
+        shown += [*([""] if shown else []), *status_lines(picture.hosts, terminal, now)]
     return "\n".join([*shown, *([picture.trouble] if picture.trouble else [])]) + "\n"

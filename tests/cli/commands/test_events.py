@@ -9,8 +9,8 @@ import pytest
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 
 from gpulease.api.event_selection import DAY, EventChoice, ago
-from gpulease.cli.commands.events import line_of, table_rows
 from gpulease.errors import UsageError
+from gpulease.render.events import line_of, table_rows
 from gpulease.render.hidden import of_event
 
 BLOCK = "while ! [ -e go ]; do sleep 0.05; done"
@@ -70,7 +70,7 @@ def test_of_old_events_what_is_not_known_is_a_dash() -> None:
         },
         {"time": 2e9 + 61, "what": "excluded", "user": "root", "devices": ["3"], "note": "fan"},
     ]
-    lost, ended, excluded = table_rows(old, ended=False)
+    lost, ended, excluded = table_rows(old, False, time.time())
     assert (lost[0], lost[2], lost[5]) == ("-", "-", "job 1 is lost: x")
     assert ended[2:] == ("1m00s", "ada", "1", "L1 run, waited 1m15s, it ended")
     assert excluded[1:] == ("", "", "root", "3", "excluded: fan")

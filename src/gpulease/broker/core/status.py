@@ -17,9 +17,9 @@ from gpulease.model.values import Device, Lease, Process, Waiting
 from gpulease.planner import DeviceState, DeviceView, Verdict, device_state
 from gpulease.planner.device_states import held
 from gpulease.render.hidden import of_device, of_lease
+from gpulease.render.status import PLACEHOLDER
 
 WORDS, LETTERS = 40, 200  # of a command that one status shows
-PLACEHOLDER = "placeholder of gpulease"  # the command of one, as it is shown
 MOST_LINES = 1000  # of the line that one status shows
 
 

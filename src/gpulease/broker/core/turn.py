@@ -17,12 +17,11 @@ from gpulease.model.job import Job
 from gpulease.model.peer import Peer
 from gpulease.model.spans import Asked
 from gpulease.model.store import Document
-from gpulease.model.values import Waiting
+from gpulease.model.values import HostMemory, Waiting
 from gpulease.planner import Grant, Plan, Policy
 from gpulease.planner.forecast import Said
 from gpulease.planner.reasons import Reason
 from gpulease.protocol.messages import Message
-from gpulease.system.host_memory import HostMemory
 
 MOST_AWAITING = 2000  # messages of one user that wait for a sample
 AWAITING_BYTES = 16 << 20  # of them

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpulease.system.host_memory import HostMemory, read
+from gpulease.model.values import HostMemory
+from gpulease.system.host_memory import read
 
 KEPT = 0.2  # seconds that a reading serves
 

@@ -49,9 +49,9 @@ from gpulease.broker.neighbours.safe_gpu import SafeGpuLock
 from gpulease.broker.outbox import Outbox
 from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.model.store import Store
+from gpulease.model.values import HostMemory
 from gpulease.protocol.messages import error
 from gpulease.system import identity, places
-from gpulease.system.host_memory import HostMemory
 from gpulease.system.service import SignsOfLife
 
 HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file

@@ -28,7 +28,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.api.jobs import show
     from gpulease.api.log import tail
-    from gpulease.cli.commands.ls import command_text
+    from gpulease.render.jobs import command_text
 
     for job in show(*arguments.ids, **filters(arguments), environment=True):
         say(f"job {job['id']} is {job['state']}: {job['why_waiting'] or job['why'] or _what_happened(job)}")

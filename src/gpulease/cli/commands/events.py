@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, at_least, print_json
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gpulease.protocol.messages import EventRow
-
 EXAMPLES = """\
 One line for each use of GPUs, as it began, and for what else happened to them;
 `-` is not known, or not yet. `gpulease log main` has everything that the
@@ -23,10 +17,6 @@ examples:
   gpulease events --since 7d --json
   gpulease events --hosts --since 2h
 """
-WHAT = 24  # columns, of the last column at least
-HEADINGS = ("START", "END", "LONG", "USER", "GPU", "WHAT")
-UNKNOWN = "-"
-NOT_SHOWN = ("added",)  # nobody has a GPU by it
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -56,80 +46,14 @@ def run(arguments: Namespace) -> int:
     told = events(**chosen, most=at_least(1, "--most", arguments.most))
     if arguments.json:
         return print_json({"events": told})
+    import time
+
+    from gpulease.render.events import HEADINGS, WHAT, table_rows
     from gpulease.render.tables import Terminal, plain_table
 
-    rows = table_rows(told, ended=arguments.until is not None)
+    rows = table_rows(told, arguments.until is not None, time.time())
     if not rows:
         print("no such events" if any(chosen.values()) else "no events yet")
         return 0
     print("\n".join(plain_table([HEADINGS, *rows], Terminal(), least=WHAT)))
     return 0
-
-
-def table_rows(events: Iterable[EventRow], ended: bool) -> list[tuple[str, ...]]:
-    """In the order in which they began; `ended`: what has no end here may have one."""
-    import time
-
-    began: dict[str, EventRow] = {}  # by id, what is not known to have ended
-    found: list[tuple[float, tuple[str, ...]]] = []
-    for event in events:
-        if event["what"] == "granted":
-            began[event["id"]] = event
-        elif event["what"] == "ended":
-            grant = began.pop(event["id"], None)
-            start = event.get("since", None if grant is None else grant["time"])
-            found.append((start or event["time"], _use(event, grant, start, event["time"], event["time"])))
-        elif event["what"] not in NOT_SHOWN:
-            found.append((event["time"], _happened(event)))
-    now = None if ended else time.time()
-    found += [(event["time"], _use(event, event, event["time"], None, now)) for event in began.values()]
-    return [row for _, row in sorted(found, key=lambda one: one[0])]
-
-
-def _use(
-    event: EventRow, grant: EventRow | None, start: float | None, end: float | None, now: float | None
-) -> tuple[str, ...]:
-    from gpulease.cli.commands.ls import span
-    from gpulease.render.times import clock
-
-    long = UNKNOWN if start is None or now is None else span(now - start)
-    waited = None if grant is None else grant.get("waited")
-    named, why = _named(event), event.get("why") or ""
-    words = [why if why.startswith(named) else named]
-    words += [f"waited {span(waited)}"] if waited is not None and waited >= 1 else []
-    words += [f"by {event['releaser']}"] if event.get("releaser", event["user"]) != event["user"] else []
-    words += [str(text) for text in (event.get("note"), why) if text and text not in words]
-    times = (UNKNOWN if moment is None else clock(moment) for moment in (start, end))
-    return (*times, long, event["user"], _gpus(event), ", ".join(words))
-
-
-def _named(event: EventRow) -> str:
-    """As the reason of a job's end begins, too."""
-    id, kind = event.get("id", UNKNOWN), event.get("kind", UNKNOWN)
-    return f"job {id[1:]}" if kind == "job" else f"{id} {kind}"
-
-
-def _happened(event: EventRow) -> tuple[str, ...]:
-    """What is no use: a device that was excluded, a lease that was renewed."""
-    from gpulease.render.times import clock
-
-    words = " ".join(str(word) for word in (event.get("id"), event["what"]) if word)
-    why = event.get("why") or event.get("note")
-    return (clock(event["time"]), "", "", event["user"], _gpus(event), f"{words}: {why}" if why else words)
-
-
-def _gpus(event: EventRow) -> str:
-    return ",".join(event.get("devices", ()))
-
-
-def line_of(event: EventRow) -> str:
-    """One line of a log."""
-    from gpulease.render.times import stamp
-
-    why = event.get("why") or event.get("note") or ""
-    if event["what"] == "granted":
-        waited = f"{event['waited']:.0f}" if "waited" in event else UNKNOWN
-        why = f"{event.get('kind', UNKNOWN)}, waited {waited} s"
-    on = f" on GPU {_gpus(event)}" if _gpus(event) else ""
-    id = f" {event['id']}" if event.get("id") else ""
-    return f"{stamp(event['time'])} {event['what']}{id}{on} ({event['user']}){f': {why}' if why else ''}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
 from gpulease.cli.request_options import add_wanted
@@ -59,7 +60,7 @@ def run(arguments: Namespace) -> int:
         return 0
     from gpulease.render.times import start_text
 
-    start = start_text(told)
+    start = start_text(told, time.time())
     expected = f" It should start {start}." if start and told["code"] not in TIMED else ""
     say(f"{told['id']} is number {told['place']} in the line. {told['why']}{expected}")
     _print_devices(told)
@@ -86,7 +87,7 @@ def _show_foreseen(arguments: Namespace, request: dict[str, Any]) -> int:
     told = explain(kind="job" if arguments.job else "run", count=arguments.count, **request)
     if arguments.json:
         return print_json(told, 2)
-    start = start_in(told.get("expected_start"))
+    start = start_in(told.get("expected_start"), None, time.time())
     expected = f" It should start {start}." if start and told["code"] not in (*TIMED, "fits") else ""
     waits = told["possible"] and told["code"] != "fits" and told["place"]  # Slurm does not tell the place of such a one
     place = f"It would be number {told['place']} in the line. " if waits else ""

@@ -59,8 +59,8 @@ def run(arguments: Namespace) -> int:
 
 
 def shape_rows(shapes: list[ShapeRow]) -> list[tuple[str, ...]]:
-    from gpulease.cli.commands.ls import span
     from gpulease.model.quantities import format_bytes
+    from gpulease.render.times import span
 
     rows: list[tuple[str, ...]] = []
     for row in shapes:

@@ -79,7 +79,7 @@ def _show_broker(arguments: Namespace) -> int:
 
 def _show_events(arguments: Namespace) -> int:
     from gpulease.api.lease_verbs import events
-    from gpulease.cli.commands.events import line_of
+    from gpulease.render.events import line_of
 
     if arguments.follow:
         raise UsageError("`log main` cannot be followed.", "Follow a job, or the broker's messages: `log broker -f`.")

@@ -6,7 +6,7 @@ from gpulease.cli.job_selection import MOST_COUNTED, add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, add_watch, at_least, clean, print_json
 from gpulease.errors import NotFound
 from gpulease.model.job_selection import ENDED
-from gpulease.render.jobs import end_text, state_text
+from gpulease.render.jobs import COLOURS, job_text, state_text, wants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,24 +26,9 @@ examples:
   gpulease ls --state failed --json    an empty list where none has failed
   gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
 """
-# Letters that need no quoting in a shell.
-PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 MOST_CHOSEN = 1000  # jobs that are shown, where some were chosen
 REASON = 26  # columns: the longest short form of a reason, in brackets
 HEADINGS = ("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND")
-COLOURS = {
-    "running": "green",
-    "paused": "yellow",
-    "ending": "yellow",
-    "removing": "yellow",
-    "waiting": "",
-    "held": "dim",
-    "complete": "cyan",
-    "failed": "red",
-    "invalid": "red",
-    "killed": "yellow",
-    "lost": "red",
-}
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -162,51 +147,13 @@ def job_row(job: JobRow) -> tuple[str, ...]:
     )
 
 
-def wants(job: JobRow) -> str:
-    from gpulease.model.quantities import format_bytes
-
-    memory = job["request"]["memory"]
-    return f"({format_bytes(memory)})" if memory else f"({job['request']['gpus']})"
-
-
 def _time(job: JobRow) -> str:
     import time
 
-    if job["state"] == "waiting":
-        from gpulease.render.times import start_text
+    from gpulease.render.times import span, start_text
 
-        return start_text(job)
+    if job["state"] == "waiting":
+        return start_text(job, time.time())
     if job["started"] is None or job["state"] == "held":
         return ""
     return span((job["ended"] or time.time()) - job["started"])
-
-
-def span(seconds: float) -> str:
-    """`42s`, `3m10s`, `2h05m`, `3d04h`."""
-    whole = max(0, int(seconds))
-    for size, unit, small, rest in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            return f"{whole // size}{unit}{whole % size // small:02d}{rest}"
-    return f"{whole}s"
-
-
-def command_text(words: list[str]) -> str:
-    """As it may be typed; what is hidden from others is not a command."""
-    if words == ["(hidden)"] or all(word and PLAIN.issuperset(word) for word in words):
-        return " ".join(words)
-    from shlex import join
-
-    return join(words)
-
-
-def job_text(job: JobRow) -> str:
-    """The reason of what waits stands first: on a terminal the end is cut."""
-    text = job["name"] or command_text(job["command"])
-    waits = job.get("why_short") or job["why_waiting"]
-    if waits:
-        return f"[{waits}] {text}"
-    why = job.get("ending") or job["why"]
-    if job.get("packed") and job["state"] == "running" and not why:
-        return f"{text} [packed: {job['packed']}]"
-    end = f" [{end_text(job['exit_code'], job['signal'])}]" if job["state"] == "failed" and not why else ""
-    return text + (f" [{why}]" if why else end)

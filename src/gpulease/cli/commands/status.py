@@ -82,6 +82,8 @@ def _show(arguments: Namespace, document: dict[str, Any]) -> None:
 
 
 def _lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
+    from time import time
+
     from gpulease.render.status import lines
 
-    return lines(document, terminal)
+    return lines(document, terminal, time())

@@ -99,7 +99,7 @@ def _table(told: UsageDocument, terminal: Terminal) -> list[list[str]]:
 
 
 def _cells(row: UsageRow, outside: bool) -> list[str]:
-    from gpulease.cli.commands.ls import span
+    from gpulease.render.times import span
 
     idle = "-" if row["idle_share"] is None else f"{row['idle_share']:.0%}"
     wait = "-" if row["mean_wait"] is None else span(row["mean_wait"])
