@@ -106,6 +106,7 @@ static void run_when_frozen(int waits, char **command) {
 int main(int count, char **words) {
     char path[4096], mount_options[128];
     int told[2], begins[2];
+    alarm(60); /* if the test that started it was killed */
     device = open(getenv("FUSE_DEVICE"), O_RDWR | O_CLOEXEC);
     if (device < 0 || count < 3) fail("/dev/fuse");
     int lock = words[2][0] ? open(words[2], O_RDWR | O_CREAT, 0666) : -1;
