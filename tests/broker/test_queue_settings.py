@@ -82,6 +82,18 @@ def test_out_of_memory_is_known_and_a_share_runs_again_alone(queue: QueueSite, o
     assert (job["state"], job["tries"], job["request"]["memory"]) == ("complete", 2, None)
 
 
+def test_after_out_of_memory_a_larger_gpu_is_asked_for_where_there_is_one(queue: QueueSite) -> None:
+    """It went to the same small GPU again, as often as it might."""
+    queue.kill_broker()
+    queue.set("gpu.0.memory_total=16G", "gpu.1.memory_total=40G")
+    queue.ensure_broker()
+    fails = "echo $GPULEASE_DEVICES; echo CUDA out of memory; exit 1"
+    some, alone = queue.shell(fails, {"devices": ["0", "1"]}, retry=2), queue.shell(fails, {"devices": ["0"]}, retry=1)
+    queue.end(some, alone)
+    ran = [[line for line in queue.output(id).split("\n") if line.isdigit()] for id in (some, alone)]
+    assert ran == [["0", "1", "1"], ["0", "0"]]
+
+
 def test_out_of_memory_is_marked_and_an_old_one_in_the_log_is_not(queue: QueueSite) -> None:
     id = queue.shell("echo CUDA out of memory; exit 1")
     (job,) = queue.end(id)

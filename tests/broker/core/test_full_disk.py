@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import pytest
 from support.scripted import Client, ScriptedWorld
 
 FULL = 10_000  # writes that fail
@@ -144,6 +145,30 @@ def test_a_batch_that_stops_half_way_says_how_many_are_queued() -> None:
     room(world)
     assert world.core.state.job(400) is not None
     assert world.core.state.job(401) is None
+
+
+def test_a_batch_that_a_lack_of_memory_stops_half_way_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it was said to have failed, and some of its jobs were queued: who added them again had them twice."""
+    world = ScriptedWorld()
+    client = world.connect(0)
+    commands = [["true"]] * 1000
+    world.say(client, "add", request={"gpus": 1}, options={"cwd": "/", "environment": {}}, commands=commands)
+    write = world.disk.write
+
+    def exhausted(table: str, key: str, document: Any) -> None:
+        if table == "jobs" and int(key) > 400:
+            raise MemoryError
+        write(table, key, document)
+
+    monkeypatch.setattr(world.disk, "write", exhausted)
+    told: list[Any] = []
+    while not told:
+        world.turn()
+        while world.samples:
+            world.answer_sample()
+        told = [one.message["error"] for one in world.sent if one.peer is client.peer and "error" in one.message]
+    assert "MemoryError" in told[0]["what"]
+    assert "400 jobs are queued, as 1-400, and the last 600 are not" in told[0]["what"]
 
 
 def test_a_kill_of_many_that_stops_half_way_says_how_many_were_killed() -> None:

@@ -17,6 +17,8 @@ from gpulease.broker.core.values import Delay, Dying
 from gpulease.broker.runs import NO_FORK, NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate
 from gpulease.model import job as jobs
 from gpulease.model.job import Job
+from gpulease.model.values import Request
+from gpulease.planner.board import admits
 from gpulease.render.jobs import signal_in
 
 TIDY = 5.0  # seconds until what is no longer needed is removed
@@ -321,7 +323,7 @@ def _lost(turn: Turn, job: Job, why: str) -> None:
 def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes: Any) -> None:
     packing.ended(turn, job, event == "exit-zero", bool(changes.get("out_of_memory")))
     if changes.get("out_of_memory") and event == "retry-after-failure" and "request" not in changes:
-        changes["request"] = jobs.after_out_of_memory(job.request)
+        changes["request"] = _asking_for_more(turn, job)
     ended = {"ended": turn.now, "why": why, "pid": None, "ending": None, "forced": False, "place": None}
     job_life.advance(turn, job, event, **{**ended, **changes})
     if job.time_limit is not None:
@@ -330,6 +332,16 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
     if not turn.state.tidy_due:
         turn.state.set("tidy_due", True)
         turn.alarm(TIDY, "tidy")
+
+
+def _asking_for_more(turn: Turn, job: Job) -> Request:
+    """After it ran out of memory: of a share a whole device, and of whole ones larger ones, where there are such."""
+    state, request = turn.state, jobs.after_out_of_memory(job.request)
+    least = min((one.memory_total or 0 for one in state.devices.values() if one.label in job.devices), default=0)
+    more = request._replace(min_memory=least + 1)
+    larger = [one for one in state.devices.values() if one.uuid not in state.excluded and admits(more, one)]
+    asks = job.request.memory is None and not request.mig and least and len(larger) >= request.gpus
+    return more if asks else request
 
 
 def _split(code: int | None) -> tuple[int | None, int | None]:
