@@ -186,6 +186,20 @@ def test_a_pause_or_resume_that_was_acknowledged_is_carried_out(
     assert [number for one in world.trees for number in one.signals] == sent
 
 
+def test_a_resume_counts_while_a_new_broker_looks_for_the_paused_run() -> None:
+    """Before, the pause was sent once more behind it: the job stayed stopped, and was called running."""
+    world = Runs().begun()
+    world.ask("pause")
+    world.restart()
+    while not world.finds:
+        world.until_next_alarm()
+        world.turn()
+    world.ask("resume")
+    world.find()
+    world.turn()
+    assert [number for one in world.trees for number in one.signals] == [signal.SIGCONT]
+
+
 @pytest.mark.parametrize("noted", [True, False])
 def test_what_a_command_left_running_is_not_ended_if_it_ended_by_itself(noted: bool) -> None:
     """Before, it was killed where another broker or agent had found the run meanwhile."""

@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
 
-LINGERING = (Path(__file__).parents[1] / "support" / "lingering.py").read_text()
+LINGERING = (Path(__file__).parents[2] / "support" / "lingering.py").read_text()
 # `python -c … holder|guest NAME`: it sends a descriptor that keeps whoever drops its last copy; a holder to who asks.
 SENDS = """
 import sys, time

@@ -40,6 +40,7 @@ def signal_tree(turn: Turn, job: Job, *signals: int, every: bool = False) -> Non
     """To a run whose shell is known. One that is just being launched or looked for is signalled once it is there."""
     if not root(turn.state, job).pid:
         return turn.state.unsent.put(job.id, (signals, every))
+    turn.state.unsent.drop(job.id)  # an older one
     return turn.emit(SignalTree(job, place(turn, job), root(turn.state, job), signals, every))
 
 
