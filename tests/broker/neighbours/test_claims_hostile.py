@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -160,11 +161,20 @@ def test_a_keeper_that_hangs_is_waited_for_and_not_replaced(one_gpu: Village) ->
     free_within(bob)
 
 
+def sockets_of(pid: int | None) -> int:
+    found = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            found += os.readlink(one).startswith("socket:")
+    return found
+
+
 def test_a_keeper_that_has_no_descriptor_left_holds_on(one_gpu: Village) -> None:
     ada, bob = one_gpu.person(ADA), one_gpu.person(BOB)
     owner = ada.stays()
     assert ada.gets("--owner", str(owner.pid)) == "0"
     keeper = ada.keeper()
+    wait_until(lambda: sockets_of(keeper) == 4)  # it has the shelf
     limit = ["prlimit", "--pid", str(keeper)]
     assert ada.execute([*limit, "--nofile=3:"]).returncode == 0
     ada.kill(ada.broker())
