@@ -5,9 +5,10 @@
 The hostile user has many connections and jobs, and each kind of load is tried by itself: floods of `ls` and
 `explain`, the largest batches there are that are never finished, subscriptions, waits for all jobs, answers that are
 not read, verbs about all of its jobs, a process on a GPU whose memory map is locked for good, releases of many shares
-by many names from below many processes, and floods whose clients are gone. The load goes on and rests in turn, and the
-other user works in both. The figure is how much longer the other's commands take: the 95th of 100 beside the load, over
-the same alone.
+by many names from below many processes, floods whose clients are gone, connections that are closed at once,
+subscriptions that are not read. The load goes on and rests in turn, and the other user works in both. The figure is
+how much longer the other's work takes: the 95th of 100 beside the load, over the same alone. It is printed for
+commands, and for a program that takes a GPU and gives it back over one connection.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 sys.path[:1] = [str(Path(__file__).parent / "common"), str(Path(__file__).parents[1] / "tests")]
 
 import ctypes
+import json
 import os
 import pwd
 import select
@@ -32,11 +34,12 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from interleaved import Timings, compile_everything
-from processes import resident
+from processes import resident, seconds
 from report import TIMES, Report, Size, bench, percentile
 from support.accounts import SystemSite
 from support.frozen import frozen_program
 
+import gpulease
 from gpulease import PROTOCOL
 from gpulease.client.connection import Client, connect
 from gpulease.protocol.wire import Unpacker, pack
@@ -44,6 +47,10 @@ from gpulease.protocol.wire import Unpacker, pack
 MOST = 5.0  # times as long as alone
 MOST_MEMORY = 1024.0  # MiB
 READ = 1 << 20
+PAIR = "acquire + release"
+REST = 600  # fifths of a second
+PAIRS = 20  # of these in a round, for each command
+WARM = 5  # of them that are not counted
 PR_SET_DUMPABLE = 4
 
 
@@ -187,6 +194,25 @@ def end_wrongly() -> None:
         time.sleep(0.5)
 
 
+def connect_and_close() -> None:
+    while True:
+        connect(start=False)[0].close()
+
+
+def subscribe_and_add(connections: int) -> None:
+    """Subscriptions that nobody reads, and something new for each of them all the time."""
+    held = [connect(start=False)[0] for _ in range(connections)]
+    for connected in held:
+        connected.sendall(message("subscribe", topics=["devices", "leases", "line", "jobs"]))
+        if connected.fileno() % 2:
+            connected.sendall(message("subscribe", topics=["jobs"]))
+    adder = Client(start=False)
+    while True:
+        options = {**OPTIONS, "hold": True, "label": "news"}
+        adder.ask("add", request={}, options=options, commands=[["true"]] * 100)
+        adder.ask("rm", select={"label": "news"})
+
+
 class Worker:
     """The other user, who types commands."""
 
@@ -211,6 +237,33 @@ class Worker:
     def _run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
         user, group = self._user.pw_uid, self._user.pw_gid
         return subprocess.run(words, user=user, group=group, extra_groups=[], cwd="/", capture_output=True, text=True)
+
+
+class Program:
+    """The other user's program, which takes a GPU and gives it back."""
+
+    def __init__(self, user: pwd.struct_passwd, namespace: int) -> None:
+        self._user, self._namespace = user, namespace
+
+    def work(self, timings: Timings, each: int) -> None:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                become(self._user, self._namespace)
+                os.write(writing, json.dumps([self._pair() for _ in range(PAIRS * each + WARM)]).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with open(reading) as answer:
+            timings.setdefault(PAIR, []).extend(json.load(answer)[WARM:])
+        os.waitpid(pid, 0)
+
+    @staticmethod
+    def _pair() -> float:
+        begin = time.perf_counter()
+        gpulease.acquire(wait=60).release()
+        return time.perf_counter() - begin
 
 
 @contextmanager
@@ -242,26 +295,45 @@ def fill(user: pwd.struct_passwd, namespace: int, jobs: int) -> None:
 
 
 class Beside(NamedTuple):
-    """How much longer the worst of the other's commands took beside the load."""
+    """How much longer the worst of the other's commands took beside the load, and its program's leases."""
 
     late: float  # 95 of 100
     middle: float
+    pair_late: float
+    pair: float
     memory: float  # of the broker, MiB
 
 
-def measure(worker: Worker, load: Callable[[], Hostile], rounds: int, each: int, settle: float, pid: int) -> Beside:
+def rest(pid: int) -> None:
+    """Until the broker has done what an earlier load left it to do."""
+    for _ in range(REST):
+        before = seconds([pid])
+        time.sleep(0.2)
+        if seconds([pid]) - before < 0.02:
+            return
+    sys.exit(f"The broker is busy {REST // 5} seconds after a load has ended.")
+
+
+def measure(
+    workers: tuple[Worker, Program], load: Callable[[], Hostile], rounds: int, each: int, settle: float, pid: int
+) -> Beside:
     alone: Timings = {}
     beside: Timings = {}
     most = 0.0
     for _ in range(rounds):
-        worker.work(alone, each)
+        rest(pid)
+        for worker in workers:
+            worker.work(alone, each)
         hostile = load()
         time.sleep(settle)  # until it is under way; not what is measured
-        worker.work(beside, each)
+        for worker in workers:
+            worker.work(beside, each)
         most = max(most, resident(pid))
         hostile.end()
+    pair = percentile(beside[PAIR], 95) / percentile(alone[PAIR], 95), median(beside.pop(PAIR)) / median(alone[PAIR])
     late = max(percentile(values, 95) / percentile(alone[name], 95) for name, values in beside.items())
-    return Beside(late, max(median(values) / median(alone[name]) for name, values in beside.items()), most)
+    middle = max(median(values) / median(alone[name]) for name, values in beside.items())
+    return Beside(late, middle, *pair, most)
 
 
 def main(report: Report, load: str, rounds: int, each: int, settle: float, connections: int, jobs: int) -> None:
@@ -270,16 +342,16 @@ def main(report: Report, load: str, rounds: int, each: int, settle: float, conne
     compile_everything(report.quick)
     found = {}
     with machine() as site:
-        one, other, pid = site.alice, site.bob, site.ask("ping")["pid"]
+        alice, other, pid = site.alice, site.bob, site.ask("ping")["pid"]
         site.ask("pause", queue=True)
         begin = resident(pid)
         inside = site.namespace.keeper.pid
-        fill(one, inside, jobs)
+        fill(alice, inside, jobs)
         print(f"memory of the broker: {begin:.0f} MiB, with {jobs:,} jobs {resident(pid):.0f} MiB")
-        worker = Worker(other, site.python_of_all)
+        workers = Worker(other, site.python_of_all), Program(other, inside)
         place = site.folder / "frozen"
         place.mkdir()
-        os.chown(place, one.pw_uid, one.pw_gid)
+        os.chown(place, alice.pw_uid, alice.pw_gid)
         loads: dict[str, Callable[[], None]] = {
             name: partial(ask_for_ever, connections, asked, True) for name, asked in LOADS.items()
         }
@@ -289,15 +361,27 @@ def main(report: Report, load: str, rounds: int, each: int, settle: float, conne
             "releases from far below, by many names": release_shares,
             "300 connections of questions left behind": leave_behind,
             "unread answers, then no message": end_wrongly,
+            "connections that are closed at once": connect_and_close,
+            "subscriptions that are not read, and news": partial(subscribe_and_add, connections // 2),
         }
-        print(f"{'':<46} {'p95':>6} {'median':>7}   memory")
+        print(f"{'':<46} {'commands, p95':>14} {'median':>7} {'leases, p95':>12} {'median':>7}   memory")
         for name, deed in ((name, deed) for name, deed in loads.items() if load in name):
-            start = partial(Hostile, one, inside, deed)
-            late, middle, used = found[name] = measure(worker, start, rounds, each, settle, pid)
-            print(f"{name:<46} {late:>5.1f}x {middle:>6.1f}x {used:>5.0f} MiB", flush=True)
+            start = partial(Hostile, alice, inside, deed)
+            one = found[name] = measure(workers, start, rounds, each, settle, pid)
+            print(
+                f"{name:<46} {one.late:>13.1f}x {one.middle:>6.1f}x {one.pair_late:>11.1f}x {one.pair:>6.1f}x"
+                f" {one.memory:>5.0f} MiB",
+                flush=True,
+            )
     report.value(
         "commands beside the worst load of a hostile user / alone, 95 of 100",
         [max(one.late for one in found.values())],
+        TIMES,
+        MOST,
+    )
+    report.value(
+        "acquire + release beside the worst load of a hostile user / alone, 95 of 100",
+        [max(one.pair_late for one in found.values())],
         TIMES,
         MOST,
     )

@@ -483,9 +483,11 @@ class CoreMachine(RuleBasedStateMachine):
     def subscribers_know_what_is(self) -> None:
         """Unless they are about to be told, or have not read what they were sent."""
         state = self.world.core.state
+        if state.subscribers.alarm_at is not None:
+            return
         for peer, subscriber in state.subscribers.items():
             client = self.world.clients.get(peer)
-            if client is None or client.missed or subscriber.due or subscriber.fresh or self.world.ready:
+            if client is None or client.missed or subscriber.fresh or self.world.ready:
                 continue
             if "jobs" in subscriber.topics:
                 assert client.open == sum(state.counts.get(one, 0) for one in OPEN)

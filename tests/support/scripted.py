@@ -25,7 +25,9 @@ from gpulease.model.spans import Asked
 from gpulease.model.store import HistoryEvent
 from gpulease.model.values import Device, HostMemory, Process, Sample
 from gpulease.protocol.messages import Message
+from gpulease.protocol.wire import Unpacker, pack
 
+LARGEST = 16 << 20  # bytes of a message
 MEMORY = 80 << 30
 BOOT = "boot-1"
 DEVICES = 3
@@ -235,11 +237,13 @@ class ScriptedWorld:
 
     def _Send(self, one: told.Send) -> None:
         client = self.clients.get(one.peer)
+        one = one._replace(message=Unpacker(LARGEST).feed(pack(one.message, LARGEST))[0])  # as it is read there
         self.sent.append(one)
         if client is None or client.missed:
             return
         if one.droppable and self.slow:
             client.missed = True
+            self.ready.append(happened.Behind(one.peer))
         elif "snapshot" in one.message or "changed" in one.message:
             client.hear(one.message)
             if one.more:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Hear = Callable[[Collection[JobEnd], int], None]
 
 DAY = 86400.0  # seconds; the kernel does not wait for a month at once
-PART = 400_000  # characters of commands in one message
+PART, PART_WORDS = 400_000, 8000  # characters and words of commands in one message: what is larger holds others up
 
 
 def ask(verb: str, select: Selection, **fields: Any) -> Any:
@@ -394,15 +394,16 @@ def _without_secrets(client: BackendConnection, options: dict[str, Any]) -> tupl
 
 def _parts(commands: list[list[str]], each: list[dict[str, str]]) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
-    room = 0
+    room = words_left = 0
     for number, words in enumerate(commands):
         texts = each[number] if each else {}
         length = sum(map(len, words)) + 8 * len(words) + sum(map(len, texts.values())) + 16 * len(texts)
-        if not parts or length > room:
+        if not parts or length > room or words_left <= 0:
             parts.append({"commands": [], **({"each": []} if each else {})})
-            room = PART
+            room, words_left = PART, PART_WORDS
         parts[-1]["commands"].append(words)
         if each:
             parts[-1]["each"].append(texts)
         room -= length
+        words_left -= len(words) + 2 * len(texts) + 1
     return parts

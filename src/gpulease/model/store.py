@@ -54,7 +54,7 @@ class Store(Protocol):
     def some_jobs(self, which: Which, most: int) -> tuple[list[Document], bool]:
         """The first of them, as many as are read in a moment; and whether there may be others."""
 
-    def job_rows(self, which: Which = EVERY, most: int | None = None) -> list[JobRow]:
+    def job_rows(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[JobRow]:
         """The same, without most of what is known of them."""
 
     def count_jobs(self, which: Which = EVERY) -> dict[tuple[int, str], int]:
@@ -86,7 +86,10 @@ class Store(Protocol):
     def rollback(self) -> None:
         """As it was at the last commit."""
 
-    def events(self, since: float, most: int) -> list[HistoryEvent]: ...
+    def event_numbers(self, since: float, most: int) -> list[int]:
+        """Of the newest events since then, the oldest first."""
+
+    def event(self, number: int) -> HistoryEvent | None: ...
 
     def keep(self) -> None:
         """See that the next broker finds what was committed: what was written to a file that was removed is lost."""

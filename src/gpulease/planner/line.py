@@ -180,6 +180,9 @@ class Line:
     def __getitem__(self, id: str) -> Waiting:
         return self._waiting[id]
 
+    def get(self, id: str) -> Waiting | None:
+        return self._waiting.get(id)
+
     def holds(self, waiting: Waiting) -> bool:
         """Whether it waits, and nothing about it was changed."""
         return self._waiting.get(waiting.id) is waiting

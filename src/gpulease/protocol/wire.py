@@ -17,6 +17,7 @@ else:
     Message = dict  # `typing` is not loaded for a name
 
 LIMIT = 1 << 20  # bytes of one message
+MOST_VALUES = 100_000  # texts, numbers and lists of one request: each takes time to read, be it empty
 HEAD = 4
 
 
@@ -62,8 +63,25 @@ def _refuse(value: object) -> Any:
 to_text, from_text = _codec()
 
 
+class Written(str):
+    """A part of an answer that is JSON already: made a piece at a time, or once for many who get it."""
+
+
+def listed(rows: list[str]) -> Written:
+    return Written(f"[{','.join(rows)}]")
+
+
+def _text(message: Message) -> str:
+    """With the parts of what it says that are written already."""
+    for kind, answer in message.items():
+        if type(answer) is dict and any(type(value) is Written for value in answer.values()):
+            parts = (f'"{name}":{v if type(v) is Written else to_text(v)}' for name, v in answer.items())
+            return f'{{"{kind}":{{{",".join(parts)}}}}}'
+    return to_text(message)
+
+
 def pack(message: Message, limit: int = LIMIT) -> bytes:
-    text = to_text(message)
+    text = _text(message)
     try:
         body = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half a letter, from a stranger: it must not keep others from being answered
@@ -76,8 +94,8 @@ def pack(message: Message, limit: int = LIMIT) -> bytes:
 class Unpacker:
     """Bytes as they come in, whole messages as they are complete."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
+    def __init__(self, limit: int = LIMIT, values: int | None = None) -> None:
+        self._limit, self._values = limit, values
         self._bytes = bytearray()
 
     @property
@@ -121,7 +139,10 @@ class Unpacker:
         """The same, which stays where it is."""
         if self._length > self._limit:
             raise ProtocolError(f"A message of {self._length} bytes was announced, and {self._limit} are the most.")
-        return _decode(bytes(self._bytes[HEAD : HEAD + self._length]))
+        body = bytes(self._bytes[HEAD : HEAD + self._length])
+        if self._values is not None and body.count(b",") > self._values and _values(body) > self._values:
+            raise ProtocolError(f"A message has more than {self._values} values.", "Send it in parts.")
+        return _decode(body)
 
     def skip(self) -> int:
         """Leave it out; how many bytes it has."""
@@ -132,6 +153,15 @@ class Unpacker:
     def peek(self, length: int) -> bytes:
         """How the next message begins."""
         return bytes(self._bytes[HEAD : HEAD + length])
+
+
+def _values(body: bytes) -> int:
+    """About how many it has: commas, but for those inside of texts."""
+    if b"\\" not in body:
+        return sum(part.count(b",") for part in body.split(b'"')[::2])
+    import re
+
+    return re.sub(rb'"[^"\\]*(?:\\.[^"\\]*)*"', b"", body).count(b",")
 
 
 def _decode(body: bytes) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.kept_events import kept_events
 from support.scripted import Client, ScriptedWorld
 
 from gpulease.broker.core.events import CheckRefused
@@ -44,7 +45,7 @@ def refused_until_passed(world: ScriptedWorld, *users: str) -> float:
 def test_a_user_is_waited_for_ten_seconds_whatever_number_of_processes_hold_it_in_turn() -> None:
     world, _ = asking()
     assert 10 <= refused_until_passed(world, "mallory") < 11
-    events = [event for event in world.disk.events(0.0, 100) if event.what == "passed-by"]
+    events = [event for event in kept_events(world.disk, 0.0, 100) if event.what == "passed-by"]
     assert [event.fields["user"] for event in events] == ["mallory"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.kept_events import kept_events
 from support.scripted import ScriptedWorld
 
 from gpulease.broker.core import events as happened
@@ -18,7 +19,7 @@ def sample(world: ScriptedWorld, devices: list[Device] | None = None) -> None:
 
 
 def events(world: ScriptedWorld) -> list[tuple[str, list[str]]]:
-    return [(event.what, event.fields["devices"]) for event in world.disk.events(0.0, 100)]
+    return [(event.what, event.fields["devices"]) for event in kept_events(world.disk, 0.0, 100)]
 
 
 def test_it_is_in_the_events_once_and_so_is_that_it_came_back() -> None:

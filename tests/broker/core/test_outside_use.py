@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.kept_events import kept_events
 from support.scripted import ScriptedWorld
 
 from gpulease.broker.core.outside_use import GONE
@@ -18,7 +19,7 @@ def sample(world: ScriptedWorld) -> None:
 
 
 def told(world: ScriptedWorld) -> list[tuple[str, str, int | None, list[str]]]:
-    events = [(event.what, event.fields) for event in world.disk.events(0.0, 100)]
+    events = [(event.what, event.fields) for event in kept_events(world.disk, 0.0, 100)]
     return [(what, fields["user"], fields["pid"], fields["devices"]) for what, fields in events]
 
 
@@ -72,6 +73,6 @@ def test_the_holder_of_a_device_that_somebody_else_uses_is_told() -> None:
     world.outside["GPU-1"] = 77
     for _ in range(3):
         sample(world)
-    assert "leased to user1000" in str(world.disk.events(0.0, 100)[-1].fields["why"])
+    assert "leased to user1000" in str(kept_events(world.disk, 0.0, 100)[-1].fields["why"])
     (notice,) = [one.notice for one in world.notices]
     assert (notice["event"], notice["devices"], notice["users"], notice["pid"]) == ("gpu-used", ["1"], ["stranger"], 77)

@@ -9,7 +9,7 @@ import pytest
 
 from gpulease.broker.core.events import Received
 from gpulease.broker.edge.connection import Connection
-from gpulease.broker.edge.rounds import LOOKS, MOST_LONG, ROUND, Turns
+from gpulease.broker.edge.rounds import CROWDED, LOOKS, MOST_LONG, REST, ROUND, Turns
 from gpulease.model.peer import Account, Peer
 from gpulease.protocol.wire import pack
 
@@ -19,7 +19,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.turns = Turns(lambda: self.now)
+        self.turns = Turns(lambda: self.now, lambda: self.now)
         self.sockets: list[socket.socket] = []
         self.handled: list[int] = []  # users, in the order in which they were served
 
@@ -37,10 +37,10 @@ class Crowd:
         connection.unpacker.keep(pack({"v": 1, "do": verb}))
         return connection
 
-    def round(self, costs: dict[int, float], again: bool = True) -> list[int]:
+    def round(self, costs: dict[int, float], again: bool = True, crowded: bool = False) -> list[int]:
         """Handle one, each message at its user's cost; each connection has another message then."""
         before, served = len(self.handled), []
-        for event in self.turns.round(self._take):
+        for event in self.turns.round(self._take, crowded):
             self.now += costs[event.peer.uid]
             self.handled.append(event.peer.uid)
             served.append(self._last)
@@ -156,3 +156,33 @@ def test_a_user_has_a_few_long_requests_under_way_at_a_time(crowd: Crowd) -> Non
         crowd.turns.drop(one)  # their requests are done
     list(crowd.turns.round(take))
     assert set(seen) > under_way
+
+
+def test_a_round_is_short_while_several_users_are_connected(crowd: Crowd) -> None:
+    crowd.add(1, 100)
+    assert len(crowd.round({1: CROWDED / 4}, crowded=True)) == 4
+    assert len(crowd.round({1: CROWDED / 4})) == ROUND / CROWDED * 4
+
+
+def test_a_user_rests_after_a_message_for_which_others_waited_long(crowd: Crowd) -> None:
+    crowd.add(1, 2)
+    crowd.add(2)
+    costs = {1: 0.02, 2: 0.0001}
+    assert 1 in crowd.round(costs, crowded=True)
+    began = crowd.now
+    while crowd.now < began + (REST - 1) * costs[1]:
+        assert set(crowd.round(costs, crowded=True)) == {2}
+    crowd.now += 2 * costs[1]
+    assert 1 in crowd.round(costs, crowded=True)
+
+
+def test_nobody_rests_where_nobody_else_is_connected(crowd: Crowd) -> None:
+    crowd.add(1, 3)
+    for _ in range(3):
+        assert crowd.round({1: 0.02}) == [1]
+
+
+def test_who_rests_is_told_when_to_go_on(crowd: Crowd) -> None:
+    crowd.add(1, 2)
+    crowd.round({1: 0.02}, crowded=True)
+    assert crowd.turns.due == pytest.approx(crowd.now + REST * 0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulease.broker.core import bulk
 from gpulease.broker.core import caps as capping
 from gpulease.broker.core import job_fields as given
 from gpulease.broker.core import jobs as job_life
@@ -95,7 +96,7 @@ def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str])
 def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
     """Some of them: the table's effects, once for what is alike."""
     state, peer, batch = turn.state, event.peer, adding.batch
-    end = min(adding.next + max(1, min(PIECE, LINKS // (1 + len(batch.after)))), batch.last + 1)
+    end = min(adding.next + max(1, min(bulk.size(event, PIECE), LINKS // (1 + len(batch.after)))), batch.last + 1)
     for id, document in batch.documents(adding.next, end):
         state.store.write("jobs", str(id), document)
     state.count(peer.uid, None, batch.state, end - adding.next)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gpulease.broker.core.events import Adding, Progress, Received
+from gpulease.broker.core.events import Adding, Listing, Progress, Received
 from gpulease.broker.core.instructions import GoOn
 from gpulease.broker.core.job_fields import is_text
 from gpulease.broker.core.state import State
@@ -21,9 +21,11 @@ from gpulease.model.job_selection import EVERYBODY
 from gpulease.model.peer import Peer
 from gpulease.model.store import JobRow, Which
 from gpulease.protocol.messages import Message
+from gpulease.protocol.wire import listed, to_text
 
 PIECE = 100  # jobs of one piece
 ROWS = 2000  # of one piece that needs little of each
+CROWDED = 12  # pieces are this many times smaller while other users are connected: they wait for one at a time
 WINDOW = 5000  # ids that are looked through for one piece
 MOST_RANGES = 500
 CHOICES = {"ids", "all", "last", "label", "state", "user", "mine"}
@@ -123,13 +125,33 @@ def _window(ranges: Sequence[Range], at: int, last: int) -> list[Range]:
 # -------------------------------------------------------------------- pieces
 
 
+def size(event: Received, most: int) -> int:
+    """Of the next piece."""
+    return most // CROWDED if event.crowded else most
+
+
+def show(
+    turn: Turn, event: Received, name: str, listing: Listing, row: Callable[[Any], Message | None], most: int = PIECE
+) -> None:
+    """Answer with a row for each that is left, as many in this turn as are made in a moment."""
+    if isinstance(event.progress, Listing):
+        listing = event.progress
+    most = size(event, most)
+    made = (row(one) for one in listing.left[:most])
+    done = (*listing.done, *(to_text(one) for one in made if one is not None))
+    if left := listing.left[most:]:
+        turn.emit(GoOn(event._replace(progress=listing._replace(left=left, done=done))))
+    else:
+        turn.reply(event.peer, **listing.more, **{name: listed(list(done))})
+
+
 def take(turn: Turn, event: Received, chosen: Chosen) -> Piece:
     """The next jobs of a request."""
-    store, running = turn.state.store, turn.state.running
+    store, running, most = turn.state.store, turn.state.running, size(event, PIECE)
 
     def read(ranges: Sequence[Range]) -> tuple[list[Job], bool]:
         which = chosen.which._replace(ids=ranges)
-        rows, more = (store.jobs(which, 1, newest=True), False) if chosen.last else store.some_jobs(which, PIECE)
+        rows, more = (store.jobs(which, 1, newest=True), False) if chosen.last else store.some_jobs(which, most)
         return [running.get(row["id"]) or jobs.read(row) for row in rows], more
 
     return _take(turn, event, chosen, read)
@@ -137,15 +159,15 @@ def take(turn: Turn, event: Received, chosen: Chosen) -> Piece:
 
 def take_rows(turn: Turn, event: Received, chosen: Chosen) -> Piece:
     """The same, without most of what is known of them."""
-    store = turn.state.store
+    store, most = turn.state.store, size(event, ROWS)
 
     def read(ranges: Sequence[Range]) -> tuple[list[JobRow], bool]:
         which = chosen.which._replace(ids=ranges)
         if chosen.last:
             newest = store.jobs(which, 1, newest=True)
             which = which._replace(ids=[(row["id"], row["id"]) for row in newest] or [(0, 0)])
-        rows = store.job_rows(which, ROWS)
-        return rows, len(rows) == ROWS
+        rows = store.job_rows(which, most)
+        return rows, len(rows) == most
 
     return _take(turn, event, chosen, read)
 

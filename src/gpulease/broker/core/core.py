@@ -349,6 +349,7 @@ def _write_usage(turn: Turn, id: str) -> None:
 HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.Received: verbs.handle,
     happened.Left: _left,
+    happened.Behind: lambda turn, event: subscribing.behind(turn, event.peer),
     happened.Drained: lambda turn, event: subscribing.drained(turn, event.peer),
     happened.ProcessEnded: requesting.owner_gone,
     happened.Sampled: _sampled,

@@ -5,7 +5,7 @@ Not here: what follows (instructions.py), and what a client's message may say (p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -53,6 +53,14 @@ class Progress(NamedTuple):
     checked: bool = False  # it was gone through once, to see whether it can be done
 
 
+class Listing(NamedTuple):
+    """How far an answer with many rows has come."""
+
+    left: Sequence[Any]  # what is still to be shown
+    more: Message  # what the answer has beside its rows
+    done: tuple[str, ...] = ()  # rows as JSON
+
+
 class Releasing(NamedTuple):
     """How far a request to release, or to renew, has come."""
 
@@ -69,11 +77,18 @@ class Received(NamedTuple):
     peer: Peer
     message: Message
     size: int = 0  # bytes on the wire
-    progress: Progress | Adding | Releasing | None = None  # of a long request that is taken up again
+    progress: Progress | Adding | Releasing | Listing | None = None  # of a long request that is taken up again
+    crowded: bool = False  # other users are connected too: long requests are done in smaller pieces
 
 
 class Left(NamedTuple):
     """The connection of a client ended."""
+
+    peer: Peer
+
+
+class Behind(NamedTuple):
+    """A subscriber has not read what it was sent, and was not sent the last: `Drained` follows when it has."""
 
     peer: Peer
 
@@ -225,8 +240,8 @@ class Ordered(NamedTuple):
 
 # fmt: off
 Event = (
-    Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | NeighboursChanged
-    | Due | ConfigRead | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen
-    | Forced | Ordered
+    Received | Left | Behind | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused
+    | NeighboursChanged | Due | ConfigRead | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found
+    | EndRead | TreeSeen | Forced | Ordered
 )
 # fmt: on

@@ -13,7 +13,7 @@ from gpulease.broker.core import runs as job_ends
 from gpulease.broker.core import status as reports
 from gpulease.broker.core import transfer as transferring
 from gpulease.broker.core.add import add, check_numbers, edited, renew_environment
-from gpulease.broker.core.events import Progress, Received
+from gpulease.broker.core.events import Listing, Progress, Received
 from gpulease.broker.core.instructions import GoOn
 from gpulease.broker.core.job_fields import impossible
 from gpulease.broker.core.limit_names import strangers
@@ -29,6 +29,7 @@ from gpulease.model.values import Waiting
 from gpulease.planner import of_user, settings
 from gpulease.planner.forecast import NO_FORECAST
 from gpulease.protocol.messages import Message
+from gpulease.protocol.wire import listed, to_text
 from gpulease.render.hidden import of_job, viewer
 from gpulease.render.jobs import left_text
 
@@ -161,10 +162,16 @@ def ls(turn: Turn, event: Received) -> None:
         return _ids(turn, event)
     if message.get("select"):
         return _rows(turn, event, bulk.choice(turn, event, look=True), _most(message), True, **_counts(turn))
-    most = min(_most(message), MOST_LISTED)
-    shown = _shown(turn, most, bool(message.get("all")))
-    rows = [row(turn, job, event.peer) for job in shown]
-    return turn.reply(event.peer, jobs=rows, most=most, **_counts(turn))
+    listing = event.progress
+    if not isinstance(listing, Listing):
+        most = min(_most(message), MOST_LISTED)
+        listing = Listing(_shown(turn, most, bool(message.get("all"))), {"most": most, **_counts(turn)})
+    return bulk.show(turn, event, "jobs", listing, lambda id: _listed(turn, id, event.peer))
+
+
+def _listed(turn: Turn, id: int, peer: Peer) -> Message | None:
+    job = turn.state.job(id)
+    return None if job is None else row(turn, job, peer)
 
 
 def _most(message: Message) -> int:
@@ -179,14 +186,15 @@ def _rows(
     rows = [_row_for(turn, job, event) for job in piece.jobs]
     told = sum(map(len, piece.progress.done))
     size = sum(sum(map(len, shown["command"])) for shown in rows)
+    texts = list(map(to_text, rows[: most - told]))
     if piece.progress.size + size > MOST_BYTES:
         raise TooMuch(f"The answer would have more than {MOST_BYTES >> 20} MiB.", "Ask for fewer jobs at once.")
     piece = piece._replace(over=piece.over or told + len(rows) >= most)
-    progress = bulk.go_on(turn, event, piece, rows[: most - told], size=size)
+    progress = bulk.go_on(turn, event, piece, texts, size=size)
     if progress is not None:
         if chosen.ranges or chosen.last or not may_be_none:
             bulk.refuse_nothing(turn, progress, chosen)
-        turn.reply(event.peer, jobs=bulk.gathered(progress), **more)
+        turn.reply(event.peer, jobs=listed(bulk.gathered(progress)), **more)
 
 
 def _row_for(turn: Turn, job: Job, event: Received) -> Message:
@@ -198,15 +206,13 @@ def _row_for(turn: Turn, job: Job, event: Received) -> Message:
     return shown
 
 
-def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
+def _shown(turn: Turn, most: int, all: bool) -> list[int]:
     """Running ones, the line in its order, the held, the last that ended."""
     state = turn.state
-    shown = [state.running[id] for id in sorted(state.running)[:most]]
-    waiting = [entry for entry in state.line.front(most) if entry.kind == "job"]
-    shown += [job for entry in waiting if (job := state.job(int(entry.id[1:]))) is not None]
-    shown += [jobs.read(stored) for stored in state.store.jobs(Which(("held",)), most)]
-    ended = state.store.jobs(Which(jobs.ENDS), most if all else min(most, SHOWN_ENDED), newest=True)
-    return shown + [jobs.read(stored) for stored in ended]
+    waiting = [int(entry.id[1:]) for entry in state.line.front(most) if entry.kind == "job"]
+    held = [one.id for one in state.store.job_rows(Which(("held",)), most)]
+    ended = state.store.job_rows(Which(jobs.ENDS), most if all else min(most, SHOWN_ENDED), newest=True)
+    return [*sorted(state.running)[:most], *waiting, *held, *(one.id for one in ended)]
 
 
 def _ids(turn: Turn, event: Received) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpulease.broker.core import backup as backups
+from gpulease.broker.core import bulk, job_verbs, releases
 from gpulease.broker.core import history as remembering
-from gpulease.broker.core import job_verbs, releases
 from gpulease.broker.core import learned as learning
 from gpulease.broker.core import notices as noticing
 from gpulease.broker.core import requests as requesting
@@ -14,17 +14,19 @@ from gpulease.broker.core import status as reports
 from gpulease.broker.core import subscriptions as subscribing
 from gpulease.broker.core.add import check_user
 from gpulease.broker.core.estimate import foresee
-from gpulease.broker.core.events import Received
+from gpulease.broker.core.events import Listing, Received
 from gpulease.broker.core.instructions import Stop
 from gpulease.broker.core.releases import only_managers
 from gpulease.broker.core.turn import FRESH, Turn
 from gpulease.errors import ProtocolError, UsageError
 from gpulease.model.device_selection import find
+from gpulease.model.peer import Peer
 from gpulease.model.values import Device
-from gpulease.protocol.messages import check
+from gpulease.protocol.messages import Message, check
 from gpulease.render.hidden import of_event, viewer
 
 MOST_EVENTS = 10_000
+EVENTS, LINES = 400, 300  # of one piece
 NEEDS_DEVICES = {"add", "edit", "start", "acquire", "release", "explain", "status", "subscribe", "exclude", "include"}
 
 
@@ -52,12 +54,15 @@ def _told_lately(turn: Turn) -> bool:
 
 
 def status(turn: Turn, event: Received) -> None:
-    if turn.stale() and not _told_lately(turn):
+    if event.progress is None and turn.stale() and not _told_lately(turn):
         return turn.after_sample(event)
     seen_by = viewer(turn.state.settings, event.peer)
-    if seen_by not in turn.status:
-        turn.status[seen_by] = {"ok": reports.status(turn, seen_by)}  # the same for all who ask in one turn
-    return turn.send(event.peer, turn.status[seen_by])
+    listing = event.progress
+    if not isinstance(listing, Listing):
+        if seen_by not in turn.status:
+            turn.status[seen_by] = reports.status(turn, seen_by)  # the same for all who ask in one turn
+        listing = Listing([entry.id for entry in turn.state.line.front(reports.MOST_LINES)], turn.status[seen_by])
+    return bulk.show(turn, event, "line", listing, lambda id: reports.line_row(turn, id, seen_by), LINES)
 
 
 def explain(turn: Turn, event: Received) -> None:
@@ -77,8 +82,17 @@ def events(turn: Turn, event: Received) -> None:
     message, peer, store = event.message, event.peer, turn.state.store
     since = 0.0 if message.get("since") is None else turn.now - message["since"]
     most = max(1, min(MOST_EVENTS, message.get("most") or 1000))
-    rows = [{"time": record.time, "what": record.what, **record.fields} for record in store.events(since, most)]
-    turn.reply(peer, events=[of_event(row, viewer(turn.state.settings, peer)) for row in rows])
+    listing = event.progress
+    if not isinstance(listing, Listing):
+        listing = Listing(store.event_numbers(since, most), {})
+    bulk.show(turn, event, "events", listing, lambda number: _event_row(turn, number, peer), EVENTS)
+
+
+def _event_row(turn: Turn, number: int, peer: Peer) -> Message | None:
+    record = turn.state.store.event(number)
+    if record is None:  # it was forgotten meanwhile
+        return None
+    return of_event({"time": record.time, "what": record.what, **record.fields}, viewer(turn.state.settings, peer))
 
 
 def ping(turn: Turn, event: Received) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpulease.broker.core import bulk
 from gpulease.broker.core import leases as lease_life
 from gpulease.broker.core.events import Received, Releasing
 from gpulease.broker.core.instructions import GoOn
@@ -32,7 +33,8 @@ def release(turn: Turn, event: Received) -> None:
             return
         script = _script(turn, peer, chosen, progress)
         progress = progress._replace(left=tuple(lease.id for lease in chosen), script=script)
-    piece, left = (progress.left or ())[:PIECE], (progress.left or ())[PIECE:]
+    most = bulk.size(event, PIECE)
+    piece, left = (progress.left or ())[:most], (progress.left or ())[most:]
     leases = [turn.state.leases[id] for id in piece if id in turn.state.leases]  # the others ended meanwhile
     if message.get("gone"):
         leases = [lease for lease in leases if _is_left_behind(turn, lease)]

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpulease.broker.core.events import Key, Occupancy, Received
 from gpulease.broker.core.records import Pending, lease_document, pending_document
+from gpulease.broker.core.subscribers import Subscribers
 from gpulease.broker.core.tables import Changes, Table
 from gpulease.broker.core.values import (
     NOTHING,
@@ -33,7 +34,6 @@ from gpulease.broker.core.values import (
     Refused,
     RunQuestion,
     Seen,
-    Subscriber,
 )
 from gpulease.broker.core.views import Ended, Known, views
 from gpulease.errors import GpuleaseError
@@ -134,7 +134,7 @@ class State:
         self._environment: tuple[str, dict[str, str]] = ("", {})  # the last one that was read, by its key
         self.environments: Table[int, int] = Table(changes)  # by user: characters of those that are kept
         self.parts: Table[Peer, Parts] = Table(changes)
-        self.subscribers: Table[Peer, Subscriber] = Table(changes)
+        self.subscribers = Subscribers(changes)
         self.chosen: Table[int, NoticeChoice] = Table(changes)  # by user: of what they are told
         self.broken: Table[str, str] = Table(changes)  # devices that are lost, and how far that was written
         self.known_devices: Table[str, Device] = Table(changes)  # as they were seen well since the machine was started
@@ -572,11 +572,6 @@ class State:
             self.parts.drop(peer)
         else:
             self.parts.put(peer, parts)
-
-    # ---------------------------------------------------------------- subscribers
-
-    def put_subscriber(self, subscriber: Subscriber) -> None:
-        self.subscribers.put(subscriber.peer, subscriber)
 
     @property
     def looked_at(self) -> bool:

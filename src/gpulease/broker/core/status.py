@@ -13,7 +13,7 @@ from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import NOTHING
 from gpulease.errors import NotFound
 from gpulease.model.store import Document
-from gpulease.model.values import Device, Lease, Process, Waiting
+from gpulease.model.values import Device, Lease, Process
 from gpulease.planner import DeviceState, DeviceView, Verdict, device_state
 from gpulease.planner.device_states import held
 from gpulease.render.hidden import of_device, of_lease
@@ -24,7 +24,7 @@ MOST_LINES = 1000  # of the line that one status shows
 
 
 def status(turn: Turn, seen_by: str | None = None) -> Document:
-    """The contract's document. Without a sample it says what is wrong instead of devices."""
+    """The contract's document, but for `line`. Without a sample it says what is wrong instead of devices."""
     state = turn.state
     memory = turn.world.host_memory()
     return {
@@ -39,7 +39,6 @@ def status(turn: Turn, seen_by: str | None = None) -> Document:
         "broker": state.describe(turn.now),
         "devices": list(device_rows(turn, seen_by).values()),
         "leases": list(lease_rows(turn, seen_by).values()),
-        "line": list(line_rows(turn, seen_by).values()),
         "line_length": len(state.line),
         "neighbours": dict(state.neighbours_shown),
         "passed_by": sorted(user or "somebody" for user in passed_by(state, turn.now)),
@@ -126,7 +125,8 @@ def lease_row(state: State, lease: Lease) -> Document:
 
 
 def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
-    return {entry.id: of_lease(_line_row(turn, entry), seen_by) for entry in turn.state.line.front(MOST_LINES)}
+    ids = [entry.id for entry in turn.state.line.front(MOST_LINES)]
+    return {id: row for id in ids if (row := line_row(turn, id, seen_by)) is not None}
 
 
 def order_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
@@ -135,9 +135,13 @@ def order_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
     return {"line": {"ids": [entry.id for entry in line.front(MOST_LINES)], "length": len(line)}}
 
 
-def _line_row(turn: Turn, entry: Waiting) -> Document:
+def line_row(turn: Turn, id: str, seen_by: str | None = None) -> Document | None:
+    """None for one that waits no more."""
+    entry = turn.state.line.get(id)
+    if entry is None:
+        return None
     pending, reason = turn.state.pending.get(entry.id), requesting.reason(turn, entry.id)
-    return {
+    row = {
         "id": entry.id,
         "kind": entry.kind,
         "user": entry.user,
@@ -152,6 +156,7 @@ def _line_row(turn: Turn, entry: Waiting) -> Document:
         **reason.moments,
         "note": None if pending is None else pending.note,
     }
+    return of_lease(row, seen_by)
 
 
 def _ending(state: State, verdict: Verdict) -> str:

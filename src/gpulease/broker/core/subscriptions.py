@@ -6,7 +6,7 @@ missed is left out, and it gets a fresh snapshot once it has read the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpulease.broker.core import bulk
 from gpulease.broker.core import leases as lease_life
@@ -14,20 +14,24 @@ from gpulease.broker.core import status as reports
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.ids import Ids
 from gpulease.broker.core.instructions import Send
-from gpulease.broker.core.turn import Turn
-from gpulease.broker.core.values import Subscriber
+from gpulease.broker.core.subscribers import MOST_NEWS, JobChange, Subscriber
+from gpulease.broker.core.turn import ShownRows, Turn
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model import job as jobs
 from gpulease.model.job import Job
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document, JobRow, Which
 from gpulease.protocol.messages import Message
+from gpulease.protocol.wire import Written, to_text
 from gpulease.render.hidden import viewer
 
 TELL = 0.05  # seconds between words to one client, unless all it waits for is over: each costs as much as a job's start
+ROW = 0.001  # seconds more between two readings of a table, for each of its rows
+FEW = 16  # subscribers that are told within the turn in which something changed; more have turns of their own
+AT_ONCE = 8  # of many, that are told in such a turn
+VISITED = 200  # the same, with those who have nothing to hear
 ROWS = 5000  # ids that are looked through for one message
 RANGES = 400  # of one question to the store
-MOST_NEWS = 10_000  # jobs of one message; who missed more gets a fresh snapshot
 MOST_RANGES = 20_000  # of ids that one user waits for
 MOST_TABLES = 100  # subscriptions of one user to devices, leases or the line
 SHOWN = (*jobs.RUNNING, *jobs.ENDS)  # those that wait are counted only: there may be a hundred thousand
@@ -53,7 +57,8 @@ def subscribe(turn: Turn, event: Received) -> None:
             return
     subscriber = Subscriber(peer, topics, chosen)
     _check_limits(turn, subscriber)
-    turn.state.put_subscriber(subscriber)  # its snapshot is taken at the end of the turn
+    turn.state.subscribers.put(peer, subscriber)  # its snapshot is taken at the end of the turn
+    turn.state.subscribers.visit_all()
     lease_life.look_again(turn)
 
 
@@ -85,30 +90,40 @@ def _check_limits(turn: Turn, subscriber: Subscriber) -> None:
         raise TooMuch(f"You have {MOST_TABLES} subscriptions to devices, leases or the line, and more are not taken.")
 
 
-def drained(turn: Turn, peer: Peer) -> None:
-    """It has read what it was sent: the next part of its snapshot follows, or a fresh one when it missed something."""
+def behind(turn: Turn, peer: Peer) -> None:
     subscriber = turn.state.subscribers.get(peer)
     if subscriber is not None:
-        turn.state.put_subscriber(subscriber._replace(drained=subscriber.at is not None, fresh=subscriber.at is None))
+        turn.state.subscribers.put(peer, subscriber._replace(behind=True, news=()))
+
+
+def drained(turn: Turn, peer: Peer) -> None:
+    """It has read what it was sent: the next part of its snapshot follows, or a fresh one when it missed something."""
+    subscribers = turn.state.subscribers
+    subscriber = subscribers.get(peer)
+    if subscriber is not None:
+        more = subscriber.at is not None
+        subscribers.put(peer, subscriber._replace(drained=more, fresh=not more, behind=False))
+        subscribers.visit_all()
 
 
 # -------------------------------------------------------------------- the snapshot
 
 
 def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
-    seen_by = viewer(turn.state.settings, subscriber.peer)
-    key = ("snapshot", (seen_by, subscriber.topics))
-    if key not in turn.told:
-        turn.told[key] = {topic: _rows(turn, topic, seen_by) for topic in subscriber.topics if topic in TABLES}
-    told = turn.told[key]
+    subscriber = subscriber._replace(heard=turn.state.subscribers.changes, news=(), fresh=False)
+    exact = len(turn.state.subscribers) <= FEW
+    topics = [topic for topic in TABLES if topic in subscriber.topics]
+    shown = {topic: _shown(turn, topic, subscriber.peer, exact) for topic in topics}
+    subscriber = _has_seen(subscriber, shown)
+    told: Message = {topic: one.text for topic, one in shown.items()}
     if "jobs" not in subscriber.topics:
-        return _send(turn, subscriber, "snapshot", told)
+        return _send(turn, subscriber, {"snapshot": told})
     if subscriber.jobs is not None:
         counted = subscriber._replace(open=_open(turn, subscriber.jobs), at=0, told=0)
         return _part(turn, counted, "snapshot", told)
     rows = {str(job.id): _row(job) for job in turn.state.running.values()}
     all_open = sum(turn.state.counts.get(state, 0) for state in jobs.OPEN)
-    return _send(turn, subscriber._replace(open=all_open), "snapshot", {**told, "jobs": rows, "open": all_open})
+    return _send(turn, subscriber._replace(open=all_open), {"snapshot": {**told, "jobs": rows, "open": all_open}})
 
 
 def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
@@ -124,15 +139,33 @@ def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
         at=None if over else ranges[-1][1],
         told=subscriber.told + sum(row.state in jobs.ENDS for row in found),
         drained=False,
+        news=() if over else subscriber.news,
     )
     open_jobs = subscriber.open if over else max(1, chosen.count - subscriber.told)
-    _send(turn, subscriber, kind, {**told, "jobs": rows, "open": open_jobs})
+    _send(turn, subscriber, {kind: {**told, "jobs": rows, "open": open_jobs}})
 
 
-def _rows(turn: Turn, topic: str, seen_by: str | None) -> dict[str, Document]:
-    if (topic, seen_by) not in turn.rows:
-        turn.rows[topic, seen_by] = TABLES[topic](turn, seen_by)
-    return turn.rows[topic, seen_by]
+def _shown(turn: Turn, topic: str, peer: Peer, exact: bool = False) -> ShownRows:
+    """The rows of a table; if there are many of them, not each time that something has changed, unless `exact`."""
+    state, planned, seen_by = turn.state, turn.planned, viewer(turn.state.settings, peer)
+    stamp = (state.revision, state.sampled_at)
+    kept = planned.shown.get((topic, seen_by))
+    if kept is not None and kept.stamp != stamp and not exact:
+        again = kept.at + max(TELL, ROW * len(kept.rows))
+        if again > turn.now:
+            _want(turn, again)
+            return kept
+    if kept is None or kept.stamp != stamp:
+        rows = TABLES[topic](turn, seen_by)
+        kept = planned.shown[topic, seen_by] = ShownRows(rows, Written(to_text(rows)), turn.now, stamp)
+        planned.told.clear()
+    return kept
+
+
+def _has_seen(subscriber: Subscriber, shown: Mapping[str, ShownRows]) -> Subscriber:
+    stamps = {one.stamp for one in shown.values()}
+    stamp = stamps.pop() if len(stamps) == 1 else None
+    return subscriber._replace(seen={topic: one.rows for topic, one in shown.items()}, stamp=stamp)
 
 
 def _open(turn: Turn, chosen: Ids) -> int:
@@ -152,89 +185,145 @@ def _row(job: Job | JobRow) -> Document:
 
 
 def tell(turn: Turn) -> None:
-    """At the end of a turn: whoever has something to hear, hears it now, or soon."""
-    for subscriber in list(turn.state.subscribers.values()):
+    """At the end of a turn: whoever has something to hear, hears it now, or soon.
+
+    Many of them have turns of their own, a few in each: nobody else waits for all of them.
+    """
+    subscribers = turn.state.subscribers
+    if not subscribers:
+        return
+    if turn.changed_jobs:
+        subscribers.add_news([_change(id, *change) for id, change in turn.changed_jobs.items()])
+        subscribers.visit_all()
+    stamp = (turn.state.revision, turn.state.sampled_at)
+    if turn.planned.told_stamp != stamp:
+        turn.planned.told_stamp = stamp
+        subscribers.visit_all()
+    few = len(subscribers) <= FEW
+    if few or turn.tells:
+        _visit_some(turn, FEW if few else AT_ONCE)
+    _set_alarm(turn)
+
+
+def _change(id: int, before: str, after: Job | None) -> JobChange:
+    opened = (after is not None and not after.over) - (before in jobs.OPEN)
+    return JobChange(id, None if after is None else _row(after), opened)
+
+
+def _visit_some(turn: Turn, most: int) -> None:
+    subscribers = turn.state.subscribers
+    visits = min(subscribers.to_visit, len(subscribers), VISITED)
+    left = subscribers.to_visit - visits
+    for _ in range(visits):
+        if not most:
+            left += 1
+            continue
+        subscriber = next(iter(subscribers.values()))
+        subscribers.put_last(subscriber)
+        most -= _visit(turn, subscriber)
+    subscribers.set("to_visit", min(left, len(subscribers)))
+
+
+def _visit(turn: Turn, subscriber: Subscriber) -> bool:
+    """Whether there was something to be made for it."""
+    if subscriber.behind:
+        return False
+    if not subscriber.fresh:
         subscriber = _with_news(turn, subscriber)
-        if subscriber.fresh:
-            _snapshot(turn, subscriber)
-        elif subscriber.drained:
-            _part(turn, subscriber, "changed", {})
-        if subscriber.fresh or subscriber.at is not None:
-            continue
-        if not subscriber.news and not _looks_new(turn, subscriber):
-            continue
-        wait = subscriber.told_at + TELL - turn.now
-        if wait <= 0 or (subscriber.news and not subscriber.open):
-            _tell(turn, subscriber)
-        elif not subscriber.due:
-            turn.state.put_subscriber(subscriber._replace(due=True))
-            turn.alarm(wait, "tell")
+    if subscriber.fresh:
+        _snapshot(turn, subscriber)
+        return True
+    if subscriber.drained:
+        _part(turn, subscriber, "changed", {})
+        return True
+    if subscriber.at is not None or not (subscriber.news or _looks_new(turn, subscriber)):
+        return False
+    again = subscriber.told_at + TELL
+    if again <= turn.now or (subscriber.news and not subscriber.open):
+        _tell(turn, subscriber)
+        return True
+    _want(turn, again)
+    return False
+
+
+def _want(turn: Turn, at: float) -> None:
+    """Visit them again then."""
+    wanted = turn.state.subscribers.wanted_at
+    if wanted is None or at < wanted:
+        turn.state.subscribers.set("wanted_at", at)
+
+
+def _set_alarm(turn: Turn) -> None:
+    subscribers = turn.state.subscribers
+    at = turn.now if subscribers.to_visit else subscribers.wanted_at
+    if at is not None and (subscribers.alarm_at is None or at < subscribers.alarm_at):
+        subscribers.set("alarm_at", at)
+        turn.alarm(at - turn.now, "tell")
 
 
 def tell_late(turn: Turn) -> None:
     """The alarm: `tell` follows at the end of the turn."""
-    for subscriber in list(turn.state.subscribers.values()):
-        if subscriber.due:
-            turn.state.put_subscriber(subscriber._replace(due=False))
+    subscribers = turn.state.subscribers
+    turn.tells = True
+    subscribers.set("alarm_at", None)
+    if subscribers.wanted_at is not None and subscribers.wanted_at <= turn.now:
+        subscribers.set("wanted_at", None)
+        subscribers.visit_all()
 
 
 def _with_news(turn: Turn, subscriber: Subscriber) -> Subscriber:
-    if "jobs" not in subscriber.topics or not turn.changed_jobs or subscriber.fresh:
+    subscribers = turn.state.subscribers
+    if "jobs" not in subscriber.topics or subscriber.heard == subscribers.changes:
         return subscriber
-    news, open_jobs = dict(subscriber.news), subscriber.open
-    for id, (before, after) in turn.changed_jobs.items():
-        if subscriber.jobs is None or id in subscriber.jobs:
-            news[str(id)] = None if after is None else _row(after)
-            open_jobs += (after is not None and not after.over) - (before in jobs.OPEN)
-    if news == subscriber.news and open_jobs == subscriber.open:
-        return subscriber
-    missed = len(news) > MOST_NEWS
-    subscriber = subscriber._replace(news={} if missed else news, open=open_jobs, fresh=missed)
-    turn.state.put_subscriber(subscriber)
+    found, chosen = subscribers.since(subscriber.heard), subscriber.jobs
+    if found is not None and chosen is not None:
+        found = [one for one in found if one.id in chosen]
+    missed = found is None or sum(map(len, subscriber.news)) + len(found) > MOST_NEWS
+    subscriber = subscriber._replace(
+        heard=subscribers.changes,
+        news=() if missed else (*subscriber.news, found) if found else subscriber.news,
+        open=subscriber.open + sum(one.opened for one in found or ()),
+        fresh=missed,
+    )
+    subscribers.put(subscriber.peer, subscriber)
     return subscriber
 
 
 def _looks_new(turn: Turn, subscriber: Subscriber) -> bool:
     if subscriber.topics == {"jobs"}:
         return False
-    return (subscriber.revision, subscriber.sampled_at) != (turn.state.revision, turn.state.sampled_at)
+    return subscriber.stamp != (turn.state.revision, turn.state.sampled_at)
 
 
 def _tell(turn: Turn, subscriber: Subscriber) -> None:
-    told = _changed_rows(turn, subscriber)
+    shown = {topic: _shown(turn, topic, subscriber.peer) for topic in subscriber.seen}
+    message = _changed_rows(turn, subscriber, shown)
     if subscriber.news:
-        told = {**told, "jobs": dict(subscriber.news), "open": subscriber.open}
-    _send(turn, subscriber, "changed", told)
+        news = {str(one.id): one.row for part in subscriber.news for one in part}
+        message = {"changed": {**message["changed"], "jobs": news, "open": subscriber.open}}
+    _send(turn, _has_seen(subscriber, shown)._replace(news=()), message)
 
 
-def _changed_rows(turn: Turn, subscriber: Subscriber) -> Message:
-    """What is new in the tables; worked out once for all who were told the same before."""
-    seen_by = viewer(turn.state.settings, subscriber.peer)
-    key = ("changed", (seen_by, frozenset((topic, id(rows)) for topic, rows in subscriber.seen.items())))
-    if key not in turn.told:
+def _changed_rows(turn: Turn, subscriber: Subscriber, shown: Mapping[str, ShownRows]) -> Message:
+    """What is new in the tables; worked out once, and packed once, for all who were told the same before."""
+    before = [(rows, shown[topic].rows) for topic, rows in subscriber.seen.items()]
+    key = frozenset((id(old), id(new)) for old, new in before)
+    if key not in turn.planned.told:
         told: Message = {}
-        for topic, before in subscriber.seen.items():
-            rows = _rows(turn, topic, seen_by)
-            changed: dict[str, Document | None] = {name: row for name, row in rows.items() if before.get(name) != row}
-            changed |= dict.fromkeys(before.keys() - rows.keys())
+        for topic, seen in subscriber.seen.items():
+            rows = shown[topic].rows
+            changed: dict[str, Document | None] = {name: row for name, row in rows.items() if seen.get(name) != row}
+            changed |= dict.fromkeys(seen.keys() - rows.keys())
             if changed:
                 told[topic] = changed
-        turn.told[key] = told
-    return turn.told[key]
+        turn.planned.told[key] = ({"changed": told}, before)  # which keeps their identities
+    return turn.planned.told[key][0]
 
 
-def _send(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
-    """What it is told, and remember what it knows now."""
-    state, unfinished = turn.state, subscriber.at is not None
-    if told:
-        message = turn.messages.setdefault(id(told), {kind: told})  # packed once for all who are told the same
+def _send(turn: Turn, subscriber: Subscriber, message: Message) -> None:
+    """And remember what it knows now."""
+    unfinished = subscriber.at is not None
+    if any(message.values()):
         turn.emit(Send(subscriber.peer, message, droppable=not unfinished, more=unfinished))
-    seen_by = viewer(state.settings, subscriber.peer)
-    seen = {topic: _rows(turn, topic, seen_by) for topic in subscriber.topics & TABLES.keys()}
-    told_at = turn.now if told else subscriber.told_at
-    news = subscriber.news if unfinished else {}
-    state.put_subscriber(
-        subscriber._replace(
-            seen=seen, news=news, revision=state.revision, sampled_at=state.sampled_at, told_at=told_at, fresh=False
-        )
-    )
+        subscriber = subscriber._replace(told_at=turn.now)
+    turn.state.subscribers.put(subscriber.peer, subscriber)

@@ -7,7 +7,7 @@ is to be done with `turn.emit`. It never acts itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.instructions import EARLY, Alarm, Check, Instruction, Keep, Send, TakeSample
@@ -22,6 +22,7 @@ from gpulease.planner import Grant, Plan, Policy
 from gpulease.planner.forecast import Said
 from gpulease.planner.reasons import Reason
 from gpulease.protocol.messages import Message
+from gpulease.protocol.wire import Written
 
 MOST_AWAITING = 2000  # messages of one user that wait for a sample
 AWAITING_BYTES = 16 << 20  # of them
@@ -84,10 +85,19 @@ class World(Protocol):
         """Carry out what changes nothing that is kept: it need not wait for a commit, and somebody waits for it."""
 
 
+class ShownRows(NamedTuple):
+    """The rows of a topic as subscribers see them."""
+
+    rows: dict[str, Document]
+    text: Written  # of all of them
+    at: float
+    stamp: tuple[int, float]  # revision and time of the sample
+
+
 class Planned:
     """The last plan, and for which revision it was made; kept from turn to turn."""
 
-    __slots__ = ("decided", "kept", "kept_revision", "plan", "revision", "said", "wake")
+    __slots__ = ("decided", "kept", "kept_revision", "plan", "revision", "said", "shown", "told", "told_stamp", "wake")
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
@@ -97,6 +107,9 @@ class Planned:
         self.kept: Keep | None = None  # what the neighbours were told last, and at which revision
         self.kept_revision = -1
         self.said: dict[str, Said] = {}  # by request: what somebody was told of its start
+        self.shown: dict[tuple[str, str | None], ShownRows] = {}  # by topic and viewer
+        self.told_stamp: tuple[int, float] | None = None  # revision and sample when subscribers were last visited
+        self.told: dict[object, tuple[Message, object]] = {}  # what several subscribers are told alike, and of what
 
 
 class Turn:
@@ -106,14 +119,12 @@ class Turn:
         "freed",
         "granted",
         "instructions",
-        "messages",
         "now",
         "planned",
         "possible",
-        "rows",
         "state",
         "status",
-        "told",
+        "tells",
         "world",
     )
 
@@ -121,9 +132,7 @@ class Turn:
         self.state, self.world, self.now, self.planned = state, world, now, planned
         self.instructions: list[Instruction] = []
         self.status: dict[str | None, Message] = {}  # the document that was shown in this turn, by viewer
-        self.rows: dict[tuple[str, str | None], dict[str, Document]] = {}  # shown in this turn, by topic and viewer
-        self.told: dict[tuple[str, object], Message] = {}  # what several subscribers are told alike
-        self.messages: dict[int, Message] = {}  # the messages with that, by its identity
+        self.tells = False  # this is a turn to tell subscribers, though there are many
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
         self.possible: dict[tuple[Waiting, Policy], Reason | None] = {}  # why what was asked can never be granted
         self.freed = 0  # jobs that waited for others

@@ -7,9 +7,6 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gpulease.broker.core.ids import Ids
-from gpulease.model.peer import Peer
-from gpulease.model.store import Document
 from gpulease.planner.order import Ranking
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -123,25 +120,6 @@ class NoticeChoice(NamedTuple):
 
     file: str  # of the user's own, with the address
     events: tuple[str, ...]
-
-
-class Subscriber(NamedTuple):
-    """A client that is told of changes, and what it was told last."""
-
-    peer: Peer
-    topics: frozenset[str]
-    jobs: Ids | None = None  # those that it chose; None for all
-    open: int = 0  # how many of them are not over
-    at: int | None = None  # of those that it chose: up to which id it was told, while its snapshot is not complete
-    told: int = 0  # how many it was told of, while its snapshot is not complete
-    drained: bool = False  # the next part of its snapshot may be sent
-    seen: Mapping[str, dict[str, Document]] = NOTHING  # by topic and key, but for jobs
-    news: Mapping[str, Document | None] = NOTHING  # jobs that changed since it was told
-    revision: int = -1
-    sampled_at: float = 0.0
-    told_at: float = float("-inf")
-    due: bool = False  # an alarm to tell it is set
-    fresh: bool = True  # it is to get a snapshot
 
 
 class Parts(NamedTuple):

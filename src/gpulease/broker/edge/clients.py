@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 
-from gpulease.broker.core.events import Drained, Event, Left, Received
+from gpulease.broker.core.events import Behind, Drained, Event, Left, Received
 from gpulease.broker.edge.accounts import Accounts, Question
 from gpulease.broker.edge.complaints import Complaints
 from gpulease.broker.edge.connection import INSTEAD, MOST_UNREAD, Connection, Costs, may_run, only_looks
@@ -57,8 +57,14 @@ class Clients:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are messages to be handled."""
-        return bool(self._turns)
+        """Whether there are messages to be handled now."""
+        due = self.due
+        return due is not None and due <= time.monotonic()
+
+    @property
+    def due(self) -> float | None:
+        """When there are messages to be handled."""
+        return self._turns.due
 
     def owns(self, descriptor: int) -> bool:
         return descriptor in self._connections or self._door.owns(descriptor)
@@ -201,7 +207,12 @@ class Clients:
 
     def round(self) -> Iterator[Received]:
         """Messages for one turn of the core, from whoever has used least."""
-        return self._turns.round(self._take)
+        return self._turns.round(self._take, self._crowded)
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether one user's long requests may hold others up."""
+        return len(self._users) > 1
 
     def _take(self, connection: Connection) -> Received | None:
         try:
@@ -228,7 +239,7 @@ class Clients:
                 return None
             event = Received(connection.peer, message, self._skip(connection))
         self._taken.append(connection)
-        return event
+        return event._replace(crowded=self._crowded)
 
     def _is_left(self, connection: Connection, message: Message) -> bool:
         """Whether it is to be done without a client: it changes something, and is no flood that was left behind."""
@@ -289,7 +300,7 @@ class Clients:
         connection = self._by_peer.get(event.peer)
         unread = (connection is None or connection.ended) and only_looks(event.message)
         if connection is None:  # what was begun is done, also for a client that has gone
-            return None if unread else self._happened(event)
+            return None if unread else self._happened(event._replace(crowded=self._crowded))
         return self._go_on(connection, None if unread else event)
 
     def _resume(self, uid: int) -> None:
@@ -349,7 +360,9 @@ class Clients:
 
     def _send(self, connection: Connection, message: Message, droppable: bool, more: bool) -> None:
         if droppable and connection.outgoing:
-            connection.missed = True
+            if not connection.missed:
+                connection.missed = True
+                self._happened(Behind(connection.peer))
             return
         data = self._pack(message)
         if not connection.outgoing:

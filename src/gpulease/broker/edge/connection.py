@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gpulease.broker.core.events import Received
 from gpulease.model.peer import Account, Peer
-from gpulease.protocol.wire import Message, Unpacker
+from gpulease.protocol.wire import MOST_VALUES, Message, Unpacker
 from gpulease.system import identity
 
 LOOKING = frozenset(
@@ -57,7 +57,7 @@ class Connection:
         known = account(uid)
         self.peer = Peer(pid, uid, Account(str(uid)) if known is None else known)
         # What came in stays bytes until it is its turn: as objects it is twenty times as large.
-        self.unpacker = Unpacker()
+        self.unpacker = Unpacker(values=MOST_VALUES)
         self.resumed: Received | None = None  # a long request of it that is to be taken up again
         self.outgoing = bytearray()
         self.interest = 0  # what its descriptor is polled for

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 
 from gpulease.errors import in_words
 
-COMING = 16  # connections that are taken at a time, before others are served
-GONE = 32  # of those who said nothing and have gone already, the same
+COMING = 0.001  # seconds for those who come, before others are served
 RESERVE = 64  # descriptors that are kept for what connections ask for: pidfds, files, processes
 COMPLAINTS = 60.0  # seconds between two lines in the log about that
 
@@ -35,8 +34,8 @@ class Door:
 
     def come(self) -> Iterator[socket.socket]:
         """Those who wait before it, but for those who have gone meanwhile: there may be a stream of them."""
-        left, gone = (0, 0) if self._full else (COMING, GONE)
-        while left and gone:
+        until = time.monotonic() + COMING
+        while not self._full and time.monotonic() < until:
             try:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -46,9 +45,7 @@ class Door:
             accepted.setblocking(False)
             if _has_gone(accepted):
                 accepted.close()
-                gone -= 1
                 continue
-            left -= 1
             descriptor = accepted.fileno()
             yield accepted
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -7,12 +7,14 @@ now and then waits for one message of the others at most. Not here: sockets (cli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from time import perf_counter
+from time import monotonic, thread_time
 
 from gpulease.broker.core.events import Received
 from gpulease.broker.edge.connection import Connection
 
 ROUND = 0.005  # seconds of one round; what was decided in it is committed then, and its answers leave
+CROWDED = 0.001  # of one while several users are connected: whoever comes meanwhile waits for its end
+REST, LONGEST_REST = 40, 2.0  # times as long as a large message took, and seconds, that its user waits for the next
 LOOKS = 16  # requests of one user that only look, in one round: those that act come first
 MOST_LONG = 4  # long requests of one user that are under way at a time
 
@@ -20,10 +22,11 @@ MOST_LONG = 4  # long requests of one user that are under way at a time
 class TimeAccount:
     """What is ready of one user, and what it has cost."""
 
-    __slots__ = ("acts", "long", "looks", "piece", "used")
+    __slots__ = ("acts", "long", "looks", "piece", "rests", "used")
 
     def __init__(self) -> None:
         self.used = 0.0  # seconds
+        self.rests = 0.0  # until then nothing of it is handled
         self.acts: dict[Connection, None] = {}
         self.looks: dict[Connection, None] = {}
         self.long: set[Connection] = set()  # whose request is being done in pieces
@@ -46,13 +49,16 @@ class TimeAccount:
 
 
 class Turns:
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = monotonic, worked: Callable[[], float] = thread_time) -> None:
+        """`worked`: the time on the processor. What another program takes of it is nobody's here."""
+        self._clock, self._worked = clock, worked
         self._accounts: dict[int, TimeAccount] = {}
         self._least = 0.0  # used by whoever was served last, before it was: somebody who comes now begins here
 
-    def __bool__(self) -> bool:
-        return any(self._accounts.values())
+    @property
+    def due(self) -> float | None:
+        """When there is something to be handled: at once, or when the last of those who have something may go on."""
+        return min((account.rests for account in self._accounts.values() if account), default=None)
 
     def has(self, uid: int) -> bool:
         """Whether something of this user is to be handled."""
@@ -77,27 +83,32 @@ class Turns:
             account.looks.pop(connection, None)
             account.long.discard(connection)
 
-    def round(self, take: Callable[[Connection], Received | None]) -> Iterator[Received]:
+    def round(self, take: Callable[[Connection], Received | None], crowded: bool = False) -> Iterator[Received]:
         """What is to be handled in one turn of the core, which takes the next when it is done with the last.
 
         It ends when its time is over; or before a user who has used much more than who was first, since the answers
         to the others leave when it ends.
         """
+        most = CROWDED if crowded else ROUND
         began = now = self._clock()
+        if not crowded:
+            for account in self._accounts.values():
+                account.rests = 0.0
         first: float | None = None
         looks: dict[int, int] = {}
-        while now - began < ROUND:
-            found = self._next(looks)
+        while now - began < most:
+            found = self._next(looks, now)
             if found is None:
                 return
             account, connection = found
             first = account.used if first is None else first
-            if account.used - first > ROUND:
+            if account.used - first > most:
                 return
             self._least = account.used
             account.piece = connection in account.long
             looks[connection.peer.uid] = looks.get(connection.peer.uid, 0) + connection.looks
             (account.looks if connection in account.looks else account.acts).pop(connection)
+            worked = self._worked()
             try:
                 event = take(connection)
                 if event is not None:
@@ -105,12 +116,14 @@ class Turns:
             finally:
                 before, now = now, self._clock()
                 account.used += now - before
+                if crowded and (worked := self._worked() - worked) > ROUND:  # others waited for it
+                    account.rests = now + min(LONGEST_REST, REST * worked)
 
-    def _next(self, looks: dict[int, int]) -> tuple[TimeAccount, Connection] | None:
+    def _next(self, looks: dict[int, int], now: float) -> tuple[TimeAccount, Connection] | None:
         for uid, account in sorted(self._accounts.items(), key=lambda entry: entry[1].used):
-            connection = account.next(looks.get(uid, 0))
+            connection = account.next(looks.get(uid, 0)) if account.rests <= now else None
             if connection is not None:
                 return account, connection
-            if not (account or account.long) and account.used <= self._least:
+            if not (account or account.long) and account.used <= self._least and account.rests <= now:
                 del self._accounts[uid]  # as if it had never come
         return None

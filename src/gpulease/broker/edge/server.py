@@ -206,7 +206,10 @@ class Server:
         moments = [self.housekeeping] if idle_at is None else [self.housekeeping, idle_at - now]
         if self._alarms.next is not None:
             moments.append(self._alarms.next - self._clock.now())
-        dues = (self._sampling.due, self._neighbours.due, self._ordering.due, self._accounts.due, self._signs.due)
+        dues = (
+            self._clients.due, self._sampling.due, self._neighbours.due, self._ordering.due, self._accounts.due,
+            self._signs.due,
+        )  # fmt: skip
         moments += [due - now for due in dues if due is not None]
         return max(0.0, min(moments)) + 0.0005
 

@@ -12,7 +12,7 @@ from gpulease.model.store import ENDS, EVERY, TABLES, Document, HistoryEvent, Jo
 class MemoryStore:
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, str]] = {table: {} for table in TABLES}
-        self._events: list[HistoryEvent] = []
+        self._events: list[tuple[int, HistoryEvent]] = []  # with their numbers
         self._kept = 0  # how many of them are committed
         self._undo: list[tuple[str, str, str | None]] = []
 
@@ -36,8 +36,8 @@ class MemoryStore:
         found = self.jobs(which, most)
         return found, len(found) == most
 
-    def job_rows(self, which: Which = EVERY, most: int | None = None) -> list[JobRow]:
-        found = self.jobs(which, most)
+    def job_rows(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[JobRow]:
+        found = self.jobs(which, most, newest)
         return [JobRow(job["id"], job["state"], job["uid"], job.get("exit_code")) for job in found]
 
     def count_jobs(self, which: Which = EVERY) -> dict[tuple[int, str], int]:
@@ -71,7 +71,7 @@ class MemoryStore:
             self._tables[table][key] = body
 
     def append(self, record: HistoryEvent) -> None:
-        self._events.append(record)
+        self._events.append((self._events[-1][0] + 1 if self._events else 1, record))
 
     def jobs_ended(self, before: float, most: int) -> list[Document]:
         found = [job for job in self.jobs(Which(ENDS)) if job["ended"] < before]
@@ -79,7 +79,7 @@ class MemoryStore:
 
     def forget_events(self, before: float, kept: int, most: int) -> int:
         beyond = len(self._events) - kept
-        old = {n for n, event in enumerate(self._events[:most]) if event.time < before or n < beyond}
+        old = {n for n, event in enumerate(self._events[:most]) if event[1].time < before or n < beyond}
         self._events = [event for number, event in enumerate(self._events) if number not in old]
         self._kept -= sum(number < self._kept for number in old)
         return len(old)
@@ -95,8 +95,11 @@ class MemoryStore:
             self._set(*self._undo.pop())
         del self._events[self._kept :]
 
-    def events(self, since: float, most: int) -> list[HistoryEvent]:
-        return [event for event in self._events if event.time >= since][-most:]
+    def event_numbers(self, since: float, most: int) -> list[int]:
+        return [number for number, event in self._events if event.time >= since][-most:]
+
+    def event(self, number: int) -> HistoryEvent | None:
+        return dict(self._events).get(number)
 
     def keep(self) -> None:
         pass

@@ -149,9 +149,10 @@ class SqliteStore:
             raise self._trouble("read", error) from None
         return found, len(found) == most
 
-    def job_rows(self, which: Which = EVERY, most: int | None = None) -> list[JobRow]:
+    def job_rows(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[JobRow]:
         where, values = _where(which)
-        query = f"SELECT id, state, uid, json_extract(body, '$.exit_code') FROM jobs {where} ORDER BY id LIMIT ?"
+        order = "ORDER BY id DESC LIMIT ?" if newest else "ORDER BY id LIMIT ?"
+        query = f"SELECT id, state, uid, json_extract(body, '$.exit_code') FROM jobs {where} {order}"
         return [JobRow(*row) for row in self._read(query, (*values, -1 if most is None else most))]
 
     def count_jobs(self, which: Which = EVERY) -> dict[tuple[int, str], int]:
@@ -264,10 +265,13 @@ class SqliteStore:
         if self._database.in_transaction:
             self._database.execute("ROLLBACK")
 
-    def events(self, since: float, most: int) -> list[HistoryEvent]:
-        query = "SELECT time, what, body FROM events WHERE time >= ? ORDER BY number DESC LIMIT ?"
-        rows = self._read(query, (since, most))
-        return [HistoryEvent(time, what, self._decoded(body)) for time, what, body in reversed(rows)]
+    def event_numbers(self, since: float, most: int) -> list[int]:
+        rows = self._read("SELECT number FROM events WHERE time >= ? ORDER BY number DESC LIMIT ?", (since, most))
+        return [number for (number,) in reversed(rows)]
+
+    def event(self, number: int) -> HistoryEvent | None:
+        rows = self._read("SELECT time, what, body FROM events WHERE number = ?", (number,))
+        return HistoryEvent(rows[0][0], rows[0][1], self._decoded(rows[0][2])) if rows else None
 
     def jobs_ended(self, before: float, most: int) -> list[Document]:
         ended, states = "json_extract(body, '$.ended')", ", ".join("?" * len(ENDS))
