@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -173,3 +174,11 @@ def test_tests_lie_in_the_rooms_of_what_they_test() -> None:
 def test_the_overview_has_all_rooms_and_files() -> None:
     check = [sys.executable, str(ROOT / "tools" / "house_page.py"), "--check"]
     assert subprocess.run(check).returncode == 0, "run: python tools/house_page.py"
+
+
+@pytest.mark.parametrize("page", ["architecture/overview.md", "pictures/processes.svg"])
+def test_files_that_the_overview_names_are_there(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    named = set(re.findall(r"(?<![\w/.-])[a-z_]+(?:/[a-z_]+)+\.py\b", text))
+    assert named
+    assert sorted(name for name in named if not ((SOURCE / name).exists() or (ROOT / name).exists())) == []
