@@ -45,7 +45,7 @@ def device(world: ScriptedWorld, index: int) -> Document:
 
 
 def leased(world: ScriptedWorld) -> list[str]:
-    return sorted(uuid for lease in world.core.state.leases.values() for uuid in lease.devices)
+    return sorted(uuid for lease in world.core.state.requests.leases.values() for uuid in lease.devices)
 
 
 def test_what_a_neighbour_holds_is_not_granted_and_says_who_has_it() -> None:
@@ -56,7 +56,7 @@ def test_what_a_neighbour_holds_is_not_granted_and_says_who_has_it() -> None:
     assert leased(world) == ["GPU-0", "GPU-1"]
     row = device(world, 2)
     assert (row["state"], row["note"]) == ("outside", "held by gpuget")
-    waiting = next(iter(world.core.state.pending))
+    waiting = next(iter(world.core.state.requests.pending))
     verdicts = {one["uuid"]: one for one in told(world, "explain", id=waiting)["devices"]}
     assert verdicts["GPU-2"]["why"] == "Held by gpuget."
     world.neighbour_gives("GPU-2")
@@ -92,7 +92,7 @@ def test_a_lease_is_the_first_reason_while_a_neighbour_cannot_be_asked() -> None
         lists_made_anew(world, uuid, trouble="gpuget's Redis is away.")
         assert (device(world, 0)["state"], device(world, 0)["note"]) == ("leased", None)
     asking(world, gpus=1)
-    waiting = next(iter(world.core.state.pending))
+    waiting = next(iter(world.core.state.requests.pending))
     explained = told(world, "explain", id=waiting)
     assert {one["code"] for one in explained["devices"]} == {"leased"}
     assert explained["code"] == "busy"
@@ -129,7 +129,7 @@ def test_a_placeholder_is_neither_outside_use_nor_the_owners_nor_draining() -> N
     assert [(one["command"], one["lease"]) for one in row["processes"]] == [("placeholder of gpulease", None)]
     assert world.kept.unseen == {uuid}
     pid = world.placeholders[uuid]
-    (lease,) = world.core.state.leases
+    (lease,) = world.core.state.requests.leases
     world.say(world.connect(), "release", what=[lease])
     world.turn()
     world.placeholders[uuid] = pid  # a sample may be older than its end
@@ -165,12 +165,12 @@ def test_a_neighbour_is_remembered_for_a_day_and_one_that_took_nothing_for_minut
     world.turn()
     world.jump(seconds - 10)
     world.restart()
-    assert list(world.core.state.neighbours_about) == ["safe-gpu"]
+    assert list(world.core.state.devices.neighbours_about) == ["safe-gpu"]
     world.jump(20)
     settle(world)
-    assert list(world.core.state.neighbours_about) == []
+    assert list(world.core.state.devices.neighbours_about) == []
     world.restart()
-    assert list(world.core.state.neighbours_about) == []
+    assert list(world.core.state.devices.neighbours_about) == []
 
 
 def test_a_lock_that_is_held_shortens_nothing() -> None:
@@ -180,4 +180,4 @@ def test_a_lock_that_is_held_shortens_nothing() -> None:
         world.turn()
     world.jump(80_000)
     settle(world)
-    assert list(world.core.state.neighbours_about) == ["safe-gpu"]
+    assert list(world.core.state.devices.neighbours_about) == ["safe-gpu"]

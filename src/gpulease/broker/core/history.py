@@ -27,8 +27,8 @@ def began(turn: Turn, lease: Lease, waited: float, label: str | None = None) -> 
 def found(turn: Turn) -> None:
     """Leases of a former broker, in the order in which they began. What a reboot ended was not held through it."""
     state = turn.state
-    for lease in sorted(state.leases.values(), key=lambda one: one.since):
-        job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+    for lease in sorted(state.requests.leases.values(), key=lambda one: one.since):
+        job = state.jobs.running.get(int(lease.id[1:])) if lease.kind == "job" else None
         label = None if job is None else job.label
         since = lease.since if lease.owner.boot_id == state.about.boot_id else turn.now
         turn.emit(Began(turn.now, lease, _places(turn, lease), label, since=since))
@@ -42,8 +42,8 @@ def job_over(turn: Turn, job: Job) -> None:
 
 def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:
     state = turn.state
-    names = (state.devices[uuid].name if uuid in state.devices else "" for uuid in lease.devices)
-    return tuple(map(DeviceName, lease.devices, state.labels(lease.devices), names))
+    names = (state.devices.by_uuid[uuid].name if uuid in state.devices.by_uuid else "" for uuid in lease.devices)
+    return tuple(map(DeviceName, lease.devices, state.devices.labels(lease.devices), names))
 
 
 # -------------------------------------------------------------------- samples
@@ -51,15 +51,15 @@ def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:
 
 def look(turn: Turn) -> None:
     """The devices are seen now and then while one is held, and more often where somebody wants to know."""
-    turn.state.set("held_due", False)
-    if turn.state.leases and turn.now - turn.state.sampled_at >= EVERY * 0.9:
+    turn.state.learned.held_due = False
+    if turn.state.requests.leases and turn.now - turn.state.devices.sampled_at >= EVERY * 0.9:
         turn.take_sample()
     _look_later(turn)
 
 
 def _look_later(turn: Turn) -> None:
-    if turn.state.leases and not turn.state.held_due:
-        turn.state.set("held_due", True)
+    if turn.state.requests.leases and not turn.state.learned.held_due:
+        turn.state.learned.held_due = True
         turn.alarm(EVERY, "held")
 
 

@@ -8,7 +8,6 @@ next.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from gpulease.broker.core import outside_use
 from gpulease.broker.core.events import Key, NeighboursChanged
@@ -16,7 +15,6 @@ from gpulease.broker.core.grants import wanted
 from gpulease.broker.core.instructions import Holding, Keep
 from gpulease.broker.core.leases import look_again
 from gpulease.broker.core.state import State
-from gpulease.broker.core.tables import Table
 from gpulease.broker.core.turn import Turn
 from gpulease.model.store import Document
 from gpulease.model.values import Device, Lease, Process
@@ -31,7 +29,7 @@ def keep(turn: Turn) -> None:
     planned, state = turn.planned, turn.state
     if planned.kept is not None and planned.kept_revision == state.revision:
         return
-    if state.settings.gpuget and state.sample is None:
+    if state.settings.gpuget and state.devices.sample is None:
         turn.take_sample()  # gpuget knows devices by their indices
     planned.kept_revision = state.revision
     told = _keep(turn)
@@ -46,12 +44,12 @@ def _keep(turn: Turn) -> Keep:
     state = turn.state
     settings = in_effect(state)
     held: dict[str, Holding] = {}
-    for lease in state.leases.values():
+    for lease in state.requests.leases.values():
         for uuid in lease.devices:
             held[uuid] = _with(state, held.get(uuid), lease)
     if not _active(settings):
         return Keep(held, settings=settings)
-    unseen = frozenset(uuid for uuid in held if is_unseen(state.devices.get(uuid), state.placeholders))
+    unseen = frozenset(uuid for uuid in held if is_unseen(state.devices.by_uuid.get(uuid), state.devices.placeholders))
     return Keep(held, unseen, wanted(turn) if settings["gpuget"] else frozenset(), settings)
 
 
@@ -59,7 +57,7 @@ def _with(state: State, held: Holding | None, lease: Lease) -> Holding:
     """Of a device: one more lease. A job's owner is its shell, once that was started."""
     pid, began = lease.owner.pid, lease.owner.start_time
     if lease.kind == "job":
-        pid, began = state.roots.get(int(lease.id[1:]), (None, None))
+        pid, began = state.jobs.roots.get(int(lease.id[1:]), (None, None))
     one = (pid, began, None if lease.until is None else lease.until - state.about.boot_time)
     if held is not None:
         return held._replace(leases=(*held.leases, one))
@@ -89,13 +87,13 @@ def is_placeholder(process: Process, placeholders: Mapping[Key, str]) -> bool:
 
 
 def changed(turn: Turn, event: NeighboursChanged) -> None:
-    state = turn.state
-    _replace(state.neighbour_holds, event.held)
-    _replace(state.placeholders, event.placeholders)
-    if state.neighbours_shown != event.shown:
-        state.set("neighbours_shown", event.shown)
+    devices = turn.state.devices
+    devices.neighbour_holds.replace(event.held)
+    devices.placeholders.replace(event.placeholders)
+    if devices.neighbours_shown != event.shown:
+        devices.neighbours_shown = event.shown
     outside_use.look(turn)
-    known = state.neighbours_about
+    known = devices.neighbours_about
     until = {name: turn.now + (REMEMBERED if took else SUSPECTED) for name, took in event.about.items()}
     if later := {name: moment for name, moment in until.items() if moment - known.get(name, 0.0) > WRITTEN}:
         _remember(turn, {**known, **later})
@@ -104,22 +102,14 @@ def changed(turn: Turn, event: NeighboursChanged) -> None:
 def _remember(turn: Turn, about: Mapping[str, float]) -> None:
     """Until when each counts; and look again when the first of them is forgotten."""
     counting = {name: moment for name, moment in about.items() if moment > turn.now}
-    turn.state.set("neighbours_about", counting, planned=True)
+    turn.state.devices.neighbours_about = counting
     turn.state.store.write("facts", "neighbours", dict(counting))
     if counting:
         turn.alarm(min(counting.values()) - turn.now, "neighbours", "all")
 
 
 def forget(turn: Turn) -> None:
-    _remember(turn, turn.state.neighbours_about)
-
-
-def _replace(table: Table[Any, Any], rows: Mapping[Any, Any]) -> None:
-    for key in [key for key in table if key not in rows]:
-        table.drop(key)
-    for key, value in rows.items():
-        if table.get(key) != value:
-            table.put(key, value)
+    _remember(turn, turn.state.devices.neighbours_about)
 
 
 def load(turn: Turn, found: Document) -> None:

@@ -106,8 +106,8 @@ def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
     if subscriber.jobs is not None:
         counted = subscriber._replace(open=_open(turn, subscriber.jobs), at=0, told=0)
         return _part(turn, counted, "snapshot", told)
-    rows = {str(job.id): _row(job) for job in turn.state.running.values()}
-    all_open = sum(turn.state.counts.get(state, 0) for state in jobs.OPEN)
+    rows = {str(job.id): _row(job) for job in turn.state.jobs.running.values()}
+    all_open = sum(turn.state.jobs.counts.get(state, 0) for state in jobs.OPEN)
     return _send(turn, subscriber._replace(open=all_open), "snapshot", {**told, "jobs": rows, "open": all_open})
 
 
@@ -118,7 +118,7 @@ def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
     assert at is not None
     ranges = chosen.ranges(at, RANGES, ROWS)
     found = turn.state.store.job_rows(Which(SHOWN, ids=ranges)) if ranges else []
-    rows = {str(row.id): _row(turn.state.running.get(row.id, row)) for row in found}
+    rows = {str(row.id): _row(turn.state.jobs.running.get(row.id, row)) for row in found}
     over = not ranges or not chosen.ranges(ranges[-1][1], 1, 1)
     subscriber = subscriber._replace(
         at=None if over else ranges[-1][1],
@@ -197,7 +197,7 @@ def _with_news(turn: Turn, subscriber: Subscriber) -> Subscriber:
 def _looks_new(turn: Turn, subscriber: Subscriber) -> bool:
     if subscriber.topics == {"jobs"}:
         return False
-    return (subscriber.revision, subscriber.sampled_at) != (turn.state.revision, turn.state.sampled_at)
+    return (subscriber.revision, subscriber.sampled_at) != (turn.state.revision, turn.state.devices.sampled_at)
 
 
 def _tell(turn: Turn, subscriber: Subscriber) -> None:
@@ -235,6 +235,11 @@ def _send(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
     news = subscriber.news if unfinished else {}
     state.put_subscriber(
         subscriber._replace(
-            seen=seen, news=news, revision=state.revision, sampled_at=state.sampled_at, told_at=told_at, fresh=False
+            seen=seen,
+            news=news,
+            revision=state.revision,
+            sampled_at=state.devices.sampled_at,
+            told_at=told_at,
+            fresh=False,
         )
     )

@@ -148,8 +148,8 @@ class Turn:
 
     def save_soon(self) -> None:
         """What was learnt of users and requests; a crash may cost the last seconds of it."""
-        if not self.state.usage_due:
-            self.state.set("usage_due", True)
+        if not self.state.learned.usage_due:
+            self.state.learned.usage_due = True
             self.alarm(SAVE_LEARNT, "usage")
 
     def alarm(self, seconds: float, what: str, id: str = "") -> None:
@@ -178,20 +178,20 @@ class Turn:
     # ---------------------------------------------------------------- the sample
 
     def take_sample(self) -> None:
-        if not self.state.sampling:
-            self.state.set("sampling", True)
-            self.state.set("asked_at", self.now)
+        if not self.state.devices.sampling:
+            self.state.devices.sampling = True
+            self.state.devices.asked_at = self.now
             self.emit(TakeSample())
 
     def stale(self) -> bool:
         """Whether the last sample is too old to judge by."""
-        return self.state.sample is None or self.now - self.state.sampled_at > FRESH
+        return self.state.devices.sample is None or self.now - self.state.devices.sampled_at > FRESH
 
     def after_sample(self, event: Received) -> None:
         """Handle the message again when there is a sample, or none can be had."""
-        mine = [one for one in self.state.awaiting if one.peer.uid == event.peer.uid]
+        mine = [one for one in self.state.devices.awaiting if one.peer.uid == event.peer.uid]
         if len(mine) >= MOST_AWAITING or sum(one.size for one in mine) + event.size > AWAITING_BYTES:
             most = f"{MOST_AWAITING} requests, or {AWAITING_BYTES >> 20} MiB of them,"
             raise TooMuch(f"More than {most} of yours would wait for a look at the devices.")
-        self.state.set("awaiting", (*self.state.awaiting, event))
+        self.state.devices.awaiting = (*self.state.devices.awaiting, event)
         self.take_sample()

@@ -233,7 +233,7 @@ class Server:
 
     def _follow_wall_clock(self) -> None:
         ahead = self._clock.wall_ahead()
-        if abs(ahead - self._core.state.wall_ahead) > STEP:
+        if abs(ahead - self._core.state.requests.wall_ahead) > STEP:
             self._events.append(happened.ClockStepped(ahead))
 
     def _put_back(self) -> None:
