@@ -365,3 +365,14 @@ def test_words_that_commands_have_in_common_are_kept_once_until_all_are_queued(w
     (kept,) = world.core.state.jobs.parts[client.peer].commands
     assert [list(words) for words in kept] == commands
     assert len({id(words[0]) for words in kept}) == 1 < len({id(words[0]) for words in commands})
+
+
+def test_the_history_is_read_once_for_each_user_in_a_turn(world: ScriptedWorld) -> None:
+    mine, other = [world.connect() for _ in range(3)], world.connect(uid=1001)
+    for client in (*mine, other):
+        world.say(client, "usage")
+    answered = []
+    for _ in mine:
+        world.turn()
+        answered.append([one.peer for one in world.sent])
+    assert answered == [[mine[0].peer, other.peer], [mine[1].peer], [mine[2].peer]]

@@ -137,7 +137,7 @@ def check_user(turn: Turn, peer: Peer, deed: str = "run jobs as", instead: str =
             f"The broker of {about.user} cannot {deed} another user.",
             f"{instead} for a system broker (`gpulease broker --system`, as root).",
         )
-    if not turn.world.has_account(peer.uid):
+    if not peer.account.exists:
         raise NotPermitted(f"User {peer.uid} has no account here, so the broker cannot {deed} it.", "Have one made.")
 
 

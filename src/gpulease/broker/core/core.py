@@ -321,6 +321,10 @@ def _sample(turn: Turn, id: str) -> None:
     look_again(turn)
 
 
+def _home_moved(turn: Turn, event: happened.HomeMoved) -> None:
+    turn.state.about = turn.state.about._replace(directory=event.directory)
+
+
 def _config_read(turn: Turn, event: happened.ConfigRead) -> None:
     turn.state.config_trouble = event.trouble
     turn.state.config = event.texts
@@ -357,6 +361,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.CheckRefused: granting.check_refused,
     happened.NeighboursChanged: neighbouring.changed,
     happened.Due: _due,
+    happened.HomeMoved: _home_moved,
     happened.ConfigRead: _config_read,
     happened.ClockStepped: lambda turn, event: turn.state.requests.step_clock(event.wall_ahead),
     happened.Launched: job_ends.launched,

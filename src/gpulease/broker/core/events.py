@@ -139,6 +139,12 @@ class ClockStepped(NamedTuple):
     wall_ahead: float  # seconds, of the broker's time
 
 
+class HomeMoved(NamedTuple):
+    """The folder with the socket was removed, and is there again, perhaps elsewhere."""
+
+    directory: str
+
+
 class ConfigRead(NamedTuple):
     """The config file was read again."""
 
@@ -226,7 +232,7 @@ class Ordered(NamedTuple):
 # fmt: off
 Event = (
     Received | Left | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused | NeighboursChanged
-    | Due | ConfigRead | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen
-    | Forced | Ordered
+    | Due | HomeMoved | ConfigRead | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found | EndRead
+    | TreeSeen | Forced | Ordered
 )
 # fmt: on

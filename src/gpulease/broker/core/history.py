@@ -7,7 +7,7 @@ after it may be lost with the broker, a minute of it.
 from __future__ import annotations
 
 from gpulease.broker.core.events import Received
-from gpulease.broker.core.instructions import Began, JobOver
+from gpulease.broker.core.instructions import AnswerHistory, Began, GoOn, JobOver
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import UsageError
 from gpulease.model.job import Job
@@ -67,16 +67,23 @@ def _look_later(turn: Turn) -> None:
 
 
 def history(turn: Turn, event: Received) -> None:
-    turn.send(event.peer, {"ok": turn.world.history(_question(turn, event.message, 60.0), turn.now)})
+    _answer(turn, event, _question(turn, event.message, 60.0), None)
 
 
 def usage(turn: Turn, event: Received) -> None:
-    question = _question(turn, event.message, 3600.0)
-    turn.send(event.peer, {"ok": turn.world.usage(question, turn.now, _whose(turn, event.peer))})
+    _answer(turn, event, _question(turn, event.message, 3600.0), _whose(turn, event.peer))
 
 
 def totals(turn: Turn, event: Received) -> None:
-    turn.send(event.peer, {"ok": turn.world.totals(_whose(turn, event.peer))})
+    _answer(turn, event, None, _whose(turn, event.peer))
+
+
+def _answer(turn: Turn, event: Received, question: Asked | None, user: str | None) -> None:
+    """The file is read after the commit, once for each user in a turn: others wait for that."""
+    if event.peer.uid in turn.readers:
+        return turn.emit(GoOn(event))
+    turn.readers.add(event.peer.uid)
+    return turn.emit(AnswerHistory(event.peer, event.message["do"], turn.now, question, user))
 
 
 def _whose(turn: Turn, peer: Peer) -> str | None:

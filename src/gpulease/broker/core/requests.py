@@ -124,11 +124,10 @@ def _owner(turn: Turn, peer: Peer, message: Message) -> Owner:
 
 def _process(turn: Turn, peer: Peer, named: int | None) -> tuple[int, int | None]:
     """Pid and start time of the process that a client named, or of the client."""
-    pid = peer.pid if named is None else turn.world.outer_pid(peer.pid, named)
+    pid, start_time, owned_by = turn.world.identify(peer.pid, named)
     if not pid:
         what = f"The broker does not see process {named or ''}: it is in a pid namespace of its own, as in a container."
         raise NotFound(what, "Use `gpulease run`, or `gpulease get --for TIME`; or share the host's pid namespace.")
-    start_time, owned_by = turn.world.identify(pid)
     if owned_by is not None and peer.uid not in (0, owned_by):
         raise NotPermitted(f"Process {pid} belongs to another user.", "Name a process of your own.")
     if owned_by is None:

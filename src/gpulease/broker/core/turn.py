@@ -15,7 +15,6 @@ from gpulease.broker.core.state import State
 from gpulease.errors import TooMuch
 from gpulease.model.job import Job
 from gpulease.model.peer import Peer
-from gpulease.model.spans import Asked
 from gpulease.model.store import Document
 from gpulease.model.values import HostMemory, Waiting
 from gpulease.planner import Grant, Plan, Policy
@@ -40,11 +39,11 @@ class NotLookedUp(Exception):
 class World(Protocol):
     """The host: small facts, and looks at devices. Asking changes nothing."""
 
-    def identify(self, pid: int) -> tuple[int | None, int | None]:
-        """Start time and user of a process."""
+    def identify(self, pid: int, named: int | None) -> tuple[int | None, int | None, int | None]:
+        """The process that `pid` calls `named`, or itself: what the broker calls it, its start time and its user.
 
-    def outer_pid(self, inside: int, pid: int) -> int | None:
-        """What the broker calls the process that `inside` calls `pid`; None when it cannot be told."""
+        The first is None when the broker cannot see it, and the last when it is gone.
+        """
 
     def above(self, pid: int) -> list[int]:
         """The process itself and those above it, up to some height."""
@@ -61,8 +60,6 @@ class World(Protocol):
     def uid_of(self, name: str) -> int | None:
         """NotLookedUp while nobody knows."""
 
-    def has_account(self, uid: int) -> bool: ...
-
     def has_group(self, name: str) -> bool:
         """NotLookedUp while nobody knows."""
 
@@ -70,15 +67,6 @@ class World(Protocol):
         """Where logs of a user's jobs lie, and the notes about them: the user's own."""
 
     def host_memory(self) -> HostMemory: ...
-
-    def history(self, question: Asked, now: float) -> Message:
-        """What each device did, and who had it."""
-
-    def usage(self, question: Asked, now: float, user: str | None) -> Message:
-        """What one user had, or all of them."""
-
-    def totals(self, user: str | None) -> Message:
-        """Sums of it that only grow."""
 
     def at_once(self, instruction: Check | TakeSample) -> None:
         """Carry out what changes nothing that is kept: it need not wait for a commit, and somebody waits for it."""
@@ -110,6 +98,7 @@ class Turn:
         "now",
         "planned",
         "possible",
+        "readers",
         "rows",
         "state",
         "status",
@@ -126,6 +115,7 @@ class Turn:
         self.messages: dict[int, Message] = {}  # the messages with that, by its identity
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
         self.possible: dict[tuple[Waiting, Policy], Reason | None] = {}  # why what was asked can never be granted
+        self.readers: set[int] = set()  # users for whom the history is read after this turn
         self.freed = 0  # jobs that waited for others
         self.granted: dict[int, Grant] = {}  # to jobs that are being started
         self._deferred: list[Callable[[Turn], None]] = []
