@@ -247,7 +247,7 @@ class ScriptedWorld:
 
     def settle(self) -> None:
         """Give back to the neighbour what is nobody's."""
-        self.claimed &= self.kept.held.keys() | self.undecided
+        self.claimed &= self.kept.held.keys() | self.kept.leaving | self.undecided
         assert not self.kept.held.keys() & self.neighbour.keys(), "a device of ours was given back while it was held"
         self.claimed |= self.kept.held.keys()
         for uuid in self.placeholders.keys() - self.claimed:

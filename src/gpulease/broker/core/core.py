@@ -294,6 +294,7 @@ def _sampled(turn: Turn, event: happened.Sampled) -> None:
     requesting.resume(turn)
     job_ends.remember_memory(turn)
     noticing.look(turn)
+    neighbouring.look(turn)
     turn.emit(Observed(turn.now, sample.devices, outside_use.look(turn)))
 
 
@@ -360,6 +361,8 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.Checked: granting.checked,
     happened.CheckRefused: granting.check_refused,
     happened.NeighboursChanged: neighbouring.changed,
+    happened.LockUsed: neighbouring.lock_used,
+    happened.LockOffered: lambda turn, event: turn.state.touch(),
     happened.Due: _due,
     happened.HomeMoved: _home_moved,
     happened.ConfigRead: _config_read,
@@ -401,6 +404,8 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "tidy": lambda turn, id: job_ends.tidy(turn),
     "strangers": _name_strangers,
     "neighbours": lambda turn, id: neighbouring.forget(turn),
+    "safe-gpu": lambda turn, id: neighbouring.found(turn, neighbouring.REMEMBERED),
+    "leaving": lambda turn, id: neighbouring.look_at_leaving(turn),
     "order": lambda turn, id: None,  # a turn is made, which asks
     "tell": lambda turn, id: subscribing.tell_late(turn),
 }

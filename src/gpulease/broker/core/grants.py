@@ -147,6 +147,8 @@ def decide(turn: Turn) -> None:
             if not grant.devices:
                 job_life.start(turn, grant)  # no device has to be checked first
         return decide(turn)
+    if state.settings.gpuget and not state.devices.seen_since_end(wanted):
+        return turn.take_sample()  # it goes back first: others stand in gpuget's line for it
     if not wanted <= state.devices.verified.keys():
         return lease_life.check(turn, wanted)
     for grant in grants:

@@ -60,7 +60,7 @@ class Holding(NamedTuple):
 class Keep(NamedTuple):
     """What the neighbours must know, whenever it changes: all of it, each time.
 
-    A device that is neither held nor being checked is given back to them; one that is held and is not claimed, as
+    A device that is not held, leaving or being checked is given back to them; one that is held and is not claimed, as
     when a broker starts, is claimed again. It is carried out before anybody is told of a grant.
     """
 
@@ -68,6 +68,7 @@ class Keep(NamedTuple):
     unseen: frozenset[str] = frozenset()  # of these: no process is to be seen there
     wanted: frozenset[str] = frozenset()  # devices that the line would get if no neighbour held them
     settings: Mapping[str, str] = NOBODY  # by neighbour, as it is in effect
+    leaving: frozenset[str] = frozenset()  # devices of ended leases, until nobody is to be seen there
 
 
 class TakeSample(NamedTuple):

@@ -249,14 +249,11 @@ def let_drain(turn: Turn, key: Key) -> None:
 
 
 def _check_devices(turn: Turn, step: LeaseStep) -> None:
-    """When somebody waits: ask about the devices now, before the plan needs to know."""
+    """When somebody waits: ask about the devices now, before the plan needs to know. To gpuget they go back first."""
     state, devices = turn.state, _lease(step).devices
-    if (
-        devices
-        and state.requests.line
-        and state.devices.sample is not None
-        and not isinstance(state.devices.check, Checking)
-    ):
+    checking = isinstance(state.devices.check, Checking)
+    seen = state.devices.sample is not None and not state.settings.gpuget
+    if devices and state.requests.line and seen and not checking:
         check(turn, frozenset(devices))
 
 

@@ -40,6 +40,8 @@ class Devices(Part):
     placeholders: Table[Key, str] = table(planned=True)  # processes of ours that show a device as taken
     neighbours_about: Mapping[str, float] = cell(NOTHING, planned=whole)  # that were found here, and until when
     neighbours_shown: Mapping[str, Document] = cell(NOTHING)  # what the edge tells of them, for people
+    lock_user: int | None = cell(None)  # the process that held safe-gpu's lock last, and is no broker
+    leaving: Table[str, float] = table(planned=True)  # since their lease ended, nobody has looked or somebody is there
     outside: Table[tuple[str, str], float] = table()  # device and user: when that was last seen
     blockers: Table[str, Blocker] = table()  # by user
 
@@ -76,15 +78,21 @@ class Devices(Part):
         self.changes.durable = True
         self.excluded.put_or_drop(uuid, note)
 
+    def seen_since_end(self, uuids: Iterable[str]) -> bool:
+        """Whether there was a sample of each of them since its last lease ended."""
+        return all(self.leaving.get(uuid, 0.0) <= self.sampled_from for uuid in uuids)
+
     def lease_began(self, uuids: Iterable[str]) -> None:
         """They must be checked again before anybody else gets them."""
         for uuid in uuids:
             self.ended.drop(uuid)
+            self.leaving.drop(uuid)
             self.verified.drop(uuid)
 
     def lease_ended(self, uuids: Iterable[str], mark: Ended) -> None:
         for uuid in uuids:
             self.ended.put(uuid, mark)
+            self.leaving.put(uuid, mark.time)
             self.verified.drop(uuid)
         if isinstance(self.check, Checking) and not self.check.devices.isdisjoint(uuids):
             # What the check under way sees there may be from before this end.
