@@ -26,14 +26,16 @@ from processes import seconds, with_children
 from report import Report, Size, bench
 from scratch import scratch
 
-from gpulease.broker.core.instructions import Began, Observed
+from gpulease.broker.core.instructions import AnswerHistory, Began, Observed
 from gpulease.broker.edge.history import History
 from gpulease.broker.store.history import HistoryFile
+from gpulease.model.peer import Account, Peer
 from gpulease.model.spans import DAY, KEPT, Activity, DeviceName, Span, SpanHolder, SpanUse, asked
 from gpulease.model.values import Device, Lease, Owner
 
 GPUS = 8
 SAMPLES = 1800
+ROOT = Peer(1, 0, Account("root"))
 NOW = 1_800_000_000
 DEVICES = tuple(Device(at, f"GPU-{at}", "A100", utilization=40 + at, memory_used=at << 30, power=1) for at in range(8))
 PLACES = tuple(DeviceName(device.uuid, device.label, device.name) for device in DEVICES)
@@ -126,7 +128,7 @@ def slowest(path: str) -> tuple[float, float]:
         begin = time.perf_counter()
         while start is not None:
             piece = time.process_time()
-            told = history.history(asked(start, NOW, step, NOW), NOW)
+            told = history.answer(AnswerHistory(ROOT, "history", NOW, asked(start, NOW, step, NOW)))
             longest = max(longest, time.process_time() - piece)
             start = told["next"]
         whole = time.perf_counter() - begin

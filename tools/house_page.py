@@ -24,8 +24,9 @@ FILES = sorted(
 # As they are read: what is used first, what everything stands on last.
 ORDER = (
     *("", "cli", "cli/commands", "cli/install", "tui", "web", "compat", "compat/sge", "api", "pool", "client", "hosts"),
-    *("slurm", "broker", "broker/core", "broker/edge", "broker/agent", "broker/launcher", "broker/children"),
-    *("broker/store", "broker/neighbours", "notices", "simulator", "system", "render", "planner", "protocol", "model"),
+    *("slurm", "broker", "broker/core", "broker/core/state", "broker/edge", "broker/agent", "broker/launcher"),
+    *("broker/children", "broker/store", "broker/neighbours", "notices", "simulator", "system", "render", "planner"),
+    *("protocol", "model"),
 )
 
 

@@ -23,6 +23,9 @@ from gpulease.broker.core import runs as job_ends
 from gpulease.broker.core.events import Checked, LaunchFailed, Occupancy
 from gpulease.broker.core.instructions import Keep
 from gpulease.broker.core.state import State
+from gpulease.broker.core.state.devices import Devices
+from gpulease.broker.core.state.requests import Requests
+from gpulease.broker.core.state.tables import Part
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Idle
 from gpulease.model.values import Waiting
@@ -30,27 +33,27 @@ from gpulease.model.values import Waiting
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
-def _keep_revision(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def _keep_revision(monkeypatch: pytest.MonkeyPatch, part: type[Part], name: str) -> None:
     """A change that does not say that plans are made of what it changes."""
-    original = getattr(State, name)
+    original = getattr(part, name)
 
-    def silent(self: State, *arguments: object) -> object:
+    def silent(self: Part, *arguments: object) -> object:
         before = self.changes.revision
         result = original(self, *arguments)
         self.changes.revision = before
         return result
 
-    monkeypatch.setattr(State, name, silent)
+    monkeypatch.setattr(part, name, silent)
 
 
 def job_enters_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`add` in the window idled beside a free GPU."""
-    _keep_revision(monkeypatch, "enter_line")
+    _keep_revision(monkeypatch, Requests, "enter_line")
 
 
 def job_leaves_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`kill` and `rm` in the window ended in an impossible transition."""
-    _keep_revision(monkeypatch, "leave_line")
+    _keep_revision(monkeypatch, Requests, "leave_line")
 
 
 def edited_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,12 +64,12 @@ def edited_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def excluded_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """An excluded device was granted."""
-    _keep_revision(monkeypatch, "exclude")
+    _keep_revision(monkeypatch, Devices, "exclude")
 
 
 def settings_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs started while the queue was acknowledged as paused."""
-    _keep_revision(monkeypatch, "use_settings")
+    _keep_revision(monkeypatch, State, "use_settings")
 
 
 def lease_ends_during_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +77,9 @@ def lease_ends_during_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def checked(turn: Turn, event: Checked) -> None:
         for uuid, seen in event.seen.items():
-            turn.state.verified.put(uuid, None)
-            turn.state.see_device(uuid, seen)
-        turn.state.set("check", Idle())
+            turn.state.devices.verified.put(uuid, None)
+            turn.state.devices.see_device(uuid, seen)
+        turn.state.devices.check = Idle()
 
     monkeypatch.setattr("gpulease.broker.core.core.HANDLERS", {**_handlers(), Checked: checked})
 
@@ -95,11 +98,11 @@ def commit_fails_half(monkeypatch: pytest.MonkeyPatch) -> None:
 def line_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What entered the line in a turn that was undone stayed there."""
 
-    def enter_line(self: State, waiting: Waiting) -> None:
+    def enter_line(self: Requests, waiting: Waiting) -> None:
         self.line.add(waiting)
         self.changes.revision += 1
 
-    monkeypatch.setattr(State, "enter_line", enter_line)
+    monkeypatch.setattr(Requests, "enter_line", enter_line)
 
 
 def lock_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +112,7 @@ def lock_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lease_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job's lease outlived the job."""
-    monkeypatch.setitem(job_life.EFFECTS, "end-lease", lambda turn, before, after: turn.state.forget_run(after.id))
+    monkeypatch.setitem(job_life.EFFECTS, "end-lease", lambda turn, before, after: turn.state.jobs.forget_run(after.id))
 
 
 def nobody_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +122,9 @@ def nobody_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def request_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was told that it waits was forgotten by the next broker."""
-    monkeypatch.setitem(lease_life.EFFECTS, "write-request", lambda turn, step: turn.state.unwritten.drop(step.id))
+    monkeypatch.setitem(
+        lease_life.EFFECTS, "write-request", lambda turn, step: turn.state.requests.unwritten.drop(step.id)
+    )
 
 
 def neighbour_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +239,7 @@ def owner_dies_during_a_check(story: Story) -> None:
     """Of a GPU that it shares with the one for whom it is looked at."""
     story.acquire_now(devices=["0"], memory=MEMORY // 10)
     story.answer_check(now=True, refused=False)
-    (lease,) = story.machine.world.core.state.leases.values()
+    (lease,) = story.machine.world.core.state.requests.leases.values()
     assert lease.owner.pid is not None
     story.acquire_now(devices=["0"], memory=MEMORY // 10)
     story.machine.world.die((lease.owner.pid, 1))

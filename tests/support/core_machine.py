@@ -52,7 +52,7 @@ class CoreMachine(RuleBasedStateMachine):
     def _turn(self) -> None:
         if self.world.disk.fail_writes or self.world.disk.fail_commits:
             self.disk_failed_at = self.world.now
-        before = dict(self.world.core.state.leases)
+        before = dict(self.world.core.state.requests.leases)
         try:
             self.world.turn()
         except AssertionError:
@@ -69,7 +69,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     def _read_answers(self, before: dict[str, Lease]) -> None:
         """What was granted and acknowledged in this turn, in the order of sending."""
-        leases = self.world.core.state.leases
+        leases = self.world.core.state.requests.leases
         for lease in [one for id, one in leases.items() if id not in before]:
             for uuid in lease.devices:
                 looked = self.world.looked.get(uuid, -1)
@@ -109,7 +109,7 @@ class CoreMachine(RuleBasedStateMachine):
         elif verb == "edit":
             self.wants |= {id: {**asked["changes"]["request"]} for id in told["ids"]}
         elif verb == "kill":
-            stored = {id: self.world.core.state.job(id) for id in told["ids"]}
+            stored = {id: self.world.core.state.jobs.get(id) for id in told["ids"]}
             self.killed |= {id for id, job in stored.items() if job is not None and job.state == "killed"}
         elif verb in ("retry", "rm", "start"):
             self.killed -= set(told["ids"])
@@ -121,14 +121,14 @@ class CoreMachine(RuleBasedStateMachine):
         wanted = self.wants.get(job.id)
         if wanted is not None and job.tries <= 1:
             assert job.request.gpus == wanted.get("gpus", 1), f"job {job.id} starts as it was before it was edited"
-        lease = self.world.core.state.leases.get(f"J{job.id}")
+        lease = self.world.core.state.requests.leases.get(f"J{job.id}")
         if lease is not None:
             assert not self.excluded & set(lease.devices), "an excluded device was granted to a job"
 
     def _check_granted(self, granted: dict[str, Any]) -> None:
         given = {device["uuid"] for device in granted["devices"]}
         assert not self.excluded & given, "an excluded device was granted"
-        assert granted["id"] in self.world.core.state.leases
+        assert granted["id"] in self.world.core.state.requests.leases
 
     # ---------------------------------------------------------------- clients
 
@@ -145,10 +145,10 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.say(self.world.connect(), "acquire", request={"duration": seconds}, kind="reservation")
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.leases)
+    @precondition(lambda self: self.world.core.state.requests.leases)
     @rule(data=st.data(), verb=st.sampled_from(["release", "taken", "cancel", "renew"]), now=st.booleans())
     def use_lease(self, data: st.DataObject, verb: str, now: bool) -> None:
-        id = data.draw(st.sampled_from(sorted(self.world.core.state.leases)))
+        id = data.draw(st.sampled_from(sorted(self.world.core.state.requests.leases)))
         gone = verb == "release" and data.draw(st.booleans())
         fields: dict[str, dict[str, Any]] = {
             "release": {"what": [id, "L0"], "if_held": True, "gone": gone},
@@ -157,10 +157,10 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.say(self.world.connect(), verb, **fields.get(verb, {"id": id}))
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.pending)
+    @precondition(lambda self: self.world.core.state.requests.pending)
     @rule(data=st.data(), verb=st.sampled_from(["cancel", "why", "explain"]), now=st.booleans())
     def use_request(self, data: st.DataObject, verb: str, now: bool) -> None:
-        id = data.draw(st.sampled_from(sorted(self.world.core.state.pending)))
+        id = data.draw(st.sampled_from(sorted(self.world.core.state.requests.pending)))
         self.world.say(self.world.connect(), verb, id=id)
         self._maybe(now)
 
@@ -186,21 +186,21 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.say(self.world.connect(0), "add", request=request, commands=[["true"]] * count, options=options)
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.job_number)
+    @precondition(lambda self: self.world.core.state.jobs.number)
     @rule(
         data=st.data(),
         verb=st.sampled_from(["kill", "rm", "pause", "resume", "start", "retry", "show", "clean"]),
         now=st.booleans(),
     )
     def use_job(self, data: st.DataObject, verb: str, now: bool) -> None:
-        id = data.draw(st.integers(1, self.world.core.state.job_number))
+        id = data.draw(st.integers(1, self.world.core.state.jobs.number))
         self.world.say(self.world.connect(0), verb, select={"ids": [[id, id]]})
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.counts.get("waiting"))
+    @precondition(lambda self: self.world.core.state.jobs.counts.get("waiting"))
     @rule(data=st.data(), request=REQUESTS, move=st.booleans(), now=st.booleans())
     def change_waiting_job(self, data: st.DataObject, request: dict[str, Any], move: bool, now: bool) -> None:
-        waiting = [entry.id for entry in self.world.core.state.line if entry.kind == "job"]
+        waiting = [entry.id for entry in self.world.core.state.requests.line if entry.kind == "job"]
         assume(waiting)
         id = int(data.draw(st.sampled_from(sorted(waiting)))[1:])
         if move:
@@ -286,7 +286,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.silence_agent()
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.running)
+    @precondition(lambda self: self.world.core.state.jobs.running)
     @rule(data=st.data(), event=st.sampled_from([EndRead, LaunchFailed]), now=st.booleans())
     def lie(self, data: st.DataObject, event: type, now: bool) -> None:
         """About a run that began, and of which nothing was asked."""
@@ -295,7 +295,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.lie(event, *data.draw(st.sampled_from(sorted(alive))))
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.running)
+    @precondition(lambda self: self.world.core.state.jobs.running)
     @rule(data=st.data(), code=st.sampled_from([0, 0, 1, 127, -9]), now=st.booleans())
     def end_shell(self, data: st.DataObject, code: int, now: bool) -> None:
         alive = [run for run, key in self.world.shells.items() if key in self.world.processes]
@@ -355,7 +355,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule()
     def kill_broker(self) -> None:
-        before = dict(self.world.core.state.leases)
+        before = dict(self.world.core.state.requests.leases)
         self.world.restart()
         self._read_answers(before)
         self._turn()
@@ -366,13 +366,13 @@ class CoreMachine(RuleBasedStateMachine):
         """With an agent that does what it is told every run ends; and after a `kill` with one that does nothing."""
         self._pass_an_hour(healthy=True)
         state, world = self.world.core.state, self.world
-        for job in state.running.values():
+        for job in state.jobs.running.values():
             assert world.shells.get((job.id, job.run)) in world.processes, f"job {job.id} runs, and its shell is dead"
             assert job.ending is None, f"job {job.id} was to end"
         world.say(world.connect(0), "kill", select={"all": True, "user": "*"})
         self._pass_an_hour(healthy=False)
-        assert not state.running, "not even a kill ended it"
-        assert not [id for id, lease in state.leases.items() if lease.kind == "job"]
+        assert not state.jobs.running, "not even a kill ended it"
+        assert not [id for id, lease in state.requests.leases.items() if lease.kind == "job"]
 
     def _pass_an_hour(self, healthy: bool) -> None:
         """Alarms ring, one after the other at first."""
@@ -404,7 +404,7 @@ class CoreMachine(RuleBasedStateMachine):
     @invariant()
     def no_device_is_granted_twice(self) -> None:
         taken: dict[str, list[int | None]] = {}
-        for lease in self.world.core.state.leases.values():
+        for lease in self.world.core.state.requests.leases.values():
             for uuid in lease.devices:
                 taken.setdefault(uuid, []).append(lease.memory)
         for uuid, amounts in taken.items():
@@ -413,14 +413,14 @@ class CoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_history_knows_every_lease(self) -> None:
-        leases = self.world.core.state.leases
+        leases = self.world.core.state.requests.leases
         assert self.world.remembered == {id: lease.devices for id, lease in leases.items()}
 
     @invariant()
     def the_neighbours_have_what_is_nobodys(self) -> None:
         """And nothing else: what is leased is ours, and what no check wants is given back."""
         world, state = self.world, self.world.core.state
-        leased = {uuid for lease in state.leases.values() for uuid in lease.devices}
+        leased = {uuid for lease in state.requests.leases.values() for uuid in lease.devices}
         assert world.kept.held.keys() == leased
         assert leased <= world.claimed
         if not world.ready and not world.checks:
@@ -429,9 +429,9 @@ class CoreMachine(RuleBasedStateMachine):
     @invariant()
     def the_neighbours_know_where_nothing_is_to_be_seen(self) -> None:
         state = self.world.core.state
-        placed = {pid for pid, _ in state.placeholders}
+        placed = {pid for pid, _ in state.devices.placeholders}
         for uuid in self.world.kept.held:
-            seen = state.devices[uuid].processes if uuid in state.devices else ()
+            seen = state.devices.by_uuid[uuid].processes if uuid in state.devices.by_uuid else ()
             assert (uuid in self.world.kept.unseen) == all(one.pid in placed for one in seen or ())
 
     @invariant()
@@ -439,44 +439,46 @@ class CoreMachine(RuleBasedStateMachine):
         state = self.world.core.state
         assert not state.changes.count
         found = self.world.reloaded()
-        assert dict(found.leases) == dict(state.leases)
-        written = {id: one for id, one in state.pending.items() if id not in state.unwritten}
+        assert dict(found.requests.leases) == dict(state.requests.leases)
+        written = {id: one for id, one in state.requests.pending.items() if id not in state.requests.unwritten}
         later = [event.id for event in self.world.core._late if isinstance(event, Due)]  # no room to write that it left
-        left = {id for id in later if id in found.pending and id not in state.pending}
-        assert {id: one for id, one in found.pending.items() if id not in left} == written
-        assert dict(found.excluded) == dict(state.excluded)
+        left = {id for id in later if id in found.requests.pending and id not in state.requests.pending}
+        assert {id: one for id, one in found.requests.pending.items() if id not in left} == written
+        assert dict(found.devices.excluded) == dict(state.devices.excluded)
         assert dict(found.texts) == dict(state.texts)
-        assert {name: n for name, n in found.counts.items() if n} == {name: n for name, n in state.counts.items() if n}
-        assert found.running.keys() == state.running.keys()
-        waiting = {entry.id for entry in state.line} - state.unwritten.keys()
-        assert {entry.id for entry in found.line} - left == waiting
-        assert {entry.id: entry for entry in found.line if entry.kind == "job"} == {
-            entry.id: entry for entry in state.line if entry.kind == "job"
+        assert {name: n for name, n in found.jobs.counts.items() if n} == {
+            name: n for name, n in state.jobs.counts.items() if n
         }
-        assert set(state.unclaimed) == set(found.unclaimed)
+        assert found.jobs.running.keys() == state.jobs.running.keys()
+        waiting = {entry.id for entry in state.requests.line} - state.requests.unwritten.keys()
+        assert {entry.id for entry in found.requests.line} - left == waiting
+        assert {entry.id: entry for entry in found.requests.line if entry.kind == "job"} == {
+            entry.id: entry for entry in state.requests.line if entry.kind == "job"
+        }
+        assert set(state.requests.unclaimed) == set(found.requests.unclaimed)
 
     @invariant()
     def each_is_in_the_place_of_its_state(self) -> None:
         state = self.world.core.state
-        for job in state.running.values():
+        for job in state.jobs.running.values():
             assert job.state in RUNNING
-            assert job.planner_id in state.leases
-        for lease in state.leases.values():
-            assert lease.kind != "job" or int(lease.id[1:]) in state.running
-        for entry in state.line:
-            stored = state.job(int(entry.id[1:])) if entry.kind == "job" else None
-            assert entry.id in state.pending or (stored is not None and stored.state == "waiting")
-        assert all(id in state.running for id in (*state.dying, *state.roots))
-        owners = [(id, one.owner) for id, one in state.leases.items()]
-        owners += [(id, one.owner) for id, one in state.pending.items()]
-        owned = {id for ids in state.owned.values() for id in ids}
+            assert job.planner_id in state.requests.leases
+        for lease in state.requests.leases.values():
+            assert lease.kind != "job" or int(lease.id[1:]) in state.jobs.running
+        for entry in state.requests.line:
+            stored = state.jobs.get(int(entry.id[1:])) if entry.kind == "job" else None
+            assert entry.id in state.requests.pending or (stored is not None and stored.state == "waiting")
+        assert all(id in state.jobs.running for id in (*state.jobs.dying, *state.jobs.roots))
+        owners = [(id, one.owner) for id, one in state.requests.leases.items()]
+        owners += [(id, one.owner) for id, one in state.requests.pending.items()]
+        owned = {id for ids in state.requests.owned.values() for id in ids}
         assert owned == {id for id, owner in owners if owner.pid is not None}
 
     @invariant()
     def what_lives_is_known_to_run(self) -> None:
         """A job whose shell lives neither ended nor waits for another run."""
         for (id, run), key in self.world.shells.items():
-            job = self.world.core.state.running.get(id)
+            job = self.world.core.state.jobs.running.get(id)
             assert key not in self.world.processes or (job is not None and job.run == run), f"job {id} lives"
 
     @invariant()
@@ -490,23 +492,23 @@ class CoreMachine(RuleBasedStateMachine):
             if client is None or client.missed or subscriber.fresh or self.world.ready:
                 continue
             if "jobs" in subscriber.topics:
-                assert client.open == sum(state.counts.get(one, 0) for one in OPEN)
+                assert client.open == sum(state.jobs.counts.get(one, 0) for one in OPEN)
             if "leases" in subscriber.topics:
-                assert client.shown["leases"].keys() == state.leases.keys()
+                assert client.shown["leases"].keys() == state.requests.leases.keys()
             if "line" in subscriber.topics:
-                assert client.shown["line"].keys() == {entry.id for entry in state.line}
+                assert client.shown["line"].keys() == {entry.id for entry in state.requests.line}
             for id, row in client.shown.get("jobs", {}).items():
-                job = state.job(int(id))
+                job = state.jobs.get(int(id))
                 assert job is None or job.state == row["state"]
 
     @invariant()
     def whoever_waits_has_a_true_reason(self) -> None:
         state, world = self.world.core.state, self.world
-        if state.sample is None:
+        if state.devices.sample is None:
             return
         cached = Turn(state, world, world.now, world.core._planned)
         fresh = Turn(state, world, world.now, Planned())
-        for entry in state.line:
+        for entry in state.requests.line:
             assert requesting.reason(cached, entry.id)[0] == requesting.reason(fresh, entry.id)[0]
             assert requesting.place(fresh, entry.id) >= 1
 
@@ -514,9 +516,9 @@ class CoreMachine(RuleBasedStateMachine):
     def what_fits_does_not_wait(self) -> None:
         """Unless something is under way for it."""
         state, world = self.world.core.state, self.world
-        if world.ready or state.sample is None or state.trouble is not None:
+        if world.ready or state.devices.sample is None or state.devices.trouble is not None:
             return
-        if isinstance(state.check, (Checking, Refused)) or world.now - self.disk_failed_at < 10:
+        if isinstance(state.devices.check, (Checking, Refused)) or world.now - self.disk_failed_at < 10:
             return
         fresh = Turn(state, world, world.now, Planned())
         assert not current_plan(fresh).grants
@@ -526,9 +528,9 @@ class CoreMachine(RuleBasedStateMachine):
         state, world = self.world.core.state, self.world
         if world.ready:
             return
-        checking = isinstance(state.check, Checking)
-        assert checking == any(state.check.revision == one.revision for one in world.checks if checking)  # type: ignore[union-attr]
-        if state.unwritten:
-            assert world.checks or world.samples or isinstance(state.check, Refused)
+        checking = isinstance(state.devices.check, Checking)
+        assert checking == any(state.devices.check.revision == one.revision for one in world.checks if checking)  # type: ignore[union-attr]
+        if state.requests.unwritten:
+            assert world.checks or world.samples or isinstance(state.devices.check, Refused)
         if not world.checks:
             assert not world.locked, "safe-gpu's lock is kept"

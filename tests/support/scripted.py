@@ -21,10 +21,8 @@ from gpulease.broker.store.memory import MemoryStore
 from gpulease.errors import StateError
 from gpulease.model.job import Job
 from gpulease.model.peer import Account, Peer
-from gpulease.model.spans import Asked
 from gpulease.model.store import HistoryEvent
 from gpulease.model.values import Device, HostMemory, Process, Sample
-from gpulease.protocol.messages import Message
 from gpulease.protocol.wire import Unpacker, pack
 
 LARGEST = 16 << 20  # bytes of a message
@@ -139,12 +137,12 @@ class ScriptedWorld:
 
     # ---------------------------------------------------------------- facts, as the core may ask for them
 
-    def identify(self, pid: int) -> tuple[int | None, int | None]:
-        alive = any(pid == key[0] for key in self.processes)
-        return (1, 1000) if alive else (None, None)
+    def identify(self, pid: int, named: int | None) -> tuple[int | None, int | None, int | None]:
+        pid = pid if named is None else named
+        return (pid, 1, 1000) if self._lives(pid) else (pid, None, None)
 
-    def outer_pid(self, inside: int, pid: int) -> int | None:
-        return pid
+    def _lives(self, pid: int) -> bool:
+        return any(pid == key[0] for key in self.processes)
 
     def above(self, pid: int) -> list[int]:
         return [pid]
@@ -153,16 +151,13 @@ class ScriptedWorld:
         return 2  # one script for all
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
-        return self.identify(pid) == (None, None)
+        return not self._lives(pid)
 
     def groups_of(self, uid: int) -> tuple[str, ...]:
         return ("users",)
 
     def uid_of(self, name: str) -> int | None:
         return int(name.removeprefix("user"))
-
-    def has_account(self, uid: int) -> bool:
-        return True
 
     def has_group(self, name: str) -> bool:
         return name == "users"
@@ -172,15 +167,6 @@ class ScriptedWorld:
 
     def host_memory(self) -> HostMemory:
         return HostMemory(1000, None if self.memory is None else round(1000 * self.memory))
-
-    def history(self, question: Asked, now: float) -> Message:
-        return {"rows": []}
-
-    def usage(self, question: Asked, now: float, user: str | None) -> Message:
-        return {"rows": [], "counts": []}
-
-    def totals(self, user: str | None) -> Message:
-        return {}
 
     def at_once(self, instruction: told.Check | told.TakeSample) -> None:
         if isinstance(instruction, told.Check):
@@ -252,6 +238,9 @@ class ScriptedWorld:
     def _GoOn(self, one: told.GoOn) -> None:
         self.ready.append(one.event)
 
+    def _AnswerHistory(self, one: told.AnswerHistory) -> None:
+        self._Send(told.Send(one.peer, {"ok": {"rows": []}}))
+
     def _Unlock(self, one: told.Unlock) -> None:
         if not self.checks:
             self.locked = False
@@ -262,7 +251,7 @@ class ScriptedWorld:
 
     def settle(self) -> None:
         """Give back to the neighbour what is nobody's."""
-        self.claimed &= self.kept.held.keys() | self.undecided
+        self.claimed &= self.kept.held.keys() | self.kept.leaving | self.undecided
         assert not self.kept.held.keys() & self.neighbour.keys(), "a device of ours was given back while it was held"
         self.claimed |= self.kept.held.keys()
         for uuid in self.placeholders.keys() - self.claimed:

@@ -54,4 +54,4 @@ def test_nor_is_anybody_answered_twice_when_the_disk_is_full() -> None:
         world.turn()
         answers += [one.peer for one in world.sent]
     assert answers == [client.peer for client in clients]
-    assert world.core.state.awaiting == ()
+    assert world.core.state.devices.awaiting == ()

@@ -44,15 +44,15 @@ def test_the_end_of_one_of_many_writes_that_one_only(world: ScriptedWorld) -> No
     written = world.disk.writes
     ask(world, client, "kill", select={"ids": [[1, 90]]})
     assert world.disk.writes - written == 90
-    blocked = world.core.state.line[f"J{id}"].blocked
+    blocked = world.core.state.requests.line[f"J{id}"].blocked
     assert blocked == ("It comes after 160 jobs: 91, 92, 93, 94, 95 and others.", "after 91 and 159 more")
     ask(world, client, "kill", select={"ids": [[91, 250]]})
-    while world.core.state.line[f"J{id}"].blocked is not None:
+    while world.core.state.requests.line[f"J{id}"].blocked is not None:
         world.jump(0)
         world.turn()
-    assert not world.core.state.awaited
-    assert not world.core.state.followed
-    assert not any(world.core.state.dependents.values())
+    assert not world.core.state.jobs.awaited
+    assert not world.core.state.jobs.followed
+    assert not any(world.core.state.jobs.dependents.values())
 
 
 @pytest.mark.parametrize(("number", "most"), [(1, "MOST_AFTER"), (50, "MOST_LINKS")])
@@ -66,4 +66,4 @@ def test_more_than_can_be_kept_is_refused_and_said(
         error = add(world, client, number, **options)["error"]
         assert error["code"] == "too-much"
         assert "gpulease add -n 0 --after" in error["next_step"]
-    assert world.core.state.counts == {"waiting": 101}
+    assert world.core.state.jobs.counts == {"waiting": 101}

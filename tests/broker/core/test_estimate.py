@@ -37,13 +37,13 @@ def test_asking_changes_nothing(waiting: list[dict[str, Any]], asked: list[tuple
         ask(world, "add", request=request, commands=[["true"]], options={"cwd": "/", "environment": {}})
     state = world.core.state
     before = (
-        [entry.id for entry in state.line.front(99)],
+        [entry.id for entry in state.requests.line.front(99)],
         state.revision,
-        dict(state.line.tiers[5].counts if waiting else {}),
+        dict(state.requests.line.tiers[5].counts if waiting else {}),
     )
     for request, kind, count in asked:
         told = ask(world, "explain", request=request, kind=kind, count=count)["ok"]
         assert len(told["starts"]) == (count if told["possible"] else 0)
-        after = dict(state.line.tiers[5].counts if waiting else {})
-        assert ([entry.id for entry in state.line.front(99)], state.revision, after) == before
-        assert len(state.line) == len(waiting)
+        after = dict(state.requests.line.tiers[5].counts if waiting else {})
+        assert ([entry.id for entry in state.requests.line.front(99)], state.revision, after) == before
+        assert len(state.requests.line) == len(waiting)

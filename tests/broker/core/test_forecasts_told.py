@@ -138,13 +138,15 @@ def test_leases_in_which_others_wait_for_more_are_not_soon_free() -> None:
     learn(world, *[30.0] * 6)
     for _ in range(DEVICES):
         held(world)
-    for lease in list(world.core.state.leases):
+    for lease in list(world.core.state.requests.leases):
         inner = world.connect()
         world.say(inner, "acquire", kind="acquire", request={}, within=lease)
         settle(world)
     line = ask(world, looker, "status")["line"]
     assert [entry["expected_start"] for entry in line] == [None] * DEVICES
-    assert {pending.within for pending in world.reloaded().pending.values()} == set(world.core.state.leases)
+    assert {pending.within for pending in world.reloaded().requests.pending.values()} == set(
+        world.core.state.requests.leases
+    )
 
 
 def test_another_users_lease_is_not_believed_to_be_ones_own() -> None:
@@ -152,7 +154,7 @@ def test_another_users_lease_is_not_believed_to_be_ones_own() -> None:
     looker = world.connect(0)
     learn(world, *[30.0] * 6)
     held(world, world.connect(0), gpus=DEVICES)
-    (lease,) = world.core.state.leases
+    (lease,) = world.core.state.requests.leases
     stranger = world.connect(1000)
     world.say(stranger, "acquire", kind="acquire", request={}, within=lease)
     settle(world)

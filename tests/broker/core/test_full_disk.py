@@ -20,7 +20,7 @@ def running(**options: Any) -> tuple[ScriptedWorld, Client]:
     settle(world)
     world.launch()
     settle(world)
-    assert world.core.state.running[1].pid
+    assert world.core.state.jobs.running[1].pid
     return world, client
 
 
@@ -56,20 +56,20 @@ def test_a_kill_signals_first_and_is_written_when_there_is_room() -> None:
     full(world)
     assert ask(world, client, "kill", 1) == {"ok": {"ids": [1], "skipped": [], "ending": [1]}}
     assert world.trees[-1].signals == (signal.SIGTERM, signal.SIGCONT)
-    assert world.reloaded().running[1].ending is None
+    assert world.reloaded().jobs.running[1].ending is None
     room(world)
-    assert world.reloaded().running[1].ending == "killed by root"
+    assert world.reloaded().jobs.running[1].ending == "killed by root"
     while world.trees:
         world.see_tree()
         settle(world)
-    job = world.reloaded().job(1)
+    job = world.reloaded().jobs.get(1)
     assert job is not None
     assert (job.state, job.why) == ("killed", "killed by root")
 
 
 def test_rm_ends_a_run_and_removes_its_log_at_once() -> None:
     world, client = running()
-    log = world.core.state.running[1].log
+    log = world.core.state.jobs.running[1].log
     full(world)
     assert ask(world, client, "rm", 1)["ok"]["ids"] == [1]
     assert world.removed == [log]
@@ -77,7 +77,7 @@ def test_rm_ends_a_run_and_removes_its_log_at_once() -> None:
     while world.trees:
         world.see_tree()
         settle(world)
-    assert world.core.state.job(1) is None
+    assert world.core.state.jobs.get(1) is None
 
 
 def test_a_time_limit_is_enforced() -> None:
@@ -86,12 +86,12 @@ def test_a_time_limit_is_enforced() -> None:
     world.jump(61)
     settle(world)
     assert world.trees[-1].signals == (signal.SIGTERM, signal.SIGCONT)
-    assert "time limit" in (world.core.state.running[1].ending or "")
+    assert "time limit" in (world.core.state.jobs.running[1].ending or "")
 
 
 def test_clean_frees_the_logs_and_says_that_the_rest_is_to_be_asked_again() -> None:
     world, client = running()
-    log = world.core.state.running[1].log
+    log = world.core.state.jobs.running[1].log
     world.end_shell((1, 1), 0)
     settle(world)
     full(world)
@@ -134,17 +134,17 @@ def test_a_batch_that_stops_half_way_says_how_many_are_queued() -> None:
     client = world.connect(0)
     commands = [["true"]] * 1000
     world.say(client, "add", request={"gpus": 1}, options={"cwd": "/", "environment": {}}, commands=commands)
-    while [one.left for one in world.core.state.adding.values()] != [600]:
+    while [one.left for one in world.core.state.jobs.adding.values()] != [600]:
         world.turn()
         while world.samples:
             world.answer_sample()
     told = refused_at_last(world, client)
     assert "400 jobs are queued, as 1-400, and the last 600 are not" in told["what"]
     assert "gpulease rm 1-400" in told["next_step"]
-    assert not world.core.state.adding
+    assert not world.core.state.jobs.adding
     room(world)
-    assert world.core.state.job(400) is not None
-    assert world.core.state.job(401) is None
+    assert world.core.state.jobs.get(400) is not None
+    assert world.core.state.jobs.get(401) is None
 
 
 def test_a_batch_that_a_lack_of_memory_stops_half_way_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_whoever_waits_for_a_time_is_told_when_it_is_over() -> None:
     client = world.connect()
     world.say(client, "acquire", request={"gpus": 3}, kind="acquire", wait=5.0)
     settle(world)
-    (id,) = world.core.state.pending
+    (id,) = world.core.state.requests.pending
     full(world)
     for _ in range(20):
         world.until_next_alarm()
@@ -198,10 +198,10 @@ def test_whoever_waits_for_a_time_is_told_when_it_is_over() -> None:
             break
     else:
         raise AssertionError("nobody told it")
-    assert id not in world.core.state.pending
-    assert id in world.reloaded().pending
+    assert id not in world.core.state.requests.pending
+    assert id in world.reloaded().requests.pending
     room(world)
-    assert id not in world.reloaded().pending
+    assert id not in world.reloaded().requests.pending
 
 
 def test_a_full_disk_is_tried_now_and_then_and_logged_once() -> None:

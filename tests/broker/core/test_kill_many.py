@@ -31,13 +31,13 @@ def test_none_starts_once_a_kill_was_accepted(verb: str, whose: dict[str, object
     for _ in range(200):
         turn(world)
         started += [job.id for job in world.launched]
-        if not world.core.state.line and not world.core.state.running:
+        if not world.core.state.requests.line and not world.core.state.jobs.running:
             break
     assert started == []
     world.say(root, "add", request={"gpus": 1}, commands=[["true"]], options=OPTIONS)
     for _ in range(10):
         turn(world)
-    assert [job.id for job in world.core.state.running.values()] == [1001]
+    assert [job.id for job in world.core.state.jobs.running.values()] == [1001]
 
 
 def test_a_kill_that_is_not_gone_on_with_holds_nobody_back() -> None:
@@ -52,4 +52,4 @@ def test_a_kill_that_is_not_gone_on_with_holds_nobody_back() -> None:
     for _ in range(20):
         world.until_next_alarm()
         turn(world)
-    assert world.core.state.running
+    assert world.core.state.jobs.running

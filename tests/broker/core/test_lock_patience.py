@@ -81,7 +81,7 @@ def test_who_lets_go_in_time_is_waited_for_again_and_again() -> None:
         world.answer_check()
         world.turn()
         world.say(client, "acquire", request={"gpus": 1}, kind="run", wait=None)
-        world.say(client, "release", what=[next(iter(world.core.state.leases))])
+        world.say(client, "release", what=[next(iter(world.core.state.requests.leases))])
         world.turn()
         while not world.checks:
             world.until_next_alarm()

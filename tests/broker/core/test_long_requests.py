@@ -159,7 +159,7 @@ def test_a_batch_is_added_in_pieces_and_answered_when_all_are_in(world: Scripted
     told, turns = answer(world, client)
     assert told["ok"].items() >= {"first": 1, "last": number}.items()
     assert turns == 4
-    assert len(world.core.state.line) == number
+    assert len(world.core.state.requests.line) == number
 
 
 def test_a_batch_that_a_broker_began_is_completed_by_the_next_and_no_job_is_there_twice(world: ScriptedWorld) -> None:
@@ -362,6 +362,17 @@ def test_words_that_commands_have_in_common_are_kept_once_until_all_are_queued(w
     commands = [["".join(("train", ".py")), "--seed", str(seed)] for seed in range(3)]
     world.say(client, "add", request={}, options={"cwd": "/", "environment": {}}, commands=commands, more=True)
     world.turn()
-    (kept,) = world.core.state.parts[client.peer].commands
+    (kept,) = world.core.state.jobs.parts[client.peer].commands
     assert [list(words) for words in kept] == commands
     assert len({id(words[0]) for words in kept}) == 1 < len({id(words[0]) for words in commands})
+
+
+def test_the_history_is_read_once_for_each_user_in_a_turn(world: ScriptedWorld) -> None:
+    mine, other = [world.connect() for _ in range(3)], world.connect(uid=1001)
+    for client in (*mine, other):
+        world.say(client, "usage")
+    answered = []
+    for _ in mine:
+        world.turn()
+        answered.append([one.peer for one in world.sent])
+    assert answered == [[mine[0].peer, other.peer], [mine[1].peer], [mine[2].peer]]

@@ -38,7 +38,7 @@ def test_a_full_disk_keeps_nobody_from_the_sample() -> None:
     world.lost = {"GPU-1": "it fell off the bus"}
     world.disk.fail_appends = 1
     sample(world)
-    assert world.core.state.devices["GPU-1"].lost
+    assert world.core.state.devices.by_uuid["GPU-1"].lost
 
 
 def test_after_a_restart_it_still_has_its_name_and_its_holder() -> None:
@@ -50,13 +50,13 @@ def test_after_a_restart_it_still_has_its_name_and_its_holder() -> None:
         world.turn()
         if world.checks:
             world.answer_check()
-    assert world.core.state.leases
+    assert world.core.state.requests.leases
     world.restart()
     nameless = Device(1, "lost-1", "unknown GPU", lost="it fell off the bus", processes=None)
     whole = world.devices()
     sample(world, [whole[0], nameless, whole[2]])
-    found = world.core.state.devices["GPU-1"]
+    found = world.core.state.devices.by_uuid["GPU-1"]
     assert (found.name, found.index, found.lost) == ("A100", 1, "it fell off the bus")
-    assert [lease.devices for lease in world.core.state.leases.values()] == [("GPU-1",)]
+    assert [lease.devices for lease in world.core.state.requests.leases.values()] == [("GPU-1",)]
     sample(world, [whole[0], nameless, whole[2]])
-    assert "lost-1" not in world.core.state.devices
+    assert "lost-1" not in world.core.state.devices.by_uuid

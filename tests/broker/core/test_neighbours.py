@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.scripted import Client, ScriptedWorld
 
-from gpulease.broker.core.events import NeighboursChanged
+from gpulease.broker.core.events import ConfigRead, LockUsed, NeighboursChanged
 from gpulease.model.store import Document
 
 
@@ -45,7 +45,7 @@ def device(world: ScriptedWorld, index: int) -> Document:
 
 
 def leased(world: ScriptedWorld) -> list[str]:
-    return sorted(uuid for lease in world.core.state.leases.values() for uuid in lease.devices)
+    return sorted(uuid for lease in world.core.state.requests.leases.values() for uuid in lease.devices)
 
 
 def test_what_a_neighbour_holds_is_not_granted_and_says_who_has_it() -> None:
@@ -56,7 +56,7 @@ def test_what_a_neighbour_holds_is_not_granted_and_says_who_has_it() -> None:
     assert leased(world) == ["GPU-0", "GPU-1"]
     row = device(world, 2)
     assert (row["state"], row["note"]) == ("outside", "held by gpuget")
-    waiting = next(iter(world.core.state.pending))
+    waiting = next(iter(world.core.state.requests.pending))
     verdicts = {one["uuid"]: one for one in told(world, "explain", id=waiting)["devices"]}
     assert verdicts["GPU-2"]["why"] == "Held by gpuget."
     world.neighbour_gives("GPU-2")
@@ -92,7 +92,7 @@ def test_a_lease_is_the_first_reason_while_a_neighbour_cannot_be_asked() -> None
         lists_made_anew(world, uuid, trouble="gpuget's Redis is away.")
         assert (device(world, 0)["state"], device(world, 0)["note"]) == ("leased", None)
     asking(world, gpus=1)
-    waiting = next(iter(world.core.state.pending))
+    waiting = next(iter(world.core.state.requests.pending))
     explained = told(world, "explain", id=waiting)
     assert {one["code"] for one in explained["devices"]} == {"leased"}
     assert explained["code"] == "busy"
@@ -129,7 +129,7 @@ def test_a_placeholder_is_neither_outside_use_nor_the_owners_nor_draining() -> N
     assert [(one["command"], one["lease"]) for one in row["processes"]] == [("placeholder of gpulease", None)]
     assert world.kept.unseen == {uuid}
     pid = world.placeholders[uuid]
-    (lease,) = world.core.state.leases
+    (lease,) = world.core.state.requests.leases
     world.say(world.connect(), "release", what=[lease])
     world.turn()
     world.placeholders[uuid] = pid  # a sample may be older than its end
@@ -157,27 +157,102 @@ def test_the_next_broker_tells_the_neighbours_what_is_held() -> None:
     assert {device: held.pid for device, held in world.kept.held.items()} == {uuid: owner}
 
 
+def use_lock(world: ScriptedWorld, took: bool) -> None:
+    """Somebody holds safe-gpu's lock, and then takes a GPU or does not."""
+    world.ready.append(LockUsed(77, "process 77"))
+    world.turn()
+    if took:
+        world.outside["GPU-0"] = 77
+    told(world, "status")
+    settle(world)
+    world.jump(0)
+    world.turn()
+
+
 @pytest.mark.parametrize(("took", "seconds"), [(True, 86400), (False, 300)])
 def test_a_neighbour_is_remembered_for_a_day_and_one_that_took_nothing_for_minutes(took: bool, seconds: int) -> None:
     """Any user can hold safe-gpu's lock, and that alone made each grant wait for a CUDA context for a day."""
     world = ScriptedWorld()
-    world.ready.append(NeighboursChanged(about={"safe-gpu": took}))
-    world.turn()
+    use_lock(world, took)
+    world.outside.clear()
     world.jump(seconds - 10)
     world.restart()
-    assert list(world.core.state.neighbours_about) == ["safe-gpu"]
+    assert list(world.core.state.devices.neighbours_about) == ["safe-gpu"]
     world.jump(20)
     settle(world)
-    assert list(world.core.state.neighbours_about) == []
+    assert list(world.core.state.devices.neighbours_about) == []
     world.restart()
-    assert list(world.core.state.neighbours_about) == []
+    assert list(world.core.state.devices.neighbours_about) == []
 
 
 def test_a_lock_that_is_held_shortens_nothing() -> None:
     world = ScriptedWorld()
-    for took in (True, False):
-        world.ready.append(NeighboursChanged(about={"safe-gpu": took}))
-        world.turn()
+    use_lock(world, took=True)
+    world.outside.clear()
+    use_lock(world, took=False)
     world.jump(80_000)
     settle(world)
-    assert list(world.core.state.neighbours_about) == ["safe-gpu"]
+    assert list(world.core.state.devices.neighbours_about) == ["safe-gpu"]
+
+
+def beside_gpuget() -> ScriptedWorld:
+    world = ScriptedWorld()
+    world.ready.append(ConfigRead({"neighbours.gpuget": "redis://localhost"}))
+    settle(world)
+    return world
+
+
+def test_a_device_goes_back_to_gpuget_once_nobody_is_seen_there() -> None:
+    world = beside_gpuget()
+    client = asking(world)
+    (uuid,) = leased(world)
+    assert not world.kept.leaving
+    world.outside[uuid] = 77  # which the lease's owner started
+    world.jump(2)
+    settle(world)
+    (lease,) = world.core.state.requests.leases
+    world.say(client, "release", what=[lease])
+    settle(world)
+    assert not world.kept.held
+    assert world.kept.leaving == {uuid}
+    for _ in range(3):
+        world.jump(2)
+        settle(world)
+    assert world.kept.leaving == {uuid}
+    del world.outside[uuid]
+    world.jump(2)
+    settle(world)
+    assert world.kept.leaving == set()
+    world.outside[uuid] = 78  # whom gpuget gave it to
+    world.jump(2)
+    settle(world)
+    assert world.kept.leaving == set()
+
+
+def test_a_device_of_an_ended_lease_is_looked_at_at_once_and_may_be_leased_again() -> None:
+    world = beside_gpuget()
+    asking(world, devices=["0"])
+    (lease,) = world.core.state.requests.leases
+    world.say(world.connect(), "release", what=[lease])
+    world.turn()
+    assert world.samples
+    assert world.kept.leaving == {"GPU-0"}
+    asking(world, devices=["0"])
+    assert set(world.kept.held) == {"GPU-0"}
+    assert not world.kept.leaving
+
+
+def test_a_device_goes_back_to_gpuget_before_the_next_in_our_line_claims_it() -> None:
+    """Those who stand in gpuget's line came first."""
+    world = beside_gpuget()
+    asking(world, devices=["0"])
+    (lease,) = world.core.state.requests.leases
+    asking(world, devices=["0"])
+    world.jump(0.1)
+    world.say(world.connect(), "release", what=[lease])
+    world.turn()
+    assert (world.samples, world.checks) == (1, [])
+    world.answer_sample()
+    world.turn()
+    assert world.kept.leaving == set()
+    assert [check.devices for check in world.checks] == [("GPU-0",)]

@@ -41,7 +41,7 @@ def test_what_was_started_past_the_policy_is_started_so_again(trouble: str) -> N
         world.restart()
         world.find()
     world.turn()
-    assert world.core.state.line.forced
+    assert world.core.state.requests.line.forced
     world.jump(2 * SHORTEST_DELAY)
     until_launched(world)
 
@@ -54,8 +54,8 @@ def test_a_run_that_failed_comes_back_as_any_other() -> None:
     world.turn()
     world.read_end()
     world.turn()
-    assert "J1" in world.core.state.line
-    assert not world.core.state.line.forced
+    assert "J1" in world.core.state.requests.line
+    assert not world.core.state.requests.line.forced
 
 
 def test_what_was_paused_is_held() -> None:
@@ -65,7 +65,7 @@ def test_what_was_paused_is_held() -> None:
     world.restart()
     world.find()
     world.turn()
-    job = world.core.state.job(1)
+    job = world.core.state.jobs.get(1)
     assert job is not None
     assert job.state == "held"
 

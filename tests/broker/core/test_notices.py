@@ -165,7 +165,7 @@ def test_a_turn_is_told_of_only_after_a_wait() -> None:
 def reserve(world: ScriptedWorld, client: Client, seconds: float) -> str:
     world.say(client, "acquire", request={"gpus": 1, "duration": seconds}, kind="reservation", note="paper")
     settle(world)
-    id = list(world.core.state.leases)[-1]
+    id = list(world.core.state.requests.leases)[-1]
     world.say(client, "taken", id=id)
     settle(world)
     return id
@@ -220,7 +220,7 @@ def test_a_broken_gpu_is_told_once_to_its_holder_and_to_managers_and_to_a_hook()
     world.say(root, "set", name="on-broken", value="tell admins")
     settle(world)
     id = reserve(world, ada, 3600)
-    (uuid,) = world.core.state.leases[id].devices
+    (uuid,) = world.core.state.requests.leases[id].devices
     world.lost[uuid] = "GPU is lost"
     for _ in range(3):
         pass_time(world, 2)

@@ -142,7 +142,7 @@ def busy_world(waiting: int = 3) -> tuple[ScriptedWorld, list[str]]:
     for _ in range(waiting):
         world.now += 0.001
         ask(world, {"gpus": 1})
-    return world, [waiting.id for waiting in world.core.state.line.front(10)]
+    return world, [waiting.id for waiting in world.core.state.requests.line.front(10)]
 
 
 def ask(world: ScriptedWorld, request: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ def answer(world: ScriptedWorld, told: object, trouble: str | None = None) -> No
 
 def free_one(world: ScriptedWorld) -> list[str]:
     """Whoever is granted something when all devices are given back but two."""
-    lease = next(iter(world.core.state.leases.values()))
+    lease = next(iter(world.core.state.requests.leases.values()))
     world.outside = {f"GPU-{at}": 7 + at for at in range(DEVICES - 1)}
     world.die((lease.owner.pid or 0, 1))
     for _ in range(20):
@@ -169,7 +169,7 @@ def free_one(world: ScriptedWorld) -> list[str]:
             world.answer_check()
         if not world.ready:
             world.jump(0.1)
-    return [id for id in world.core.state.leases if id != lease.id]
+    return [id for id in world.core.state.requests.leases if id != lease.id]
 
 
 def settle(world: ScriptedWorld, answered: Any) -> None:
@@ -202,8 +202,8 @@ def test_nonsense_costs_only_its_say_and_is_told_once() -> None:
         world.turn()
         if world.questions:
             answer(world, ["L999"])
-    assert world.core.state.own_order.failures > 2
-    assert world.core.state.own_order.ranking is None
+    assert world.core.state.requests.own_order.failures > 2
+    assert world.core.state.requests.own_order.ranking is None
     said = [text for text in world.logs if "not followed" in text]
     assert len(said) == 1
     assert "L999" in said[0]
@@ -256,4 +256,4 @@ def test_set_does_not_change_it() -> None:
     assert world.core.state.settings.order == "site:order"
     world.ready.append(happened.ConfigRead({}))
     world.turn()
-    assert world.core.state.own_order.function == ""
+    assert world.core.state.requests.own_order.function == ""

@@ -51,7 +51,7 @@ def test_a_full_disk_keeps_nobody_from_the_sample_and_it_is_told_of_later() -> N
     world.outside["GPU-1"] = 77
     world.disk.fail_appends = 2  # with the others, and apart
     sample(world)
-    assert world.core.state.sample is not None
+    assert world.core.state.devices.sample is not None
     assert told(world) == []
     world.jump(10)
     world.turn()
@@ -69,7 +69,7 @@ def test_the_holder_of_a_device_that_somebody_else_uses_is_told() -> None:
             world.answer_sample()
         elif world.checks:
             world.answer_check()
-    assert [lease.devices for lease in world.core.state.leases.values()] == [("GPU-1",)]
+    assert [lease.devices for lease in world.core.state.requests.leases.values()] == [("GPU-1",)]
     world.outside["GPU-1"] = 77
     for _ in range(3):
         sample(world)

@@ -9,7 +9,7 @@ def lease_for(world: ScriptedWorld, declared: float, lasts: float) -> None:
     client = world.connect()
     world.say(client, "acquire", kind="run", request={"duration": declared})
     world.turn()
-    while not world.core.state.leases:
+    while not world.core.state.requests.leases:
         if world.samples:
             world.answer_sample()
         if world.checks:
@@ -25,9 +25,9 @@ def lease_for(world: ScriptedWorld, declared: float, lasts: float) -> None:
 def test_it_is_on_disk_and_made_good_by_leases_that_kept_to_it() -> None:
     world = ScriptedWorld()
     lease_for(world, 1.0, 45.0)
-    assert round(world.core.state.records["user1000"].gpu_seconds) == 34
+    assert round(world.core.state.learned.records["user1000"].gpu_seconds) == 34
     world.jump(20)
     world.turn()
-    assert world.reloaded().records == world.core.state.records
+    assert world.reloaded().learned.records == world.core.state.learned.records
     lease_for(world, 60.0, 50.0)
-    assert not world.core.state.records
+    assert not world.core.state.learned.records

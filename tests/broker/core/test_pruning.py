@@ -65,8 +65,8 @@ def test_of_each_user_the_newest_ended_jobs_are_kept(world: ScriptedWorld) -> No
     forgotten = pass_time(world, 200)
     assert max(forgotten) <= pruning.PIECE
     assert ids(world) == [*range(291, 351), *range(351, 401)]
-    assert world.core.state.counts["killed"] == 110
-    assert dict(world.core.state.ended_jobs) == {1000: 60, 1001: 50}
+    assert world.core.state.jobs.counts["killed"] == 110
+    assert dict(world.core.state.jobs.over) == {1000: 60, 1001: 50}
 
 
 def test_ended_jobs_are_kept_for_a_time_and_those_that_wait_for_ever(world: ScriptedWorld) -> None:
@@ -111,7 +111,7 @@ def test_the_variables_of_ended_jobs_are_forgotten_after_a_while(world: Scripted
     pass_time(world, 1800)
     assert [kept["OF"] for kept in world.disk.load("environments").values()] == ["one that waits"]
     assert len(ids(world)) == 32
-    assert world.core.state.environments[1000] < 100
+    assert world.core.state.jobs.environments[1000] < 100
     do(world, client, "retry", select={"ids": [[1, 3]]})
     trouble = world.sent[-1].message["error"]
     assert "over, and its variables were forgotten" in trouble["what"]
@@ -183,7 +183,7 @@ def test_a_job_that_many_come_after_frees_a_few_of_them_in_each_turn(world: Scri
         world.jump(0)
     assert max(changed) <= job_life.FREED + 1
     assert sum(changed) == number + 1
-    assert not any(world.core.state.dependents.values())
+    assert not any(world.core.state.jobs.dependents.values())
 
 
 def test_a_request_that_leaves_takes_its_alarm_along(world: ScriptedWorld) -> None:

@@ -20,7 +20,7 @@ def holding() -> tuple[ScriptedWorld, Client, str]:
     world.say(client, "notify", file="/home/ada/address", events=["all"])
     world.say(client, "acquire", request={"gpus": 3}, kind="run")
     settle(world)
-    (id,) = world.core.state.leases
+    (id,) = world.core.state.requests.leases
     return world, client, id
 
 
@@ -41,14 +41,14 @@ def test_its_devices_drain_until_its_process_is_gone() -> None:
     world, client, id = holding()
     world.say(world.connect(0), "release", what=[id])
     settle(world)
-    assert not world.core.state.leases
+    assert not world.core.state.requests.leases
     assert states(world) == {"draining"}
     world.say(world.connect(), "acquire", request={"gpus": 1}, kind="run", wait=None)
     settle(world)
-    assert not world.core.state.leases
+    assert not world.core.state.requests.leases
     world.die((client.peer.pid, 1))
     settle(world)
-    assert len(world.core.state.leases) == 1
+    assert len(world.core.state.requests.leases) == 1
 
 
 def test_its_user_is_told() -> None:

@@ -43,7 +43,7 @@ class Runs(ScriptedWorld):
 
     @property
     def job(self) -> Job:
-        job = self.core.state.job(1)
+        job = self.core.state.jobs.get(1)
         assert job is not None
         return job
 
@@ -71,7 +71,7 @@ class Runs(ScriptedWorld):
 
     def assert_over(self, state: str, code: int | None) -> None:
         assert (self.job.state, self.job.exit_code) == (state, code)
-        assert not self.core.state.leases
+        assert not self.core.state.requests.leases
 
 
 def test_its_agent_dies_while_its_end_is_read() -> None:
@@ -123,7 +123,7 @@ def test_a_kill_helps_against_an_agent_that_does_nothing(launched: bool) -> None
     world.ask("kill")
     world.pass_time(300, healthy=False)
     assert world.job.state == "killed"
-    assert not world.core.state.leases
+    assert not world.core.state.requests.leases
 
 
 def test_a_code_that_is_known_outlives_the_agent() -> None:
@@ -230,11 +230,11 @@ def test_what_a_command_left_running_is_not_ended_if_it_ended_by_itself(noted: b
 )
 def test_what_nobody_asked_for_is_not_believed(event: happened.Event) -> None:
     world = Runs().begun()
-    before = world.core.state.running[1]
+    before = world.core.state.jobs.running[1]
     world.ready.append(event)
     world.turn()
-    assert world.core.state.running.get(1) == before
-    assert world.core.state.roots[1] == world.shells[RUN]
+    assert world.core.state.jobs.running.get(1) == before
+    assert world.core.state.jobs.roots[1] == world.shells[RUN]
 
 
 @pytest.mark.parametrize(("note", "code"), [(None, None), ("7\n", 122), ("7 122\n", 122)])
@@ -259,6 +259,6 @@ def test_a_launch_that_could_not_fork_makes_the_next_wait_longer() -> None:
         world.ready.append(happened.EndRead(1, run, Fate(7, None, NO_FORK), False, None))
         world.turn()
         assert (world.job.state, world.job.tries) == ("waiting", 0)
-        delays.append(world.core.state.delays["root"].seconds)
+        delays.append(world.core.state.jobs.delays["root"].seconds)
         world.pass_time(delays[-1] + 0.1, healthy=None)
     assert delays == [1.0, 2.0, 4.0]

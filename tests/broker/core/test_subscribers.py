@@ -109,4 +109,4 @@ def test_a_long_table_is_not_read_again_for_each_change(world: ScriptedWorld, mo
         world.jump(0.06)
     calm(world)
     assert len(made) <= 2 + (world.now - began) / (300 * subscriptions.ROW)
-    assert client.shown["line"].keys() == {entry.id for entry in world.core.state.line}
+    assert client.shown["line"].keys() == {entry.id for entry in world.core.state.requests.line}

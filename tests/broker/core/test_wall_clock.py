@@ -46,7 +46,7 @@ def test_a_step_back_and_forth_leaves_the_start_where_it_was() -> None:
         step(world, ahead)
         if ahead <= 0:
             assert world.launches == []
-    (waiting,) = world.core.state.line
+    (waiting,) = world.core.state.requests.line
     assert waiting.request.not_before == pytest.approx(world.now + 3600)
 
 
@@ -74,10 +74,10 @@ def test_a_length_of_time_is_counted_from_an_edit() -> None:
     changes = {"request": {"not_before": world.now - 600 + 60, "relative": True}}  # as a client's clock says it now
     world.say(world.connect(0), "edit", select={"ids": [[1, 1]]}, changes=changes)
     settle(world)
-    assert world.core.state.line["J1"].request.not_before == pytest.approx(world.now + 60)
+    assert world.core.state.requests.line["J1"].request.not_before == pytest.approx(world.now + 60)
     world.say(world.connect(0), "edit", select={"ids": [[1, 1]]}, changes={"request": {"priority": 3}})
     settle(world)
-    assert world.core.state.line["J1"].request.not_before == pytest.approx(world.now + 60)
+    assert world.core.state.requests.line["J1"].request.not_before == pytest.approx(world.now + 60)
 
 
 def test_the_next_broker_finds_the_time_that_was_asked_for() -> None:
@@ -90,6 +90,6 @@ def test_a_step_ends_no_lease() -> None:
     world = ScriptedWorld()
     world.say(world.connect(), "acquire", request={"duration": 60.0}, kind="reservation")
     settle(world)
-    assert len(world.core.state.leases) == 1
+    assert len(world.core.state.requests.leases) == 1
     step(world, 86400)
-    assert len(world.core.state.leases) == 1
+    assert len(world.core.state.requests.leases) == 1

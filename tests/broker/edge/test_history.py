@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from gpulease.broker.core.instructions import Began, JobOver, Observed, Over
+from gpulease.broker.core.instructions import AnswerHistory, Began, JobOver, Observed, Over
 from gpulease.broker.edge.history import UNWRITTEN, History
 from gpulease.broker.store.history import HistoryFile
 from gpulease.errors import HistoryError
+from gpulease.model.peer import Account, Peer
 from gpulease.model.spans import KEPT, DeviceName, asked
 from gpulease.model.values import Device, Lease, Owner
 
@@ -36,7 +37,7 @@ class Kept:
         self.history = History(str(self.path), False, self.said.append)
 
     def rows(self, now: float, step: float = 60, since: float = NOW - 3600) -> list[Any]:
-        found: list[Any] = self.history.history(asked(since, now, step, now), now)["rows"]
+        found: list[Any] = answer(self.history, since, now, step)["rows"]
         return found
 
     def kill(self) -> None:
@@ -46,6 +47,13 @@ class Kept:
 
     def held(self, now: float, step: float = 60) -> float:
         return float(sum(row["held"] for row in self.rows(now, step)))
+
+
+def answer(
+    history: History, since: float, now: float, step: float, verb: str = "history", user: str | None = None
+) -> dict[str, Any]:
+    one = AnswerHistory(Peer(1, 1000, Account("ada")), verb, now, asked(since, now, step, now), user)
+    return history.answer(one)
 
 
 @pytest.fixture
@@ -175,7 +183,7 @@ def test_on_a_network_it_has_no_log_beside_it(tmp_path: Path) -> None:
     history.began(Began(NOW, LEASE, PLACES, None, 5.0))
     history.keep(NOW + 60)
     assert not (tmp_path / "history.db-wal").exists()
-    assert history.history(asked(NOW, NOW + 60, 60, NOW + 60), NOW + 60)["rows"][0]["held"] == 60
+    assert answer(history, NOW, NOW + 60, 60)["rows"][0]["held"] == 60
 
 
 def test_a_file_that_is_removed_is_begun_anew(kept: Kept) -> None:
@@ -223,7 +231,7 @@ def test_an_answer_is_bounded_and_says_where_to_go_on(kept: Kept) -> None:
     end = NOW + 36_000
     since, pieces, times = NOW, 0, []
     while since is not None:
-        told = kept.history.history(asked(since, end, 300, end), end)
+        told = answer(kept.history, since, end, 300)
         times += [(row["time"], row["device"]) for row in told["rows"]]
         assert len(told["rows"]) <= 1000 / 5
         since, pieces = told["next"], pieces + 1
@@ -238,7 +246,7 @@ def test_jobs_and_waits_are_counted(kept: Kept) -> None:
     kept.history.job_over(JobOver(NOW + 61, "grace", (), None, (), "killed"))
     kept.history.keep(NOW + 120)
     now = NOW + 121
-    told = kept.history.usage(asked(NOW, now, 3600, now), now, "ada")
+    told = answer(kept.history, NOW, now, 3600, "usage", "ada")
     assert {row["user"] for row in told["rows"]} == {"ada"}
     assert sum(row["granted"] for row in told["counts"]) == 2
     assert sum(row["waited"] for row in told["counts"]) == 20
@@ -257,7 +265,7 @@ def test_what_was_counted_is_bounded_in_an_answer_too(kept: Kept) -> None:
     kept.history.keep(end)
     since, jobs, pieces = NOW, 0, 0
     while since is not None:
-        told = kept.history.usage(asked(since, end, 60, end), end, None)
+        told = answer(kept.history, since, end, 60, "usage")
         assert len(told["counts"]) <= 1000
         jobs += sum(row["jobs"]["complete"] for row in told["counts"])
         since, pieces = told["next"], pieces + 1

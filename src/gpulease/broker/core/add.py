@@ -12,7 +12,7 @@ from gpulease.broker.core.dependencies import predecessors
 from gpulease.broker.core.events import Adding, Received
 from gpulease.broker.core.instructions import GoOn
 from gpulease.broker.core.limits import allowance, check_jobs, time_limit
-from gpulease.broker.core.state import size_of
+from gpulease.broker.core.state.jobs import size_of
 from gpulease.broker.core.transfer import IN_MOVE
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Added, Coming, Parts
@@ -47,26 +47,26 @@ def add(turn: Turn, event: Received) -> None:
     if isinstance(event.progress, Adding):
         return _add_piece(turn, event, event.progress)
     token = f"{peer.uid} {message['token']}" if message.get("token") else None
-    under_way = {one.token for one in state.adding.values()} - {None}
+    under_way = {one.token for one in state.jobs.adding.values()} - {None}
     if token in under_way and not message.get("more"):
         return turn.emit(GoOn(event))  # the same batch came before, by another connection: answered when it is in
     parts = _gathered(turn, event)
     if parts is None:
         return turn.reply(peer, more=True)
     check_user(turn, peer)
-    begun = state.batches.get(token or "")
+    begun = state.jobs.batches.get(token or "")
     if begun is not None and begun.next > begun.last:
         return turn.reply(peer, first=begun.first, last=begun.last, left_out=[])
     check_numbers(turn, peer, sum(map(len, parts.commands)) if begun is None else begun.last + 1 - begun.next)
     options = message["options"]
     request = _in_own_time(turn, given.request_of(turn, peer, message["request"], bool(options.get("hold"))))
     key, environ, left_out = given.environment_of(turn, peer.uid, options)
-    first = state.job_number + 1 if begun is None else begun.first
+    first = state.jobs.number + 1 if begun is None else begun.first
     batch = _make(turn, peer, parts, request, key, options, first)
     _keep_environment(turn, peer, key, environ)
     capping.begin(turn, next(batch.jobs(batch.first, batch.first + 1)), batch.last)
-    state.adding.put(peer, Coming(token, key, batch.last + 1 - batch.first))
-    state.gather(peer, Parts(size=parts.size, words=parts.words))  # counted until all of them are in
+    state.jobs.adding.put(peer, Coming(token, key, batch.last + 1 - batch.first))
+    state.jobs.gather(peer, Parts(size=parts.size, words=parts.words))  # counted until all of them are in
     short = event._replace(message={"do": "add"})
     return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next, left_out))
 
@@ -85,12 +85,12 @@ def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str])
     state = turn.state
     if state.store.get("environments", key) is not None:
         return
-    if state.environments.get(peer.uid, 0) + size_of(environ) > MOST_ENVIRONMENTS:
+    if state.jobs.environments.get(peer.uid, 0) + size_of(environ) > MOST_ENVIRONMENTS:
         raise TooMuch(
             f"The variables of your jobs take more than {MOST_ENVIRONMENTS >> 20} MiB: many have values of their own.",
             "Forget ended jobs with `gpulease clean`, or leave variables out with --no-env.",
         )
-    state.keep_environment(peer.uid, key, environ)
+    state.jobs.keep_environment(peer.uid, key, environ)
 
 
 def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
@@ -99,18 +99,18 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
     end = min(adding.next + max(1, min(bulk.size(event, PIECE), LINKS // (1 + len(batch.after)))), batch.last + 1)
     for id, document in batch.documents(adding.next, end):
         state.store.write("jobs", str(id), document)
-    state.count(peer.uid, None, batch.state, end - adding.next)
+    state.jobs.count(peer.uid, None, batch.state, end - adding.next)
     for job in batch.jobs(adding.next, end):
         if "join-line" in batch.effects:
             job_life.join(turn, job)
         if state.subscribers:
             turn.job_changed(job.id, jobs.NEW, job)
-    state.add_batch(Added(batch.first, batch.last, end), adding.token, peer.uid, BATCHES)
+    state.jobs.add_batch(Added(batch.first, batch.last, end), adding.token, peer.uid, BATCHES)
     if end <= batch.last:
-        state.adding.put(peer, state.adding[peer]._replace(left=batch.last + 1 - end))
+        state.jobs.adding.put(peer, state.jobs.adding[peer]._replace(left=batch.last + 1 - end))
         return turn.emit(GoOn(event._replace(progress=adding._replace(next=end))))
-    state.adding.drop(peer)
-    state.gather(peer, None)
+    state.jobs.adding.drop(peer)
+    state.jobs.gather(peer, None)
     added = ranges(range(batch.first, batch.last + 1))
     state.record(turn.now, "added", id=f"J{batch.first}", kind="job", user=peer.user, why=f"job {added}")
     return turn.reply(peer, first=batch.first, last=batch.last, left_out=adding.left_out)
@@ -118,9 +118,9 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
 
 def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
     """Whether so many more of a user's jobs may be there that are not over. What is being added counts as there."""
-    state, coming = turn.state, turn.state.adding.items()
-    there = state.open_jobs.get(user.uid, 0) + sum(batch.left for peer, batch in coming if peer.uid == user.uid)
-    of_all = sum(state.counts.get(one, 0) for one in jobs.OPEN) + sum(batch.left for _, batch in coming)
+    state, coming = turn.state, turn.state.jobs.adding.items()
+    there = state.jobs.open.get(user.uid, 0) + sum(batch.left for peer, batch in coming if peer.uid == user.uid)
+    of_all = sum(state.jobs.counts.get(one, 0) for one in jobs.OPEN) + sum(batch.left for _, batch in coming)
     if of_all + number > MOST_JOBS:
         raise TooMuch(f"More than {MOST_JOBS} jobs would wait.", "Let some of them end first.")
     if there + number > MOST_OF_USER:
@@ -138,14 +138,14 @@ def check_user(turn: Turn, peer: Peer, deed: str = "run jobs as", instead: str =
             f"The broker of {about.user} cannot {deed} another user.",
             f"{instead} for a system broker (`gpulease broker --system`, as root).",
         )
-    if not turn.world.has_account(peer.uid):
+    if not peer.account.exists:
         raise NotPermitted(f"User {peer.uid} has no account here, so the broker cannot {deed} it.", "Have one made.")
 
 
 def _gathered(turn: Turn, event: Received) -> Parts | None:
     """All parts of a batch, once the last has come."""
     message, state, peer = event.message, turn.state, event.peer
-    before = state.parts.get(peer, Parts())
+    before = state.jobs.parts.get(peer, Parts())
     same: dict[str, str] = {}  # commands of a batch have most words in common, and are kept until all are queued
     commands = [tuple(same.setdefault(one, one) for one in given.without_zero(it)) for it in message["commands"]]
     each = message.get("each") or []
@@ -159,10 +159,10 @@ def _gathered(turn: Turn, event: Received) -> Parts | None:
     try:
         _check_size(turn, peer, parts)
     except TooMuch:
-        state.gather(peer, None)
+        state.jobs.gather(peer, None)
         raise
     if message.get("more"):
-        state.gather(peer, parts)
+        state.jobs.gather(peer, parts)
         return None
     number, texts_of_own = sum(map(len, parts.commands)), sum(map(len, parts.each))
     if not number:
@@ -173,7 +173,7 @@ def _gathered(turn: Turn, event: Received) -> Parts | None:
 
 
 def _check_size(turn: Turn, peer: Peer, parts: Parts) -> None:
-    others = [one for who, one in turn.state.parts.items() if who.uid == peer.uid and who is not peer]
+    others = [one for who, one in turn.state.jobs.parts.items() if who.uid == peer.uid and who is not peer]
     if parts.size + sum(one.size for one in others) > MOST_BYTES:
         raise TooMuch(f"You are adding more than {MOST_BYTES >> 20} MiB of commands at once.", "Divide them.")
     if parts.words + sum(one.words for one in others) > MOST_WORDS:
@@ -182,7 +182,7 @@ def _check_size(turn: Turn, peer: Peer, parts: Parts) -> None:
 
 def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, options: Message, first: int) -> Batch:
     """All alike but for id, command, log, the moment of arrival, and the texts that are in `each`."""
-    now = turn.state.since(turn.now)
+    now = turn.state.requests.since(turn.now)
     alike = Job(
         id=first,
         command=(),
@@ -216,7 +216,7 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
     each = [texts for part in parts.each for texts in part]
     log = given.log_of(turn, peer, options, len(commands))
     batch = Batch(alike, effects, commands, log, given.own_texts(options, each, first))
-    turn.state.since(batch.arrival)
+    turn.state.requests.since(batch.arrival)
     return batch
 
 
@@ -227,7 +227,7 @@ def _allowed_time(turn: Turn, user: Peer | Job, options: Message) -> float | Non
 
 def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
     """Those that have ended already; that they ended as they must is checked."""
-    return tuple(id for id, state in turn.state.job_states(after).items() if state not in jobs.OPEN)
+    return tuple(id for id, state in turn.state.jobs.states(after).items() if state not in jobs.OPEN)
 
 
 def edited(turn: Turn, job: Job, changes: Message, sweep: int | None = None) -> Message:
@@ -269,4 +269,4 @@ def _in_own_time(turn: Turn, request: Request) -> Request:
     """Clients name a time of the wall clock. One that was given as `in 2h` is kept in the broker's time."""
     if request.not_before is None or not request.relative:
         return request
-    return request._replace(not_before=request.not_before - turn.state.wall_ahead)
+    return request._replace(not_before=request.not_before - turn.state.requests.wall_ahead)

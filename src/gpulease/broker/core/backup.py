@@ -25,14 +25,14 @@ def backup(turn: Turn, event: Received) -> None:
     if state.backup is not None:
         raise TooMuch("Another copy of the state is being made.", "Try again when it is done.")
     number = f"{turn.now}"
-    state.set("backup", (peer, number))
+    state.backup = (peer, number)
     turn.alarm(LONGEST, "backup", number)
     return turn.emit(HoldState(peer))
 
 
 def left(turn: Turn, peer: Peer) -> None:
     if turn.state.backup is not None and turn.state.backup[0] is peer:
-        turn.state.set("backup", None)
+        turn.state.backup = None
         turn.emit(LetStateGo())
 
 

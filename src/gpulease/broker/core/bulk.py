@@ -147,7 +147,7 @@ def show(
 
 def take(turn: Turn, event: Received, chosen: Chosen) -> Piece:
     """The next jobs of a request."""
-    store, running, most = turn.state.store, turn.state.running, size(event, PIECE)
+    store, running, most = turn.state.store, turn.state.jobs.running, size(event, PIECE)
 
     def read(ranges: Sequence[Range]) -> tuple[list[Job], bool]:
         which = chosen.which._replace(ids=ranges)
@@ -177,7 +177,7 @@ def _take(
 ) -> Piece:
     before = event.progress
     if not isinstance(before, Progress):
-        before = Progress(0, turn.state.job_number)
+        before = Progress(0, turn.state.jobs.number)
     window = chosen.ranges if chosen.last else _window(chosen.ranges, before.at, before.last)
     found, more = read(window) if window or chosen.last else ([], False)
     at = found[-1].id if more else window[-1][1] if window else before.last
@@ -215,8 +215,8 @@ def stopped(state: State, event: Received, trouble: GpuleaseError) -> GpuleaseEr
     """A request about many jobs goes no further: who asked is told what was done of it."""
     progress = event.progress
     if isinstance(progress, Adding):
-        state.adding.drop(event.peer)
-        state.gather(event.peer, None)
+        state.jobs.adding.drop(event.peer)
+        state.jobs.gather(event.peer, None)
         batch = progress.batch
         queued, left = f"{batch.first}-{progress.next - 1}", batch.last + 1 - progress.next
         more = f"{progress.next - batch.first} jobs are queued, as {queued}, and the last {left} are not."
@@ -242,7 +242,7 @@ def refuse_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> None:
         hint = "Root's `all` is root's own: name others by --user." if chosen.roots_own else "See `gpulease ls --all`."
         raise NotFound(f"No such job{_called(chosen.ranges)}.", hint)
     if progress.mine is None:
-        job = turn.state.job(progress.found)
+        job = turn.state.jobs.get(progress.found)
         whose = "another user" if job is None else job.user
         raise NotPermitted(f"Job {progress.found} belongs to {whose}.", "Only its user or root may do that.")
 

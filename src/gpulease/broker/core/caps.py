@@ -35,15 +35,15 @@ def begin(turn: Turn, job: Job, last: int) -> None:
     """The sweep of a job, up to the id `last`, gets the number that the job has."""
     if job.cap is None:
         return
-    over = [] if job.cap in turn.state.caps else _over(turn, job)
+    over = [] if job.cap in turn.state.jobs.caps else _over(turn, job)
     for cap in over:
-        turn.state.put_cap(cap, None)
-    turn.state.put_cap(job.cap, Cap(UNLIMITED if job.at_most is None else job.at_most, job.uid, last))
+        turn.state.jobs.put_cap(cap, None)
+    turn.state.jobs.put_cap(job.cap, Cap(UNLIMITED if job.at_most is None else job.at_most, job.uid, last))
 
 
 def _over(turn: Turn, job: Job) -> list[int]:
     """Sweeps to forget, where too many are known."""
-    mine = {id: cap for id, cap in turn.state.caps.items() if cap.uid == job.uid}
+    mine = {id: cap for id, cap in turn.state.jobs.caps.items() if cap.uid == job.uid}
     if len(mine) < MOST_CAPS:
         return []
     counts = {
@@ -58,13 +58,13 @@ def _over(turn: Turn, job: Job) -> list[int]:
 
 def keep(turn: Turn, job: Job) -> None:
     """A job that waits again, whose sweep was over and forgotten."""
-    if job.cap is not None and job.cap not in turn.state.caps and job.at_most is not None:
-        turn.state.put_cap(job.cap, Cap(job.at_most, job.uid, turn.state.job_number))
+    if job.cap is not None and job.cap not in turn.state.jobs.caps and job.at_most is not None:
+        turn.state.jobs.put_cap(job.cap, Cap(job.at_most, job.uid, turn.state.jobs.number))
 
 
 def most(state: State, job: Job) -> int | None:
     """The number of its sweep as it is now."""
-    found = state.caps.get(job.cap or 0)
+    found = state.jobs.caps.get(job.cap or 0)
     value = job.at_most if found is None else found.most
     return None if value == UNLIMITED else value
 

@@ -56,7 +56,7 @@ class Core:
     def busy(self) -> bool:
         """Whether there is anything to hold, run or wait for, or anybody who watches."""
         state = self.state
-        return bool(state.leases or state.line or state.running or state.subscribers)
+        return bool(state.requests.leases or state.requests.line or state.jobs.running or state.subscribers)
 
     def load(self, now: float) -> Iterator[Instruction]:
         """Find everything again as it was when the last broker ended, however it ended."""
@@ -73,7 +73,7 @@ class Core:
         `more` is asked for the next event when the last one is done with, and ends when it is time to commit.
         """
         events = self._with_late(ready)
-        if self.state.unwritable is None:
+        if self.state.changes.unwritable is None:
             self._logged.clear()
             self._stalled.clear()
         turn = self._turn(now)
@@ -97,7 +97,7 @@ class Core:
 
     def prepare(self, now: float) -> Iterator[Instruction]:
         """Plan while a check is under way, so that the plan is there when the check is."""
-        if self.state.locked and self.state.line and self.state.sample is not None:
+        if self.state.devices.locked and self.state.requests.line and self.state.devices.sample is not None:
             turn = self._turn(now)
             granting.current_plan(turn)
             yield from turn.instructions
@@ -105,7 +105,7 @@ class Core:
     def end(self, now: float) -> None:
         """The broker ends as it should."""
         try:
-            self.state.write_usage()
+            self.state.learned.write()
             self.state.commit()
         except StateError:
             self._undo()
@@ -129,9 +129,9 @@ class Core:
         """
         for event in events:
             yield event
-            if isinstance(event, (happened.Sampled, happened.SampleFailed)) and self.state.awaiting:
-                waiting = self.state.awaiting
-                self.state.set("awaiting", ())
+            if isinstance(event, (happened.Sampled, happened.SampleFailed)) and self.state.devices.awaiting:
+                waiting = self.state.devices.awaiting
+                self.state.devices.awaiting = ()
                 if apart:
                     self.state.commit()
                 yield from waiting
@@ -224,7 +224,7 @@ class Core:
 
     def _remember(self, trouble: Exception) -> None:
         if isinstance(trouble, StateError):
-            self.state.unwritable = trouble.what
+            self.state.changes.unwritable = trouble.what
 
     def _without_disk(self, event: Event, now: float) -> Generator[Instruction, None, bool]:
         """Whether it was done in memory, to be written later."""
@@ -279,30 +279,31 @@ def _mistake(trouble: Exception) -> GpuleaseError:
 
 
 def _left(turn: Turn, event: happened.Left) -> None:
-    if event.peer not in turn.state.adding:  # what was begun is done, and counted until then
-        turn.state.gather(event.peer, None)
+    if event.peer not in turn.state.jobs.adding:  # what was begun is done, and counted until then
+        turn.state.jobs.gather(event.peer, None)
     turn.state.subscribers.drop(event.peer)
     requesting.left(turn, event.peer)
     backups.left(turn, event.peer)
 
 
 def _sampled(turn: Turn, event: happened.Sampled) -> None:
-    turn.state.set("sampling", False)
+    turn.state.devices.sampling = False
     sample = known_devices.identified(turn.state, event.sample)
-    turn.state.see(sample, turn.now)
+    turn.state.devices.see(sample, turn.now)
     known_devices.look(turn)
     requesting.resume(turn)
     job_ends.remember_memory(turn)
     noticing.look(turn)
+    neighbouring.look(turn)
     turn.emit(Observed(turn.now, sample.devices, outside_use.look(turn)))
 
 
 def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
     """What was known gets old; leases stay as they are."""
-    before = turn.state.trouble
-    turn.state.set("sampling", False)
-    turn.state.set("trouble", event.trouble)
-    turn.state.set("failed_at", turn.now)
+    before = turn.state.devices.trouble
+    turn.state.devices.sampling = False
+    turn.state.devices.trouble = event.trouble
+    turn.state.devices.failed_at = turn.now
     if before is None or before.what != event.trouble.what:
         turn.emit(WriteLog(event.trouble.what))
     granting.stop_check(turn)
@@ -315,15 +316,19 @@ def _due(turn: Turn, event: happened.Due) -> None:
 
 def _sample(turn: Turn, id: str) -> None:
     state = turn.state
-    state.set("look_due", False)
-    if state.looked_at and turn.now - state.sampled_at >= state.settings.polling * 0.9:
+    state.devices.look_due = False
+    if state.looked_at and turn.now - state.devices.sampled_at >= state.settings.polling * 0.9:
         turn.take_sample()
     look_again(turn)
 
 
+def _home_moved(turn: Turn, event: happened.HomeMoved) -> None:
+    turn.state.about = turn.state.about._replace(directory=event.directory)
+
+
 def _config_read(turn: Turn, event: happened.ConfigRead) -> None:
-    turn.state.set("config_trouble", event.trouble)
-    turn.state.set("config", event.texts)
+    turn.state.config_trouble = event.trouble
+    turn.state.config = event.texts
     said = ["the config file was read again"] if event.trouble is None else [f"the old config stays: {event.trouble}"]
     for text in (*said, *turn.state.use_settings()):
         turn.emit(WriteLog(text))
@@ -342,8 +347,8 @@ def _name_strangers(turn: Turn, id: str = "") -> None:
 
 
 def _write_usage(turn: Turn, id: str) -> None:
-    turn.state.set("usage_due", False)
-    turn.state.write_usage()
+    turn.state.learned.usage_due = False
+    turn.state.learned.write()
 
 
 HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
@@ -357,9 +362,12 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.Checked: granting.checked,
     happened.CheckRefused: granting.check_refused,
     happened.NeighboursChanged: neighbouring.changed,
+    happened.LockUsed: neighbouring.lock_used,
+    happened.LockOffered: lambda turn, event: turn.state.touch(),
     happened.Due: _due,
+    happened.HomeMoved: _home_moved,
     happened.ConfigRead: _config_read,
-    happened.ClockStepped: lambda turn, event: turn.state.step_clock(event.wall_ahead),
+    happened.ClockStepped: lambda turn, event: turn.state.requests.step_clock(event.wall_ahead),
     happened.Launched: job_ends.launched,
     happened.LaunchFailed: job_ends.launch_failed,
     happened.RunEnded: job_ends.run_ended,
@@ -397,6 +405,8 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "tidy": lambda turn, id: job_ends.tidy(turn),
     "strangers": _name_strangers,
     "neighbours": lambda turn, id: neighbouring.forget(turn),
+    "safe-gpu": lambda turn, id: neighbouring.found(turn, neighbouring.REMEMBERED),
+    "leaving": lambda turn, id: neighbouring.look_at_leaving(turn),
     "order": lambda turn, id: None,  # a turn is made, which asks
     "tell": lambda turn, id: subscribing.tell_late(turn),
 }

@@ -27,7 +27,7 @@ Range = tuple[int, int]
 
 def predecessors(turn: Turn, uid: int, options: Message, own: int, new: int = 0) -> tuple[int, ...]:
     """The jobs to come after: there, not over in vain, and none of them comes after job `own`, the first of `new`."""
-    last = own - 1 if new else turn.state.job_number
+    last = own - 1 if new else turn.state.jobs.number
     rows = [*_named(turn, uid, options, own, last), *_labelled(turn, uid, options, last)]
     found = tuple(dict.fromkeys(row.id for row in rows if row.id != own))
     if len(found) > MOST_AFTER:
@@ -137,7 +137,7 @@ def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
         looked += 1
         if looked > MOST_LOOKED:
             raise UsageError("The jobs that it is to come after come after too many others.", "Name fewer.")
-        other = turn.state.job(rest.pop())
+        other = turn.state.jobs.get(rest.pop())
         for id in () if other is None or other.over else other.after:
             if id == own:
                 raise UsageError(

@@ -37,11 +37,13 @@ def foresee(turn: Turn, event: Received) -> Document:
         raise UsageError(f"There is no kind of lease {kind[:40]!r}.")
     if not 1 <= count <= MOST:
         raise UsageError(f"{count} requests were asked about.", f"Ask about 1 to {MOST}.")
-    if state.sample is None and state.trouble is not None:
-        raise state.trouble
-    request = resolve(read_request(message["request"], 0), list(state.devices.values()))._replace(not_before=None)
+    if state.devices.sample is None and state.devices.trouble is not None:
+        raise state.devices.trouble
+    request = resolve(read_request(message["request"], 0), list(state.devices.by_uuid.values()))._replace(
+        not_before=None
+    )
     check_request(allowance(state, peer.user, peer.groups), request)
-    since = state.since(turn.now)
+    since = state.requests.since(turn.now)
     expected = learning.expected(turn, peer.user, request)
     one = Waiting("?0", request, peer.user, peer.uid, since, peer.groups, kind, expected=expected)
     copies = [one._replace(id=f"?{number}", since=since + number * 1e-6) for number in range(count)]
@@ -55,14 +57,14 @@ def foresee(turn: Turn, event: Received) -> Document:
         "possible": never is None,
         "starts": [] if never else starts,
         "load": _load(turn),
-        "gpus": len(state.devices),
+        "gpus": len(state.devices.by_uuid),
     }
 
 
 @contextmanager
 def _in_line(turn: Turn, copies: list[Waiting]) -> Iterator[Plan]:
     """The plan as if they waited, as long as it is asked. The state's revision stays: nobody else sees them."""
-    line = turn.state.line
+    line = turn.state.requests.line
     added = []
     try:
         for one in copies:
@@ -75,7 +77,7 @@ def _in_line(turn: Turn, copies: list[Waiting]) -> Iterator[Plan]:
 
 
 def _first(turn: Turn, decided: Plan, id: str, fits: bool) -> Document:
-    base: Document = {"id": "", "lease": None, "place": 1 + turn.state.line.ahead(id)}
+    base: Document = {"id": "", "lease": None, "place": 1 + turn.state.requests.line.ahead(id)}
     if fits:
         why = {"code": "fits", "why": NOW, "why_short": "", **NO_FORECAST.moments, "expected_start": turn.now}
         return {**base, **why, "devices": []}
@@ -92,10 +94,10 @@ def _from_now(turn: Turn, start: Start | None) -> float | None:
 def _load(turn: Turn) -> float:
     """GPUs that are held or waited for, by the GPUs that are here; of two hosts the lesser one is taken."""
     state = turn.state
-    held = sum(len(lease.devices) for lease in state.leases.values())
+    held = sum(len(lease.devices) for lease in state.requests.leases.values())
     wanted = sum(
         count * (1 if family.share else tier.least[family])
-        for tier in state.line.tiers.values()
+        for tier in state.requests.line.tiers.values()
         for family, count in tier.counts.items()
     )
-    return round((held + wanted) / max(1, len(state.devices)), 3)
+    return round((held + wanted) / max(1, len(state.devices.by_uuid)), 3)

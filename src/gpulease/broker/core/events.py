@@ -137,8 +137,18 @@ class NeighboursChanged(NamedTuple):
 
     held: Mapping[str, str] = NOBODY  # devices that they hold, and who it is
     placeholders: Mapping[Key, str] = NOBODY  # processes of ours that only show a device as taken, and the device
-    about: Mapping[str, bool] = NOBODY  # neighbours that were found here, and whether one took a GPU
     shown: Mapping[str, Document] = NOBODY  # by neighbour, for people: `trouble` is what is wrong
+
+
+class LockUsed(NamedTuple):
+    """Somebody who is no broker holds safe-gpu's lock."""
+
+    pid: int
+    who: str  # in words
+
+
+class LockOffered(NamedTuple):
+    """Safe-gpu's lock, for which a check was refused, is ours for a moment."""
 
 
 class Due(NamedTuple):
@@ -152,6 +162,12 @@ class ClockStepped(NamedTuple):
     """The wall clock was set, or has drifted."""
 
     wall_ahead: float  # seconds, of the broker's time
+
+
+class HomeMoved(NamedTuple):
+    """The folder with the socket was removed, and is there again, perhaps elsewhere."""
+
+    directory: str
 
 
 class ConfigRead(NamedTuple):
@@ -241,7 +257,7 @@ class Ordered(NamedTuple):
 # fmt: off
 Event = (
     Received | Left | Behind | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused
-    | NeighboursChanged | Due | ConfigRead | ClockStepped | Launched | LaunchFailed | RunEnded | AgentLost | Found
-    | EndRead | TreeSeen | Forced | Ordered
+    | NeighboursChanged | LockUsed | LockOffered | Due | HomeMoved | ConfigRead | ClockStepped | Launched | LaunchFailed
+    | RunEnded | AgentLost | Found | EndRead | TreeSeen | Forced | Ordered
 )
 # fmt: on

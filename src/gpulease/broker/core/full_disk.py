@@ -22,11 +22,11 @@ WHY = {"kill": "killed", "rm": "removed", "clean": ""}
 def act(turn: Turn, event: Event) -> list[Due]:
     """What is to be written later. Nothing: who asked is told that nothing could be done."""
     if isinstance(event, Due) and event.what == "time-limit":
-        job = turn.state.running.get(int(event.id))
+        job = turn.state.jobs.running.get(int(event.id))
         why = None if job is None else job_ends.why_over_time(turn, job)
         return [] if job is None or why is None else _jobs([_end(turn, job, why)])
-    if isinstance(event, Due) and event.what == "deadline" and event.id in turn.state.pending:
-        turn.state.unwritten.put(event.id, None)  # so that it is not taken out of the store either
+    if isinstance(event, Due) and event.what == "deadline" and event.id in turn.state.requests.pending:
+        turn.state.requests.unwritten.put(event.id, None)  # so that it is not taken out of the store either
         requesting.deadline(turn, event.id)
         return [Due("forget-request", event.id)]
     if isinstance(event, Launched):
@@ -45,7 +45,7 @@ def _asked(turn: Turn, event: Received) -> list[int]:
     verb, peer = event.message["do"], event.peer
     choice = bulk.choice(turn, event)
     rows = turn.state.store.jobs(choice.which, 1 if choice.last else MOST)
-    found = [turn.state.running.get(row["id"]) or jobs.read(row) for row in rows]
+    found = [turn.state.jobs.running.get(row["id"]) or jobs.read(row) for row in rows]
     found = [job for job in found if choice.everyone or job.uid == peer.uid]
     running = [job for job in found if job.state in RUNNING and verb != "clean"]
     ended = [_end(turn, job, f"{WHY[verb]} by {peer.user}", verb == "rm") for job in running]
@@ -61,18 +61,18 @@ def _asked(turn: Turn, event: Received) -> list[int]:
 
 def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> int:
     after = job._replace(ending=job.ending or why, removing=job.removing or remove)
-    turn.state.change_job(after, job)
+    turn.state.jobs.change(after, job)
     job_life.EFFECTS["end-tree"](turn, job, after)
     return job.id
 
 
 def write(turn: Turn, id: str) -> None:
     """There may be room again."""
-    job = turn.state.running.get(int(id))
+    job = turn.state.jobs.running.get(int(id))
     if job is not None:
-        turn.state.write_job(job, job)
+        turn.state.jobs.write(job, job)
 
 
 def forget_request(turn: Turn, id: str) -> None:
-    if id not in turn.state.pending:
+    if id not in turn.state.requests.pending:
         turn.state.store.write("line", id, None)

@@ -41,7 +41,7 @@ def current_plan(turn: Turn) -> Plan:
     old = planned.plan is None or turn.now - planned.plan.now > OLD or turn.now >= planned.wake
     if old or planned.revision != state.revision:
         closed, again = _closed(turn)
-        planned.plan = _plan(turn, closed, state.neighbour_holds)
+        planned.plan = _plan(turn, closed, state.devices.neighbour_holds)
         planned.revision = state.revision
         _wake(turn, min(again, planned.plan.next_wakeup or inf))
     assert planned.plan is not None
@@ -50,13 +50,13 @@ def current_plan(turn: Turn) -> Plan:
 
 def foreseen_plan(turn: Turn) -> Plan:
     """A plan of the line as it stands at this moment, which nobody keeps."""
-    return _plan(turn, _closed(turn, True)[0], turn.state.neighbour_holds)
+    return _plan(turn, _closed(turn, True)[0], turn.state.devices.neighbour_holds)
 
 
 def wanted(turn: Turn) -> frozenset[str]:
     """The devices that the line would get now if the neighbours held none: for these it stands in their lines too."""
     state = turn.state
-    if not state.line or not state.neighbour_holds or state.sample is None:
+    if not state.requests.line or not state.devices.neighbour_holds or state.devices.sample is None:
         return frozenset()
     without = _plan(turn, _closed(turn)[0], {})
     return frozenset(uuid for grant in without.grants for uuid in grant.devices)
@@ -65,19 +65,19 @@ def wanted(turn: Turn) -> frozenset[str]:
 def _plan(turn: Turn, closed: Mapping[str, Cause], holds: Mapping[str, str]) -> Plan:
     state = turn.state
     return plan(
-        state.devices.values(),
-        state.leases.values(),
-        state.line,
+        state.devices.by_uuid.values(),
+        state.requests.leases.values(),
+        state.requests.line,
         state.policy,
         turn.now,
         views=state.views(holds),
-        usage=state.usage,
-        records=state.records,
-        sketches=state.sketches,
-        peaks=state.peaks,
+        usage=state.learned.usage,
+        records=state.learned.records,
+        sketches=state.learned.sketches,
+        peaks=state.learned.peaks,
         closed=closed,
-        order=state.own_order.ranking,
-        caps={sweep: cap.most for sweep, cap in state.caps.items()},
+        order=state.requests.own_order.ranking,
+        caps={sweep: cap.most for sweep, cap in state.jobs.caps.items()},
         slots=state.slots,
         fates=lambda: _fates(state),
         said=turn.planned.said,
@@ -87,13 +87,15 @@ def _plan(turn: Turn, closed: Mapping[str, Cause], holds: Mapping[str, str]) -> 
 def _fates(state: State) -> Fates:
     """Leases that go on until their own process, or the run that it belongs to, is granted more; and time limits."""
     stay: set[str] = set()
-    for pending in state.pending.values():
+    for pending in state.requests.pending.values():
         owner = pending.owner
-        mine = frozenset() if owner.pid is None else state.owned.get((owner.pid, owner.start_time), frozenset())
+        mine = (
+            frozenset() if owner.pid is None else state.requests.owned.get((owner.pid, owner.start_time), frozenset())
+        )
         stay |= mine | {pending.within or ""}
     limits = {
         job.planner_id: job.started + job.time_limit + state.settings.grace
-        for job in state.running.values()
+        for job in state.jobs.running.values()
         if job.started is not None and job.time_limit is not None
     }
     return Fates(frozenset(stay), limits)
@@ -109,16 +111,16 @@ def _wake(turn: Turn, time: float) -> None:
 
 def _closed(turn: Turn, always: bool = False) -> tuple[dict[str, Cause], float]:
     """Why no job starts at all, if so; and when to judge that again. Nobody asks while no job waits, but `always`."""
-    if not turn.state.counts.get("waiting") and not always:
+    if not turn.state.jobs.counts.get("waiting") and not always:
         return {}, inf
     if turn.state.settings.paused:
         return {"job": PAUSED}, inf
-    delays = {user: one for user, one in turn.state.delays.items() if one.until > turn.now}
+    delays = {user: one for user, one in turn.state.jobs.delays.items() if one.until > turn.now}
     delayed = {
         of_user("job", user): Cause(f"It could not be started: {one.why}. It is tried again.", "start is tried again")
         for user, one in delays.items()
     }
-    halts = {whose: until for whose, until in turn.state.halts.items() if until > turn.now}
+    halts = {whose: until for whose, until in turn.state.jobs.halts.items() if until > turn.now}
     delayed |= dict.fromkeys(halts, BEING_KILLED)
     again = min((*(one.until for one in delays.values()), *halts.values()), default=inf)
     keep, free = turn.state.settings.keep_memory, turn.world.host_memory().free_part
@@ -134,21 +136,23 @@ def _closed(turn: Turn, always: bool = False) -> tuple[dict[str, Cause], float]:
 def decide(turn: Turn) -> None:
     """Grant what can be granted, or have its devices checked; what no plan wants any more is let go."""
     state, planned = turn.state, turn.planned
-    if isinstance(state.check, Checking) or state.sample is None:
+    if isinstance(state.devices.check, Checking) or state.devices.sample is None:
         return None
-    if planned.decided == state.revision and turn.now < planned.wake and not state.locked:
+    if planned.decided == state.revision and turn.now < planned.wake and not state.devices.locked:
         return None
-    grants = current_plan(turn).grants if state.line else ()
+    grants = current_plan(turn).grants if state.requests.line else ()
     wanted = frozenset(uuid for grant in grants for uuid in grant.devices)
-    if not wanted <= state.verified.keys() and any(not grant.devices for grant in grants):
+    if not wanted <= state.devices.verified.keys() and any(not grant.devices for grant in grants):
         for grant in grants:
             if not grant.devices:
                 job_life.start(turn, grant)  # no device has to be checked first
         return decide(turn)
-    if not wanted <= state.verified.keys():
+    if state.settings.gpuget and not state.devices.seen_since_end(wanted):
+        return turn.take_sample()  # it goes back first: others stand in gpuget's line for it
+    if not wanted <= state.devices.verified.keys():
         return lease_life.check(turn, wanted)
     for grant in grants:
-        if grant.id in state.pending:
+        if grant.id in state.requests.pending:
             _grant_request(turn, grant)
         else:
             job_life.start(turn, grant)
@@ -159,15 +163,15 @@ def decide(turn: Turn) -> None:
 def look_if_old(turn: Turn) -> None:
     """While nobody waited nobody looked: who comes then, and is not granted at once, is judged by what is there now."""
     state = turn.state
-    if not state.line or state.sample is None or isinstance(state.check, Checking):
+    if not state.requests.line or state.devices.sample is None or isinstance(state.devices.check, Checking):
         return
-    if turn.now - max(state.sampled_at, state.asked_at) >= state.settings.polling:
+    if turn.now - max(state.devices.sampled_at, state.devices.asked_at) >= state.settings.polling:
         turn.take_sample()
 
 
 def _grant_request(turn: Turn, grant: Grant) -> None:
     """A reservation ends with its time; a process's lease with the process; both at the longest that they may last."""
-    pending = turn.state.pending[grant.id]
+    pending = turn.state.requests.pending[grant.id]
     owner, span = pending.owner, pending.waiting.request.duration
     if owner.pid is not None or span is None:
         what = "lease" if owner.pid is not None else "reservation"
@@ -178,13 +182,13 @@ def _grant_request(turn: Turn, grant: Grant) -> None:
 
 def unlock(turn: Turn) -> None:
     state = turn.state
-    if state.locked:
-        state.set("locked", False)
+    if state.devices.locked:
+        state.devices.locked = False
         turn.emit(Unlock())
-    for uuid in list(state.verified):
-        state.verified.drop(uuid)
-    if isinstance(state.check, Refused):
-        state.set("check", Idle())
+    for uuid in list(state.devices.verified):
+        state.devices.verified.drop(uuid)
+    if isinstance(state.devices.check, Refused):
+        state.devices.check = Idle()
 
 
 # -------------------------------------------------------------------- the check
@@ -192,23 +196,23 @@ def unlock(turn: Turn) -> None:
 
 def checked(turn: Turn, event: Checked) -> None:
     state = turn.state
-    if not isinstance(state.check, Checking):
+    if not isinstance(state.devices.check, Checking):
         return turn.emit(Unlock())  # of a turn that was undone
-    if state.check.revision != event.revision:
+    if state.devices.check.revision != event.revision:
         return None
     for uuid in event.held:
-        state.neighbour_holds.put(uuid, event.held[uuid])  # until the neighbour tells otherwise
-    for uuid in state.check.devices - event.held.keys():
-        state.verified.put(uuid, None)
-        state.see_device(uuid, event.seen.get(uuid, GONE))
+        state.devices.neighbour_holds.put(uuid, event.held[uuid])  # until the neighbour tells otherwise
+    for uuid in state.devices.check.devices - event.held.keys():
+        state.devices.verified.put(uuid, None)
+        state.devices.see_device(uuid, event.seen.get(uuid, GONE))
     noticing.look(turn)
-    state.set("check", Idle())
+    state.devices.check = Idle()
     return let_go(turn)
 
 
 def check_refused(turn: Turn, event: CheckRefused) -> None:
     """Try again soon; who comes meanwhile is told why nothing is granted, unless it is only for a moment."""
-    before = turn.state.check
+    before = turn.state.devices.check
     if not isinstance(before, Checking) or before.revision != event.revision:
         return
     told_from = turn.now + GRACE if event.passing else turn.now
@@ -217,7 +221,7 @@ def check_refused(turn: Turn, event: CheckRefused) -> None:
     if event.passing:
         blocked(turn, event)
     stop_check(turn)
-    turn.state.set("check", Refused(event.why, told_from))
+    turn.state.devices.check = Refused(event.why, told_from)
     turn.planned.decided = turn.state.revision
     turn.alarm(FRESH if not event.passing else SOON if turn.now < told_from else RETRY, "plan")
 
@@ -225,7 +229,7 @@ def check_refused(turn: Turn, event: CheckRefused) -> None:
 def stop_check(turn: Turn) -> None:
     """The check could not be taken. It may be one that an undone turn asked for, so the lock is let go in any case."""
     state = turn.state
-    if isinstance(state.check, Checking):
-        state.set("check", Idle())
-    state.set("locked", True)
+    if isinstance(state.devices.check, Checking):
+        state.devices.check = Idle()
+    state.devices.locked = True
     unlock(turn)

@@ -7,7 +7,7 @@ after it may be lost with the broker, a minute of it.
 from __future__ import annotations
 
 from gpulease.broker.core.events import Received
-from gpulease.broker.core.instructions import Began, JobOver
+from gpulease.broker.core.instructions import AnswerHistory, Began, GoOn, JobOver
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import UsageError
 from gpulease.model.job import Job
@@ -27,8 +27,8 @@ def began(turn: Turn, lease: Lease, waited: float, label: str | None = None) -> 
 def found(turn: Turn) -> None:
     """Leases of a former broker, in the order in which they began. What a reboot ended was not held through it."""
     state = turn.state
-    for lease in sorted(state.leases.values(), key=lambda one: one.since):
-        job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+    for lease in sorted(state.requests.leases.values(), key=lambda one: one.since):
+        job = state.jobs.running.get(int(lease.id[1:])) if lease.kind == "job" else None
         label = None if job is None else job.label
         since = lease.since if lease.owner.boot_id == state.about.boot_id else turn.now
         turn.emit(Began(turn.now, lease, _places(turn, lease), label, since=since))
@@ -42,8 +42,8 @@ def job_over(turn: Turn, job: Job) -> None:
 
 def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:
     state = turn.state
-    names = (state.devices[uuid].name if uuid in state.devices else "" for uuid in lease.devices)
-    return tuple(map(DeviceName, lease.devices, state.labels(lease.devices), names))
+    names = (state.devices.by_uuid[uuid].name if uuid in state.devices.by_uuid else "" for uuid in lease.devices)
+    return tuple(map(DeviceName, lease.devices, state.devices.labels(lease.devices), names))
 
 
 # -------------------------------------------------------------------- samples
@@ -51,15 +51,15 @@ def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:
 
 def look(turn: Turn) -> None:
     """The devices are seen now and then while one is held, and more often where somebody wants to know."""
-    turn.state.set("held_due", False)
-    if turn.state.leases and turn.now - turn.state.sampled_at >= EVERY * 0.9:
+    turn.state.learned.held_due = False
+    if turn.state.requests.leases and turn.now - turn.state.devices.sampled_at >= EVERY * 0.9:
         turn.take_sample()
     _look_later(turn)
 
 
 def _look_later(turn: Turn) -> None:
-    if turn.state.leases and not turn.state.held_due:
-        turn.state.set("held_due", True)
+    if turn.state.requests.leases and not turn.state.learned.held_due:
+        turn.state.learned.held_due = True
         turn.alarm(EVERY, "held")
 
 
@@ -67,16 +67,23 @@ def _look_later(turn: Turn) -> None:
 
 
 def history(turn: Turn, event: Received) -> None:
-    turn.send(event.peer, {"ok": turn.world.history(_question(turn, event.message, 60.0), turn.now)})
+    _answer(turn, event, _question(turn, event.message, 60.0), None)
 
 
 def usage(turn: Turn, event: Received) -> None:
-    question = _question(turn, event.message, 3600.0)
-    turn.send(event.peer, {"ok": turn.world.usage(question, turn.now, _whose(turn, event.peer))})
+    _answer(turn, event, _question(turn, event.message, 3600.0), _whose(turn, event.peer))
 
 
 def totals(turn: Turn, event: Received) -> None:
-    turn.send(event.peer, {"ok": turn.world.totals(_whose(turn, event.peer))})
+    _answer(turn, event, None, _whose(turn, event.peer))
+
+
+def _answer(turn: Turn, event: Received, question: Asked | None, user: str | None) -> None:
+    """The file is read after the commit, once for each user in a turn: others wait for that."""
+    if event.peer.uid in turn.readers:
+        return turn.emit(GoOn(event))
+    turn.readers.add(event.peer.uid)
+    return turn.emit(AnswerHistory(event.peer, event.message["do"], turn.now, question, user))
 
 
 def _whose(turn: Turn, peer: Peer) -> str | None:

@@ -13,7 +13,7 @@ from gpulease.broker.core.events import NOBODY, Key, Received
 from gpulease.broker.runs import Root
 from gpulease.model.job import Job
 from gpulease.model.peer import Peer
-from gpulease.model.spans import DeviceName
+from gpulease.model.spans import Asked, DeviceName
 from gpulease.model.values import Device, Lease
 from gpulease.protocol.messages import Message
 
@@ -60,7 +60,7 @@ class Holding(NamedTuple):
 class Keep(NamedTuple):
     """What the neighbours must know, whenever it changes: all of it, each time.
 
-    A device that is neither held nor being checked is given back to them; one that is held and is not claimed, as
+    A device that is not held, leaving or being checked is given back to them; one that is held and is not claimed, as
     when a broker starts, is claimed again. It is carried out before anybody is told of a grant.
     """
 
@@ -68,6 +68,7 @@ class Keep(NamedTuple):
     unseen: frozenset[str] = frozenset()  # of these: no process is to be seen there
     wanted: frozenset[str] = frozenset()  # devices that the line would get if no neighbour held them
     settings: Mapping[str, str] = NOBODY  # by neighbour, as it is in effect
+    leaving: frozenset[str] = frozenset()  # devices of ended leases, until nobody is to be seen there
 
 
 class TakeSample(NamedTuple):
@@ -250,6 +251,16 @@ class Observed(NamedTuple):
     outside: Mapping[str, list[str]]
 
 
+class AnswerHistory(NamedTuple):
+    """Read the history and tell this client: what each device did, what users had, or sums of that."""
+
+    peer: Peer
+    verb: str  # history, usage or totals
+    now: float
+    question: Asked | None = None  # but for totals
+    user: str | None = None  # of whom alone; None for all of them
+
+
 class HoldState(NamedTuple):
     """Leave the state's file as it is, and tell this client where it is, until `LetStateGo`."""
 
@@ -272,8 +283,7 @@ class Stop(NamedTuple):
 Instruction = (
     Send | Check | Unlock | Keep | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
     | Force | Replace | Remove | Tidy | Hook | Notify | GoOn | LookUp | AskOrder | Began | Over | JobOver | Observed
-    | HoldState
-    | LetStateGo | WriteLog | Stop
+    | AnswerHistory | HoldState | LetStateGo | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

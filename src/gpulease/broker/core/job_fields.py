@@ -27,7 +27,7 @@ OWN = {"name", "label", "note", "log"}  # what each job of a batch may have of i
 
 
 def request_of(turn: Turn, user: Peer | Job, fields: Message, hold: bool) -> Request:
-    request = resolve(read_request(fields, 0), list(turn.state.devices.values()))
+    request = resolve(read_request(fields, 0), list(turn.state.devices.by_uuid.values()))
     if not request.gpus and not turn.state.slots:
         raise NotPermitted("Jobs without a GPU are not run here: cpu-jobs is 0.", "Ask whoever runs the broker.")
     groups = turn.world.groups_of(user.uid)
@@ -41,7 +41,7 @@ def request_of(turn: Turn, user: Peer | Job, fields: Message, hold: bool) -> Req
 
 def impossible(turn: Turn, probe: Waiting) -> Reason | None:
     """Why a request can never be granted here; None when it can."""
-    if turn.state.sample is None:
+    if turn.state.devices.sample is None:
         return None
     key = (probe, turn.state.policy)
     if key not in turn.possible:
@@ -52,7 +52,7 @@ def impossible(turn: Turn, probe: Waiting) -> Reason | None:
 def _impossible(turn: Turn, probe: Waiting) -> Reason | None:
     line = Line(turn.state.policy)
     line.add(probe)
-    decided = plan(turn.state.devices.values(), (), line, turn.state.policy, turn.now)
+    decided = plan(turn.state.devices.by_uuid.values(), (), line, turn.state.policy, turn.now)
     if decided.grants:
         return None
     reason = decided.reason(probe.id)

@@ -85,20 +85,20 @@ def _halt_starts(turn: Turn, event: Received, chosen: bulk.Chosen, goes_on: bool
     user = peer.user if uid == peer.uid else event.message["select"].get("user")
     whose = "job" if uid is None else of_user("job", user)
     if goes_on:
-        turn.state.halts.put(whose, turn.now + HALT)
+        turn.state.jobs.halts.put(whose, turn.now + HALT)
     elif event.progress is not None:
-        turn.state.halts.drop(whose)
+        turn.state.jobs.halts.drop(whose)
 
 
 def _in_vain(turn: Turn, job: Job, again: Container[int], event: Received) -> str | None:
     """Why one that is over cannot run again: its variables were forgotten and no others are given, or it comes after
     one that did not end well, and is not run again before."""
     renewed = event.message.get("options") is not None and job.uid == event.peer.uid
-    if not renewed and not turn.state.has_environment(job):
+    if not renewed and not turn.state.jobs.has_environment(job):
         return FORGOTTEN
     if job.after_any:
         return None
-    ends = ((id, end) for id, end in turn.state.job_states(job.after).items() if id not in again)
+    ends = ((id, end) for id, end in turn.state.jobs.states(job.after).items() if id not in again)
     return next((f"to come after {end} job {id}" for id, end in ends if end in UNDONE), None)
 
 
@@ -113,7 +113,7 @@ def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress
         raise _unfit(progress.skipped, wrong)
     missing = [f"{id} is not there, or not yours" for id in progress.missing]
     skipped = [*progress.skipped, *missing]
-    ending = [id for id in done if (job := turn.state.running.get(id)) is not None and job.ending is not None]
+    ending = [id for id in done if (job := turn.state.jobs.running.get(id)) is not None and job.ending is not None]
     turn.reply(event.peer, ids=done, skipped=skipped, ending=ending)
 
 
@@ -147,7 +147,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
     fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
     fields["changed"] = transferring.changed_at(job)
     fields["at_most"] = capping.most(turn.state, job)
-    waits = job.state == "waiting" and job.planner_id in turn.state.line
+    waits = job.state == "waiting" and job.planner_id in turn.state.requests.line
     reason = requesting.reason(turn, job.planner_id) if waits else None
     fields["packed"] = packing.told(turn, job)
     fields["why_waiting"] = None if reason is None else reason.sentence
@@ -170,7 +170,7 @@ def ls(turn: Turn, event: Received) -> None:
 
 
 def _listed(turn: Turn, id: int, peer: Peer) -> Message | None:
-    job = turn.state.job(id)
+    job = turn.state.jobs.get(id)
     return None if job is None else row(turn, job, peer)
 
 
@@ -202,17 +202,17 @@ def _row_for(turn: Turn, job: Job, event: Received) -> Message:
     if event.message["do"] == "show":
         shown["usual"] = learning.usual(turn, job) if tuple(shown["command"]) == job.command else None
     if event.message.get("environment"):
-        shown["environment"] = turn.state.environment(job) if job.uid == event.peer.uid else None
+        shown["environment"] = turn.state.jobs.environment(job) if job.uid == event.peer.uid else None
     return shown
 
 
 def _shown(turn: Turn, most: int, all: bool) -> list[int]:
     """Running ones, the line in its order, the held, the last that ended."""
     state = turn.state
-    waiting = [int(entry.id[1:]) for entry in state.line.front(most) if entry.kind == "job"]
+    waiting = [int(entry.id[1:]) for entry in state.requests.line.front(most) if entry.kind == "job"]
     held = [one.id for one in state.store.job_rows(Which(("held",)), most)]
     ended = state.store.job_rows(Which(jobs.ENDS), most if all else min(most, SHOWN_ENDED), newest=True)
-    return [*sorted(state.running)[:most], *waiting, *held, *(one.id for one in ended)]
+    return [*sorted(state.jobs.running)[:most], *waiting, *held, *(one.id for one in ended)]
 
 
 def _ids(turn: Turn, event: Received) -> None:
@@ -226,11 +226,11 @@ def _ids(turn: Turn, event: Received) -> None:
 
 def _counts(turn: Turn) -> Message:
     return {
-        "counts": {state: n for state, n in turn.state.counts.items() if n},
+        "counts": {state: n for state, n in turn.state.jobs.counts.items() if n},
         "paused": turn.state.settings.paused,
         "time": turn.now,
         "simulated": reports.simulated(turn.state),
-        "state_trouble": turn.state.unwritable,
+        "state_trouble": turn.state.changes.unwritable,
     }
 
 
@@ -266,7 +266,9 @@ def rm(turn: Turn, event: Received) -> None:
         if job.state not in RUNNING:
             ids.append(job.id)
 
-    turn.defer(lambda turn: job_life.forget(turn, [gone for id in ids if (gone := turn.state.job(id)) is not None]))
+    turn.defer(
+        lambda turn: job_life.forget(turn, [gone for id in ids if (gone := turn.state.jobs.get(id)) is not None])
+    )
     _each(turn, event, (*jobs.OPEN, *jobs.ENDS), remove, "removed")
 
 
@@ -302,7 +304,7 @@ def move(turn: Turn, event: Received) -> None:
     index = max(0, event.message.get("index") or 0)
     if not turn.state.manages(event.peer.uid):
         _refuse_to_pass(turn, job, index)
-    place, priority = turn.state.line.place_at(index, job.planner_id) or (job.added, job.request.priority)
+    place, priority = turn.state.requests.line.place_at(index, job.planner_id) or (job.added, job.request.priority)
     job_life.advance(turn, job, "edit", place=place, request=job.request._replace(priority=priority))
     turn.reply(event.peer, ids=[job.id], skipped=[])
 
@@ -320,7 +322,7 @@ def _one(turn: Turn, event: Received) -> Job:
 
 def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
     """Whoever does not run the broker may go ahead of their own jobs only."""
-    line = turn.state.line
+    line = turn.state.requests.line
     before = line.front(line.ahead(job.planner_id))[len(line.forced) + index :]
     others = [entry for entry in before if entry.uid != job.uid]
     if others:
@@ -364,7 +366,7 @@ def _start_first(turn: Turn, event: Received) -> None:
     done = {f"J{id}" for part in before for id in part}
 
     def start_all(found: list[Job]) -> None:
-        fitting, line = _open_again(turn, found), turn.state.line
+        fitting, line = _open_again(turn, found), turn.state.requests.line
         first = line.first_of(event.peer.user, done | {job.planner_id for job in fitting})
         behind = [job for job in fitting if first is not None and _standing(job) > _standing(first)]
         places = [] if first is None else line.places_before(first, len(behind))
@@ -413,7 +415,7 @@ def retry(turn: Turn, event: Received) -> None:
             own = job.environment if key is None or job.uid != event.peer.uid else key
             _again(turn, job, environment=own, **fields)
         if key is not None:
-            turn.state.forget_environments({job.environment for job in fitting} - {key})
+            turn.state.jobs.forget_environments({job.environment for job in fitting} - {key})
 
     _all(turn, event, jobs.ENDS if _are_named(event) else UNDONE, all_again, "run again")
 
@@ -424,11 +426,12 @@ def _check_numbers(turn: Turn, ended: list[Job]) -> None:
 
 
 def _again(turn: Turn, job: Job, tries: int = 0, **fields: object) -> Job:
-    after = tuple(id for id, state in turn.state.job_states(job.after).items() if state in jobs.OPEN)
+    after = tuple(id for id, state in turn.state.jobs.states(job.after).items() if state in jobs.OPEN)
     job_life.open_again(turn, job.id)
     return job_life.advance(
-        turn, job, "retry", added=turn.state.since(turn.now), place=None, tries=tries, peak_memory=None, after=after,
-        met=(), started=None, exit_code=None, signal=None, why=None, ended=None, out_of_memory=False, **fields,
+        turn, job, "retry", added=turn.state.requests.since(turn.now), place=None, tries=tries, peak_memory=None,
+        after=after, met=(), started=None, exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
+        **fields,
     )  # fmt: skip
 
 
@@ -443,7 +446,7 @@ def edit(turn: Turn, event: Received) -> None:
     def act(job: Job) -> None:
         fields = found.get(job.id) or edited(turn, job, changes, event.message.get("cap"))
         if "at_most" in fields:
-            capping.begin(turn, job._replace(**fields), turn.state.job_number)
+            capping.begin(turn, job._replace(**fields), turn.state.jobs.number)
         job_life.advance(turn, job, "edit", **fields)
 
     found: dict[int, Message] = {}
@@ -489,7 +492,7 @@ def set_parameter(turn: Turn, event: Received) -> None:
 def _warnings(turn: Turn, name: str) -> list[str]:
     if name == "limits":
         return strangers(turn)
-    trouble = trouble_of(turn.state.own_order) if name == "policy.order" else None
+    trouble = trouble_of(turn.state.requests.own_order) if name == "policy.order" else None
     return [] if trouble is None else [f"{trouble} The built-in order goes on."]
 
 

@@ -65,19 +65,19 @@ def advance(turn: Turn, job: Job, event: str, **changes: Any) -> Job:
 
 
 def start(turn: Turn, grant: Grant) -> None:
-    before = turn.state.job(int(grant.id[1:]))
+    before = turn.state.jobs.get(int(grant.id[1:]))
     assert before is not None
     turn.granted[before.id] = grant
     advance(
         turn, before, "start", tries=before.tries + 1, run=before.run + 1, started=turn.now, ended=None,
-        devices=tuple(turn.state.labels(grant.devices)), exit_code=None, signal=None, why=None, out_of_memory=False,
-        log_begin=0, log=_log_of_run(turn, before),
+        devices=tuple(turn.state.devices.labels(grant.devices)), exit_code=None, signal=None, why=None,
+        out_of_memory=False, log_begin=0, log=_log_of_run(turn, before),
     )  # fmt: skip
 
 
 def _log_of_run(turn: Turn, job: Job) -> str:
     """Where a broker in another folder would have put it, its user may make no folder."""
-    moved = turn.state.moved
+    moved = turn.state.jobs.moved
     return default_log(turn, job.uid, job.id) if moved and job.log.startswith(f"{moved.folder}/") else job.log
 
 
@@ -90,22 +90,22 @@ def kill_waiting(turn: Turn, job: Job, why: str) -> None:
 
 
 def _write(turn: Turn, before: Job, after: Job) -> None:
-    turn.state.write_job(after, None if before.state == jobs.NEW else before)
+    turn.state.jobs.write(after, None if before.state == jobs.NEW else before)
 
 
 def join(turn: Turn, job: Job) -> None:
     """Into the line; when it comes after one that failed, it is killed in its turn."""
     state, met = turn.state, set(job.met)
     capping.keep(turn, job)
-    others = state.job_states([id for id in job.after if id not in met])
+    others = state.jobs.states([id for id in job.after if id not in met])
     open_ones = [id for id, found in others.items() if found in jobs.OPEN]
     over = {id: found for id, found in others.items() if found in jobs.ENDS}
     vain = next((id for id, found in over.items() if found != "complete" and not job.after_any), None)
     if vain is not None:
-        state.enter_line(_waiting(turn, job, FAILED_BEFORE))
+        state.requests.enter_line(_waiting(turn, job, FAILED_BEFORE))
         return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(vain, str(over[vain]))))
-    state.come_after(job.id, open_ones, over)
-    state.enter_line(_waiting(turn, job, coming_after.cause(dict.fromkeys(open_ones))))
+    state.jobs.come_after(job.id, open_ones, over)
+    state.requests.enter_line(_waiting(turn, job, coming_after.cause(dict.fromkeys(open_ones))))
     return lease_life.look_again(turn)
 
 
@@ -122,10 +122,10 @@ def because(id: int, ended: str) -> str:
 
 
 def _leave_line(turn: Turn, before: Job, after: Job) -> None:
-    turn.state.leave_line(before.planner_id)
+    turn.state.requests.leave_line(before.planner_id)
     if after.state not in jobs.RUNNING:
         learning.left(turn, before.planner_id)
-    turn.state.come_after_none(before.id, before.after)
+    turn.state.jobs.come_after_none(before.id, before.after)
 
 
 def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
@@ -135,8 +135,8 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
         grant.id, "job", grant.devices, owner, turn.now, None, grant.memory, request.priority, after.note,
         request.duration, grant.max_leases, grant.shape, grant.outsiders, after.cap, grant.packed,
     )  # fmt: skip
-    turn.state.hold(lease)
-    turn.state.write_lease(lease)
+    turn.state.requests.hold(lease)
+    turn.state.requests.write_lease(lease)
     learning.started(turn, lease.id)
     noticing.job_granted(turn, after)
     waited = max(0.0, turn.now - before.added)
@@ -147,15 +147,15 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
 def _launch(turn: Turn, before: Job, after: Job) -> None:
     if after.time_limit is not None:
         turn.alarm(after.time_limit, "time-limit", str(after.id))
-    environment = turn.state.environment(after)
+    environment = turn.state.jobs.environment(after)
     run_questions.launch(turn, after, environment, _given(turn.state, after, environment))
     lease_life.look_again(turn)
 
 
 def _given(state: State, job: Job, environment: dict[str, str]) -> dict[str, str]:
     """What every job gets in its environment."""
-    lease = state.leases[job.planner_id]
-    devices = [state.devices[uuid] for uuid in lease.devices if uuid in state.devices]
+    lease = state.requests.leases[job.planner_id]
+    devices = [state.devices.by_uuid[uuid] for uuid in lease.devices if uuid in state.devices.by_uuid]
     asked = environment.get(visible.VARIABLE)
     by = asked if asked in visible.BY else state.settings.visible
     return {
@@ -170,10 +170,10 @@ def _given(state: State, job: Job, environment: dict[str, str]) -> dict[str, str
 def _end_lease(turn: Turn, before: Job, after: Job) -> None:
     """What was started for the run is forgotten with its lease."""
     state = turn.state
-    state.forget_run(after.id)
+    state.jobs.forget_run(after.id)
     if not after.over:
         noticing.job_ended(turn, after)
-    lease = state.leases.get(after.planner_id)
+    lease = state.requests.leases.get(after.planner_id)
     why = after.why or (end_text(after.exit_code, after.signal) if after.exit_code else "it ended")
     if lease is not None:
         ending, _, by = why.partition(" by ")
@@ -192,7 +192,7 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
         told = {name: value for name, value in jobs.document(after).items() if name not in HIDDEN}
         turn.emit(Hook("on-finish", hook, f"job {after.id}", told))
     noticing.job_ended(turn, after)
-    if after.id in turn.state.dependents:
+    if after.id in turn.state.jobs.dependents:
         turn.defer(partial(_free_dependents, id=after.id, ended=after.state))
     if after.removing:
         turn.defer(partial(_forget_one, job=after))
@@ -200,31 +200,31 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
 
 def _free_dependents(turn: Turn, id: int, ended: str) -> None:
     """Let go who waited for a job only; who waited in vain is killed. Of many, some in each turn."""
-    state, found = turn.state, turn.state.dependents.get(id, {})
-    again = state.job_states([id])[id] in jobs.OPEN
+    state, found = turn.state, turn.state.jobs.dependents.get(id, {})
+    again = state.jobs.states([id])[id] in jobs.OPEN
     for waiting in list(islice(found, max(0, FREED - turn.freed))):
         turn.freed += 1
-        left = state.met(id, waiting)
-        other = None if ended == "complete" and left and not again else state.job(waiting)
+        left = state.jobs.met(id, waiting)
+        other = None if ended == "complete" and left and not again else state.jobs.get(waiting)
         if other is not None and ended != "complete" and not other.after_any:
             kill_waiting(turn, other, because(id, ended))
         elif other is not None and (again or not left):
             advance(turn, other, "edit", met=(*other.met, id) if again else other.met)
         else:
-            state.block(f"J{waiting}", coming_after.cause(state.awaited[waiting]))
+            state.requests.block(f"J{waiting}", coming_after.cause(state.jobs.awaited[waiting]))
     if found:
         turn.alarm(0.0, "free", f"{id} {ended}")
     else:
-        state.dependents.drop(id)
+        state.jobs.dependents.drop(id)
 
 
 def open_again(turn: Turn, id: int) -> None:
     """An ended job is to run once more. For those that come after it, it has ended all the same."""
-    for waiting in list(turn.state.followed.get(id, ())):
-        other = turn.state.job(waiting)
+    for waiting in list(turn.state.jobs.followed.get(id, ())):
+        other = turn.state.jobs.get(waiting)
         if other is not None:
-            turn.state.write_job(other._replace(met=(*other.met, id)), other)
-    turn.state.followed.drop(id)
+            turn.state.jobs.write(other._replace(met=(*other.met, id)), other)
+    turn.state.jobs.followed.drop(id)
 
 
 def free_later(turn: Turn, named: str) -> None:
@@ -233,7 +233,7 @@ def free_later(turn: Turn, named: str) -> None:
 
 
 def _kill_if_waiting(turn: Turn, id: int, why: str) -> None:
-    job = turn.state.job(id)
+    job = turn.state.jobs.get(id)
     if job is not None and job.state == "waiting":
         kill_waiting(turn, job, why)
 
@@ -245,11 +245,11 @@ def _forget_one(turn: Turn, job: Job) -> None:
 def forget(turn: Turn, gone: list[Job]) -> None:
     """Remove ended jobs and what the queue itself wrote for them."""
     for job in gone:
-        turn.state.forget_job(job)
+        turn.state.jobs.forget(job)
         turn.job_changed(job.id, job.state, None)
     remove_logs(turn, gone)
-    coming = {batch.environment for batch in turn.state.adding.values()}
-    turn.state.forget_environments({job.environment for job in gone} - coming)
+    coming = {batch.environment for batch in turn.state.jobs.adding.values()}
+    turn.state.jobs.forget_environments({job.environment for job in gone} - coming)
 
 
 def remove_logs(turn: Turn, gone: list[Job]) -> None:
@@ -271,22 +271,22 @@ def default_log(turn: Turn, uid: int, id: int) -> str:
 def _end_tree(turn: Turn, before: Job, after: Job) -> None:
     """TERM to all of it, KILL after the grace. A run that is just being launched is ended once it is there."""
     state = turn.state
-    if after.id not in state.dying:
-        state.dying.put(after.id, Dying(since=turn.now))
+    if after.id not in state.jobs.dying:
+        state.jobs.dying.put(after.id, Dying(since=turn.now))
         turn.alarm(state.settings.grace, "grace", str(after.id))
     press(turn, after, signal.SIGTERM, signal.SIGCONT)
 
 
 def press(turn: Turn, job: Job, *gently: int) -> None:
     """KILL to what is left of a run that is being ended; within its grace what is gentler."""
-    dying = turn.state.dying[job.id]
+    dying = turn.state.jobs.dying[job.id]
     if not dying.reading:
         run_questions.signal_tree(turn, job, *((signal.SIGKILL,) if dying.at_once else gently))
 
 
 def stop_tree(turn: Turn, before: Job, after: Job) -> None:
     """One that is being ended has to get on with it."""
-    if after.id not in turn.state.dying and after.ending is None:
+    if after.id not in turn.state.jobs.dying and after.ending is None:
         run_questions.signal_tree(turn, after, signal.SIGSTOP, every=True)
 
 

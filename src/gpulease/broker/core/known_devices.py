@@ -19,7 +19,7 @@ def identified(state: State, sample: Sample) -> Sample:
         return sample
     found: list[Device] = []
     for device in sample.devices:
-        known = [one for one in state.known_devices.values() if one.index == device.index]
+        known = [one for one in state.devices.known.values() if one.index == device.index]
         lost = device.uuid.startswith(NAMELESS) and known
         found += [one._replace(lost=device.lost, processes=None) for one in known] if lost else [device]
     return sample._replace(devices=tuple(found))
@@ -27,33 +27,31 @@ def identified(state: State, sample: Sample) -> Sample:
 
 def look(turn: Turn) -> None:
     """What is to be written is written apart: a full disk must keep nobody from the sample."""
-    if _seen(turn.state) != dict(turn.state.known_devices):
+    if _seen(turn.state) != dict(turn.state.devices.known):
         turn.alarm(0.0, "known-devices")
 
 
 def write(turn: Turn) -> None:
     state, seen = turn.state, _seen(turn.state)
-    if seen != dict(state.known_devices):
+    if seen != dict(state.devices.known):
         rows = {uuid: {name: getattr(one, name) for name in KEPT} for uuid, one in seen.items()}
         state.store.write("facts", "devices", {"boot_id": state.about.boot_id, "devices": rows})
-        for uuid in [uuid for uuid in state.known_devices if uuid not in seen]:
-            state.known_devices.drop(uuid)
-        state.restore(state.known_devices, seen)
+        state.devices.known.replace(seen)
 
 
 def load(state: State, fact: dict[str, object]) -> None:
     """After a reboot another GPU may have that index."""
     rows = fact.get("devices")
     if fact.get("boot_id") == state.about.boot_id and isinstance(rows, dict):
-        state.restore(state.known_devices, {uuid: Device(**row, memory_used=None) for uuid, row in rows.items()})
+        state.devices.known.fill({uuid: Device(**row, memory_used=None) for uuid, row in rows.items()})
 
 
 def _seen(state: State) -> dict[str, Device]:
     """By UUID: what is there, and of what is lost what was known."""
     found: dict[str, Device] = {}
-    for uuid, device in state.devices.items():
+    for uuid, device in state.devices.by_uuid.items():
         if device.lost is None:
             found[uuid] = Device(**{name: getattr(device, name) for name in KEPT})
-        elif uuid in state.known_devices:
-            found[uuid] = state.known_devices[uuid]
+        elif uuid in state.devices.known:
+            found[uuid] = state.devices.known[uuid]
     return found

@@ -28,7 +28,7 @@ MOST_SAID = 500  # of whom it is remembered which start they were told
 
 def shape(turn: Turn, user: str, command: Sequence[str], cwd: str, request: Request, kind: str = "job") -> str | None:
     """Under which its like are known, where the line has not too many already."""
-    found, there = shape_of(user, command, cwd, request, kind), turn.state.line.shapes
+    found, there = shape_of(user, command, cwd, request, kind), turn.state.requests.line.shapes
     return found if found in there or len(there) < IN_LINE else None
 
 
@@ -36,27 +36,27 @@ def expected(turn: Turn, user: str, request: Request) -> float | None:
     """Seconds that a request should run which declares a time."""
     if request.duration is None:
         return None
-    return Lengths(turn.state.sketches, (), turn.now).declared(user, request.duration)
+    return Lengths(turn.state.learned.sketches, (), turn.now).declared(user, request.duration)
 
 
 def learn(turn: Turn, lease: Lease, cut: bool) -> None:
     """A lease ended. `cut`: somebody ended it, so it tells something only if it was long already."""
     state, now = turn.state, turn.now
-    if cut and now - lease.since < Lengths(state.sketches, (), now).of_run(lease):
+    if cut and now - lease.since < Lengths(state.learned.sketches, (), now).of_run(lease):
         return
-    for name, sketch in learned(state.sketches, lease, now).items():
+    for name, sketch in learned(state.learned.sketches, lease, now).items():
         _keep(turn, name, sketch)
     _forget_superfluous(turn, lease.owner.user)
 
 
 def _keep(turn: Turn, name: str, sketch: Sketch | None) -> None:
-    turn.state.learn(name, sketch)
+    turn.state.learned.learn(name, sketch)
     turn.save_soon()
 
 
 def _forget_superfluous(turn: Turn, user: str) -> None:
     """Of one user, and of all, only so many: those of which least is known go, and of these the oldest."""
-    sketches = turn.state.sketches
+    sketches = turn.state.learned.sketches
     mine = [name for name in sketches if name.startswith(f"shape {user}\t")]
     for names, most in ((mine, OF_USER), (sketches, OF_ALL)):
         if len(names) > most:
@@ -68,11 +68,11 @@ def _forget_superfluous(turn: Turn, user: str) -> None:
 
 def _forget(turn: Turn, name: str) -> None:
     _keep(turn, name, None)
-    turn.state.peaks.drop(name.removeprefix("shape "))
+    turn.state.learned.peaks.drop(name.removeprefix("shape "))
 
 
 def prune(turn: Turn) -> None:
-    for name, sketch in list(turn.state.sketches.items()):
+    for name, sketch in list(turn.state.learned.sketches.items()):
         if faded(sketch, turn.now).weight < FORGOTTEN:
             _forget(turn, name)
 
@@ -103,7 +103,7 @@ def left(turn: Turn, id: str) -> None:
 
 def _judge(turn: Turn, found: dict[str, float]) -> None:
     for name, amount in found.items():
-        _keep(turn, name, seen(turn.state.sketches.get(name, EMPTY), amount, turn.now))
+        _keep(turn, name, seen(turn.state.learned.sketches.get(name, EMPTY), amount, turn.now))
 
 
 def accuracy(turn: Turn) -> dict[str, float]:
@@ -112,7 +112,7 @@ def accuracy(turn: Turn) -> dict[str, float]:
     Requests that should have started by now and still wait count too: `late` says how many.
     """
     late = [missed(said.at, said.start, turn.now) for said in turn.planned.said.values()]
-    sketches = {name: faded(turn.state.sketches.get(name, EMPTY), turn.now) for name in (BY_LIKELY, BY_LATEST)}
+    sketches = {name: faded(turn.state.learned.sketches.get(name, EMPTY), turn.now) for name in (BY_LIKELY, BY_LATEST)}
     compared, by = {}, {}
     for name, one in sketches.items():
         compared[name] = one.weight + sum(name in found for found in late)
@@ -128,14 +128,14 @@ def accuracy(turn: Turn) -> dict[str, float]:
 
 def rows(turn: Turn, user: str) -> list[dict[str, object]]:
     """What is known of a user's shapes, the latest first."""
-    state, lengths = turn.state, Lengths(turn.state.sketches, (), turn.now)
+    state, lengths = turn.state, Lengths(turn.state.learned.sketches, (), turn.now)
     found = []
-    for name, sketch in state.sketches.items():
+    for name, sketch in state.learned.sketches.items():
         key = name.removeprefix("shape ")
         owner, asked, runs = parts_of(key)
         if name == key or owner != user:
             continue
-        length, peak = lengths.alone(name), state.peaks.get(key)
+        length, peak = lengths.alone(name), state.learned.peaks.get(key)
         now = faded(sketch, turn.now)
         found.append({
             "command": runs, "request": asked, "runs": round(now.weight, 1), "seconds_mean": now.total / now.weight,
@@ -149,12 +149,12 @@ def usual(turn: Turn, job: Job) -> dict[str, object] | None:
     """How long jobs like this one ran, and how much memory they used."""
     state = turn.state
     key = shape_of(job.user, job.command, job.cwd, job.request)
-    name, peak = of_shape(key), known(state.peaks, key, turn.now)
-    length = Lengths(state.sketches, (), turn.now).alone(name) if name in state.sketches else None
+    name, peak = of_shape(key), known(state.learned.peaks, key, turn.now)
+    length = Lengths(state.learned.sketches, (), turn.now).alone(name) if name in state.learned.sketches else None
     if length is None and peak is None:
         return None
     wanted = 0 if peak is None else -(-int(peak.memory * 1.05) // GIB)  # in GiB, with a little to spare
-    least = min((device.memory_total or 0 for device in state.devices.values()), default=0)
+    least = min((device.memory_total or 0 for device in state.devices.by_uuid.values()), default=0)
     room = least - int(least * state.policy.memory_reserve)
     return {
         "seconds_50": None if length is None else length.after(0.0, LIKELY),
@@ -168,8 +168,8 @@ def usual(turn: Turn, job: Job) -> dict[str, object] | None:
 def forget(turn: Turn, user: str) -> int:
     """Everything that was learnt of a user."""
     whole, begin = (of_user(user), of_declared(user)), (of_shape(f"{user}\t"), f"{of_user(user)} ")
-    there = [name for name in turn.state.sketches if name in whole or name.startswith(begin)]
+    there = [name for name in turn.state.learned.sketches if name in whole or name.startswith(begin)]
     for name in there:
         _forget(turn, name)
-    turn.state.write_usage()  # at once: what a user had forgotten does not come back
+    turn.state.learned.write()  # at once: what a user had forgotten does not come back
     return len(there)

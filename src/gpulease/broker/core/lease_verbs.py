@@ -37,17 +37,17 @@ def handle(turn: Turn, event: Received) -> None:
         raise ProtocolError("The message does not say what to do.")
     if event.progress is not None:
         return VERBS[message["do"]](turn, event)  # it was checked when it began
-    if any(waiting.peer is event.peer for waiting in state.awaiting):
+    if any(waiting.peer is event.peer for waiting in state.devices.awaiting):
         return turn.after_sample(event)  # answers come in the order of the questions
     verb = check(message)["do"]
-    if verb in NEEDS_DEVICES and state.sample is None and not _told_lately(turn):
+    if verb in NEEDS_DEVICES and state.devices.sample is None and not _told_lately(turn):
         return turn.after_sample(event)
     return VERBS[verb](turn, event)
 
 
 def _told_lately(turn: Turn) -> bool:
     """Whether the driver was asked in vain a moment ago: then it is not asked again for each who comes."""
-    return turn.state.trouble is not None and turn.now - turn.state.failed_at <= FRESH
+    return turn.state.devices.trouble is not None and turn.now - turn.state.devices.failed_at <= FRESH
 
 
 # -------------------------------------------------------------------- looking
@@ -61,7 +61,9 @@ def status(turn: Turn, event: Received) -> None:
     if not isinstance(listing, Listing):
         if seen_by not in turn.status:
             turn.status[seen_by] = reports.status(turn, seen_by)  # the same for all who ask in one turn
-        listing = Listing([entry.id for entry in turn.state.line.front(reports.MOST_LINES)], turn.status[seen_by])
+        listing = Listing(
+            [entry.id for entry in turn.state.requests.line.front(reports.MOST_LINES)], turn.status[seen_by]
+        )
     return bulk.show(turn, event, "line", listing, lambda id: reports.line_row(turn, id, seen_by), LINES)
 
 
@@ -106,8 +108,8 @@ def exclude(turn: Turn, event: Received) -> None:
     only_managers(turn, event.peer)
     devices, given = _named_devices(turn, event), event.message.get("note")
     for device in devices:
-        note = turn.state.excluded.get(device.uuid, "") if given is None else given
-        turn.state.exclude(device.uuid, note)
+        note = turn.state.devices.excluded.get(device.uuid, "") if given is None else given
+        turn.state.devices.exclude(device.uuid, note)
         turn.state.record(turn.now, "excluded", user=event.peer.user, devices=[device.label], note=note)
     turn.reply(event.peer, excluded=[device.label for device in devices])
 
@@ -116,22 +118,22 @@ def include(turn: Turn, event: Received) -> None:
     only_managers(turn, event.peer)
     devices = _named_devices(turn, event)
     for device in devices:
-        turn.state.exclude(device.uuid, None)
+        turn.state.devices.exclude(device.uuid, None)
         turn.state.record(turn.now, "included", user=event.peer.user, devices=[device.label], note="")
     turn.reply(event.peer, included=[device.label for device in devices])
 
 
 def _named_devices(turn: Turn, event: Received) -> list[Device]:
-    devices = list(turn.state.devices.values())
+    devices = list(turn.state.devices.by_uuid.values())
     return [find(name, devices) for name in event.message["what"]]
 
 
 def stop(turn: Turn, event: Received) -> None:
     only_managers(turn, event.peer)
     state = turn.state
-    ending = sum(job.ending is not None for job in state.running.values())
-    jobs = len(state.running)
-    turn.reply(event.peer, leases=len(state.leases), jobs=jobs, ending=ending, line=len(state.line))
+    ending = sum(job.ending is not None for job in state.jobs.running.values())
+    jobs = len(state.jobs.running)
+    turn.reply(event.peer, leases=len(state.requests.leases), jobs=jobs, ending=ending, line=len(state.requests.line))
     turn.emit(Stop())
 
 

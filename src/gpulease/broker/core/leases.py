@@ -49,13 +49,13 @@ class LeaseStep(NamedTuple):
 
 
 def state_of(state: State, id: str) -> str:
-    if id in state.unwritten:
+    if id in state.requests.unwritten:
         return "asked"
-    if id in state.pending:
+    if id in state.requests.pending:
         return "waiting"
-    if id in state.unclaimed:
+    if id in state.requests.unclaimed:
         return "granted"
-    return "held" if id in state.leases else START
+    return "held" if id in state.requests.leases else START
 
 
 def advance(turn: Turn, event: str, step: LeaseStep) -> None:
@@ -73,16 +73,16 @@ def ask(turn: Turn, pending: Pending) -> None:
 
 def leave(turn: Turn, id: str) -> None:
     """Out of the line; whoever waited there is not told."""
-    advance(turn, "leave", LeaseStep(id, turn.state.pending[id]))
+    advance(turn, "leave", LeaseStep(id, turn.state.requests.pending[id]))
 
 
 def refuse(turn: Turn, id: str, trouble: GpuleaseError) -> None:
-    advance(turn, "refuse", LeaseStep(id, turn.state.pending[id], trouble=trouble))
+    advance(turn, "refuse", LeaseStep(id, turn.state.requests.pending[id], trouble=trouble))
 
 
 def grant(turn: Turn, lease: Lease) -> None:
-    pending = turn.state.pending[lease.id]
-    to_claim = pending.claim or lease.id not in turn.state.listeners
+    pending = turn.state.requests.pending[lease.id]
+    to_claim = pending.claim or lease.id not in turn.state.requests.listeners
     advance(turn, "grant-to-claim" if to_claim else "grant", LeaseStep(lease.id, pending, lease))
 
 
@@ -101,7 +101,7 @@ def claim(turn: Turn, lease: Lease) -> None:
 
 def granted(state: State, lease: Lease) -> Message:
     """What a client is told of its lease."""
-    devices = [state.devices[uuid] for uuid in lease.devices if uuid in state.devices]
+    devices = [state.devices.by_uuid[uuid] for uuid in lease.devices if uuid in state.devices.by_uuid]
     return {
         "id": lease.id,
         "devices": [{"label": d.label, "uuid": d.uuid, "name": d.name, "vendor": d.vendor} for d in devices],
@@ -127,7 +127,7 @@ def _lease(step: LeaseStep) -> Lease:
 
 def _enter_line(turn: Turn, step: LeaseStep) -> None:
     pending = _pending(step)
-    turn.state.enter(pending, written=False)
+    turn.state.requests.enter(pending, written=False)
     if pending.deadline is not None and pending.deadline > turn.now:
         turn.alarm(pending.deadline - turn.now, "deadline", step.id)
     look_again(turn)
@@ -136,8 +136,8 @@ def _enter_line(turn: Turn, step: LeaseStep) -> None:
 def look_again(turn: Turn) -> None:
     """As long as somebody waits, or wants to see, others' use of the devices is looked at again, by one alarm."""
     state = turn.state
-    if state.looked_at and not state.look_due:
-        state.set("look_due", True)
+    if state.looked_at and not state.devices.look_due:
+        state.devices.look_due = True
         turn.alarm(state.settings.polling, "sample")
 
 
@@ -148,12 +148,12 @@ def watch(turn: Turn, owner: Owner) -> None:
 
 def _unwatch(turn: Turn, owner: Owner) -> None:
     key = (owner.pid or 0, owner.start_time)
-    if owner.pid is not None and key not in turn.state.owned:
+    if owner.pid is not None and key not in turn.state.requests.owned:
         turn.emit(Unwatch(key))
 
 
 def _leave_line(turn: Turn, step: LeaseStep) -> None:
-    pending = turn.state.withdraw(step.id)
+    pending = turn.state.requests.withdraw(step.id)
     if step.lease is None:
         learning.left(turn, step.id)
     if pending.deadline is not None:
@@ -161,25 +161,27 @@ def _leave_line(turn: Turn, step: LeaseStep) -> None:
     if step.lease is None:
         _unwatch(turn, pending.owner)
     if step.lease is None and step.trouble is None:
-        turn.state.listeners.drop(step.id)  # else it is told what came of it
+        turn.state.requests.listeners.drop(step.id)  # else it is told what came of it
 
 
 def _tell_waiting(turn: Turn, step: LeaseStep) -> None:
-    peer = turn.state.listeners.get(step.id)
+    peer = turn.state.requests.listeners.get(step.id)
     if peer is not None:
-        turn.send(peer, {"waiting": {"id": step.id, "place": 1 + turn.state.line.ahead(step.id), "why": step.why}})
+        turn.send(
+            peer, {"waiting": {"id": step.id, "place": 1 + turn.state.requests.line.ahead(step.id), "why": step.why}}
+        )
 
 
 def _tell_refused(turn: Turn, step: LeaseStep) -> None:
-    peer = turn.state.listeners.get(step.id)
-    turn.state.listeners.drop(step.id)
+    peer = turn.state.requests.listeners.get(step.id)
+    turn.state.requests.listeners.drop(step.id)
     if peer is not None and step.trouble is not None:
         turn.send(peer, error(step.trouble))
 
 
 def _hold(turn: Turn, step: LeaseStep) -> None:
     state, lease, pending = turn.state, _lease(step), _pending(step)
-    state.hold(lease, claimed=not (pending.claim or lease.id not in state.listeners))
+    state.requests.hold(lease, claimed=not (pending.claim or lease.id not in state.requests.listeners))
     remembering.began(turn, lease, _waited(step))
     _set_alarm(turn, step)
 
@@ -193,24 +195,24 @@ def _set_alarm(turn: Turn, step: LeaseStep) -> None:
 
 def _write_lease(turn: Turn, step: LeaseStep) -> None:
     token = None if step.pending is None else step.pending.token
-    turn.state.write_lease(_lease(step), claimed=step.id not in turn.state.unclaimed, token=token)
+    turn.state.requests.write_lease(_lease(step), claimed=step.id not in turn.state.requests.unclaimed, token=token)
 
 
 def _tell_granted(turn: Turn, step: LeaseStep) -> None:
     """Who left a moment ago, or waited at a broker that is gone, may come back for it."""
     state, lease = turn.state, _lease(step)
-    peer = state.listeners.get(lease.id)
+    peer = state.requests.listeners.get(lease.id)
     if peer is None:
         return turn.alarm(UNCLAIMED, "unclaimed", lease.id)
-    if lease.id not in state.unclaimed:
-        state.listeners.drop(lease.id)
+    if lease.id not in state.requests.unclaimed:
+        state.requests.listeners.drop(lease.id)
     turn.send(peer, {"granted": granted(state, lease)})
 
 
 def _charge_usage(turn: Turn, step: LeaseStep) -> None:
     state, lease, now = turn.state, _lease(step), turn.now
-    spent = charged(state.usage, lease, weight_of(lease, state.devices), now, state.policy)
-    state.charge(forget(spent, now, state.policy), recorded(state.records, lease, now, state.policy))
+    spent = charged(state.learned.usage, lease, weight_of(lease, state.devices.by_uuid), now, state.policy)
+    state.learned.charge(forget(spent, now, state.policy), recorded(state.learned.records, lease, now, state.policy))
     learning.learn(turn, lease, step.cut)
     turn.save_soon()
 
@@ -219,7 +221,7 @@ def _drop_lease(turn: Turn, step: LeaseStep) -> None:
     lease, about = _lease(step), turn.state.about
     ticks = int((turn.now - about.boot_time) * about.ticks)
     holder = _evicted(turn, step)
-    turn.state.end_lease(lease, Ended(lease.owner.user, turn.now, ticks, lease.outsiders, holder))
+    turn.state.requests.end_lease(lease, Ended(lease.owner.user, turn.now, ticks, lease.outsiders, holder))
     turn.emit(Over(turn.now, lease.id))
     if holder is None:
         _unwatch(turn, lease.owner)
@@ -241,23 +243,25 @@ def _evicted(turn: Turn, step: LeaseStep) -> Key | None:
 
 def let_drain(turn: Turn, key: Key) -> None:
     """Such a process has ended."""
-    for uuid, mark in list(turn.state.ended.items()):
+    for uuid, mark in list(turn.state.devices.ended.items()):
         if mark.holder == key:
-            turn.state.ended.put(uuid, mark._replace(holder=None))
+            turn.state.devices.ended.put(uuid, mark._replace(holder=None))
 
 
 def _check_devices(turn: Turn, step: LeaseStep) -> None:
-    """When somebody waits: ask about the devices now, before the plan needs to know."""
+    """When somebody waits: ask about the devices now, before the plan needs to know. To gpuget they go back first."""
     state, devices = turn.state, _lease(step).devices
-    if devices and state.line and state.sample is not None and not isinstance(state.check, Checking):
+    checking = isinstance(state.devices.check, Checking)
+    seen = state.devices.sample is not None and not state.settings.gpuget
+    if devices and state.requests.line and seen and not checking:
         check(turn, frozenset(devices))
 
 
 def check(turn: Turn, devices: frozenset[str]) -> None:
-    state, before = turn.state, turn.state.check
+    state, before = turn.state, turn.state.devices.check
     told_from = before.told_from if isinstance(before, Refused) else None
-    state.set("check", Checking(devices, state.revision, told_from))
-    state.set("locked", True)
+    state.devices.check = Checking(devices, state.revision, told_from)
+    state.devices.locked = True
     turn.emit(Check(state.revision, tuple(sorted(devices)), passed_by(state, turn.now)))
 
 
@@ -266,7 +270,7 @@ def _waited(step: LeaseStep) -> float:
 
 
 def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
-    owner, labels = lease.owner, turn.state.labels(lease.devices)
+    owner, labels = lease.owner, turn.state.devices.labels(lease.devices)
     fields = {"id": lease.id, "kind": lease.kind, "user": owner.user, "pid": owner.pid, "devices": labels}
     asked_by = {} if owner.asked_by is None else {"asked_by": owner.asked_by[0]}
     turn.state.record(turn.now, what, **fields, **asked_by, note=lease.note, **more)
@@ -288,15 +292,15 @@ def _record_ended(turn: Turn, step: LeaseStep) -> None:
 EFFECTS: dict[str, Callable[[Turn, LeaseStep], None]] = {
     "enter-line": _enter_line,
     "watch-owner": lambda turn, step: watch(turn, _pending(step).owner),
-    "write-request": lambda turn, step: turn.state.write_pending(step.id),
+    "write-request": lambda turn, step: turn.state.requests.write_pending(step.id),
     "tell-waiting": _tell_waiting,
     "tell-refused": _tell_refused,
     "leave-line": _leave_line,
     "hold": _hold,
     "write-lease": _write_lease,
     "tell-granted": _tell_granted,
-    "claim": lambda turn, step: turn.state.claim(step.id),
-    "change": lambda turn, step: turn.state.leases.put(step.id, _lease(step)),
+    "claim": lambda turn, step: turn.state.requests.claim(step.id),
+    "change": lambda turn, step: turn.state.requests.leases.put(step.id, _lease(step)),
     "set-alarm": _set_alarm,
     "charge-usage": _charge_usage,
     "drop-lease": _drop_lease,

@@ -21,19 +21,19 @@ FORGIVEN = 0.1  # seconds that are forgiven for each in which nobody was kept wa
 def blocked(turn: Turn, event: CheckRefused) -> None:
     """Somebody holds the lock while others want a device."""
     state, patience = turn.state, turn.state.settings.safe_gpu_patience
-    before = state.blockers.get(event.user, Blocker(turn.now))
+    before = state.devices.blockers.get(event.user, Blocker(turn.now))
     since = turn.now - before.seen
     spent = before.spent + since if since <= GAP else max(0.0, before.spent - since * FORGIVEN)
     if spent < patience:
-        return state.blockers.put(event.user, Blocker(turn.now, spent))
+        return state.devices.blockers.put(event.user, Blocker(turn.now, spent))
     why = f"kept safe-gpu's lock for {patience:g} s, and is not waited for during the next hour"
     state.record(turn.now, "passed-by", user=event.user, pid=event.pid, devices=[], why=why)
-    return state.blockers.put(event.user, Blocker(turn.now, passed=turn.now))
+    return state.devices.blockers.put(event.user, Blocker(turn.now, passed=turn.now))
 
 
 def let_go(turn: Turn) -> None:
     """A check was taken, so whoever held the lock let go in time, unless somebody is passed by."""
-    blockers = turn.state.blockers
+    blockers = turn.state.devices.blockers
     if blockers and not passed_by(turn.state, turn.now):
         for user in list(blockers):
             blockers.drop(user)
@@ -41,4 +41,4 @@ def let_go(turn: Turn) -> None:
 
 def passed_by(state: State, now: float) -> frozenset[str]:
     """Users whose hold on the lock counts for nothing now."""
-    return frozenset(user for user, one in state.blockers.items() if one.passed and now - one.passed < PASSED)
+    return frozenset(user for user, one in state.devices.blockers.items() if one.passed and now - one.passed < PASSED)

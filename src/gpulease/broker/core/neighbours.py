@@ -1,28 +1,27 @@
 """Other tools that hand out the same GPUs, as the core sees them: what they hold, and what they must know of leases.
 
-The edge talks to them (broker/edge/neighbours.py). Here is what it told, and the one instruction `Keep` that follows
-from leases, samples and settings. It says all of it each time, so that an edge that missed something is right after the
-next.
+The edge talks to them (broker/edge/neighbours.py). Here is what it told, whether safe-gpu is used here, when a device
+goes back, and the one instruction `Keep` that follows from leases, samples and settings. It says all of it each time,
+so that an edge that missed something is right after the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from gpulease.broker.core import outside_use
-from gpulease.broker.core.events import Key, NeighboursChanged
+from gpulease.broker.core.events import Key, LockUsed, NeighboursChanged
 from gpulease.broker.core.grants import wanted
-from gpulease.broker.core.instructions import Holding, Keep
+from gpulease.broker.core.instructions import Holding, Keep, WriteLog
 from gpulease.broker.core.leases import look_again
 from gpulease.broker.core.state import State
-from gpulease.broker.core.tables import Table
 from gpulease.broker.core.turn import Turn
 from gpulease.model.store import Document
 from gpulease.model.values import Device, Lease, Process
 
 REMEMBERED = 86400.0  # seconds that a neighbour counts whose user was seen to take a GPU
 SUSPECTED = 300.0  # seconds that one counts of which nothing but its lock was used: any user can hold that
+LOOK_AGAIN = 1.0  # seconds between looks at devices that go back, while somebody is still there
 WRITTEN = 60.0  # seconds by which that must get later to be written again
 
 
@@ -31,11 +30,13 @@ def keep(turn: Turn) -> None:
     planned, state = turn.planned, turn.state
     if planned.kept is not None and planned.kept_revision == state.revision:
         return
-    if state.settings.gpuget and state.sample is None:
+    if state.settings.gpuget and state.devices.sample is None:
         turn.take_sample()  # gpuget knows devices by their indices
     planned.kept_revision = state.revision
     told = _keep(turn)
     if told != planned.kept:
+        if told.leaving - (planned.kept or Keep()).leaving:
+            look_at_leaving(turn)
         planned.kept = told
         turn.emit_first(told)  # what somebody is told of is claimed, and stays so
         look_again(turn)  # for who computes on devices that others look at
@@ -46,20 +47,22 @@ def _keep(turn: Turn) -> Keep:
     state = turn.state
     settings = in_effect(state)
     held: dict[str, Holding] = {}
-    for lease in state.leases.values():
+    for lease in state.requests.leases.values():
         for uuid in lease.devices:
             held[uuid] = _with(state, held.get(uuid), lease)
     if not _active(settings):
         return Keep(held, settings=settings)
-    unseen = frozenset(uuid for uuid in held if is_unseen(state.devices.get(uuid), state.placeholders))
-    return Keep(held, unseen, wanted(turn) if settings["gpuget"] else frozenset(), settings)
+    unseen = frozenset(uuid for uuid in held if is_unseen(state.devices.by_uuid.get(uuid), state.devices.placeholders))
+    if not settings["gpuget"]:
+        return Keep(held, unseen, settings=settings)
+    return Keep(held, unseen, wanted(turn), settings, frozenset(state.devices.leaving.keys() - held.keys()))
 
 
 def _with(state: State, held: Holding | None, lease: Lease) -> Holding:
     """Of a device: one more lease. A job's owner is its shell, once that was started."""
     pid, began = lease.owner.pid, lease.owner.start_time
     if lease.kind == "job":
-        pid, began = state.roots.get(int(lease.id[1:]), (None, None))
+        pid, began = state.jobs.roots.get(int(lease.id[1:]), (None, None))
     one = (pid, began, None if lease.until is None else lease.until - state.about.boot_time)
     if held is not None:
         return held._replace(leases=(*held.leases, one))
@@ -89,37 +92,74 @@ def is_placeholder(process: Process, placeholders: Mapping[Key, str]) -> bool:
 
 
 def changed(turn: Turn, event: NeighboursChanged) -> None:
-    state = turn.state
-    _replace(state.neighbour_holds, event.held)
-    _replace(state.placeholders, event.placeholders)
-    if state.neighbours_shown != event.shown:
-        state.set("neighbours_shown", event.shown)
+    devices = turn.state.devices
+    devices.neighbour_holds.replace(event.held)
+    devices.placeholders.replace(event.placeholders)
+    if devices.neighbours_shown != event.shown:
+        devices.neighbours_shown = event.shown
     outside_use.look(turn)
-    known = state.neighbours_about
-    until = {name: turn.now + (REMEMBERED if took else SUSPECTED) for name, took in event.about.items()}
-    if later := {name: moment for name, moment in until.items() if moment - known.get(name, 0.0) > WRITTEN}:
-        _remember(turn, {**known, **later})
+
+
+# -------------------------------------------------------------------- devices that go back
+
+
+def look_at_leaving(turn: Turn) -> None:
+    """Gone is not free: a neighbour that keeps accounts gets a device back once nobody is seen there."""
+    if turn.state.settings.gpuget and turn.state.devices.leaving:
+        turn.take_sample()
+        turn.alarm(LOOK_AGAIN, "leaving", "all")
+
+
+def look(turn: Turn) -> None:
+    """At a sample: who is gone from the devices of ended leases, and whether the user of safe-gpu's lock took one."""
+    devices = turn.state.devices
+    if turn.state.settings.gpuget:
+        for uuid in list(devices.leaving):
+            if devices.seen_since_end([uuid]) and is_empty(devices.by_uuid.get(uuid), devices.placeholders):
+                devices.leaving.drop(uuid)
+    if devices.lock_user is not None and _is_later(turn, REMEMBERED):
+        computing = (one.pid for device in devices.by_uuid.values() for one in device.processes or ())
+        if devices.lock_user in computing:
+            turn.alarm(0.0, "safe-gpu")  # it is written apart: a full disk must keep nobody from the sample
+
+
+def is_empty(device: Device | None, placeholders: Mapping[Key, str]) -> bool:
+    """Whether nobody is there, for certain."""
+    known = device is not None and device.processes is not None and device.lost is None
+    return known and is_unseen(device, placeholders)
+
+
+# -------------------------------------------------------------------- whether safe-gpu is used here
+
+
+def lock_used(turn: Turn, event: LockUsed) -> None:
+    if turn.state.safe_gpu == "auto":
+        turn.emit(WriteLog(f"safe-gpu is used here, by {event.who}: placeholders show which GPUs are leased"))
+    turn.state.devices.lock_user = event.pid
+    found(turn, SUSPECTED)
+
+
+def found(turn: Turn, seconds: float) -> None:
+    """It counts for so long, unless it does for longer already."""
+    if _is_later(turn, seconds):
+        _remember(turn, {**turn.state.devices.neighbours_about, "safe-gpu": turn.now + seconds})
+
+
+def _is_later(turn: Turn, seconds: float) -> bool:
+    return turn.now + seconds - turn.state.devices.neighbours_about.get("safe-gpu", 0.0) > WRITTEN
 
 
 def _remember(turn: Turn, about: Mapping[str, float]) -> None:
     """Until when each counts; and look again when the first of them is forgotten."""
     counting = {name: moment for name, moment in about.items() if moment > turn.now}
-    turn.state.set("neighbours_about", counting, planned=True)
+    turn.state.devices.neighbours_about = counting
     turn.state.store.write("facts", "neighbours", dict(counting))
     if counting:
         turn.alarm(min(counting.values()) - turn.now, "neighbours", "all")
 
 
 def forget(turn: Turn) -> None:
-    _remember(turn, turn.state.neighbours_about)
-
-
-def _replace(table: Table[Any, Any], rows: Mapping[Any, Any]) -> None:
-    for key in [key for key in table if key not in rows]:
-        table.drop(key)
-    for key, value in rows.items():
-        if table.get(key) != value:
-            table.put(key, value)
+    _remember(turn, turn.state.devices.neighbours_about)
 
 
 def load(turn: Turn, found: Document) -> None:

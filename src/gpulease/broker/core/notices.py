@@ -97,9 +97,9 @@ def set_alarm(turn: Turn, lease: Lease) -> None:
 
 def lease_ending(turn: Turn, id: str) -> None:
     """Its alarm went off. One that was renewed meanwhile has another."""
-    lease, before = turn.state.leases.get(id), turn.state.settings.notify_before
+    lease, before = turn.state.requests.leases.get(id), turn.state.settings.notify_before
     if lease is not None and lease.until is not None and lease.until - turn.now <= before + 1:
-        until = lease.until + turn.state.wall_ahead
+        until = lease.until + turn.state.requests.wall_ahead
         _tell(turn, lease.owner.uid, "lease-ending", None, until=until, **_lease(turn, lease))
 
 
@@ -111,13 +111,13 @@ def lease_ended(turn: Turn, lease: Lease, why: str) -> None:
 def look(turn: Turn) -> None:
     """The devices were seen: of each that is lost since the last time its holders and the managers are told, once."""
     state = turn.state
-    for uuid, device in state.devices.items():
-        known = state.broken.get(uuid)
+    for uuid, device in state.devices.by_uuid.items():
+        known = state.devices.broken.get(uuid)
         if device.lost is None and known is not None and known != BACK:
-            state.broken.put(uuid, BACK)
+            state.devices.broken.put(uuid, BACK)
             turn.alarm(0.0, "lost")
         elif device.lost is not None and known in (None, BACK):
-            state.broken.put(uuid, NEW)
+            state.devices.broken.put(uuid, NEW)
             turn.alarm(0.0, "lost")
             _tell_broken(turn, uuid, device.lost)
 
@@ -125,31 +125,38 @@ def look(turn: Turn) -> None:
 def write_lost(turn: Turn) -> None:
     """Into the events; apart from the sample, which a full disk must not keep from anybody."""
     state = turn.state
-    for uuid, known in list(state.broken.items()):
-        device = state.devices.get(uuid)
-        users = sorted({lease.owner.user for lease in state.leases.values() if uuid in lease.devices})
+    for uuid, known in list(state.devices.broken.items()):
+        device = state.devices.by_uuid.get(uuid)
+        users = sorted({lease.owner.user for lease in state.requests.leases.values() if uuid in lease.devices})
         if known == NEW and device is not None:
             why = f"the driver lost it: {(device.lost or '').rstrip('.')}"
             why += f"; it is leased to {', '.join(users)}" if users else ""
-            state.record(turn.now, "gpu-lost", user="", devices=state.labels([uuid]), why=why)
-            state.broken.put(uuid, WRITTEN)
+            state.record(turn.now, "gpu-lost", user="", devices=state.devices.labels([uuid]), why=why)
+            state.devices.broken.put(uuid, WRITTEN)
         elif known == BACK:
-            state.record(turn.now, "gpu-back", user="", devices=state.labels([uuid]), why="the driver has it again")
-            state.broken.drop(uuid)
+            state.record(
+                turn.now, "gpu-back", user="", devices=state.devices.labels([uuid]), why="the driver has it again"
+            )
+            state.devices.broken.drop(uuid)
 
 
 def gpu_used(turn: Turn, uuid: str, user: str, pid: int | None) -> None:
     """Somebody else uses a leased device: its holders are told, once."""
-    for lease in [one for one in turn.state.leases.values() if uuid in one.devices]:
+    for lease in [one for one in turn.state.requests.leases.values() if uuid in one.devices]:
         if pid not in [known for known, _ in lease.outsiders]:
-            about = {"devices": turn.state.labels([uuid]), "uuid": uuid, "users": [user] if user else [], "pid": pid}
+            about = {
+                "devices": turn.state.devices.labels([uuid]),
+                "uuid": uuid,
+                "users": [user] if user else [],
+                "pid": pid,
+            }
             _tell(turn, lease.owner.uid, "gpu-used", _of_job(turn, lease), lease=lease.id, **about)
 
 
 def _tell_broken(turn: Turn, uuid: str, why: str) -> None:
     state = turn.state
-    on = [lease for lease in state.leases.values() if uuid in lease.devices]
-    about = {"devices": state.labels([uuid]), "uuid": uuid, "why": why.rstrip(".")}
+    on = [lease for lease in state.requests.leases.values() if uuid in lease.devices]
+    about = {"devices": state.devices.labels([uuid]), "uuid": uuid, "why": why.rstrip(".")}
     held = {lease.owner.uid: lease for lease in on}
     for uid, lease in held.items():
         _tell(turn, uid, "gpu-broken", _of_job(turn, lease), lease=lease.id, **about)
@@ -177,16 +184,21 @@ def _wanted(turn: Turn, uid: int, own: tuple[str, ...] | None) -> tuple[str, ...
 
 
 def _of_job(turn: Turn, lease: Lease) -> tuple[str, ...] | None:
-    job = turn.state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+    job = turn.state.jobs.running.get(int(lease.id[1:])) if lease.kind == "job" else None
     return None if job is None else job.notify
 
 
 def _wall(turn: Turn) -> float:
-    return turn.now + turn.state.wall_ahead
+    return turn.now + turn.state.requests.wall_ahead
 
 
 def _lease(turn: Turn, lease: Lease) -> dict[str, Any]:
-    return {"lease": lease.id, "kind": lease.kind, "devices": turn.state.labels(lease.devices), "note": lease.note}
+    return {
+        "lease": lease.id,
+        "kind": lease.kind,
+        "devices": turn.state.devices.labels(lease.devices),
+        "note": lease.note,
+    }
 
 
 def _job(turn: Turn, job: Job) -> dict[str, Any]:

@@ -23,15 +23,15 @@ LONGEST_PAUSE = 300.0  # seconds before a function that failed is asked again
 def ask(turn: Turn) -> None:
     """Ask about the line, if it is time."""
     state = turn.state
-    function, own = state.settings.order, state.own_order
+    function, own = state.settings.order, state.requests.own_order
     if own.function != function:
         own = _changed(turn, function)
-    if not function or own.asked is not None or len(state.line) < 2:
+    if not function or own.asked is not None or len(state.requests.line) < 2:
         return
     moment = _next(own, state.revision)
     if moment > turn.now:
         if moment < own.due or own.due <= turn.now:
-            state.set("own_order", own._replace(due=moment))
+            state.requests.own_order = own._replace(due=moment)
             turn.alarm(moment - turn.now, "order", "next")
         return
     _ask(turn, function)
@@ -45,48 +45,47 @@ def _next(own: OwnOrder, revision: int) -> float:
 def _changed(turn: Turn, function: str) -> OwnOrder:
     """Another function, or none: what the old one said is nothing any more."""
     own = OwnOrder(function)
-    turn.state.set("own_order", own, planned=True)
+    turn.state.requests.own_order = own
     turn.emit(AskOrder(function, turn.now, ()))
     return own
 
 
 def _ask(turn: Turn, function: str) -> None:
     state = turn.state
-    used = Standing(state.usage, state.leases.values(), state.devices, state.policy, turn.now).totals
-    rows = tuple(entries(state.line, used, turn.now))
+    requests, usage = state.requests, state.learned.usage
+    used = Standing(usage, requests.leases.values(), state.devices.by_uuid, state.policy, turn.now).totals
+    rows = tuple(entries(requests.line, used, turn.now))
     asked = tuple(row.id for row in rows) if len(rows) > 1 else None
-    state.set("own_order", state.own_order._replace(asked=asked, asked_at=turn.now, revision=state.revision))
+    requests.own_order = requests.own_order._replace(asked=asked, asked_at=turn.now, revision=state.revision)
     if asked is not None:
         turn.emit(AskOrder(function, turn.now, rows))
 
 
 def ordered(turn: Turn, event: Ordered) -> None:
-    own = turn.state.own_order
+    state, own = turn.state, turn.state.requests.own_order
     if event.function != own.function or own.asked is None:
         return
     trouble = event.trouble or wrong_with(own.asked, event.told)
     if trouble is not None:
         return _failed(turn, trouble)
-    ids = tuple(event.told)
-    ranking = ranked(turn.state.line, ids)
-    changed = ids != own.ids or own.ranking is None or own.ranking.waiting != ranking.waiting
-    moved_on = own.revision != turn.state.revision
+    ids, before = tuple(event.told), state.revision
+    ranking = ranked(state.requests.line, ids)
     answered = own._replace(ids=ids, ranking=ranking, asked=None, failures=0, trouble=None)
-    turn.state.set("own_order", answered, planned=changed)
+    state.requests.own_order = answered
     if own.trouble is not None:
         turn.emit(WriteLog(f"policy.order {own.function} answers again"))
-    if changed and not moved_on:  # what it changed itself is no reason to ask it again
-        turn.state.set("own_order", turn.state.own_order._replace(revision=turn.state.revision))
+    if own.revision == before:  # what it changed itself is no reason to ask it again
+        state.requests.own_order = answered._replace(revision=state.revision)
     return None
 
 
 def _failed(turn: Turn, trouble: str) -> None:
-    own = turn.state.own_order
+    own = turn.state.requests.own_order
     failures = own.failures + 1
     pause = min(LONGEST_PAUSE, 0.5 * 2.0 ** min(failures, 20))
     failed = own._replace(ids=(), ranking=None, asked=None, failures=failures, trouble=trouble, due=inf)
     failed = failed._replace(not_before=turn.now + pause)
-    turn.state.set("own_order", failed, planned=bool(own.ids))
+    turn.state.requests.own_order = failed
     if trouble != own.trouble:
         turn.emit(WriteLog(f"policy.order {own.function} is not followed: {trouble}"))
 

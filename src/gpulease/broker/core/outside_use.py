@@ -27,7 +27,7 @@ def look(turn: Turn) -> dict[str, list[str]]:
 
     What is to be written is written apart: a full disk must keep nobody from the sample.
     """
-    outside, uses = turn.state.outside, _uses(turn.state)
+    outside, uses = turn.state.devices.outside, _uses(turn.state)
     for use in uses.keys() & outside.keys():
         outside.put(use, turn.now)
     if uses.keys() - outside.keys() or _over(turn):
@@ -40,7 +40,7 @@ def look(turn: Turn) -> dict[str, list[str]]:
 
 
 def write(turn: Turn) -> None:
-    outside = turn.state.outside
+    outside = turn.state.devices.outside
     for use, pid in _uses(turn.state).items():
         if use not in outside:
             outside.put(use, turn.now)
@@ -56,12 +56,12 @@ def write(turn: Turn) -> None:
 
 
 def _over(turn: Turn) -> list[Use]:
-    return [use for use, last in turn.state.outside.items() if turn.now - last >= GONE]
+    return [use for use, last in turn.state.devices.outside.items() if turn.now - last >= GONE]
 
 
 def _uses(state: State) -> dict[Use, int | None]:
     """Each with the first of its processes; without one where only memory is in use."""
-    devices, leases = state.devices.values(), state.leases.values()
+    devices, leases = state.devices.by_uuid.values(), state.requests.leases.values()
     seen = state.views()
     found: dict[Use, int | None] = {}
     for device in devices:
@@ -83,7 +83,9 @@ def colliding(state: State, judged: DeviceState, on: Sequence[Lease]) -> str | N
         return None
     if judged.neighbour.startswith(THROUGH):
         return judged.neighbour
-    told = ((name, shown) for name, shown in state.neighbours_shown.items() if judged.neighbour.startswith(name))
+    told = (
+        (name, shown) for name, shown in state.devices.neighbours_shown.items() if judged.neighbour.startswith(name)
+    )
     return next((name for name, shown in told if not shown.get("trouble")), None)
 
 
@@ -94,11 +96,11 @@ def _why(use: Use, pid: int | None) -> str:
 
 
 def _leased_to(state: State, use: Use) -> str:
-    users = sorted({lease.owner.user for lease in state.leases.values() if use[0] in lease.devices})
+    users = sorted({lease.owner.user for lease in state.requests.leases.values() if use[0] in lease.devices})
     return f", and it is leased to {', '.join(users)}" if users and not use[1].startswith(HELD_TOO) else ""
 
 
 def _record(turn: Turn, what: str, use: Use, pid: int | None, why: str) -> None:
     uuid, user = use
     user = "" if user.startswith(HELD_TOO) else user
-    turn.state.record(turn.now, what, user=user, pid=pid, devices=turn.state.labels([uuid]), why=why)
+    turn.state.record(turn.now, what, user=user, pid=pid, devices=turn.state.devices.labels([uuid]), why=why)

@@ -21,32 +21,32 @@ def may_share(turn: Turn, request: Request, shape: str | None) -> bool:
     state = turn.state
     if shape is None or not may_pack(request, state.settings.pack == "measured"):
         return False
-    there = state.line.packed_shapes
+    there = state.requests.line.packed_shapes
     return shape in there or len(there) < MOST_SHAPES
 
 
 def see(turn: Turn, job: Job, lease: Lease, used: int) -> None:
     """A sample came in, and a packed job uses so many bytes of its device."""
-    state, before = turn.state, turn.state.seen.get(job.id)
+    state, before = turn.state, turn.state.jobs.seen.get(job.id)
     if used and (before is None or used > before.memory):
-        state.seen.put(job.id, Seen(used, turn.now))
-    seen = state.seen.get(job.id)
+        state.jobs.seen.put(job.id, Seen(used, turn.now))
+    seen = state.jobs.seen.get(job.id)
     if seen is None:
         return
     settled = turn.now - seen.since >= state.settings.pack_after
     if settled if lease.memory is None else seen.memory > lease.memory:
-        state.change_lease(lease._replace(memory=seen.memory, max_leases=state.policy.pack_most - 1))
+        state.requests.change_lease(lease._replace(memory=seen.memory, max_leases=state.policy.pack_most - 1))
         _learn(turn, lease.shape, seen.memory)
 
 
 def ended(turn: Turn, job: Job, complete: bool, out_of_memory: bool) -> None:
     """A run is over. What one that failed had used by then says little of the next."""
-    state, seen, lease = turn.state, turn.state.seen.get(job.id), turn.state.leases.get(job.planner_id)
-    state.seen.drop(job.id)
+    state, seen, lease = turn.state, turn.state.jobs.seen.get(job.id), turn.state.requests.leases.get(job.planner_id)
+    state.jobs.seen.drop(job.id)
     if lease is None or lease.shape is None:
         return
     if out_of_memory:
-        state.peaks.drop(lease.shape)  # it was too little for one of them: the next is alone again
+        state.learned.peaks.drop(lease.shape)  # it was too little for one of them: the next is alone again
         turn.save_soon()
     elif complete and seen is not None:
         _learn(turn, lease.shape, seen.memory)
@@ -62,7 +62,7 @@ def recall(turn: Turn, lease: Lease) -> None:
 
 def shares(turn: Turn, job: Job) -> bool:
     """Whether a job runs packed, beside others or so that others may come."""
-    lease = turn.state.leases.get(job.planner_id)
+    lease = turn.state.requests.leases.get(job.planner_id)
     return lease is not None and lease.packed and lease.memory is not None
 
 
@@ -70,20 +70,20 @@ def _learn(turn: Turn, shape: str | None, memory: int) -> None:
     state = turn.state
     if shape is None:
         return
-    state.peaks.put(shape, raised(state.peaks, shape, memory, turn.now))
-    for old in superfluous(state.peaks, turn.now):
-        state.peaks.drop(old)
+    state.learned.peaks.put(shape, raised(state.learned.peaks, shape, memory, turn.now))
+    for old in superfluous(state.learned.peaks, turn.now):
+        state.learned.peaks.drop(old)
     turn.save_soon()
 
 
 def told(turn: Turn, job: Job) -> str | None:
     """What people are told of it, where it is packed."""
     state, id = turn.state, job.planner_id
-    holder: Lease | Waiting | None = state.leases.get(id)
-    if holder is None and id in state.line:
-        holder = state.line[id]
+    holder: Lease | Waiting | None = state.requests.leases.get(id)
+    if holder is None and id in state.requests.line:
+        holder = state.requests.line[id]
     if holder is None or holder.shape is None or not holder.packed:
         return None
-    peak = state.peaks.get(holder.shape)
+    peak = state.learned.peaks.get(holder.shape)
     memory = holder.memory if isinstance(holder, Lease) else None if peak is None else peak.memory
     return "alone until its memory use is known" if memory is None else f"seen {format_bytes(memory)}"

@@ -32,8 +32,8 @@ def forget_environments(turn: Turn, after: str) -> None:
     """Of jobs that ended a while ago: their variables may be secret, and few are run again. From the key `after` on."""
     state, longest = turn.state, turn.state.settings.keep_env_for
     looked = {} if longest is None else state.store.environments_in_use(turn.now - longest, after, ENVIRONMENTS)
-    coming = {batch.environment for batch in state.adding.values()}
-    state.drop_environments([key for key, in_use in looked.items() if not in_use and key not in coming])
+    coming = {batch.environment for batch in state.jobs.adding.values()}
+    state.jobs.drop_environments([key for key, in_use in looked.items() if not in_use and key not in coming])
     more = len(looked) == ENVIRONMENTS
     turn.alarm(SOON if more else SELDOM, "forget-environments", max(looked) if more else "")
 
@@ -41,7 +41,7 @@ def forget_environments(turn: Turn, after: str) -> None:
 def _too_many(turn: Turn) -> list[Document]:
     """The oldest of somebody who has more than are kept."""
     state, kept = turn.state, turn.state.settings.keep_ended
-    for uid, number in state.ended_jobs.items():
+    for uid, number in state.jobs.over.items():
         if kept is not None and number > kept:
             return state.store.some_jobs(Which(jobs.ENDS, uid), min(PIECE, number - kept))[0]
     return []

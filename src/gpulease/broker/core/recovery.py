@@ -15,7 +15,7 @@ from gpulease.broker.core import runs as job_ends
 from gpulease.broker.core.instructions import WriteLog
 from gpulease.broker.core.leases import UNCLAIMED, watch
 from gpulease.broker.core.records import read_lease, read_pending
-from gpulease.broker.core.state import LEARNT
+from gpulease.broker.core.state.learned import LEARNT
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Added, Cap, Moved, NoticeChoice
 from gpulease.model import job as jobs
@@ -37,7 +37,7 @@ def load(turn: Turn) -> None:
     remembering.found(turn)
     turn.alarm(FIRST_PRUNING, "prune")
     turn.alarm(FIRST_PRUNING, "forget-environments")
-    if turn.state.line:
+    if turn.state.requests.line:
         turn.take_sample()
 
 
@@ -45,27 +45,27 @@ def _load_facts(turn: Turn) -> None:
     state, store = turn.state, turn.state.store
     facts = store.load("facts")
     number = facts.get("number", {}).get("value", 0)
-    state.set("number", number)
-    state.set("numbers_kept", number)
+    state.requests.number = number
+    state.requests.numbers_kept = number
     if "moved" in facts:
-        state.set("moved", Moved(facts["moved"]["at"], facts["moved"]["folder"]))
+        state.jobs.moved = Moved(facts["moved"]["at"], facts["moved"]["folder"])
     usage, records = (facts.get(name, {}) for name in ("usage", "records"))
-    state.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
-    state.restore(state.peaks, {shape: Peak(*peak) for shape, peak in facts.get("peaks", {}).items()})
+    state.learned.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
+    state.learned.peaks.fill({shape: Peak(*peak) for shape, peak in facts.get("peaks", {}).items()})
     learnt = {name.removeprefix(LEARNT): row["sketch"] for name, row in facts.items() if name.startswith(LEARNT)}
-    state.restore(state.sketches, {name: Sketch.read(row) for name, row in learnt.items()})
-    state.restore(state.environments, {int(uid): size for uid, size in facts.get("environments", {}).items()})
-    state.restore(state.caps, {int(sweep): Cap(*cap) for sweep, cap in facts.get("caps", {}).items()})
+    state.learned.sketches.fill({name: Sketch.read(row) for name, row in learnt.items()})
+    state.jobs.environments.fill({int(uid): size for uid, size in facts.get("environments", {}).items()})
+    state.jobs.caps.fill({int(sweep): Cap(*cap) for sweep, cap in facts.get("caps", {}).items()})
     chosen = facts.get("notices", {}).items()
-    state.restore(state.chosen, {int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
+    state.chosen.fill({int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
     neighbouring.load(turn, facts.get("neighbours", {}))
     known_devices.load(state, facts.get("devices", {}))
-    state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
+    state.devices.excluded.fill({uuid: document["note"] for uuid, document in store.load("excluded").items()})
     for old, name in settings.RENAMED.items():
         if (kept := store.get("settings", old)) is not None:
             store.write("settings", name, kept)
             store.write("settings", old, None)
-    state.restore(state.texts, {name: document["text"] for name, document in store.load("settings").items()})
+    state.texts.fill({name: document["text"] for name, document in store.load("settings").items()})
     for complaint in (*state.use_settings(), *limit_names.strangers(turn)):
         turn.emit(WriteLog(complaint))
 
@@ -74,8 +74,8 @@ def _load_leases(turn: Turn) -> None:
     state = turn.state
     for document in state.store.load("leases").values():
         lease, claimed = read_lease(document)
-        state.old_labels.update(zip(lease.devices, document.get("labels") or (), strict=False))
-        state.hold(lease, claimed, document.get("token"))
+        state.devices.old_labels.update(zip(lease.devices, document.get("labels") or (), strict=False))
+        state.requests.hold(lease, claimed, document.get("token"))
         watch(turn, lease.owner)
         packing.recall(turn, lease)
         if lease.until is not None:
@@ -83,7 +83,7 @@ def _load_leases(turn: Turn) -> None:
             noticing.set_alarm(turn, lease)
         if not claimed:
             turn.alarm(UNCLAIMED, "unclaimed", lease.id)
-    for lease in list(state.leases.values()):
+    for lease in list(state.requests.leases.values()):
         if lease.kind != "job" and lease.owner.pid is not None and lease.owner.boot_id != state.about.boot_id:
             lease_life.end(turn, lease, "the machine was started anew", cut=True)
 
@@ -95,7 +95,7 @@ def _load_line(turn: Turn) -> None:
         if pending.owner.pid is not None and pending.owner.boot_id != state.about.boot_id:
             state.store.write("line", pending.id, None)
             continue
-        state.enter(pending, written=True)
+        state.requests.enter(pending, written=True)
         watch(turn, pending.owner)
         if pending.deadline is not None:
             turn.alarm(pending.deadline - turn.now, "deadline", pending.id)
@@ -106,18 +106,18 @@ def _load_line(turn: Turn) -> None:
 def _load_jobs(turn: Turn) -> None:
     state = turn.state
     for (uid, name), number in state.store.count_jobs().items():
-        state.count(uid, None, name, number)
+        state.jobs.count(uid, None, name, number)
     last = state.store.jobs(most=1, newest=True)
     known = state.store.get("facts", "job") or {}
-    state.set("job_number", max(last[0]["id"] if last else 0, known.get("value", 0)))
+    state.jobs.number = max(last[0]["id"] if last else 0, known.get("value", 0))
     batches = {
         token: Added(*(numbers if len(numbers) == 3 else (*numbers, numbers[1] + 1)))
         for token, numbers in known.get("batches", {}).items()
     }
-    state.restore(state.batches, batches)
+    state.jobs.batches.fill(batches)
     running = list(map(jobs.read, _stored(turn, jobs.RUNNING)))
     for job in running:
-        state.change_job(job, job)
+        state.jobs.change(job, job)
     _join_waiting(turn)
     for job in running:
         job_ends.recover(turn, job)
@@ -132,7 +132,7 @@ def _join_waiting(turn: Turn) -> None:
             job_life.join(turn, jobs.read(stored))
         else:
             plain.append(_plain(turn, stored, requests))
-    turn.state.fill_line(plain)
+    turn.state.requests.fill_line(plain)
     lease_life.look_again(turn)
 
 
@@ -164,5 +164,5 @@ def _stored(turn: Turn, states: tuple[str, ...]) -> Iterator[Document]:
 def _skip_numbers(turn: Turn) -> None:
     """An id in use is never given again, even if an older version did not write down how far it had come."""
     state = turn.state
-    numbers = [int(id[1:]) for id in (*state.leases, *state.pending) if id[1:].isdecimal()]
-    state.set("number", max(state.number, *numbers, 0))
+    numbers = [int(id[1:]) for id in (*state.requests.leases, *state.requests.pending) if id[1:].isdecimal()]
+    state.requests.number = max(state.requests.number, *numbers, 0)

@@ -35,7 +35,9 @@ def release(turn: Turn, event: Received) -> None:
         progress = progress._replace(left=tuple(lease.id for lease in chosen), script=script)
     most = bulk.size(event, PIECE)
     piece, left = (progress.left or ())[:most], (progress.left or ())[most:]
-    leases = [turn.state.leases[id] for id in piece if id in turn.state.leases]  # the others ended meanwhile
+    leases = [
+        turn.state.requests.leases[id] for id in piece if id in turn.state.requests.leases
+    ]  # the others ended meanwhile
     if message.get("gone"):
         leases = [lease for lease in leases if _is_left_behind(turn, lease)]
     released = (*progress.released, *(_short(turn, lease) for lease in leases))
@@ -74,7 +76,7 @@ def _begun(event: Received) -> Releasing:
 
 
 def _short(turn: Turn, lease: Lease) -> Message:
-    labels = turn.state.labels(lease.devices)
+    labels = turn.state.devices.labels(lease.devices)
     return {"id": lease.id, "devices": labels, "user": lease.owner.user, "until": lease.until}
 
 
@@ -91,7 +93,7 @@ def _is_left_behind(turn: Turn, lease: Lease) -> bool:
 
 def _all(turn: Turn, peer: Peer) -> list[Lease]:
     only_managers(turn, peer)
-    return [lease for lease in turn.state.leases.values() if lease.kind != "job"]
+    return [lease for lease in turn.state.requests.leases.values() if lease.kind != "job"]
 
 
 def _named_leases(turn: Turn, event: Received, progress: Releasing, mine: bool = False) -> list[Lease] | None:
@@ -99,11 +101,11 @@ def _named_leases(turn: Turn, event: Received, progress: Releasing, mine: bool =
     message, peer = event.message, event.peer
     names, if_held = list(dict.fromkeys(message.get("what") or [])), bool(message.get("if_held"))
     if mine or message.get("mine"):
-        return [one for one in turn.state.leases.values() if one.owner.uid == peer.uid and one.kind != "job"]
+        return [one for one in turn.state.requests.leases.values() if one.owner.uid == peer.uid and one.kind != "job"]
     if not names and not if_held:
         raise UsageError("Nothing to release was named.", "Give a lease id, a device, or --mine.")
     meant = _meant(turn, names)
-    asked = [lease for name, on in meant.items() for lease in on if name not in turn.state.leases]
+    asked = [lease for name, on in meant.items() for lease in on if name not in turn.state.requests.leases]
     known, more = _with_scripts(turn, peer, asked, progress)
     if more:
         turn.emit(GoOn(event._replace(progress=known)))
@@ -120,16 +122,16 @@ def _named_leases(turn: Turn, event: Received, progress: Releasing, mine: bool =
 
 def _meant(turn: Turn, names: Iterable[str]) -> dict[str, list[Lease]]:
     """By name: the lease of that id, or those of a device. A device that is named in several ways counts once."""
-    state, devices = turn.state, list(turn.state.devices.values())
+    state, devices = turn.state, list(turn.state.devices.by_uuid.values())
     found: dict[str, list[Lease]] = {}
     named: dict[str, str] = {}  # by device
     for name in names:
-        if name in state.leases or (name[:1] == "L" and name[1:].isdecimal()):
-            found[name] = [state.leases[name]] if name in state.leases else []
+        if name in state.requests.leases or (name[:1] == "L" and name[1:].isdecimal()):
+            found[name] = [state.requests.leases[name]] if name in state.requests.leases else []
         elif (uuid := find(name, devices).uuid) not in named:
             named[uuid] = name
             found[name] = []
-    for lease in state.leases.values() if named else ():
+    for lease in state.requests.leases.values() if named else ():
         for uuid in lease.devices:
             if uuid in named:
                 found[named[uuid]].append(lease)
@@ -138,7 +140,7 @@ def _meant(turn: Turn, names: Iterable[str]) -> dict[str, list[Lease]]:
 
 def _leases_called(turn: Turn, peer: Peer, name: str, leases: list[Lease], known: Releasing) -> list[Lease]:
     """Those that the client may end."""
-    by_id = name in turn.state.leases
+    by_id = name in turn.state.requests.leases
     if not leases:
         what = f"There is no lease {name}." if name[:1] == "L" else f"Device {name} is not leased."
         raise NotFound(what, "Run `gpulease status` to see the leases.")

@@ -42,12 +42,12 @@ def acquire(turn: Turn, event: Received) -> None:
     token = message.get("id")
     if token and _resume(turn, event, token):
         return
-    if state.sample is None and state.trouble is not None:
-        raise state.trouble
+    if state.devices.sample is None and state.devices.trouble is not None:
+        raise state.devices.trouble
     if message["kind"] not in KINDS:
         raise UsageError(f"There is no kind of lease {message['kind'][:40]!r}.")
     _check_limits(turn, peer)
-    request = resolve(read_request(message["request"]), list(state.devices.values()))
+    request = resolve(read_request(message["request"]), list(state.devices.by_uuid.values()))
     limit = allowance(state, peer.user, peer.groups)
     check_request(limit, request)
     if message["kind"] == "reservation":
@@ -56,14 +56,14 @@ def acquire(turn: Turn, event: Received) -> None:
     wait = message.get("wait")
     kind, command = message["kind"], message.get("command") or ()
     waiting = Waiting(
-        state.next_lease_id(), request, owner.user, owner.uid, state.since(turn.now), owner.groups, kind,
-        shape=learning.shape(turn, owner.user, command, "", request, kind),
+        state.requests.next_lease_id(), request, owner.user, owner.uid, state.requests.since(turn.now), owner.groups,
+        kind, shape=learning.shape(turn, owner.user, command, "", request, kind),
         expected=learning.expected(turn, owner.user, request),
     )  # fmt: skip
     deadline = None if wait is None else turn.now + wait
-    state.listeners.put(waiting.id, peer)
+    state.requests.listeners.put(waiting.id, peer)
     note, within = message.get("note"), message.get("within")
-    above = state.leases.get(within or "")
+    above = state.requests.leases.get(within or "")
     within = within if above is not None and above.owner.uid == peer.uid else None
     lease_life.ask(turn, Pending(waiting, owner, deadline, note, owner.pid != peer.pid, token, within))
 
@@ -71,21 +71,21 @@ def acquire(turn: Turn, event: Received) -> None:
 def _resume(turn: Turn, event: Received, name: str) -> bool:
     """A client of a broker that is gone goes on waiting in its old place, or gets what it was granted there."""
     state, peer = turn.state, event.peer
-    id = state.tokens.get((peer.uid, name), name)
-    pending, lease = state.pending.get(id), state.leases.get(id)
+    id = state.requests.tokens.get((peer.uid, name), name)
+    pending, lease = state.requests.pending.get(id), state.requests.leases.get(id)
     if pending is not None and pending.owner.uid == peer.uid:
-        state.listeners.put(id, peer)
+        state.requests.listeners.put(id, peer)
         _tell_place(turn, peer, id)
         return True
     if lease is not None and lease.owner.uid == peer.uid:
-        if id in state.unclaimed:
-            state.listeners.put(id, peer)
-        if state.sample is None:  # nobody could say which devices these are
-            state.set("resuming", (*state.resuming, event))
+        if id in state.requests.unclaimed:
+            state.requests.listeners.put(id, peer)
+        if state.devices.sample is None:  # nobody could say which devices these are
+            state.requests.resuming = (*state.requests.resuming, event)
             turn.send(peer, {"waiting": {"id": id, "place": 1, "why": why(turn, id)}})
             lease_life.look_again(turn)
             return True
-        if id in state.unclaimed and lease.owner.pid == peer.pid:
+        if id in state.requests.unclaimed and lease.owner.pid == peer.pid:
             lease_life.claim(turn, lease)  # whoever asked is whoever holds: its end is watched
         turn.send(peer, {"granted": lease_life.granted(state, lease)})
         return True
@@ -94,8 +94,8 @@ def _resume(turn: Turn, event: Received, name: str) -> bool:
 
 def resume(turn: Turn) -> None:
     """The first sample came: those who were granted something before may hear of it."""
-    waiting = turn.state.resuming
-    turn.state.set("resuming", ())
+    waiting = turn.state.requests.resuming
+    turn.state.requests.resuming = ()
     for event in waiting:
         _resume(turn, event, event.message["id"])
 
@@ -105,7 +105,7 @@ def _tell_place(turn: Turn, peer: Peer, id: str) -> None:
 
 
 def _check_limits(turn: Turn, peer: Peer) -> None:
-    if sum(pending.owner.uid == peer.uid for pending in turn.state.pending.values()) >= MOST_WAITING:
+    if sum(pending.owner.uid == peer.uid for pending in turn.state.requests.pending.values()) >= MOST_WAITING:
         raise TooMuch(f"You have {MOST_WAITING} requests in the line, and more are not taken.")
 
 
@@ -124,11 +124,10 @@ def _owner(turn: Turn, peer: Peer, message: Message) -> Owner:
 
 def _process(turn: Turn, peer: Peer, named: int | None) -> tuple[int, int | None]:
     """Pid and start time of the process that a client named, or of the client."""
-    pid = peer.pid if named is None else turn.world.outer_pid(peer.pid, named)
+    pid, start_time, owned_by = turn.world.identify(peer.pid, named)
     if not pid:
         what = f"The broker does not see process {named or ''}: it is in a pid namespace of its own, as in a container."
         raise NotFound(what, "Use `gpulease run`, or `gpulease get --for TIME`; or share the host's pid namespace.")
-    start_time, owned_by = turn.world.identify(pid)
     if owned_by is not None and peer.uid not in (0, owned_by):
         raise NotPermitted(f"Process {pid} belongs to another user.", "Name a process of your own.")
     if owned_by is None:
@@ -138,18 +137,20 @@ def _process(turn: Turn, peer: Peer, named: int | None) -> tuple[int, int | None
 
 def ask_why(turn: Turn, event: Received) -> None:
     id = event.message["id"]
-    if id in turn.state.pending:
+    if id in turn.state.requests.pending:
         _tell_place(turn, event.peer, id)
-    elif turn.state.listeners.get(id) is not event.peer:  # else that it was granted is on its way, and is the answer
-        held = "is granted" if id in turn.state.leases else "does not wait"
+    elif (
+        turn.state.requests.listeners.get(id) is not event.peer
+    ):  # else that it was granted is on its way, and is the answer
+        held = "is granted" if id in turn.state.requests.leases else "does not wait"
         raise NotFound(f"The request {id[:40]!r} {held}.", "Run `gpulease status` to see the line.")
 
 
 def taken(turn: Turn, event: Received) -> None:
     """The client has the lease in hand and can tell its owner."""
-    lease = turn.state.leases.get(event.message["id"])
+    lease = turn.state.requests.leases.get(event.message["id"])
     mine = lease is not None and lease.owner.uid == event.peer.uid
-    if lease is not None and mine and lease.id in turn.state.unclaimed:
+    if lease is not None and mine and lease.id in turn.state.requests.unclaimed:
         lease_life.claim(turn, lease)
     turn.reply(event.peer, taken=mine)
 
@@ -158,7 +159,7 @@ def cancel(turn: Turn, event: Received) -> None:
     """Leave the line; or give back at once what was granted in the same moment."""
     peer, state = event.peer, turn.state
     id = _called(turn, peer, event.message["id"])
-    pending, lease = state.pending.get(id), state.leases.get(id)
+    pending, lease = state.requests.pending.get(id), state.requests.leases.get(id)
     holder = pending or lease
     if holder is not None and peer.uid not in (0, holder.owner.uid):
         raise NotPermitted(f"The request {id} belongs to {holder.owner.user}.")
@@ -173,9 +174,9 @@ def cancel(turn: Turn, event: Received) -> None:
 
 def _called(turn: Turn, peer: Peer, name: str) -> str:
     """The id of a request that its client may know by its own name only."""
-    pending = turn.state.pending.values()
+    pending = turn.state.requests.pending.values()
     named = [one.id for one in pending if one.token == name and one.owner.uid == peer.uid]
-    return named[0] if named else turn.state.tokens.get((peer.uid, name), name)
+    return named[0] if named else turn.state.requests.tokens.get((peer.uid, name), name)
 
 
 # -------------------------------------------------------------------- being answered
@@ -184,16 +185,16 @@ def _called(turn: Turn, peer: Peer, name: str) -> str:
 def answer(turn: Turn) -> None:
     """Whoever was not granted at once is refused, or put on disk and told why it waits."""
     state = turn.state
-    if not state.unwritten or isinstance(state.check, Checking):
+    if not state.requests.unwritten or isinstance(state.devices.check, Checking):
         return None
-    if turn.stale() and state.trouble is None:
+    if turn.stale() and state.devices.trouble is None:
         return turn.take_sample()
-    if state.sample is None:
-        return refuse_unwritten(turn, state.trouble or NotGranted("No GPU has been seen yet."))
-    if current_plan(turn).grants and state.trouble is None and not _is_refused(turn):
+    if state.devices.sample is None:
+        return refuse_unwritten(turn, state.devices.trouble or NotGranted("No GPU has been seen yet."))
+    if current_plan(turn).grants and state.devices.trouble is None and not _is_refused(turn):
         return None
-    undecided = {id for id in state.unwritten if _needs_look(turn, id)}
-    for id in [id for id in state.unwritten if id not in undecided]:
+    undecided = {id for id in state.requests.unwritten if _needs_look(turn, id)}
+    for id in [id for id in state.requests.unwritten if id not in undecided]:
         _answer(turn, id)
     if undecided:
         turn.take_sample()
@@ -202,8 +203,13 @@ def answer(turn: Turn) -> None:
 
 def _needs_look(turn: Turn, id: str) -> bool:
     """Whether it does not wait, and would be refused for what was seen before it came and may have changed."""
-    state, deadline = turn.state, turn.state.pending[id].deadline
-    if deadline is None or deadline > turn.now or state.sampled_from >= deadline or state.trouble is not None:
+    state, deadline = turn.state, turn.state.requests.pending[id].deadline
+    if (
+        deadline is None
+        or deadline > turn.now
+        or state.devices.sampled_from >= deadline
+        or state.devices.trouble is not None
+    ):
         return False
     decided = current_plan(turn)
     if any(grant.id == id for grant in decided.grants) or decided.reason(id).code in NEVER:
@@ -212,12 +218,12 @@ def _needs_look(turn: Turn, id: str) -> bool:
 
 
 def _is_refused(turn: Turn) -> bool:
-    check = turn.state.check
+    check = turn.state.devices.check
     return isinstance(check, Refused) and turn.now >= check.told_from
 
 
 def _answer(turn: Turn, id: str) -> None:
-    deadline = turn.state.pending[id].deadline
+    deadline = turn.state.requests.pending[id].deadline
     code, sentence = reason(turn, id)[:2]
     if code in NEVER:
         step = "Ask for less; `gpulease status` shows what is here."
@@ -229,7 +235,7 @@ def _answer(turn: Turn, id: str) -> None:
 
 
 def refuse_unwritten(turn: Turn, trouble: GpuleaseError) -> None:
-    for id in list(turn.state.unwritten):
+    for id in list(turn.state.requests.unwritten):
         lease_life.refuse(turn, id, trouble)
 
 
@@ -250,15 +256,17 @@ class Why(NamedTuple):
 def reason(turn: Turn, id: str) -> Why:
     """The planner's own reason, or what keeps the planner from being heard."""
     state = turn.state
-    if state.trouble is not None:
-        return Why(state.trouble.code, state.trouble.what, fitted(state.trouble.code.replace("-", " ")))
-    if state.sample is None:
+    if state.devices.trouble is not None:
+        return Why(
+            state.devices.trouble.code, state.devices.trouble.what, fitted(state.devices.trouble.code.replace("-", " "))
+        )
+    if state.devices.sample is None:
         return Why("checking", "The devices have not been looked at yet.", "GPUs not seen yet")
     decided = current_plan(turn)
     try:
         found = decided.reason(id)
     except KeyError:
-        told = state.check.why if isinstance(state.check, Refused) else None
+        told = state.devices.check.why if isinstance(state.devices.check, Refused) else None
         return Why("checking", told or "It fits, and a last look at its devices is being taken.", "GPUs being checked")
     forecast, basis = decided.forecast(id)
     learning.say(turn, id, forecast, basis)
@@ -270,13 +278,13 @@ def why(turn: Turn, id: str) -> str:
 
 
 def place(turn: Turn, id: str) -> int:
-    return 1 + turn.state.line.ahead(id)
+    return 1 + turn.state.requests.line.ahead(id)
 
 
 def _next_step(turn: Turn, code: str) -> str | None:
     """Waiting longer helps where the devices are in use, not where they cannot be had."""
-    if turn.state.trouble is not None:
-        return turn.state.trouble.next_step
+    if turn.state.devices.trouble is not None:
+        return turn.state.devices.trouble.next_step
     return "See `gpulease status`." if code == UNAVAILABLE else None
 
 
@@ -288,7 +296,7 @@ def _lower(sentence: str) -> str:
 
 
 def deadline(turn: Turn, id: str) -> None:
-    pending = turn.state.pending.get(id)
+    pending = turn.state.requests.pending.get(id)
     if pending is not None and pending.deadline is not None and pending.deadline <= turn.now:
         code, sentence = reason(turn, id)[:2]
         lease_life.refuse(turn, id, NotGranted(f"Not granted in time: {_lower(sentence)}", _next_step(turn, code)))
@@ -297,38 +305,40 @@ def deadline(turn: Turn, id: str) -> None:
 def left(turn: Turn, peer: Peer) -> None:
     """Whoever waited there has left the line; what was granted and never claimed is given back."""
     state = turn.state
-    state.set("resuming", tuple(event for event in state.resuming if event.peer is not peer))
-    for id in [id for id, listener in state.listeners.items() if listener is peer]:
-        if id in state.pending:
+    state.requests.resuming = tuple(event for event in state.requests.resuming if event.peer is not peer)
+    for id in [id for id, listener in state.requests.listeners.items() if listener is peer]:
+        if id in state.requests.pending:
             lease_life.leave(turn, id)
-        elif id in state.unclaimed:
-            lease_life.end(turn, state.leases[id], "its client left before it took it", cut=True)
+        elif id in state.requests.unclaimed:
+            lease_life.end(turn, state.requests.leases[id], "its client left before it took it", cut=True)
 
 
 def owner_gone(turn: Turn, event: ProcessEnded) -> None:
     state = turn.state
     lease_life.let_drain(turn, event.key)
-    for id in sorted(state.owned.get(event.key, ())):
-        if id in state.pending:
+    for id in sorted(state.requests.owned.get(event.key, ())):
+        if id in state.requests.pending:
             lease_life.refuse(turn, id, Cancelled("The process that it was for has ended."))
-        elif id in state.leases:
-            before = event.already and state.leases[id].since < state.about.began
-            lease_life.end(turn, state.leases[id], f"its process ended{' while no broker ran' if before else ''}")
+        elif id in state.requests.leases:
+            before = event.already and state.requests.leases[id].since < state.about.began
+            lease_life.end(
+                turn, state.requests.leases[id], f"its process ended{' while no broker ran' if before else ''}"
+            )
 
 
 def unclaimed(turn: Turn, id: str) -> None:
     """The client of a broker that is gone did not come back."""
     state = turn.state
-    if id in state.listeners:
+    if id in state.requests.listeners:
         return
-    if id in state.unclaimed:
-        lease_life.end(turn, state.leases[id], "nobody came to take it", cut=True)
-    elif id in state.pending:
+    if id in state.requests.unclaimed:
+        lease_life.end(turn, state.requests.leases[id], "nobody came to take it", cut=True)
+    elif id in state.requests.pending:
         lease_life.leave(turn, id)
 
 
 def time_over(turn: Turn, id: str) -> None:
-    lease = turn.state.leases.get(id)
+    lease = turn.state.requests.leases.get(id)
     if lease is not None and lease.until is not None and lease.until <= turn.now:
         limited = lease.owner.pid is not None  # else it was asked for
         why = "the longest-lease of its user was over" if limited else "its time was over"

@@ -33,45 +33,45 @@ def find(turn: Turn, job: Job) -> None:
 
 def read_end(turn: Turn, job: Job, code: int | None) -> None:
     _ask(turn, job, "read")
-    turn.emit(ReadEnd(job, place(turn, job), code, turn.state.environment(job)))
+    turn.emit(ReadEnd(job, place(turn, job), code, turn.state.jobs.environment(job)))
 
 
 def signal_tree(turn: Turn, job: Job, *signals: int, every: bool = False) -> None:
     """To a run whose shell is known. One that is just being launched or looked for is signalled once it is there."""
     if not root(turn.state, job).pid:
-        return turn.state.unsent.put(job.id, (signals, every))
-    turn.state.unsent.drop(job.id)  # an older one
+        return turn.state.jobs.unsent.put(job.id, (signals, every))
+    turn.state.jobs.unsent.drop(job.id)  # an older one
     return turn.emit(SignalTree(job, place(turn, job), root(turn.state, job), signals, every))
 
 
 def _ask(turn: Turn, job: Job, what: str) -> None:
-    turn.state.asked.put(job.id, RunQuestion(what, turn.now))
+    turn.state.jobs.asked.put(job.id, RunQuestion(what, turn.now))
     look_later(turn)
 
 
 def look_later(turn: Turn) -> None:
     """One alarm for all that has a deadline."""
-    if not turn.state.overdue_due:
-        turn.state.set("overdue_due", True)
+    if not turn.state.jobs.overdue_due:
+        turn.state.jobs.overdue_due = True
         turn.alarm(LOOK, "overdue")
 
 
 def answered(turn: Turn, id: int, run: int, what: str) -> Job | None:
     """The job whose run that was asked about; None when it was not asked, or is over."""
-    job, asked = turn.state.running.get(id), turn.state.asked.get(id)
+    job, asked = turn.state.jobs.running.get(id), turn.state.jobs.asked.get(id)
     if job is None or job.run != run or asked is None or asked.what != what:
         return None
-    turn.state.asked.drop(id)
+    turn.state.jobs.asked.drop(id)
     return job
 
 
 def replace_silent(turn: Turn) -> None:
     """Whoever left a question unanswered for too long hangs, or its user keeps it from acting."""
     state, silent = turn.state, set()
-    for id, asked in list(state.asked.items()):
+    for id, asked in list(state.jobs.asked.items()):
         if turn.now - asked.since >= PATIENCE[asked.what]:
-            silent.add(state.running[id].uid)
-            state.asked.put(id, asked._replace(since=turn.now))
+            silent.add(state.jobs.running[id].uid)
+            state.jobs.asked.put(id, asked._replace(since=turn.now))
     for uid in sorted(silent):
         turn.emit(Replace(uid))
 
@@ -92,7 +92,7 @@ def place(turn: Turn, job: Job) -> RunPlace:
 
 def _mark(state: State, job: Job) -> str:
     """No other broker of this host has the same. Runs that began in another state folder keep that one's."""
-    moved = state.moved
+    moved = state.jobs.moved
     former = moved is not None and job.started is not None and job.started < moved.at
     return moved.folder if former and moved is not None else os.path.join(state.about.kept, "jobs")
 
@@ -103,5 +103,5 @@ def token(state: State, job: Job) -> str:
 
 
 def root(state: State, job: Job) -> Root:
-    pid, since = state.roots.get(job.id, (job.pid or 0, None))
+    pid, since = state.jobs.roots.get(job.id, (job.pid or 0, None))
     return Root(pid, since, token(state, job), job.uid)

@@ -65,36 +65,36 @@ def _put_back(turn: Turn, job: Job, why: str) -> None:
 
 def _delay(turn: Turn, user: str, why: str) -> float:
     """The seconds until something of a user's is tried again; longer each time, until it went well for a while."""
-    before = turn.state.delays.get(user)
+    before = turn.state.jobs.delays.get(user)
     if before is not None and before.until > turn.now:
         return before.until - turn.now
     again = before is not None and turn.now - before.until <= LONGEST_DELAY
     seconds = min(LONGEST_DELAY, 2 * before.seconds) if before is not None and again else SHORTEST_DELAY
-    turn.state.delays.put(user, Delay(turn.now + seconds, why, seconds))
+    turn.state.jobs.delays.put(user, Delay(turn.now + seconds, why, seconds))
     return seconds
 
 
 def _adopt(turn: Turn, job: Job, key: tuple[int, int | None], written: bool = True) -> None:
-    state, before = turn.state, turn.state.running[job.id]
+    state, before = turn.state, turn.state.jobs.running[job.id]
     if written and job.pid != before.pid:
-        state.write_job(job, before)
+        state.jobs.write(job, before)
     else:
-        state.change_job(job, before)
-    state.roots.put(job.id, key)
+        state.jobs.change(job, before)
+    state.jobs.roots.put(job.id, key)
     turn.planned.kept_revision = -1  # the keeper of the claims is to know whose end frees the devices
     if job.time_limit is not None and job.started is not None:
         turn.alarm(job.started + job.time_limit - turn.now, "time-limit", str(job.id))
-    if job.id in state.dying or job.ending is not None:
+    if job.id in state.jobs.dying or job.ending is not None:
         job_life.advance(turn, job, "order-end")
-    if job.id in state.unsent:
-        signals, every = state.unsent[job.id]
-        state.unsent.drop(job.id)
+    if job.id in state.jobs.unsent:
+        signals, every = state.jobs.unsent[job.id]
+        state.jobs.unsent.drop(job.id)
         run_questions.signal_tree(turn, job, *signals, every=every)
 
 
 def _running(turn: Turn, id: int, run: int) -> Job | None:
     """The job, if that run of it is still the one that runs."""
-    job = turn.state.running.get(id)
+    job = turn.state.jobs.running.get(id)
     return job if job is not None and job.run == run else None
 
 
@@ -103,7 +103,7 @@ def _running(turn: Turn, id: int, run: int) -> Job | None:
 
 def recover(turn: Turn, job: Job) -> None:
     """A job that ran when the last broker ended: it runs on, or ended meanwhile, or never began."""
-    lease = turn.state.leases.get(job.planner_id)
+    lease = turn.state.requests.leases.get(job.planner_id)
     if lease is None or lease.owner.boot_id != turn.state.about.boot_id:
         return _lost(turn, job, "the machine was started anew")
     return _find_again(turn, job)
@@ -111,7 +111,7 @@ def recover(turn: Turn, job: Job) -> None:
 
 def agent_lost(turn: Turn, event: AgentLost) -> None:
     """A user who ends their agents again and again waits longer and longer for the next."""
-    users = {job.user for job in turn.state.running.values() if job.uid == event.uid}
+    users = {job.user for job in turn.state.jobs.running.values() if job.uid == event.uid}
     for user in users:
         turn.alarm(_delay(turn, user, "the process that starts its user's jobs ended"), "agent", str(event.uid))
 
@@ -119,8 +119,8 @@ def agent_lost(turn: Turn, event: AgentLost) -> None:
 def next_agent(turn: Turn, uid: str) -> None:
     """It finds everything that the last one watched, launched or was about to."""
     state = turn.state
-    for job in [one for one in state.running.values() if one.uid == int(uid)]:
-        dying = state.dying.get(job.id)
+    for job in [one for one in state.jobs.running.values() if one.uid == int(uid)]:
+        dying = state.jobs.dying.get(job.id)
         if dying is not None and dying.reading:
             run_questions.read_end(turn, job, dying.code)
         else:
@@ -130,16 +130,16 @@ def next_agent(turn: Turn, uid: str) -> None:
 def _find_again(turn: Turn, job: Job) -> None:
     """The last pause or resume is sent once more: the process that was told of it may have died before it acted."""
     paused, resumed = job.state == "paused", bool(job.history) and job.history[-1].event == "resume"
-    if job.id not in turn.state.dying and job.ending is None and (paused or resumed):
-        turn.state.unsent.put(job.id, ((signal.SIGSTOP if paused else signal.SIGCONT,), paused))
+    if job.id not in turn.state.jobs.dying and job.ending is None and (paused or resumed):
+        turn.state.jobs.unsent.put(job.id, ((signal.SIGSTOP if paused else signal.SIGCONT,), paused))
     run_questions.find(turn, job)
 
 
 def found(turn: Turn, event: Found) -> None:
-    job, dying = run_questions.answered(turn, event.id, event.run, "find"), turn.state.dying.get(event.id)
+    job, dying = run_questions.answered(turn, event.id, event.run, "find"), turn.state.jobs.dying.get(event.id)
     if job is None:
         return None
-    turn.state.delays.drop(job.user)
+    turn.state.jobs.delays.drop(job.user)
     if event.pid is None and event.fate.trouble == UNSEEN:
         return (
             _finish(turn, job, "killed", job.ending) if job.ending else _lost(turn, job, "how it ended cannot be read")
@@ -149,7 +149,7 @@ def found(turn: Turn, event: Found) -> None:
     if event.alive:
         return _adopt(turn, job._replace(pid=event.pid), (event.pid, event.start_time))
     job = job._replace(pid=event.pid)
-    turn.state.change_job(job, job)
+    turn.state.jobs.change(job, job)
     code = dying.code if dying is not None else None
     if event.fate.over and job.ending is None:
         return _over(turn, job, code)
@@ -173,7 +173,7 @@ def kill(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
 
 
 def over_time(turn: Turn, id: str) -> None:
-    job = turn.state.running.get(int(id))
+    job = turn.state.jobs.running.get(int(id))
     why = None if job is None else why_over_time(turn, job)
     if job is not None and why is not None:
         kill(turn, job, why)
@@ -186,9 +186,9 @@ def why_over_time(turn: Turn, job: Job) -> str | None:
 
 
 def grace_over(turn: Turn, id: str) -> None:
-    job, dying = turn.state.running.get(int(id)), turn.state.dying.get(int(id))
+    job, dying = turn.state.jobs.running.get(int(id)), turn.state.jobs.dying.get(int(id))
     if job is not None and dying is not None and not dying.reading:
-        turn.state.dying.put(job.id, dying._replace(at_once=True, since=turn.now))
+        turn.state.jobs.dying.put(job.id, dying._replace(at_once=True, since=turn.now))
         job_life.press(turn, job)
         run_questions.look_later(turn)
 
@@ -196,21 +196,21 @@ def grace_over(turn: Turn, id: str) -> None:
 def overdue(turn: Turn) -> None:
     """Agents that hang, or whose user keeps them from acting, do not keep a run from ending."""
     state = turn.state
-    state.set("overdue_due", False)
+    state.jobs.overdue_due = False
     run_questions.replace_silent(turn)
-    for id, dying in list(state.dying.items()):
-        job, seconds = state.running[id], turn.now - dying.since
+    for id, dying in list(state.jobs.dying.items()):
+        job, seconds = state.jobs.running[id], turn.now - dying.since
         if dying.reading and seconds >= READING:
             _judge(turn, job, Fate(job.pid, dying.code))
         elif dying.at_once and not dying.reading and seconds >= FORCE:
-            state.dying.put(id, dying._replace(since=turn.now, forced=dying.forced + 1))
+            state.jobs.dying.put(id, dying._replace(since=turn.now, forced=dying.forced + 1))
             turn.emit(Force(job, run_questions.root(state, job)))
-    if state.asked or state.dying:
+    if state.jobs.asked or state.jobs.dying:
         run_questions.look_later(turn)
 
 
 def forced(turn: Turn, event: Forced) -> None:
-    job, dying = _running(turn, event.id, event.run), turn.state.dying.get(event.id)
+    job, dying = _running(turn, event.id, event.run), turn.state.jobs.dying.get(event.id)
     if job is None or dying is None or dying.reading or event.left or dying.forced < ATTEMPTS:
         return
     _over(turn, job, dying.code)
@@ -222,7 +222,7 @@ def run_ended(turn: Turn, event: RunEnded) -> None:
     An agent that found the shell of a run, and did not start it, learns no code: the note tells.
     """
     state, code = turn.state, event.code
-    job, dying = _running(turn, event.id, event.run), state.dying.get(event.id)
+    job, dying = _running(turn, event.id, event.run), state.jobs.dying.get(event.id)
     if job is None or (dying is not None and dying.shell_gone):
         return
     if dying is not None:
@@ -237,9 +237,9 @@ def run_ended(turn: Turn, event: RunEnded) -> None:
 
 def _press_on(turn: Turn, job: Job, code: int | None, at_once: bool) -> None:
     """Its shell is gone; what else there is of it has to go too."""
-    before = turn.state.dying.get(job.id)
+    before = turn.state.jobs.dying.get(job.id)
     since, forced = (turn.now, 0) if before is None else (before.since, before.forced)
-    turn.state.dying.put(job.id, Dying(True, code, at_once, since=since, forced=forced))
+    turn.state.jobs.dying.put(job.id, Dying(True, code, at_once, since=since, forced=forced))
     job_life.press(turn, job)
     run_questions.look_later(turn)
 
@@ -247,15 +247,15 @@ def _press_on(turn: Turn, job: Job, code: int | None, at_once: bool) -> None:
 def tree_seen(turn: Turn, event: TreeSeen) -> None:
     """Once its shell and all of its tree are gone, the job is."""
     state = turn.state
-    job, dying = _running(turn, event.id, event.run), state.dying.get(event.id)
+    job, dying = _running(turn, event.id, event.run), state.jobs.dying.get(event.id)
     if job is None or dying is None or dying.reading:
         return
     if dying.shell_gone and not event.left:
         return _over(turn, job, dying.code)
     if dying.shell_gone or dying.at_once:
-        state.dying.put(job.id, dying._replace(looks=dying.looks + 1))
-        if not state.look_at_trees_due:
-            state.set("look_at_trees_due", True)
+        state.jobs.dying.put(job.id, dying._replace(looks=dying.looks + 1))
+        if not state.jobs.look_at_trees_due:
+            state.jobs.look_at_trees_due = True
             turn.alarm(min(LONGEST_LOOK, LOOK_AGAIN * (1 + dying.looks / 10)), "trees")
     return
 
@@ -263,10 +263,10 @@ def tree_seen(turn: Turn, event: TreeSeen) -> None:
 def look_at_trees(turn: Turn) -> None:
     """One alarm and one look for all that are being ended."""
     state = turn.state
-    state.set("look_at_trees_due", False)
-    for id, dying in list(state.dying.items()):
+    state.jobs.look_at_trees_due = False
+    for id, dying in list(state.jobs.dying.items()):
         if (dying.shell_gone or dying.at_once) and not dying.reading:
-            job_life.press(turn, state.running[id])
+            job_life.press(turn, state.jobs.running[id])
 
 
 # -------------------------------------------------------------------- what an end means
@@ -277,7 +277,7 @@ def _over(turn: Turn, job: Job, code: int | None = None) -> None:
     plain = code is not None and code >= 0 and code not in SUSPECT
     if plain and (code == 0 or job.ending is not None):
         return _judge(turn, job, Fate(job.pid, code))
-    turn.state.dying.put(job.id, Dying(shell_gone=True, code=code, reading=True, since=turn.now))
+    turn.state.jobs.dying.put(job.id, Dying(shell_gone=True, code=code, reading=True, since=turn.now))
     return run_questions.read_end(turn, job, code)
 
 
@@ -328,18 +328,22 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
     job_life.advance(turn, job, event, **{**ended, **changes})
     if job.time_limit is not None:
         turn.emit(Silence("time-limit", str(job.id)))
-    turn.state.untidy.put(job.uid, None)
-    if not turn.state.tidy_due:
-        turn.state.set("tidy_due", True)
+    turn.state.jobs.untidy.put(job.uid, None)
+    if not turn.state.jobs.tidy_due:
+        turn.state.jobs.tidy_due = True
         turn.alarm(TIDY, "tidy")
 
 
 def _asking_for_more(turn: Turn, job: Job) -> Request:
     """After it ran out of memory: of a share a whole device, and of whole ones larger ones, where there are such."""
     state, request = turn.state, jobs.after_out_of_memory(job.request)
-    least = min((one.memory_total or 0 for one in state.devices.values() if one.label in job.devices), default=0)
+    least = min(
+        (one.memory_total or 0 for one in state.devices.by_uuid.values() if one.label in job.devices), default=0
+    )
     more = request._replace(min_memory=least + 1)
-    larger = [one for one in state.devices.values() if one.uuid not in state.excluded and admits(more, one)]
+    larger = [
+        one for one in state.devices.by_uuid.values() if one.uuid not in state.devices.excluded and admits(more, one)
+    ]
     asks = job.request.memory is None and not request.mig and least and len(larger) >= request.gpus
     return more if asks else request
 
@@ -357,33 +361,33 @@ def _split(code: int | None) -> tuple[int | None, int | None]:
 
 def tidy(turn: Turn) -> None:
     """Remove the notes about runs that are over."""
-    turn.state.set("tidy_due", False)
-    running: dict[int, list[str]] = {uid: [] for uid in turn.state.untidy}
-    for job in turn.state.running.values():
+    turn.state.jobs.tidy_due = False
+    running: dict[int, list[str]] = {uid: [] for uid in turn.state.jobs.untidy}
+    for job in turn.state.jobs.running.values():
         if job.uid in running:
             running[job.uid].append(job.run_name)
     for uid, names in running.items():
-        turn.state.untidy.drop(uid)
+        turn.state.jobs.untidy.drop(uid)
         turn.emit(Tidy(uid, run_questions.notes(turn, uid), tuple(names)))
 
 
 def remember_memory(turn: Turn) -> None:
     """A sample came in: the most memory that each job was seen to use."""
     state = turn.state
-    for job in list(state.running.values()):
-        lease = state.leases.get(job.planner_id)
+    for job in list(state.jobs.running.values()):
+        lease = state.requests.leases.get(job.planner_id)
         used = 0 if lease is None else sum(_used(turn, job, uuid, lease.memory is None) for uuid in lease.devices)
         if used > (job.peak_memory or 0):
-            state.change_job(job._replace(peak_memory=used), job)
+            state.jobs.change(job._replace(peak_memory=used), job)
         if lease is not None and lease.packed:
             packing.see(turn, job, lease, used)
 
 
 def _used(turn: Turn, job: Job, uuid: str, whole: bool) -> int:
     """On a whole device all of its user's processes are the job's; on a share those of its session."""
-    device = turn.state.devices.get(uuid)
+    device = turn.state.devices.by_uuid.get(uuid)
     processes = (device.processes if device is not None else None) or ()
-    ours = turn.state.placeholders  # of the same user, where the broker is the user's own
+    ours = turn.state.devices.placeholders  # of the same user, where the broker is the user's own
     others = [one for one in processes if (one.pid, one.start_time) not in ours]
     mine = [one for one in others if one.user == job.user and (whole or one.session == job.pid)]
     return sum(process.memory or 0 for process in mine)

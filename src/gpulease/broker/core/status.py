@@ -32,32 +32,32 @@ def status(turn: Turn, seen_by: str | None = None) -> Document:
         "host_memory_total": memory.total,
         "host_memory_available": memory.available,
         "simulated": simulated(state),
-        "driver": state.sample.driver if state.sample else None,
-        "time": state.sampled_at,
-        "sample_age": turn.now - state.sampled_at if state.sample else None,
-        "trouble": None if state.trouble is None else str(state.trouble),
+        "driver": state.devices.sample.driver if state.devices.sample else None,
+        "time": state.devices.sampled_at,
+        "sample_age": turn.now - state.devices.sampled_at if state.devices.sample else None,
+        "trouble": None if state.devices.trouble is None else str(state.devices.trouble),
         "broker": state.describe(turn.now),
         "devices": list(device_rows(turn, seen_by).values()),
         "leases": list(lease_rows(turn, seen_by).values()),
-        "line_length": len(state.line),
-        "neighbours": dict(state.neighbours_shown),
+        "line_length": len(state.requests.line),
+        "neighbours": dict(state.devices.neighbours_shown),
         "passed_by": sorted(user or "somebody" for user in passed_by(state, turn.now)),
     }
 
 
 def simulated(state: State) -> bool:
-    return state.about.simulated if state.sample is None else state.sample.simulated
+    return state.about.simulated if state.devices.sample is None else state.devices.sample.simulated
 
 
 def device_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
     state = turn.state
     seen = state.views()
-    rows = {uuid: _device_row(state, device, seen[uuid]) for uuid, device in state.devices.items()}
+    rows = {uuid: _device_row(state, device, seen[uuid]) for uuid, device in state.devices.by_uuid.items()}
     return {uuid: of_device(row, seen_by) for uuid, row in rows.items()}
 
 
 def _device_row(state: State, device: Device, view: DeviceView) -> Document:
-    on = [lease for lease in state.leases.values() if device.uuid in lease.devices]
+    on = [lease for lease in state.requests.leases.values() if device.uuid in lease.devices]
     judged = device_state(device, on, view, state.policy)
     also = f"{held(judged.neighbour or '')} too" if colliding(state, judged, on) else None
     fields = device._asdict()
@@ -68,7 +68,7 @@ def _device_row(state: State, device: Device, view: DeviceView) -> Document:
         "state": leased_state(judged, on),
         "outside": list(judged.pids) if judged.state == "outside" else [],
         "note": judged.note or also,
-        "holder": state.neighbours_shown.get("gpulease", NOTHING).get("holders", NOTHING).get(device.uuid),
+        "holder": state.devices.neighbours_shown.get("gpulease", NOTHING).get("holders", NOTHING).get(device.uuid),
         "leases": [lease.id for lease in on],
         "processes": None if processes is None else [_process_row(state, process, on, view) for process in processes],
     }
@@ -97,20 +97,20 @@ def _lease_of(state: State, user: str | None, pid: int, on: list[Lease], view: D
 
 def _pid(state: State, lease: Lease) -> int | None:
     """Of its owner; a job's is that of its shell."""
-    return state.roots.get(int(lease.id[1:]), (None, None))[0] if lease.kind == "job" else lease.owner.pid
+    return state.jobs.roots.get(int(lease.id[1:]), (None, None))[0] if lease.kind == "job" else lease.owner.pid
 
 
 def lease_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
-    return {id: of_lease(lease_row(turn.state, lease), seen_by) for id, lease in turn.state.leases.items()}
+    return {id: of_lease(lease_row(turn.state, lease), seen_by) for id, lease in turn.state.requests.leases.items()}
 
 
 def lease_row(state: State, lease: Lease) -> Document:
-    job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+    job = state.jobs.running.get(int(lease.id[1:])) if lease.kind == "job" else None
     return {
         "id": lease.id,
         "kind": lease.kind,
         "devices": list(lease.devices),
-        "labels": state.labels(lease.devices),
+        "labels": state.devices.labels(lease.devices),
         "user": lease.owner.user,
         "pid": _pid(state, lease),
         "asked_by": lease.owner.asked_by and lease.owner.asked_by[0],
@@ -125,22 +125,22 @@ def lease_row(state: State, lease: Lease) -> Document:
 
 
 def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
-    ids = [entry.id for entry in turn.state.line.front(MOST_LINES)]
+    ids = [entry.id for entry in turn.state.requests.line.front(MOST_LINES)]
     return {id: row for id in ids if (row := line_row(turn, id, seen_by)) is not None}
 
 
 def order_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
     """In which order the rows of the line stand, and how many wait in all: rows alone do not say."""
-    line = turn.state.line
+    line = turn.state.requests.line
     return {"line": {"ids": [entry.id for entry in line.front(MOST_LINES)], "length": len(line)}}
 
 
 def line_row(turn: Turn, id: str, seen_by: str | None = None) -> Document | None:
     """None for one that waits no more."""
-    entry = turn.state.line.get(id)
+    entry = turn.state.requests.line.get(id)
     if entry is None:
         return None
-    pending, reason = turn.state.pending.get(entry.id), requesting.reason(turn, entry.id)
+    pending, reason = turn.state.requests.pending.get(entry.id), requesting.reason(turn, entry.id)
     row = {
         "id": entry.id,
         "kind": entry.kind,
@@ -163,7 +163,7 @@ def _ending(state: State, verdict: Verdict) -> str:
     """A word on the jobs there that were told to end and have not yet."""
     ids = verdict.fields["leases"] if verdict.code == "leased" and "leases" in verdict.fields else ()
     names = [str(id) for id in ids] if isinstance(ids, tuple) else []
-    ending = [f"J{job.id}" for job in state.running.values() if job.ending and f"J{job.id}" in names]
+    ending = [f"J{job.id}" for job in state.jobs.running.values() if job.ending and f"J{job.id}" in names]
     return f" {', '.join(ending)} {'is' if len(ending) == 1 else 'are'} ending." if ending else ""
 
 
@@ -176,11 +176,16 @@ def verdict_rows(state: State, verdicts: Iterable[Verdict]) -> list[Document]:
 
 def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     state = turn.state
-    if id in state.leases:
-        return {"id": id, "lease": of_lease(lease_row(state, state.leases[id]), seen_by), "why": None, "devices": []}
+    if id in state.requests.leases:
+        return {
+            "id": id,
+            "lease": of_lease(lease_row(state, state.requests.leases[id]), seen_by),
+            "why": None,
+            "devices": [],
+        }
     if id.isdecimal():
         id = f"J{id}"
-    if id not in state.line:
+    if id not in state.requests.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
     reason = requesting.reason(turn, id)
     decided = current_plan(turn)

@@ -14,7 +14,7 @@ from gpulease.broker.core import status as reports
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.ids import Ids
 from gpulease.broker.core.instructions import Send
-from gpulease.broker.core.subscribers import MOST_NEWS, JobChange, Subscriber
+from gpulease.broker.core.state.subscribers import MOST_NEWS, JobChange, Subscriber
 from gpulease.broker.core.turn import ShownRows, Turn
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model import job as jobs
@@ -121,8 +121,8 @@ def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
     if subscriber.jobs is not None:
         counted = subscriber._replace(open=_open(turn, subscriber.jobs), at=0, told=0)
         return _part(turn, counted, "snapshot", told)
-    rows = {str(job.id): _row(job) for job in turn.state.running.values()}
-    all_open = sum(turn.state.counts.get(state, 0) for state in jobs.OPEN)
+    rows = {str(job.id): _row(job) for job in turn.state.jobs.running.values()}
+    all_open = sum(turn.state.jobs.counts.get(state, 0) for state in jobs.OPEN)
     return _send(turn, subscriber._replace(open=all_open), {"snapshot": {**told, "jobs": rows, "open": all_open}})
 
 
@@ -133,7 +133,7 @@ def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
     assert at is not None
     ranges = chosen.ranges(at, RANGES, ROWS)
     found = turn.state.store.job_rows(Which(SHOWN, ids=ranges)) if ranges else []
-    rows = {str(row.id): _row(turn.state.running.get(row.id, row)) for row in found}
+    rows = {str(row.id): _row(turn.state.jobs.running.get(row.id, row)) for row in found}
     over = not ranges or not chosen.ranges(ranges[-1][1], 1, 1)
     subscriber = subscriber._replace(
         at=None if over else ranges[-1][1],
@@ -148,7 +148,7 @@ def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
 def _shown(turn: Turn, topic: str, peer: Peer, exact: bool = False) -> ShownRows:
     """The rows of a table; if there are many of them, not each time that something has changed, unless `exact`."""
     state, planned, seen_by = turn.state, turn.planned, viewer(turn.state.settings, peer)
-    stamp = (state.revision, state.sampled_at)
+    stamp = (state.revision, state.devices.sampled_at)
     kept = planned.shown.get((topic, seen_by))
     if kept is not None and kept.stamp != stamp and not exact:
         again = kept.at + max(TELL, ROW * len(kept.rows))
@@ -195,7 +195,7 @@ def tell(turn: Turn) -> None:
     if turn.changed_jobs:
         subscribers.add_news([_change(id, *change) for id, change in turn.changed_jobs.items()])
         subscribers.visit_all()
-    stamp = (turn.state.revision, turn.state.sampled_at)
+    stamp = (turn.state.revision, turn.state.devices.sampled_at)
     if turn.planned.told_stamp != stamp:
         turn.planned.told_stamp = stamp
         subscribers.visit_all()
@@ -292,7 +292,7 @@ def _with_news(turn: Turn, subscriber: Subscriber) -> Subscriber:
 def _looks_new(turn: Turn, subscriber: Subscriber) -> bool:
     if subscriber.topics == {"jobs"}:
         return False
-    return subscriber.stamp != (turn.state.revision, turn.state.sampled_at)
+    return subscriber.stamp != (turn.state.revision, turn.state.devices.sampled_at)
 
 
 def _tell(turn: Turn, subscriber: Subscriber) -> None:

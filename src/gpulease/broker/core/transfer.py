@@ -41,7 +41,7 @@ def moved(turn: Turn, event: Received) -> None:
 
 
 def _stays(turn: Turn, job: Job, changed: object) -> str | None:
-    after = turn.state.dependents.get(job.id)
+    after = turn.state.jobs.dependents.get(job.id)
     if job.state != "waiting":
         return job.state
     if after:
@@ -54,7 +54,7 @@ def followed(after: list[int]) -> str:
 
 
 def _forget(turn: Turn, id: int) -> None:
-    job = turn.state.job(id)
+    job = turn.state.jobs.get(id)
     if job is not None and job.over:
         job_life.forget(turn, [job])
 
@@ -70,12 +70,12 @@ def let_go(turn: Turn, event: Received) -> None:
         if job.state == "held":
             job_life.advance(turn, job, "let-go", transfer=None, why=None)
         else:  # it was killed by hand: from now on it is a job as any other
-            turn.state.write_job(job._replace(transfer=None), job)
+            turn.state.jobs.write(job._replace(transfer=None), job)
     turn.reply(event.peer, ids=ids, skipped=[])
 
 
 def _own(turn: Turn, event: Received, named: Message) -> Job | None:
-    job = turn.state.job(named["id"])
+    job = turn.state.jobs.get(named["id"])
     return job if job is not None and job.uid == event.peer.uid else None
 
 

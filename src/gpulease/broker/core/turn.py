@@ -15,7 +15,6 @@ from gpulease.broker.core.state import State
 from gpulease.errors import TooMuch
 from gpulease.model.job import Job
 from gpulease.model.peer import Peer
-from gpulease.model.spans import Asked
 from gpulease.model.store import Document
 from gpulease.model.values import HostMemory, Waiting
 from gpulease.planner import Grant, Plan, Policy
@@ -41,11 +40,11 @@ class NotLookedUp(Exception):
 class World(Protocol):
     """The host: small facts, and looks at devices. Asking changes nothing."""
 
-    def identify(self, pid: int) -> tuple[int | None, int | None]:
-        """Start time and user of a process."""
+    def identify(self, pid: int, named: int | None) -> tuple[int | None, int | None, int | None]:
+        """The process that `pid` calls `named`, or itself: what the broker calls it, its start time and its user.
 
-    def outer_pid(self, inside: int, pid: int) -> int | None:
-        """What the broker calls the process that `inside` calls `pid`; None when it cannot be told."""
+        The first is None when the broker cannot see it, and the last when it is gone.
+        """
 
     def above(self, pid: int) -> list[int]:
         """The process itself and those above it, up to some height."""
@@ -62,8 +61,6 @@ class World(Protocol):
     def uid_of(self, name: str) -> int | None:
         """NotLookedUp while nobody knows."""
 
-    def has_account(self, uid: int) -> bool: ...
-
     def has_group(self, name: str) -> bool:
         """NotLookedUp while nobody knows."""
 
@@ -71,15 +68,6 @@ class World(Protocol):
         """Where logs of a user's jobs lie, and the notes about them: the user's own."""
 
     def host_memory(self) -> HostMemory: ...
-
-    def history(self, question: Asked, now: float) -> Message:
-        """What each device did, and who had it."""
-
-    def usage(self, question: Asked, now: float, user: str | None) -> Message:
-        """What one user had, or all of them."""
-
-    def totals(self, user: str | None) -> Message:
-        """Sums of it that only grow."""
 
     def at_once(self, instruction: Check | TakeSample) -> None:
         """Carry out what changes nothing that is kept: it need not wait for a commit, and somebody waits for it."""
@@ -122,6 +110,7 @@ class Turn:
         "now",
         "planned",
         "possible",
+        "readers",
         "state",
         "status",
         "tells",
@@ -135,6 +124,7 @@ class Turn:
         self.tells = False  # this is a turn to tell subscribers, though there are many
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
         self.possible: dict[tuple[Waiting, Policy], Reason | None] = {}  # why what was asked can never be granted
+        self.readers: set[int] = set()  # users for whom the history is read after this turn
         self.freed = 0  # jobs that waited for others
         self.granted: dict[int, Grant] = {}  # to jobs that are being started
         self._deferred: list[Callable[[Turn], None]] = []
@@ -157,8 +147,8 @@ class Turn:
 
     def save_soon(self) -> None:
         """What was learnt of users and requests; a crash may cost the last seconds of it."""
-        if not self.state.usage_due:
-            self.state.set("usage_due", True)
+        if not self.state.learned.usage_due:
+            self.state.learned.usage_due = True
             self.alarm(SAVE_LEARNT, "usage")
 
     def alarm(self, seconds: float, what: str, id: str = "") -> None:
@@ -187,20 +177,20 @@ class Turn:
     # ---------------------------------------------------------------- the sample
 
     def take_sample(self) -> None:
-        if not self.state.sampling:
-            self.state.set("sampling", True)
-            self.state.set("asked_at", self.now)
+        if not self.state.devices.sampling:
+            self.state.devices.sampling = True
+            self.state.devices.asked_at = self.now
             self.emit(TakeSample())
 
     def stale(self) -> bool:
         """Whether the last sample is too old to judge by."""
-        return self.state.sample is None or self.now - self.state.sampled_at > FRESH
+        return self.state.devices.sample is None or self.now - self.state.devices.sampled_at > FRESH
 
     def after_sample(self, event: Received) -> None:
         """Handle the message again when there is a sample, or none can be had."""
-        mine = [one for one in self.state.awaiting if one.peer.uid == event.peer.uid]
+        mine = [one for one in self.state.devices.awaiting if one.peer.uid == event.peer.uid]
         if len(mine) >= MOST_AWAITING or sum(one.size for one in mine) + event.size > AWAITING_BYTES:
             most = f"{MOST_AWAITING} requests, or {AWAITING_BYTES >> 20} MiB of them,"
             raise TooMuch(f"More than {most} of yours would wait for a look at the devices.")
-        self.state.set("awaiting", (*self.state.awaiting, event))
+        self.state.devices.awaiting = (*self.state.devices.awaiting, event)
         self.take_sample()

@@ -80,10 +80,6 @@ class Accounts:
         found = self.account(uid)
         return None if found is None else found.home
 
-    def has_account(self, uid: int) -> bool:
-        found = self.account(uid)
-        return found is not None and found.exists
-
     def uid_of(self, name: str) -> int | None:
         uid: int | None = self._answer(("user", name)) if len(name) <= LONGEST_NAME else None
         return uid

@@ -123,12 +123,17 @@ class History:
 
     # ---------------------------------------------------------------- reading
 
-    def history(self, question: Asked, now: float) -> Message:
+    def answer(self, one: told.AnswerHistory) -> Message:
+        if one.question is None:
+            return dict(totals.shown(self._read(HistoryFile.totals), one.user))
+        read = self._usage if one.verb == "usage" else self._history
+        return read(one.question, one.now, one.user)
+
+    def _history(self, question: Asked, now: float, user: str | None) -> Message:
         rows, next = self._rows(question, now)
         return {**about(question, now, next), "rows": history_rows(rows, self._known_places())}
 
-    def usage(self, question: Asked, now: float, user: str | None) -> Message:
-        """Of one user; None: of all."""
+    def _usage(self, question: Asked, now: float, user: str | None) -> Message:
         counts, end = self._read(lambda file: _whole_steps(file.read_counts, question))
         rows, next = self._rows(question if end is None else question._replace(until=end), now)
         next = end if next is None else next
@@ -149,10 +154,6 @@ class History:
             return None
         day = strftime("%Y-%m-%d %H:%M", localtime(until))
         return f"The history up to {day} was damaged and is not counted. It was set aside as {self._path}.damaged."
-
-    def totals(self, user: str | None) -> Message:
-        """Of one user; None: of all. Only what is written: it is never taken back."""
-        return dict(totals.shown(self._read(HistoryFile.totals), user))
 
     def _known_places(self) -> dict[str, DeviceName]:
         return {**({} if self._file is None else self._file.places), **self._places}

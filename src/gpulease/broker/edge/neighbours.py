@@ -10,8 +10,9 @@ A check takes these steps, one check at a time, and the broker's loop waits for 
 6. where safe-gpu is used, a placeholder shows each device as taken (broker/neighbours/placeholder.py).
 
 The lock is given back after `Unlock`, once the placeholders are there: a grant does not wait for them, and users of
-safe-gpu find them. What is neither kept for a lease nor being checked is given back at `Unlock` too.
+safe-gpu find them. What the core does not keep and is not being checked is given back at `Unlock` too.
 A device of a lease on which no process is to be seen any more goes through steps 2, 4 and 6 again, without the core.
+Not here: what is kept and for how long, and whether safe-gpu is used here (broker/core/neighbours.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from gpulease.broker.core import events as happened
 from gpulease.broker.core.events import Event, Occupancy
@@ -35,10 +36,9 @@ from gpulease.system.places import Place
 
 UNUSED = 0.3  # seconds for whoever was refused to come back, once the lock that it was refused for is had
 PLACE_AGAIN = 0.25  # seconds between attempts to take the lock for the sake of a leased device
-FIND_AGAIN = 60.0  # seconds before the core is told again that safe-gpu's lock is held, or that its holder took a GPU
+FIND_AGAIN = 60.0  # seconds before the core is told again that the same process holds safe-gpu's lock
 MOST_HELD = 1.0  # seconds that the lock is held for checks in a row; then no other begins until it was given back
 BREATH = 0.01  # seconds in which a user of safe-gpu who waits for the lock gets it
-LOOK_AGAIN = 1.0  # seconds between looks at a device whose lease ended, while somebody is still there
 
 
 class Neighbour(Protocol):
@@ -83,19 +83,30 @@ class Neighbour(Protocol):
 
 
 class Claim:
-    """One check, on its way through the steps; or devices of leases that only need a placeholder, or of ended ones."""
+    """One check, on its way through the steps; or devices of leases that only need a placeholder."""
 
-    __slots__ = ("asked", "check", "ended", "held", "leased", "number")
+    __slots__ = ("check", "held", "leased", "number", "step")
 
-    def __init__(self, number: int, check: Check, leased: bool = False, ended: bool = False) -> None:
-        self.number, self.check, self.leased, self.ended = number, check, leased, ended
+    def __init__(self, number: int, check: Check, leased: bool = False) -> None:
+        self.number, self.check, self.leased = number, check, leased
         self.held: dict[str, str] = {}  # by a neighbour
-        self.asked = False  # the sampler looks at the devices
+        self.step: Literal["waiting", "asking", "looking"] = "waiting"  # asking neighbours; the sampler looks
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Those that a neighbour lets us have."""
         return tuple(uuid for uuid in self.check.devices if uuid not in self.held)
+
+
+class LockPhase(NamedTuple):
+    """Where we stand with others who want safe-gpu's lock.
+
+    quiet: nowhere. awaited: a check was refused, and a thread stands in the line for the lock. offered: we have it, and
+    the check may come again until then. yielded: users of safe-gpu go first until then, and no check begins.
+    """
+
+    name: Literal["quiet", "awaited", "offered", "yielded"] = "quiet"
+    until: float | None = None
 
 
 class Neighbours:
@@ -115,22 +126,15 @@ class Neighbours:
         self._sampling, self._emit, self._log = sampling, emit, log
         self._gpuget = gpuget  # makes that neighbour from its setting
         self._lock = lock
-        self._refused = False  # somebody, since the lock was had last
-        self._unused = 0.0  # when the lock is given back, if it was waited for and nobody wants it any more
+        self._phase = LockPhase()
         poll.register(self._lock.waker, select.EPOLLIN)
         self._placeholders = Placeholders(poll, sampling.seconds, self.changed, log)
-        self._begin_again = 0.0  # when checks go on, after the lock was given to users of safe-gpu
-        self._holder: int | None = None  # of safe-gpu's lock, when one was last seen
-        self._seen = float("-inf")  # when the core was told of that
-        self._took = float("-inf")  # when such a holder was seen on a GPU: a user of safe-gpu, and not only of its lock
-        self._place_again = 0.0  # when the lock is tried again for the sake of a leased device
+        self._user: tuple[int | None, float] = (None, 0.0)  # of safe-gpu's lock, and when the core was told of it
+        self._place_again: float | None = None  # when the lock is tried again for the sake of a leased device
         self._accounts: list[Neighbour] = []  # asked one after the other
         self._kept = Keep()
-        self._claims: list[Claim] = []  # the first is under way, if `_under_way`
-        self._under_way = False
+        self._claims: list[Claim] = []  # only the first may be under way
         self._undecided: set[str] = set()  # devices of which the core was told, and has not said what becomes of them
-        self._ended: set[str] = set()  # devices of ended leases that are not given back: somebody may be there yet
-        self._look_again = 0.0  # when these are looked at again
         self._number = 0
         self._devices: tuple[Device, ...] = ()
         self._unsettled = False
@@ -154,9 +158,8 @@ class Neighbours:
                 neighbour.hand_over()
             else:
                 neighbour.leave()
-                self._ended.clear()
-            if self._under_way and not self._claims[0].asked:
-                self._under_way = False
+            if self._claims and self._claims[0].step == "asking":
+                self._claims[0].step = "waiting"
                 self._claims[0].held.clear()
             self.changed()
 
@@ -167,10 +170,6 @@ class Neighbours:
             self._unsettled = True
             for neighbour in self._accounts:
                 neighbour.see(devices)
-        computing = {process.pid for device in devices for process in device.processes or ()}
-        if self._holder in computing and not self._took_lately:
-            self._took = time.monotonic()
-            self.changed()
         self._brokers.see([one.uuid for one in devices], then)
 
     def changed(self) -> None:
@@ -183,8 +182,7 @@ class Neighbours:
         shown = {one.name: one.shown for one in self._accounts}
         shown |= {"safe-gpu": self._told, "gpulease": self._brokers.shown}
         keys = self._placeholders.keys(time.monotonic())
-        about = {"safe-gpu": self._took_lately} if self._seen_lately or self._took_lately else {}
-        self._emit(happened.NeighboursChanged(held, keys, about, shown))
+        self._emit(happened.NeighboursChanged(held, keys, shown))
         self._unsettled = True
 
     def _shown(self) -> Document:
@@ -195,7 +193,7 @@ class Neighbours:
         troubles = [self._lock_trouble, f"no placeholder on GPU {missing}" if failures else None]
         placed = {labels.get(uuid, uuid): pid for uuid, pid in self._placeholders.pids.items()}
         trouble = " And: ".join(filter(None, troubles)) or None
-        return {"about": self._beside_safe_gpu, "placeholders": placed, "trouble": trouble}
+        return {"about": self._mode == "on", "placeholders": placed, "trouble": trouble}
 
     @property
     def _lock_trouble(self) -> str | None:
@@ -203,25 +201,20 @@ class Neighbours:
 
     @property
     def due(self) -> float | None:
-        own = [self._placeholders.due, self._place_again or None, self._unused or None, self._begin_again or None]
-        own.append(self._look_again if self._ended and not any(one.ended for one in self._claims) else None)
-        own += [self._brokers.due, *(one.due for one in self._accounts)]
-        return min((one for one in own if one is not None), default=None)
+        own = (self._placeholders.due, self._place_again, self._phase.until, self._brokers.due)
+        dues = (*own, *(one.due for one in self._accounts))
+        return min((one for one in dues if one is not None), default=None)
 
     def overdue(self, now: float) -> None:
         self._placeholders.overdue(now)
         self._brokers.overdue(now)
-        if self._place_again and self._place_again <= now:
-            self._place_again, self._unsettled = 0.0, True
-        if self._begin_again and self._begin_again <= now:
-            self._begin_again, self._unsettled = 0.0, True
-        if self._unused and self._unused <= now:
-            self._unused, self._unsettled = 0.0, True
+        if self._place_again is not None and self._place_again <= now:
+            self._place_again, self._unsettled = None, True
+        if self._phase.until is not None and self._phase.until <= now:
+            self._phase, self._unsettled = LockPhase(), True
         for one in self._accounts:
             if one.due is not None and one.due <= now:
                 one.overdue(now)
-        if self._ended and self._look_again <= now:
-            self._unsettled = True
 
     def owns(self, descriptor: int) -> bool:
         own = descriptor == self._lock.waker or self._placeholders.owns(descriptor) or self._brokers.owns(descriptor)
@@ -240,12 +233,12 @@ class Neighbours:
         return None
 
     def _woken(self, now: float) -> None:
-        """The lock that somebody was refused for is had: they try again now, unless they were served meanwhile."""
+        """We have the lock that was waited for. The core checks again now, unless it was served meanwhile."""
         self._lock.woken()
-        if not self._refused:
+        if self._phase.name != "awaited":
             return None if self._claims else self._let_go()
-        self._unused, self._place_again, self._unsettled = now + UNUSED, 0.0, True
-        return self._emit(happened.Due("plan"))
+        self._phase, self._place_again, self._unsettled = LockPhase("offered", now + UNUSED), None, True
+        return self._emit(happened.LockOffered())
 
     def close(self) -> None:
         self._placeholders.close()
@@ -259,28 +252,14 @@ class Neighbours:
     def _mode(self) -> str:
         return self._kept.settings.get("safe-gpu", "auto")
 
-    @property
-    def _beside_safe_gpu(self) -> bool:
-        return self._mode == "on" or (self._mode == "auto" and self._seen_lately)
-
-    @property
-    def _seen_lately(self) -> bool:
-        return time.monotonic() - self._seen < FIND_AGAIN
-
-    @property
-    def _took_lately(self) -> bool:
-        return time.monotonic() - self._took < FIND_AGAIN
-
     def find(self) -> None:
-        """Somebody who is no broker holds the lock: safe-gpu may be used here. The core remembers that for a while."""
-        if self._mode == "off" or self._took_lately or (user := self._lock.user()) is None:
+        """Tell the core if somebody who is no broker holds the lock: safe-gpu may be used here."""
+        if self._mode == "off" or (user := self._lock.user()) is None or user.pid is None:
             return
-        self._holder = user.pid
-        if not self._seen_lately:
-            self._seen = time.monotonic()
-            if self._mode == "auto":
-                self._log(f"safe-gpu is used here, by {str(user).lower()}: placeholders show which GPUs are leased")
-            self.changed()
+        now = time.monotonic()
+        if user.pid != self._user[0] or now - self._user[1] >= FIND_AGAIN:
+            self._user = (user.pid, now)
+            self._emit(happened.LockUsed(user.pid, str(user).lower()))
 
     def keep_house(self) -> None:
         """From time to time."""
@@ -293,7 +272,8 @@ class Neighbours:
 
     def check(self, one: Check) -> None:
         """At once where nobody keeps accounts; else after the turn, so that what ended in it is given back first."""
-        self._unused = 0.0
+        if self._phase.name == "offered":
+            self._phase = LockPhase()
         self._number += 1
         self._claims.append(Claim(self._number, one))
         if self._accounts:
@@ -302,10 +282,6 @@ class Neighbours:
             self._begin()
 
     def keep(self, one: Keep) -> None:
-        if self._accounts and (ended := self._kept.held.keys() - one.held.keys()):
-            self._ended |= ended
-            self._look_again = 0.0
-        self._ended -= one.held.keys()
         before, self._kept = self._kept.settings.get("gpuget", ""), one
         self._brokers.keep(one.held, ignoring=one.settings.get("users") == "ignore")
         text = one.settings.get("gpuget", "")
@@ -329,32 +305,24 @@ class Neighbours:
                 neighbour.keep(self._kept, claimed)
             self._brokers.give_back(claimed.union(self._kept.held))
             self._settle_placeholders(time.monotonic())
-            self._look_at_ended(time.monotonic())
             self._begin()
-            if not self._claims and not self._unused:
+            if not self._claims and self._phase.name != "offered":
                 self._let_go()
             if self._shown() != self._told:
                 self.changed()
 
     def _claimed(self) -> frozenset[str]:
-        under_way = [one.check.devices for one in self._claims[: self._under_way]]
-        return frozenset(self._ended.union(self._undecided, *under_way))
-
-    def _look_at_ended(self, now: float) -> None:
-        """Gone is not free: before a neighbour gets a device back, and before it is claimed again, it is looked at."""
-        if self._ended and self._look_again <= now and not any(one.ended for one in self._claims):
-            self._number += 1
-            look = Claim(self._number, Check(0, tuple(sorted(self._ended))), ended=True)
-            self._claims.insert(int(self._under_way), look)
+        under_way = [one.check.devices for one in self._claims if one.step != "waiting"]
+        return self._kept.leaving.union(self._undecided, *under_way)
 
     def _settle_placeholders(self, now: float) -> None:
         """One on each device of a lease where nobody else is to be seen; what is being checked is left as it is."""
-        wanted = self._kept.unseen if self._beside_safe_gpu else frozenset()
+        wanted = self._kept.unseen if self._mode == "on" else frozenset()
         checked = self._undecided.union(*(one.check.devices for one in self._claims))
         for uuid in self._placeholders.devices - wanted - checked:
             self._placeholders.end(uuid, now)
         missing = tuple(sorted(uuid for uuid in wanted - checked if self._may_place(uuid, now)))
-        if missing and not self._place_again:
+        if missing and self._place_again is None:
             self._number += 1
             self._claims.append(Claim(self._number, Check(0, missing), leased=True))
 
@@ -373,25 +341,24 @@ class Neighbours:
     # ---------------------------------------------------------------- the steps of a check
 
     def _begin(self) -> None:
-        if self._claims and not self._under_way and not self._makes_way(time.monotonic()):
-            self._under_way = True
+        if self._claims and self._claims[0].step == "waiting" and not self._yields(time.monotonic()):
+            self._claims[0].step = "asking"
             self._ask(0)
 
-    def _makes_way(self, now: float) -> bool:
+    def _yields(self, now: float) -> bool:
         """Whether users of safe-gpu go first: check after check, and their placeholders, kept the lock from them."""
         if self._lock.held and now - self._lock.since > MOST_HELD:
             self._let_go()
-            self._begin_again = 0.0 if self._lock.held else now + BREATH
+            if not self._lock.held:
+                self._phase = LockPhase("yielded", now + BREATH)
             return True
-        return now < self._begin_again
+        return self._phase.name == "yielded"
 
     def _ask(self, place: int) -> None:
         """One neighbour after the other; then the lock."""
         claim = self._claims[0]
         try:
-            if claim.ended:
-                self._look_without_lock()
-            elif place < len(self._accounts) and claim.devices and not claim.leased:
+            if place < len(self._accounts) and claim.devices and not claim.leased:
                 self._accounts[place].claim(claim.number, claim.devices)
             else:
                 self._look()
@@ -402,7 +369,7 @@ class Neighbours:
 
     def answered(self, neighbour: Neighbour, number: int, held: Mapping[str, str]) -> None:
         claim = self._claims[0] if self._claims else None
-        if claim is None or claim.number != number or claim.asked:
+        if claim is None or claim.number != number or claim.step != "asking":
             return  # the driver failed meanwhile, and the check with it
         claim.held.update(held)
         self._ask(self._accounts.index(neighbour) + 1)
@@ -414,11 +381,11 @@ class Neighbours:
         self.find()
         free = self._mode == "off" or self._lock.take(make=self._mode == "on")
         if not free and (holder := self._lock.holder()).user not in claim.check.passed_by:
-            self._refused = True
+            self._phase = LockPhase("awaited")
             self._lock.wait()
             why = f"{holder} is choosing GPUs with safe-gpu right now."
             return self._refuse(why, passing=True, user=holder.user, pid=holder.pid)
-        self._refused = False
+        self._phase = LockPhase()
         if not claim.leased:
             try:
                 claim.held.update(self._brokers.take(claim.devices))
@@ -428,26 +395,13 @@ class Neighbours:
                 return self._done({})
         if not self._sampling.may_ask(now):
             return self._refuse("The GPU driver does not answer.")
-        claim.asked = True
+        claim.step = "looking"
         return self._sampling.ask("check " + " ".join(claim.devices), now)
-
-    def _look_without_lock(self) -> None:
-        claim, now = self._claims[0], time.monotonic()
-        self._look_again = now + LOOK_AGAIN
-        if not self._sampling.may_ask(now):
-            self._next()
-        else:
-            claim.asked = True
-            self._sampling.ask("check " + " ".join(claim.devices), now)
 
     def checked(self, seen: Mapping[str, Occupancy]) -> None:
         """The sampler's answer. Where it saw nobody, safe-gpu would see nobody either."""
-        claim, now = self._claims[0], time.monotonic()
-        if claim.ended:
-            self._ended -= {uuid for uuid, occupancy in seen.items() if self._is_empty(occupancy, now)}
-            self._next()
-            return
-        if self._beside_safe_gpu:
+        now = time.monotonic()
+        if self._mode == "on":
             for uuid, occupancy in seen.items():
                 if self._is_empty(occupancy, now) and self._may_place(uuid, now):
                     self._placeholders.place(uuid, now)
@@ -465,7 +419,7 @@ class Neighbours:
         self._let_go()
         if claim.leased:
             self._place_again = time.monotonic() + PLACE_AGAIN
-        elif not claim.ended:
+        else:
             self._emit(happened.CheckRefused(claim.check.revision, why, passing, user, pid))
 
     def _let_go(self) -> None:
@@ -474,10 +428,10 @@ class Neighbours:
             self._lock.give()
 
     def _next(self) -> Claim:
-        self._under_way, self._unsettled = False, True
+        self._unsettled = True
         return self._claims.pop(0)
 
     def failed(self) -> None:
         """The driver did not answer: every check failed with it, as the core is told."""
         self._claims.clear()
-        self._under_way, self._unsettled = False, True
+        self._unsettled = True

@@ -48,9 +48,10 @@ from gpulease.broker.home import Home
 from gpulease.broker.neighbours.safe_gpu import SafeGpuLock
 from gpulease.broker.outbox import Outbox
 from gpulease.errors import BrokerUnavailable, GpuleaseError
+from gpulease.model.peer import Peer
 from gpulease.model.store import Store
 from gpulease.model.values import HostMemory
-from gpulease.protocol.messages import error
+from gpulease.protocol.messages import Message, error
 from gpulease.system import identity, places
 from gpulease.system.service import SignsOfLife
 
@@ -76,23 +77,19 @@ class Host:
         clock: Clock,
         place: places.Place,
         at_once: Callable[[told.Check | told.TakeSample], None],
-        history: History,
         accounts: Accounts,
     ) -> None:
         self._clock, self._place, self.at_once, self._home_of = clock, place, at_once, accounts.home_of
-        self.groups_of, self.has_account = accounts.groups_of, accounts.has_account
-        self.uid_of, self.has_group = accounts.uid_of, accounts.has_group
-        self.history, self.usage, self.totals = history.history, history.usage, history.totals
+        self.groups_of, self.uid_of, self.has_group = accounts.groups_of, accounts.uid_of, accounts.has_group
         self._memory = KeptMemory()
         self._folders: dict[int, str] = {}
 
-    def identify(self, pid: int) -> tuple[int | None, int | None]:
-        with _looking_at(pid):
-            return identity.start_time(pid), identity.user_of(pid)
-
-    def outer_pid(self, inside: int, pid: int) -> int | None:
-        with _looking_at(pid):
-            return identity.outer_pid(inside, pid)
+    def identify(self, pid: int, named: int | None) -> tuple[int | None, int | None, int | None]:
+        with _looking_at(pid if named is None else named):
+            found = pid if named is None else identity.outer_pid(pid, named)
+            if not found:
+                return None, None, None
+            return found, identity.start_time(found), identity.user_of(found)
 
     def above(self, pid: int) -> list[int]:
         with _looking_at(pid):
@@ -152,7 +149,7 @@ class Server:
         )  # fmt: skip
         self._ordering = Ordering(self._poll, self._events.append)
         self._history = History(place.kept("history.db"), network, self.log)
-        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._history, self._accounts)
+        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._accounts)
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
         check = None if launching is None else launching.check_account
@@ -174,10 +171,11 @@ class Server:
 
     def _about(self, place: places.Place) -> About:
         uid, clock = os.geteuid(), self._clock
+        self._wall_ahead = clock.wall_ahead()  # as the core was told last
         return About(
             os.uname().nodename, identity.boot_id(), uid, identity.user_name(uid), os.getpid(), place.kind, place.run,
             place.state, __version__, clock.now(), clock.offset, TICKS, places.simulated(os.environ),
-            clock.wall_ahead(), len(os.sched_getaffinity(0)),
+            self._wall_ahead, len(os.sched_getaffinity(0)),
         )  # fmt: skip
 
     # ---------------------------------------------------------------- the loop
@@ -236,7 +234,8 @@ class Server:
 
     def _follow_wall_clock(self) -> None:
         ahead = self._clock.wall_ahead()
-        if abs(ahead - self._core.state.wall_ahead) > STEP:
+        if abs(ahead - self._wall_ahead) > STEP:
+            self._wall_ahead = ahead
             self._events.append(happened.ClockStepped(ahead))
 
     def _put_back(self) -> None:
@@ -245,7 +244,7 @@ class Server:
         try:
             if not self._home.whole:
                 self._clients.listen_at(self._home.put_back())
-                self._core.state.about = self._core.state.about._replace(directory=self._home.place.run)
+                self._events.append(happened.HomeMoved(self._home.place.run))
                 self.log(f"what had been removed is put back; broker serves {self._home.place.run}")
             self._store.keep()
         except GpuleaseError as error:
@@ -362,12 +361,15 @@ class Server:
     def _send(self, one: told.Send) -> None:
         self._clients.send(one.peer, one.message, one.droppable, one.more)
 
-    def _hold_state(self, one: told.HoldState) -> None:
+    def _answer(self, peer: Peer, read: Callable[[], Message]) -> None:
         try:
-            message = {"ok": {"file": self._store.hold()}}
+            message: Message = {"ok": read()}
         except GpuleaseError as trouble:
             message = error(trouble)
-        self._clients.send(one.peer, message)
+        except Exception as mistake:
+            self._complaints.complain()
+            message = error(GpuleaseError(f"The broker failed: {type(mistake).__name__}."))
+        self._clients.send(peer, message)
 
     def _take_sample(self, one: told.TakeSample) -> None:
         now = time.monotonic()
@@ -446,7 +448,8 @@ DOES: dict[type, Callable[[Server, Any], None]] = {
     told.Over: lambda server, one: server._history.over(one),
     told.JobOver: lambda server, one: server._history.job_over(one),
     told.Observed: lambda server, one: server._history.observed(one),
-    told.HoldState: Server._hold_state,
+    told.AnswerHistory: lambda server, one: server._answer(one.peer, lambda: server._history.answer(one)),
+    told.HoldState: lambda server, one: server._answer(one.peer, lambda: {"file": server._store.hold()}),
     told.LetStateGo: lambda server, one: server._store.let_go(),
     told.WriteLog: lambda server, one: server.log(one.text),
     told.Stop: Server.stop,

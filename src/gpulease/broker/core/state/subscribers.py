@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpulease.broker.core.ids import Ids
-from gpulease.broker.core.tables import Changes, Table
+from gpulease.broker.core.state.tables import Changes, Table
 from gpulease.broker.core.values import NOTHING
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document

@@ -1,0 +1,99 @@
+"""The devices as they were seen, what is known of each beside the sample, and the check before a grant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpulease.broker.core.events import Key, Occupancy, Received
+from gpulease.broker.core.state.tables import Part, Table, at_hand, cell, table, whole
+from gpulease.broker.core.values import NOTHING, Blocker, Checking, Idle, Refused
+from gpulease.broker.core.views import Ended
+from gpulease.errors import GpuleaseError
+from gpulease.model.store import Document
+from gpulease.model.values import Device, Sample
+from gpulease.planner.placement import busyness
+
+
+class Devices(Part):
+    by_uuid: Table[str, Device] = table(planned=True)
+    ended: Table[str, Ended] = table(planned=True)  # the last lease that ended on a device
+    excluded: Table[str, str] = table(planned=True)
+    known: Table[str, Device] = table()  # as they were seen well since the machine was started
+    broken: Table[str, str] = table()  # those that are lost, and how far that was written
+    old_labels: dict[str, str] = at_hand()  # by UUID, from before this broker was started
+    # The sample
+    sample: Sample | None = cell(None)
+    sampled_at: float = cell(0.0)
+    asked_at: float = cell(0.0)  # when the sample under way was asked for
+    sampled_from: float = cell(0.0)  # the same of the last one that came: it is not older
+    sampling: bool = cell(False)  # a sample was asked for
+    awaiting: tuple[Received, ...] = cell(())  # messages that cannot be answered without one
+    look_due: bool = cell(False)  # an alarm for the next sample is set
+    trouble: GpuleaseError | None = cell(None, planned=lambda trouble: trouble is not None)
+    failed_at: float = cell(0.0)  # when the driver last did not answer
+    # The check
+    check: Idle | Checking | Refused = cell(Idle())
+    locked: bool = cell(False)  # a check was asked for, and the neighbours' users may not choose meanwhile
+    verified: Table[str, None] = table()  # checked since their last lease ended
+    # The neighbours, and others who use the devices
+    neighbour_holds: Table[str, str] = table(planned=True)  # devices, and which neighbour holds each
+    placeholders: Table[Key, str] = table(planned=True)  # processes of ours that show a device as taken
+    neighbours_about: Mapping[str, float] = cell(NOTHING, planned=whole)  # that were found here, and until when
+    neighbours_shown: Mapping[str, Document] = cell(NOTHING)  # what the edge tells of them, for people
+    lock_user: int | None = cell(None)  # the process that held safe-gpu's lock last, and is no broker
+    leaving: Table[str, float] = table(planned=True)  # since their lease ended, nobody has looked or somebody is there
+    outside: Table[tuple[str, str], float] = table()  # device and user: when that was last seen
+    blockers: Table[str, Blocker] = table()  # by user
+
+    def see(self, sample: Sample, now: float) -> None:
+        self.sample = sample
+        self.sampled_at = now
+        self.sampled_from = self.asked_at
+        self.trouble = None
+        if list(self.by_uuid) != [device.uuid for device in sample.devices]:
+            for uuid in list(self.by_uuid):
+                self.by_uuid.drop(uuid)  # put again below, in their order
+        for device in sample.devices:
+            if self.by_uuid.get(device.uuid) != device:
+                self.by_uuid.put(device.uuid, device)
+
+    def see_device(self, uuid: str, seen: Occupancy) -> None:
+        known = self.by_uuid.get(uuid)
+        if known is None:
+            return
+        busy = seen.utilization
+        if busy is None or busyness(busy) == busyness(known.utilization):  # a plan is not made anew for noise
+            busy = known.utilization
+        after = known._replace(memory_used=seen.memory_used, processes=seen.processes, lost=seen.lost, utilization=busy)
+        if after != known:
+            self.by_uuid.put(uuid, after)
+
+    def labels(self, uuids: Iterable[str]) -> list[str]:
+        """As people know them; before the first sample as they were known when they were leased."""
+        return [self.by_uuid[uuid].label if uuid in self.by_uuid else self.old_labels.get(uuid, uuid) for uuid in uuids]
+
+    def exclude(self, uuid: str, note: str | None) -> None:
+        """Take it out of service with a note; None puts it back."""
+        self.store.write("excluded", uuid, None if note is None else {"note": note})
+        self.changes.durable = True
+        self.excluded.put_or_drop(uuid, note)
+
+    def seen_since_end(self, uuids: Iterable[str]) -> bool:
+        """Whether there was a sample of each of them since its last lease ended."""
+        return all(self.leaving.get(uuid, 0.0) <= self.sampled_from for uuid in uuids)
+
+    def lease_began(self, uuids: Iterable[str]) -> None:
+        """They must be checked again before anybody else gets them."""
+        for uuid in uuids:
+            self.ended.drop(uuid)
+            self.leaving.drop(uuid)
+            self.verified.drop(uuid)
+
+    def lease_ended(self, uuids: Iterable[str], mark: Ended) -> None:
+        for uuid in uuids:
+            self.ended.put(uuid, mark)
+            self.leaving.put(uuid, mark.time)
+            self.verified.drop(uuid)
+        if isinstance(self.check, Checking) and not self.check.devices.isdisjoint(uuids):
+            # What the check under way sees there may be from before this end.
+            self.check = self.check._replace(devices=self.check.devices.difference(uuids))
