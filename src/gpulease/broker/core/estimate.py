@@ -39,9 +39,8 @@ def foresee(turn: Turn, event: Received) -> Document:
         raise UsageError(f"{count} requests were asked about.", f"Ask about 1 to {MOST}.")
     if state.devices.sample is None and state.devices.trouble is not None:
         raise state.devices.trouble
-    request = resolve(read_request(message["request"], 0), list(state.devices.by_uuid.values()))._replace(
-        not_before=None
-    )
+    asked = read_request(message["request"], 0)._replace(not_before=None)
+    request = resolve(asked, list(state.devices.by_uuid.values()))
     check_request(allowance(state, peer.user, peer.groups), request)
     since = state.requests.since(turn.now)
     expected = learning.expected(turn, peer.user, request)

@@ -89,10 +89,9 @@ def _fates(state: State) -> Fates:
     stay: set[str] = set()
     for pending in state.requests.pending.values():
         owner = pending.owner
-        mine = (
-            frozenset() if owner.pid is None else state.requests.owned.get((owner.pid, owner.start_time), frozenset())
-        )
-        stay |= mine | {pending.within or ""}
+        if owner.pid is not None:
+            stay |= state.requests.owned.get((owner.pid, owner.start_time), frozenset())
+        stay.add(pending.within or "")
     limits = {
         job.planner_id: job.started + job.time_limit + state.settings.grace
         for job in state.jobs.running.values()

@@ -167,9 +167,8 @@ def _leave_line(turn: Turn, step: LeaseStep) -> None:
 def _tell_waiting(turn: Turn, step: LeaseStep) -> None:
     peer = turn.state.requests.listeners.get(step.id)
     if peer is not None:
-        turn.send(
-            peer, {"waiting": {"id": step.id, "place": 1 + turn.state.requests.line.ahead(step.id), "why": step.why}}
-        )
+        place = 1 + turn.state.requests.line.ahead(step.id)
+        turn.send(peer, {"waiting": {"id": step.id, "place": place, "why": step.why}})
 
 
 def _tell_refused(turn: Turn, step: LeaseStep) -> None:

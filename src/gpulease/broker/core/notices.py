@@ -126,17 +126,15 @@ def write_lost(turn: Turn) -> None:
     """Into the events; apart from the sample, which a full disk must not keep from anybody."""
     state = turn.state
     for uuid, known in list(state.devices.broken.items()):
-        device = state.devices.by_uuid.get(uuid)
+        device, labels = state.devices.by_uuid.get(uuid), state.devices.labels([uuid])
         users = sorted({lease.owner.user for lease in state.requests.leases.values() if uuid in lease.devices})
         if known == NEW and device is not None:
             why = f"the driver lost it: {(device.lost or '').rstrip('.')}"
             why += f"; it is leased to {', '.join(users)}" if users else ""
-            state.record(turn.now, "gpu-lost", user="", devices=state.devices.labels([uuid]), why=why)
+            state.record(turn.now, "gpu-lost", user="", devices=labels, why=why)
             state.devices.broken.put(uuid, WRITTEN)
         elif known == BACK:
-            state.record(
-                turn.now, "gpu-back", user="", devices=state.devices.labels([uuid]), why="the driver has it again"
-            )
+            state.record(turn.now, "gpu-back", user="", devices=labels, why="the driver has it again")
             state.devices.broken.drop(uuid)
 
 
@@ -144,12 +142,8 @@ def gpu_used(turn: Turn, uuid: str, user: str, pid: int | None) -> None:
     """Somebody else uses a leased device: its holders are told, once."""
     for lease in [one for one in turn.state.requests.leases.values() if uuid in one.devices]:
         if pid not in [known for known, _ in lease.outsiders]:
-            about = {
-                "devices": turn.state.devices.labels([uuid]),
-                "uuid": uuid,
-                "users": [user] if user else [],
-                "pid": pid,
-            }
+            labels = turn.state.devices.labels([uuid])
+            about = {"devices": labels, "uuid": uuid, "users": [user] if user else [], "pid": pid}
             _tell(turn, lease.owner.uid, "gpu-used", _of_job(turn, lease), lease=lease.id, **about)
 
 
@@ -193,12 +187,8 @@ def _wall(turn: Turn) -> float:
 
 
 def _lease(turn: Turn, lease: Lease) -> dict[str, Any]:
-    return {
-        "lease": lease.id,
-        "kind": lease.kind,
-        "devices": turn.state.devices.labels(lease.devices),
-        "note": lease.note,
-    }
+    labels = turn.state.devices.labels(lease.devices)
+    return {"lease": lease.id, "kind": lease.kind, "devices": labels, "note": lease.note}
 
 
 def _job(turn: Turn, job: Job) -> dict[str, Any]:

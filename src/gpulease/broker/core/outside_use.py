@@ -83,10 +83,9 @@ def colliding(state: State, judged: DeviceState, on: Sequence[Lease]) -> str | N
         return None
     if judged.neighbour.startswith(THROUGH):
         return judged.neighbour
-    told = (
-        (name, shown) for name, shown in state.devices.neighbours_shown.items() if judged.neighbour.startswith(name)
-    )
-    return next((name for name, shown in told if not shown.get("trouble")), None)
+    told = state.devices.neighbours_shown.items()
+    named = (name for name, shown in told if judged.neighbour.startswith(name) and not shown.get("trouble"))
+    return next(named, None)
 
 
 def _why(use: Use, pid: int | None) -> str:

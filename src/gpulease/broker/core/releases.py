@@ -35,9 +35,8 @@ def release(turn: Turn, event: Received) -> None:
         progress = progress._replace(left=tuple(lease.id for lease in chosen), script=script)
     most = bulk.size(event, PIECE)
     piece, left = (progress.left or ())[:most], (progress.left or ())[most:]
-    leases = [
-        turn.state.requests.leases[id] for id in piece if id in turn.state.requests.leases
-    ]  # the others ended meanwhile
+    held = turn.state.requests.leases
+    leases = [held[id] for id in piece if id in held]  # the others ended meanwhile
     if message.get("gone"):
         leases = [lease for lease in leases if _is_left_behind(turn, lease)]
     released = (*progress.released, *(_short(turn, lease) for lease in leases))

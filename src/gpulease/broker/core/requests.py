@@ -136,13 +136,11 @@ def _process(turn: Turn, peer: Peer, named: int | None) -> tuple[int, int | None
 
 
 def ask_why(turn: Turn, event: Received) -> None:
-    id = event.message["id"]
-    if id in turn.state.requests.pending:
+    id, requests = event.message["id"], turn.state.requests
+    if id in requests.pending:
         _tell_place(turn, event.peer, id)
-    elif (
-        turn.state.requests.listeners.get(id) is not event.peer
-    ):  # else that it was granted is on its way, and is the answer
-        held = "is granted" if id in turn.state.requests.leases else "does not wait"
+    elif requests.listeners.get(id) is not event.peer:  # else that it was granted is on its way, and is the answer
+        held = "is granted" if id in requests.leases else "does not wait"
         raise NotFound(f"The request {id[:40]!r} {held}.", "Run `gpulease status` to see the line.")
 
 
@@ -203,13 +201,8 @@ def answer(turn: Turn) -> None:
 
 def _needs_look(turn: Turn, id: str) -> bool:
     """Whether it does not wait, and would be refused for what was seen before it came and may have changed."""
-    state, deadline = turn.state, turn.state.requests.pending[id].deadline
-    if (
-        deadline is None
-        or deadline > turn.now
-        or state.devices.sampled_from >= deadline
-        or state.devices.trouble is not None
-    ):
+    devices, deadline = turn.state.devices, turn.state.requests.pending[id].deadline
+    if deadline is None or deadline > turn.now or devices.sampled_from >= deadline or devices.trouble is not None:
         return False
     decided = current_plan(turn)
     if any(grant.id == id for grant in decided.grants) or decided.reason(id).code in NEVER:
@@ -255,18 +248,16 @@ class Why(NamedTuple):
 
 def reason(turn: Turn, id: str) -> Why:
     """The planner's own reason, or what keeps the planner from being heard."""
-    state = turn.state
-    if state.devices.trouble is not None:
-        return Why(
-            state.devices.trouble.code, state.devices.trouble.what, fitted(state.devices.trouble.code.replace("-", " "))
-        )
-    if state.devices.sample is None:
+    trouble, check = turn.state.devices.trouble, turn.state.devices.check
+    if trouble is not None:
+        return Why(trouble.code, trouble.what, fitted(trouble.code.replace("-", " ")))
+    if turn.state.devices.sample is None:
         return Why("checking", "The devices have not been looked at yet.", "GPUs not seen yet")
     decided = current_plan(turn)
     try:
         found = decided.reason(id)
     except KeyError:
-        told = state.devices.check.why if isinstance(state.devices.check, Refused) else None
+        told = check.why if isinstance(check, Refused) else None
         return Why("checking", told or "It fits, and a last look at its devices is being taken.", "GPUs being checked")
     forecast, basis = decided.forecast(id)
     learning.say(turn, id, forecast, basis)
@@ -319,11 +310,9 @@ def owner_gone(turn: Turn, event: ProcessEnded) -> None:
     for id in sorted(state.requests.owned.get(event.key, ())):
         if id in state.requests.pending:
             lease_life.refuse(turn, id, Cancelled("The process that it was for has ended."))
-        elif id in state.requests.leases:
-            before = event.already and state.requests.leases[id].since < state.about.began
-            lease_life.end(
-                turn, state.requests.leases[id], f"its process ended{' while no broker ran' if before else ''}"
-            )
+        elif (lease := state.requests.leases.get(id)) is not None:
+            before = event.already and lease.since < state.about.began
+            lease_life.end(turn, lease, f"its process ended{' while no broker ran' if before else ''}")
 
 
 def unclaimed(turn: Turn, id: str) -> None:

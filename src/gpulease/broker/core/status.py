@@ -176,13 +176,8 @@ def verdict_rows(state: State, verdicts: Iterable[Verdict]) -> list[Document]:
 
 def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     state = turn.state
-    if id in state.requests.leases:
-        return {
-            "id": id,
-            "lease": of_lease(lease_row(state, state.requests.leases[id]), seen_by),
-            "why": None,
-            "devices": [],
-        }
+    if (lease := state.requests.leases.get(id)) is not None:
+        return {"id": id, "lease": of_lease(lease_row(state, lease), seen_by), "why": None, "devices": []}
     if id.isdecimal():
         id = f"J{id}"
     if id not in state.requests.line:
