@@ -14,17 +14,17 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.core_machine import CoreMachine
 from support.scripted import MEMORY
 
-from gpulease.broker.core import core, run_questions
+from gpulease.broker.core import core
 from gpulease.broker.core import grants as granting
 from gpulease.broker.core import jobs as job_life
 from gpulease.broker.core import leases as lease_life
 from gpulease.broker.core import neighbours as neighbouring
-from gpulease.broker.core import runs as job_ends
 from gpulease.broker.core.events import Checked, LaunchFailed, Occupancy
 from gpulease.broker.core.instructions import Keep
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Idle
+from gpulease.model.lifecycle import PHASES, RUN
 from gpulease.model.values import Waiting
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -109,7 +109,7 @@ def lock_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lease_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job's lease outlived the job."""
-    monkeypatch.setitem(job_life.EFFECTS, "end-lease", lambda turn, before, after: turn.state.forget_run(after.id))
+    monkeypatch.setitem(job_life.EFFECTS, "end-lease", lambda turn, before, after: turn.state.runs.drop(after.id))
 
 
 def nobody_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,15 +151,13 @@ def silence_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose agent died while it read the end held its GPU for ever."""
-    monkeypatch.setattr(job_ends, "READING", float("inf"))
-    monkeypatch.setattr(job_ends, "next_agent", lambda turn, uid: None)
+    monkeypatch.setitem(PHASES, "reading", PHASES["reading"]._replace(deadline=None))
     monkeypatch.setitem(core.ALARMS, "agent", lambda turn, id: None)
 
 
 def unasked_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that told of what nobody had asked was believed, and a job that lived was over."""
-    running = lambda turn, id, run, what: job_ends._running(turn, id, run)  # noqa: E731
-    monkeypatch.setattr(run_questions, "answered", running)
+    monkeypatch.setitem(RUN, ("running", "launch-failed"), RUN["launching", "launch-failed"])
 
 
 MUTANTS: list[Patch] = [

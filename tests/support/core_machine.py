@@ -6,6 +6,7 @@ that jumps, a broker that is killed. After every turn all invariants are checked
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from hypothesis import assume
@@ -466,11 +467,21 @@ class CoreMachine(RuleBasedStateMachine):
         for entry in state.line:
             stored = state.job(int(entry.id[1:])) if entry.kind == "job" else None
             assert entry.id in state.pending or (stored is not None and stored.state == "waiting")
-        assert all(id in state.running for id in (*state.dying, *state.roots))
+        assert state.runs.keys() == state.running.keys()
         owners = [(id, one.owner) for id, one in state.leases.items()]
         owners += [(id, one.owner) for id, one in state.pending.items()]
         owned = {id for ids in state.owned.values() for id in ids}
         assert owned == {id for id, owner in owners if owner.pid is not None}
+
+    @invariant()
+    def no_phase_of_a_run_lasts_but_one(self) -> None:
+        state, world = self.world.core.state, self.world
+        due = [run.due for run in state.runs.values()]
+        assert [run.phase for run in state.runs.values() if run.due == inf and run.phase != "running"] == []
+        if not world.ready:
+            assert all(time > world.now for time in due)
+            assert min(due, default=inf) >= state.runs_due
+            assert state.runs_due == inf or (state.runs_due, "overdue", "runs") in world.alarms
 
     @invariant()
     def what_lives_is_known_to_run(self) -> None:

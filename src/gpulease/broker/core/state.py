@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from gpulease.broker.core.events import Key, Occupancy, Received
@@ -24,14 +25,13 @@ from gpulease.broker.core.values import (
     Checking,
     Coming,
     Delay,
-    Dying,
     Idle,
     Moved,
     NoticeChoice,
     OwnOrder,
     Parts,
     Refused,
-    RunQuestion,
+    Run,
     Seen,
     Subscriber,
 )
@@ -113,18 +113,16 @@ class State:
         self.counts: Table[str, int] = Table(changes)  # by state
         self.open_jobs: Table[int, int] = Table(changes)  # that are not over, by user
         self.ended_jobs: Table[int, int] = Table(changes)  # the others, by user
-        self.roots: Table[int, Key] = Table(changes)  # the shell of each that was launched
+        self.runs: Table[int, Run] = Table(changes)  # of each that runs
         self.delays: Table[str, Delay] = Table(changes, True)  # by user: nothing of theirs can be started now
         self.halts: Table[str, float] = Table(changes, True)  # by kind and user: until when a kill of many is under way
-        self.unsent: Table[int, tuple[tuple[int, ...], bool]] = Table(changes)  # signals to runs without a known shell
-        self.dying: Table[int, Dying] = Table(changes)
-        self.asked: Table[int, RunQuestion] = Table(changes)  # of agents, by job
         self.dependents: Table[int, dict[int, None]] = Table(changes)  # by job that is not over: who comes after it
         self.awaited: Table[int, dict[int, None]] = Table(changes)  # by who comes after others: which are not over
         self.followed: Table[int, dict[int, None]] = Table(changes)  # by job that is over: who waits for others still
         self.caps: Table[int, Cap] = Table(changes, True)  # by sweep: how many of its jobs run at a time
         self.untidy: Table[int, None] = Table(changes)  # users of whom something ended
-        self.look_at_trees_due = self.overdue_due = self.tidy_due = False  # alarms that are set
+        self.runs_due = inf  # the first of their deadlines, for which an alarm is set
+        self.look_at_trees_due = False  # an alarm for that is set
         self.job_number = 0
         self.moved: Moved | None = None
         self._read: dict[int, Job | None] = {}  # from the store, in this turn
@@ -492,12 +490,9 @@ class State:
                 of_user = self.open_jobs if state in jobs.OPEN else self.ended_jobs
                 of_user.put(uid, of_user.get(uid, 0) + change)
 
-    def forget_run(self, id: int) -> None:
-        """All that was known of its processes."""
-        self.roots.drop(id)
-        self.dying.drop(id)
-        self.unsent.drop(id)
-        self.asked.drop(id)
+    def shell(self, id: int) -> tuple[int | None, int | None]:
+        """Pid and start time of a job's shell, once they are known."""
+        return self.runs.get(id, Run()).shell
 
     def job_states(self, ids: Sequence[int]) -> dict[int, str | None]:
         """In which state each of them is; None for one that is not there."""

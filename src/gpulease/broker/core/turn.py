@@ -105,6 +105,7 @@ class Turn:
         "changed_jobs",
         "freed",
         "granted",
+        "in_memory",
         "instructions",
         "messages",
         "now",
@@ -126,6 +127,7 @@ class Turn:
         self.messages: dict[int, Message] = {}  # the messages with that, by its identity
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
         self.possible: dict[tuple[Waiting, Policy], Reason | None] = {}  # why what was asked can never be granted
+        self.in_memory = False  # nothing can be written now: what is done about running jobs is written later
         self.freed = 0  # jobs that waited for others
         self.granted: dict[int, Grant] = {}  # to jobs that are being started
         self._deferred: list[Callable[[Turn], None]] = []
