@@ -9,7 +9,6 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -198,11 +197,10 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.say(self.world.connect(0), verb, select={"ids": [[id, id]]})
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.counts.get("waiting"))
+    @precondition(lambda self: any(entry.kind == "job" for entry in self.world.core.state.line))
     @rule(data=st.data(), request=REQUESTS, move=st.booleans(), now=st.booleans())
     def change_waiting_job(self, data: st.DataObject, request: dict[str, Any], move: bool, now: bool) -> None:
         waiting = [entry.id for entry in self.world.core.state.line if entry.kind == "job"]
-        assume(waiting)
         id = int(data.draw(st.sampled_from(sorted(waiting)))[1:])
         if move:
             self.world.say(self.world.connect(0), "move", id=id, index=data.draw(st.integers(0, 3)))
@@ -287,21 +285,17 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.silence_agent()
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.running)
+    @precondition(lambda self: self.world.alive())
     @rule(data=st.data(), event=st.sampled_from([EndRead, LaunchFailed]), now=st.booleans())
     def lie(self, data: st.DataObject, event: type, now: bool) -> None:
         """About a run that began, and of which nothing was asked."""
-        alive = [run for run, key in self.world.shells.items() if key in self.world.processes]
-        assume(alive)
-        self.world.lie(event, *data.draw(st.sampled_from(sorted(alive))))
+        self.world.lie(event, *data.draw(st.sampled_from(self.world.alive())))
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.running)
+    @precondition(lambda self: self.world.alive())
     @rule(data=st.data(), code=st.sampled_from([0, 0, 1, 127, -9]), now=st.booleans())
     def end_shell(self, data: st.DataObject, code: int, now: bool) -> None:
-        alive = [run for run, key in self.world.shells.items() if key in self.world.processes]
-        assume(alive)
-        self.world.end_shell(data.draw(st.sampled_from(sorted(alive))), code)
+        self.world.end_shell(data.draw(st.sampled_from(self.world.alive())), code)
         self._maybe(now)
 
     @precondition(lambda self: self.world.ends or self.world.trees or self.world.finds)

@@ -60,10 +60,9 @@ def advance(turn: Turn, id: int, event: str, said: Any = None) -> bool:
         EFFECTS[effect](turn, state.running[id], said)
     if phase in RUN_ENDS:
         assert id not in state.runs, f"a run of job {id} is over, and is still there"
-    elif phase != before.phase or event == "deadline":
+    elif phase != before.phase:
         _enter(turn, id, phase)
-        if phase != before.phase:
-            _ask(turn, state.running[id])
+        _ask(turn, state.running[id])
     return True
 
 
@@ -334,6 +333,7 @@ def _judge_by_code(turn: Turn, job: Job, said: object) -> None:
 
 EFFECTS: dict[str, Callable[[Turn, Job, Any], None]] = {
     "ask": _ask,
+    "extend": lambda turn, job, said: _enter(turn, job.id, turn.state.runs[job.id].phase),
     "adopt": _adopt,
     "note-end": _note_end,
     "note-found": _note_found,
