@@ -10,9 +10,21 @@ import pytest
 
 from gpulease.broker.core import jobs as job_life
 from gpulease.broker.core import leases as lease_life
+from gpulease.broker.core import runs as run_life
 from gpulease.model import job as jobs
 from gpulease.model import lifecycle
-from gpulease.model.lifecycle import JOB, JOB_ENDS, LEASE, LEASE_ENDS, START, ImpossibleTransition
+from gpulease.model.lifecycle import (
+    IGNORED,
+    JOB,
+    JOB_ENDS,
+    LEASE,
+    LEASE_ENDS,
+    PHASES,
+    RUN,
+    RUN_ENDS,
+    START,
+    ImpossibleTransition,
+)
 from gpulease.model.values import Request
 
 NEW = jobs.Job(12, ("true",), 1, "ada", "/", "e", Request(), 0.0, state=START)
@@ -34,7 +46,7 @@ def test_a_job_has_the_states_of_the_contract() -> None:
     assert states(JOB) == named | {START}
 
 
-@pytest.mark.parametrize(("table", "ends"), [(LEASE, LEASE_ENDS), (JOB, JOB_ENDS)])
+@pytest.mark.parametrize(("table", "ends"), [(LEASE, LEASE_ENDS), (JOB, JOB_ENDS), (RUN, RUN_ENDS)])
 def test_every_state_is_reached_and_leads_to_an_end(table: lifecycle.Table, ends: frozenset[str]) -> None:
     assert _reached(table, START) == states(table)
     for state in states(table) - ends:
@@ -50,12 +62,20 @@ def _reached(table: lifecycle.Table, start: str) -> set[str]:
     return reached
 
 
-@pytest.mark.parametrize(("table", "functions"), [(LEASE, lease_life.EFFECTS), (JOB, job_life.EFFECTS)])
+@pytest.mark.parametrize(
+    ("table", "functions"), [(LEASE, lease_life.EFFECTS), (JOB, job_life.EFFECTS), (RUN, run_life.EFFECTS)]
+)
 def test_every_effect_is_executed_and_no_other(table: lifecycle.Table, functions: dict[str, object]) -> None:
     assert {effect for _, effects in table.values() for effect in effects} == set(functions)
 
 
-@pytest.mark.parametrize("table", [LEASE, JOB])
+def test_jobs_that_are_added_together_have_the_effects_of_the_table() -> None:
+    assert {one for (state, _), (_, effects) in JOB.items() if state == START for one in effects} == {
+        *job_life.BATCH_EFFECTS
+    }
+
+
+@pytest.mark.parametrize("table", [LEASE, JOB, RUN])
 def test_every_event_of_a_table_happens_in_the_broker(table: lifecycle.Table) -> None:
     source = "".join(file.read_text() for file in BROKER.glob("*.py"))
     assert [event for _, event in table if f'"{event}"' not in source] == []
@@ -65,6 +85,23 @@ def test_every_end_of_a_run_gives_back_its_devices() -> None:
     for (state, _), (to, effects) in JOB.items():
         if state in ("running", "paused") and to not in ("running", "paused"):
             assert "end-lease" in effects
+
+
+def test_every_event_has_a_row_in_every_phase_of_a_run_or_a_reason_why_it_is_ignored() -> None:
+    events = {event for state, event in RUN if state != START}
+    assert {state for state, _ in RUN} == {*PHASES, START}
+    assert {*RUN, *IGNORED} - {key for key in RUN if key[0] == START} == {
+        (one, two) for one in PHASES for two in events
+    }
+    assert not RUN.keys() & IGNORED.keys()
+    assert all(IGNORED.values())
+
+
+def test_every_phase_of_a_run_but_one_has_a_deadline_and_all_serve_a_new_agent() -> None:
+    assert [name for name, phase in PHASES.items() if phase.deadline is None] == ["running"]
+    assert {state for state, event in RUN if event == "deadline"} == PHASES.keys() - {"running"}
+    assert {state for state, event in RUN if event == "new-agent"} == PHASES.keys()
+    assert {phase.question for phase in PHASES.values()} - {None} == run_life.QUESTIONS.keys()
 
 
 def test_an_impossible_transition_tells_its_history() -> None:

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from support.core_machine import CoreMachine
+from support.run_machine import RunMachine
 from support.scripted import MEMORY
 
-from gpulease.broker.core import core, run_questions
+from gpulease.broker.core import core
 from gpulease.broker.core import grants as granting
 from gpulease.broker.core import jobs as job_life
 from gpulease.broker.core import leases as lease_life
 from gpulease.broker.core import neighbours as neighbouring
-from gpulease.broker.core import runs as job_ends
 from gpulease.broker.core.events import Checked, LaunchFailed, Occupancy
 from gpulease.broker.core.instructions import Keep
 from gpulease.broker.core.state import State
@@ -28,6 +28,7 @@ from gpulease.broker.core.state.requests import Requests
 from gpulease.broker.core.state.tables import Part
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Idle
+from gpulease.model.lifecycle import PHASES, RUN
 from gpulease.model.values import Waiting
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -112,7 +113,7 @@ def lock_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lease_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job's lease outlived the job."""
-    monkeypatch.setitem(job_life.EFFECTS, "end-lease", lambda turn, before, after: turn.state.jobs.forget_run(after.id))
+    monkeypatch.setitem(job_life.EFFECTS, "end-lease", lambda turn, before, after: turn.state.jobs.runs.drop(after.id))
 
 
 def nobody_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,15 +157,33 @@ def silence_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose agent died while it read the end held its GPU for ever."""
-    monkeypatch.setattr(job_ends, "READING", float("inf"))
-    monkeypatch.setattr(job_ends, "next_agent", lambda turn, uid: None)
+    monkeypatch.setitem(PHASES, "reading", PHASES["reading"]._replace(deadline=None))
     monkeypatch.setitem(core.ALARMS, "agent", lambda turn, id: None)
 
 
 def unasked_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that told of what nobody had asked was believed, and a job that lived was over."""
-    running = lambda turn, id, run, what: job_ends._running(turn, id, run)  # noqa: E731
-    monkeypatch.setattr(run_questions, "answered", running)
+    monkeypatch.setitem(RUN, ("running", "launch-failed"), RUN["launching", "launch-failed"])
+
+
+def kill_during_launch_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was killed while it was launched ran on."""
+    monkeypatch.setitem(RUN, ("doomed", "begun"), RUN["launching", "begun"])
+
+
+def child_of_killed_shell_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed shell had started went on, on devices that were given to others."""
+    monkeypatch.setitem(RUN, ("running", "shell-killed"), RUN["running", "exited"])
+
+
+def launch_failure_believed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a new agent was to find and end was over by a word that nobody had asked for."""
+    monkeypatch.setitem(RUN, ("finding-to-end", "launch-failed"), RUN["doomed", "launch-failed"])
+
+
+def claim_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease whose client had claimed it was taken back after ten seconds."""
+    monkeypatch.setitem(lease_life.EFFECTS, "claim", lambda turn, step: None)
 
 
 MUTANTS: list[Patch] = [
@@ -185,6 +204,10 @@ MUTANTS: list[Patch] = [
     silence_lasts,
     end_read_once,
     unasked_believed,
+    claim_forgotten,
+    launch_failure_believed_later,
+    kill_during_launch_lost,
+    child_of_killed_shell_left,
 ]
 
 # -------------------------------------------------------------------- the quick run: few rules, or a story
@@ -203,6 +226,7 @@ RULES: dict[Patch, tuple[str, ...]] = {
     request_not_written: LEASES,
     not_given_back: LEASES,
     end_read_once: (*JOBS, "read_slowly", "lose_agent"),
+    claim_forgotten: LEASES,
 }
 
 
@@ -278,6 +302,15 @@ def agent_tells_what_nobody_asked(story: Story) -> None:
     story.pass_time(seconds=0.0)
 
 
+def agent_tells_that_what_it_is_to_find_never_began(story: Story) -> None:
+    job_runs(story)
+    story.kill_broker()
+    world = story.machine.world
+    world.say(world.connect(0), "kill", select={"ids": [[1, 1]]})
+    world.lie(LaunchFailed, *next(iter(world.shells)))
+    story.pass_time(seconds=0.0)
+
+
 STORIES: dict[Patch, Callable[[Story], None]] = {
     job_leaves_unnoticed: killed_while_it_waits,
     lease_ends_during_check: owner_dies_during_a_check,
@@ -285,7 +318,10 @@ STORIES: dict[Patch, Callable[[Story], None]] = {
     neighbour_ignored: neighbour_takes_during_a_check,
     silence_lasts: job_is_killed_and_its_agent_is_silent,
     unasked_believed: agent_tells_what_nobody_asked,
+    launch_failure_believed_later: agent_tells_that_what_it_is_to_find_never_began,
 }
+AMONG_RUNS = (kill_during_launch_lost, child_of_killed_shell_left)
+OF_RUNS = (*AMONG_RUNS, launch_failure_believed_later, silence_lasts, end_read_once, unasked_believed)
 
 
 @pytest.mark.parametrize("mutant", RULES, ids=lambda mutant: mutant.__name__)
@@ -304,8 +340,14 @@ def test_each_bug_that_few_examples_show_is_found_by_a_story(mutant: Patch, monk
     assert_found(lambda: STORIES[mutant](Story()))
 
 
+@pytest.mark.parametrize("mutant", AMONG_RUNS, ids=lambda mutant: mutant.__name__)
+def test_each_bug_of_runs_is_found_among_them(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    assert_found(lambda: run(RunMachine, 200))
+
+
 def test_each_bug_is_looked_for_in_the_quick_run() -> None:
-    assert sorted([*RULES, *STORIES], key=MUTANTS.index) == MUTANTS
+    assert sorted([*RULES, *STORIES, *AMONG_RUNS], key=MUTANTS.index) == MUTANTS
 
 
 # -------------------------------------------------------------------- the long run: all rules
@@ -315,7 +357,7 @@ def test_each_bug_is_looked_for_in_the_quick_run() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_each_bug_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
-    assert_found(lambda: run(CoreMachine, 5000))
+    assert_found(lambda: run(RunMachine if mutant in OF_RUNS else CoreMachine, 5000))
 
 
 def run(machine: type[CoreMachine], examples: int) -> None:

@@ -6,9 +6,9 @@ that jumps, a broker that is killed. After every turn all invariants are checked
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
-from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -197,11 +197,10 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.say(self.world.connect(0), verb, select={"ids": [[id, id]]})
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.jobs.counts.get("waiting"))
+    @precondition(lambda self: any(entry.kind == "job" for entry in self.world.core.state.requests.line))
     @rule(data=st.data(), request=REQUESTS, move=st.booleans(), now=st.booleans())
     def change_waiting_job(self, data: st.DataObject, request: dict[str, Any], move: bool, now: bool) -> None:
         waiting = [entry.id for entry in self.world.core.state.requests.line if entry.kind == "job"]
-        assume(waiting)
         id = int(data.draw(st.sampled_from(sorted(waiting)))[1:])
         if move:
             self.world.say(self.world.connect(0), "move", id=id, index=data.draw(st.integers(0, 3)))
@@ -286,21 +285,17 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.silence_agent()
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.jobs.running)
+    @precondition(lambda self: self.world.alive())
     @rule(data=st.data(), event=st.sampled_from([EndRead, LaunchFailed]), now=st.booleans())
     def lie(self, data: st.DataObject, event: type, now: bool) -> None:
         """About a run that began, and of which nothing was asked."""
-        alive = [run for run, key in self.world.shells.items() if key in self.world.processes]
-        assume(alive)
-        self.world.lie(event, *data.draw(st.sampled_from(sorted(alive))))
+        self.world.lie(event, *data.draw(st.sampled_from(self.world.alive())))
         self._maybe(now)
 
-    @precondition(lambda self: self.world.core.state.jobs.running)
+    @precondition(lambda self: self.world.alive())
     @rule(data=st.data(), code=st.sampled_from([0, 0, 1, 127, -9]), now=st.booleans())
     def end_shell(self, data: st.DataObject, code: int, now: bool) -> None:
-        alive = [run for run, key in self.world.shells.items() if key in self.world.processes]
-        assume(alive)
-        self.world.end_shell(data.draw(st.sampled_from(sorted(alive))), code)
+        self.world.end_shell(data.draw(st.sampled_from(self.world.alive())), code)
         self._maybe(now)
 
     @precondition(lambda self: self.world.ends or self.world.trees or self.world.finds)
@@ -468,11 +463,21 @@ class CoreMachine(RuleBasedStateMachine):
         for entry in state.requests.line:
             stored = state.jobs.get(int(entry.id[1:])) if entry.kind == "job" else None
             assert entry.id in state.requests.pending or (stored is not None and stored.state == "waiting")
-        assert all(id in state.jobs.running for id in (*state.jobs.dying, *state.jobs.roots))
+        assert state.jobs.runs.keys() == state.jobs.running.keys()
         owners = [(id, one.owner) for id, one in state.requests.leases.items()]
         owners += [(id, one.owner) for id, one in state.requests.pending.items()]
         owned = {id for ids in state.requests.owned.values() for id in ids}
         assert owned == {id for id, owner in owners if owner.pid is not None}
+
+    @invariant()
+    def no_phase_of_a_run_lasts_but_one(self) -> None:
+        state, world = self.world.core.state, self.world
+        due = [run.due for run in state.jobs.runs.values()]
+        assert [run.phase for run in state.jobs.runs.values() if run.due == inf and run.phase != "running"] == []
+        if not world.ready:
+            assert all(time > world.now for time in due)
+            assert min(due, default=inf) >= state.jobs.runs_due
+            assert state.jobs.runs_due == inf or (state.jobs.runs_due, "overdue", "runs") in world.alarms
 
     @invariant()
     def what_lives_is_known_to_run(self) -> None:

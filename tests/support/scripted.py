@@ -6,6 +6,7 @@ Not a mock of ours: the core, its state and its store are real. What is scripted
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -29,6 +30,15 @@ LARGEST = 16 << 20  # bytes of a message
 MEMORY = 80 << 30
 BOOT = "boot-1"
 DEVICES = 3
+
+
+LIES: dict[type, Callable[[int, int], Event]] = {
+    happened.EndRead: lambda id, run: happened.EndRead(id, run, Fate(2, 0), False, None),
+    happened.LaunchFailed: lambda id, run: happened.LaunchFailed(id, run, "a lie", passing=True),
+    happened.Launched: lambda id, run: happened.Launched(id, run, 2, 1, 0),
+    happened.Found: lambda id, run: happened.Found(id, run, Fate(), None, None, False),
+    happened.TreeSeen: lambda id, run: happened.TreeSeen(id, run, 0),
+}
 
 
 class Disk(MemoryStore):
@@ -111,7 +121,8 @@ class ScriptedWorld:
         self.tended: set[tuple[int, int]] = set()  # runs that an agent watches
         self.adopted: set[tuple[int, int]] = set()  # those of them that a former agent started: it learns no code
         self.silent = False  # the agent neither does what it is told nor tells of anything
-        self.codes: dict[tuple[int, int], int] = {}  # noted in the journal
+        self.codes: dict[tuple[int, int], int] = {}  # noted by shells; one that was killed notes nothing
+        self.children: set[tuple[int, int]] = set()  # runs with a process that outlives its shell, and TERM
         self.notices: list[told.Notify] = []
         self.hooked: list[told.Hook] = []
         self.lost: dict[str, str] = {}  # devices that the driver lost, and why
@@ -294,8 +305,10 @@ class ScriptedWorld:
 
     def _Force(self, one: told.Force) -> None:
         """The broker ends the run's processes itself, and has another agent."""
-        key = self.shells.get((one.job.id, one.job.run))
-        alive = key in self.processes
+        run = (one.job.id, one.job.run)
+        key = self.shells.get(run)
+        alive = key in self.processes or run in self.children
+        self.children.discard(run)
         if key is not None:
             self.die(key)
         self.ready.append(happened.Forced(one.job.id, one.job.run, int(alive)))
@@ -435,8 +448,13 @@ class ScriptedWorld:
         self.tended.add((job.id, job.run))
         self.ready.append(happened.Launched(job.id, job.run, key[0], 1, 0))
 
+    def alive(self) -> list[tuple[int, int]]:
+        """Runs whose shell lives."""
+        return sorted(run for run, key in self.shells.items() if key in self.processes)
+
     def end_shell(self, run: tuple[int, int], code: int) -> None:
-        self.codes[run] = code
+        if code >= 0:
+            self.codes[run] = code
         self.die(self.shells[run])
         if run in self.tended and not self.silent:
             self.tended.discard(run)
@@ -461,10 +479,7 @@ class ScriptedWorld:
 
     def lie(self, event: type, id: int, run: int) -> None:
         """The agent is a user's program: it may tell of what it was not asked for."""
-        if event is happened.EndRead:
-            self.ready.append(happened.EndRead(id, run, Fate(2, 0), False, None))
-        else:
-            self.ready.append(happened.LaunchFailed(id, run, "a lie", passing=True))
+        self.ready.append(LIES[event](id, run))
 
     def sweep(self) -> None:
         """The edge replaces an agent that does not tell of the end of a shell which everybody can see."""
@@ -489,14 +504,16 @@ class ScriptedWorld:
         self.ready.append(happened.EndRead(*run, Fate(one.job.pid, code), False, None))
 
     def see_tree(self) -> None:
-        """A tree that gets TERM or KILL ends; its shell notes that."""
+        """A tree that gets TERM or KILL ends, but for a child that outlives TERM; its shell notes that."""
         one = self.trees.pop(0)
         run = (one.job.id, one.job.run)
         key = self.shells.get(run)
-        alive = key in self.processes
+        alive, left = key in self.processes, run in self.children
+        if one.signals == (9,):
+            self.children.discard(run)
         if alive and key is not None and one.signals and one.signals[0] in (9, 15):
             self.end_shell(run, 128 + one.signals[0])
-        self.ready.append(happened.TreeSeen(*run, int(alive)))
+        self.ready.append(happened.TreeSeen(*run, alive + left))
 
     def find(self) -> None:
         one = self.finds.pop(0)

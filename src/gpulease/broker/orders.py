@@ -33,15 +33,8 @@ def order(one: Launch | ReadEnd | Find | SignalTree) -> Message:
         said |= {"script": job.script, "script_time": job.script_time}
         return {"do": "launch", **common, **said}
     if isinstance(one, ReadEnd):
-        said = {"cwd": job.cwd, "command": job.command, "code": one.code}
-        return {
-            "do": "read-end",
-            **common,
-            **said,
-            "former": one.place.former,
-            "pid": job.pid,
-            "log_begin": job.log_begin,
-        }
+        said = {"cwd": job.cwd, "command": job.command, "code": one.code, "pid": job.pid, "log_begin": job.log_begin}
+        return {"do": "read-end", **common, **said, "former": one.place.former}
     if isinstance(one, Find):
         return {"do": "find", **common, "former": one.place.former, "root": one.root}
     return {"do": "signal", **common, "root": one.root, "signals": one.signals, "every": one.every}

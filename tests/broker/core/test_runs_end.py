@@ -234,7 +234,7 @@ def test_what_nobody_asked_for_is_not_believed(event: happened.Event) -> None:
     world.ready.append(event)
     world.turn()
     assert world.core.state.jobs.running.get(1) == before
-    assert world.core.state.jobs.roots[1] == world.shells[RUN]
+    assert world.core.state.jobs.shell(1) == world.shells[RUN]
 
 
 @pytest.mark.parametrize(("note", "code"), [(None, None), ("7\n", 122), ("7 122\n", 122)])

@@ -190,7 +190,7 @@ class Agent:
             descriptor = identity.pidfd(event.pid)
             if descriptor is None:
                 return event._replace(alive=False, start_time=None)
-            if run in self._children.values():
+            if run in self._children.values() or run in self._found.values():
                 os.close(descriptor)
                 return event
             self._poll.register(descriptor, select.POLLIN)

@@ -94,17 +94,10 @@ def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str])
 
 
 def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
-    """Some of them: the table's effects, once for what is alike."""
+    """Some of them."""
     state, peer, batch = turn.state, event.peer, adding.batch
     end = min(adding.next + max(1, min(bulk.size(event, PIECE), LINKS // (1 + len(batch.after)))), batch.last + 1)
-    for id, document in batch.documents(adding.next, end):
-        state.store.write("jobs", str(id), document)
-    state.jobs.count(peer.uid, None, batch.state, end - adding.next)
-    for job in batch.jobs(adding.next, end):
-        if "join-line" in batch.effects:
-            job_life.join(turn, job)
-        if state.subscribers:
-            turn.job_changed(job.id, jobs.NEW, job)
+    job_life.advance_batch(turn, batch, adding.next, end)
     state.jobs.add_batch(Added(batch.first, batch.last, end), adding.token, peer.uid, BATCHES)
     if end <= batch.last:
         state.jobs.adding.put(peer, state.jobs.adding[peer]._replace(left=batch.last + 1 - end))

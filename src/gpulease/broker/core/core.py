@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from gpulease.broker.core import backup as backups
-from gpulease.broker.core import bulk, full_disk, known_devices, limit_names, outside_use, pruning, recovery
+from gpulease.broker.core import bulk, full_disk, known_devices, limit_names, outside_use, packing, pruning, recovery
 from gpulease.broker.core import events as happened
 from gpulease.broker.core import grants as granting
 from gpulease.broker.core import history as remembering
@@ -292,7 +292,7 @@ def _sampled(turn: Turn, event: happened.Sampled) -> None:
     turn.state.devices.see(sample, turn.now)
     known_devices.look(turn)
     requesting.resume(turn)
-    job_ends.remember_memory(turn)
+    packing.observe(turn)
     noticing.look(turn)
     neighbouring.look(turn)
     turn.emit(Observed(turn.now, sample.devices, outside_use.look(turn)))
@@ -368,17 +368,11 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     happened.HomeMoved: _home_moved,
     happened.ConfigRead: _config_read,
     happened.ClockStepped: lambda turn, event: turn.state.requests.step_clock(event.wall_ahead),
-    happened.Launched: job_ends.launched,
-    happened.LaunchFailed: job_ends.launch_failed,
-    happened.RunEnded: job_ends.run_ended,
     happened.AgentLost: job_ends.agent_lost,
-    happened.Found: job_ends.found,
-    happened.EndRead: job_ends.end_read,
-    happened.TreeSeen: job_ends.tree_seen,
-    happened.Forced: job_ends.forced,
+    **dict.fromkeys(job_ends.HEARD, job_ends.heard),
     happened.Ordered: own_order.ordered,
 }
-ALARMS: dict[str, Callable[[Turn, str], None]] = {
+ALARMS: dict[str, Callable[[Turn, str], object]] = {
     "until": requesting.time_over,
     "lease-ending": noticing.lease_ending,
     "deadline": requesting.deadline,
@@ -394,7 +388,6 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "time-limit": job_ends.over_time,
     "write-job": full_disk.write,
     "forget-request": full_disk.forget_request,
-    "grace": job_ends.grace_over,
     "trees": lambda turn, id: job_ends.look_at_trees(turn),
     "free": job_life.free_later,
     "prune": lambda turn, id: pruning.prune(turn),
@@ -402,7 +395,7 @@ ALARMS: dict[str, Callable[[Turn, str], None]] = {
     "forget-environments": pruning.forget_environments,
     "agent": job_ends.next_agent,
     "overdue": lambda turn, id: job_ends.overdue(turn),
-    "tidy": lambda turn, id: job_ends.tidy(turn),
+    "tidy": job_ends.tidy,
     "strangers": _name_strangers,
     "neighbours": lambda turn, id: neighbouring.forget(turn),
     "safe-gpu": lambda turn, id: neighbouring.found(turn, neighbouring.REMEMBERED),

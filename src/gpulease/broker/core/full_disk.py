@@ -13,7 +13,7 @@ from gpulease.broker.core import runs as job_ends
 from gpulease.broker.core.events import Due, Event, Launched, Progress, Received
 from gpulease.broker.core.turn import Turn
 from gpulease.model import job as jobs
-from gpulease.model.job import RUNNING, Job
+from gpulease.model.job import RUNNING
 
 MOST = 1000  # jobs of one request that are looked at
 WHY = {"kill": "killed", "rm": "removed", "clean": ""}
@@ -21,16 +21,15 @@ WHY = {"kill": "killed", "rm": "removed", "clean": ""}
 
 def act(turn: Turn, event: Event) -> list[Due]:
     """What is to be written later. Nothing: who asked is told that nothing could be done."""
+    turn.in_memory = True
     if isinstance(event, Due) and event.what == "time-limit":
-        job = turn.state.jobs.running.get(int(event.id))
-        why = None if job is None else job_ends.why_over_time(turn, job)
-        return [] if job is None or why is None else _jobs([_end(turn, job, why)])
+        return _jobs([int(event.id)]) if job_ends.over_time(turn, event.id) else []
     if isinstance(event, Due) and event.what == "deadline" and event.id in turn.state.requests.pending:
         turn.state.requests.unwritten.put(event.id, None)  # so that it is not taken out of the store either
         requesting.deadline(turn, event.id)
         return [Due("forget-request", event.id)]
     if isinstance(event, Launched):
-        job_ends.launched(turn, event, written=False)
+        job_ends.heard(turn, event)
         return _jobs([event.id])
     if isinstance(event, Received) and event.message.get("do") in WHY:
         return _jobs(_asked(turn, event))
@@ -48,7 +47,9 @@ def _asked(turn: Turn, event: Received) -> list[int]:
     found = [turn.state.jobs.running.get(row["id"]) or jobs.read(row) for row in rows]
     found = [job for job in found if choice.everyone or job.uid == peer.uid]
     running = [job for job in found if job.state in RUNNING and verb != "clean"]
-    ended = [_end(turn, job, f"{WHY[verb]} by {peer.user}", verb == "rm") for job in running]
+    for job in running:
+        job_ends.kill(turn, job, f"{WHY[verb]} by {peer.user}", verb == "rm")
+    ended = [job.id for job in running]
     if verb != "kill":
         job_life.remove_logs(turn, [job for job in found if job.over or job in running])
     if ended:
@@ -57,13 +58,6 @@ def _asked(turn: Turn, event: Received) -> list[int]:
         left = [f"{job.id} is {job.state}, and the disk is full" for job in found if job.id not in done]
         turn.reply(peer, ids=done, skipped=left, ending=ended)
     return ended
-
-
-def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> int:
-    after = job._replace(ending=job.ending or why, removing=job.removing or remove)
-    turn.state.jobs.change(after, job)
-    job_life.EFFECTS["end-tree"](turn, job, after)
-    return job.id
 
 
 def write(turn: Turn, id: str) -> None:

@@ -1,12 +1,11 @@
 """The life of a job, as the table `JOB` of model/lifecycle.py has it: its effects, one function each.
 
-What is waiting is in the store and in the line, nowhere else; what is running is also in the state. How a run ends, and
-how it is ended, is in runs.py.
+What is waiting is in the store and in the line, nowhere else; what is running is also in the state. The effects on a
+job's processes are in runs.py, which adds them to `EFFECTS`.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -18,12 +17,12 @@ from gpulease.broker.core import history as remembering
 from gpulease.broker.core import learned as learning
 from gpulease.broker.core import leases as lease_life
 from gpulease.broker.core import notices as noticing
-from gpulease.broker.core import packing, run_questions
+from gpulease.broker.core import packing
+from gpulease.broker.core.batch import Batch
 from gpulease.broker.core.instructions import Hook, Remove
 from gpulease.broker.core.leases import Releaser
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
-from gpulease.broker.core.values import Dying
 from gpulease.model import job as jobs
 from gpulease.model import visible
 from gpulease.model.job import Job
@@ -64,6 +63,14 @@ def advance(turn: Turn, job: Job, event: str, **changes: Any) -> Job:
     return after
 
 
+def advance_batch(turn: Turn, batch: Batch, begin: int, end: int) -> None:
+    """The step of jobs that are added together: the table's effects, each for all of these."""
+    for effect in batch.effects:
+        BATCH_EFFECTS[effect](turn, batch, begin, end)
+    for job in batch.jobs(begin, end) if turn.state.subscribers else ():
+        turn.job_changed(job.id, jobs.NEW, job)
+
+
 def start(turn: Turn, grant: Grant) -> None:
     before = turn.state.jobs.get(int(grant.id[1:]))
     assert before is not None
@@ -89,8 +96,21 @@ def kill_waiting(turn: Turn, job: Job, why: str) -> None:
 # -------------------------------------------------------------------- effects
 
 
-def _write(turn: Turn, before: Job, after: Job) -> None:
-    turn.state.jobs.write(after, None if before.state == jobs.NEW else before)
+def write(turn: Turn, before: Job, after: Job) -> None:
+    """Later, where nothing can be written now (full_disk.py)."""
+    change = turn.state.jobs.change if turn.in_memory else turn.state.jobs.write
+    change(after, None if before.state == jobs.NEW else before)
+
+
+def _write_batch(turn: Turn, batch: Batch, begin: int, end: int) -> None:
+    for id, document in batch.documents(begin, end):
+        turn.state.store.write("jobs", str(id), document)
+    turn.state.jobs.count(batch.uid, None, batch.state, end - begin)
+
+
+def _join_batch(turn: Turn, batch: Batch, begin: int, end: int) -> None:
+    for job in batch.jobs(begin, end):
+        join(turn, job)
 
 
 def join(turn: Turn, job: Job) -> None:
@@ -144,22 +164,13 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     lease_life.record(turn, "granted", lease, waited=waited)
 
 
-def _launch(turn: Turn, before: Job, after: Job) -> None:
-    if after.time_limit is not None:
-        turn.alarm(after.time_limit, "time-limit", str(after.id))
-    environment = turn.state.jobs.environment(after)
-    run_questions.launch(turn, after, environment, _given(turn.state, after, environment))
-    lease_life.look_again(turn)
-
-
-def _given(state: State, job: Job, environment: dict[str, str]) -> dict[str, str]:
-    """What every job gets in its environment."""
+def given(state: State, job: Job, environment: dict[str, str]) -> dict[str, str]:
+    """What every job gets in its environment, beside its mark."""
     lease = state.requests.leases[job.planner_id]
     devices = [state.devices.by_uuid[uuid] for uuid in lease.devices if uuid in state.devices.by_uuid]
     asked = environment.get(visible.VARIABLE)
     by = asked if asked in visible.BY else state.settings.visible
     return {
-        "GPULEASE_TOKEN": run_questions.token(state, job),
         "GPULEASE_JOB": str(job.id),
         "GPULEASE_LEASE": lease.id,
         "GPULEASE_DEVICES": ",".join(job.devices),
@@ -170,7 +181,7 @@ def _given(state: State, job: Job, environment: dict[str, str]) -> dict[str, str
 def _end_lease(turn: Turn, before: Job, after: Job) -> None:
     """What was started for the run is forgotten with its lease."""
     state = turn.state
-    state.jobs.forget_run(after.id)
+    state.jobs.runs.drop(after.id)
     if not after.over:
         noticing.job_ended(turn, after)
     lease = state.requests.leases.get(after.planner_id)
@@ -261,44 +272,16 @@ def remove_logs(turn: Turn, gone: list[Job]) -> None:
         turn.emit(Remove(uid, tuple(paths)))
 
 
-# -------------------------------------------------------------------- its processes
-
-
 def default_log(turn: Turn, uid: int, id: int) -> str:
     return f"{turn.world.job_folder(uid)}/{id}.log"
 
 
-def _end_tree(turn: Turn, before: Job, after: Job) -> None:
-    """TERM to all of it, KILL after the grace. A run that is just being launched is ended once it is there."""
-    state = turn.state
-    if after.id not in state.jobs.dying:
-        state.jobs.dying.put(after.id, Dying(since=turn.now))
-        turn.alarm(state.settings.grace, "grace", str(after.id))
-    press(turn, after, signal.SIGTERM, signal.SIGCONT)
-
-
-def press(turn: Turn, job: Job, *gently: int) -> None:
-    """KILL to what is left of a run that is being ended; within its grace what is gentler."""
-    dying = turn.state.jobs.dying[job.id]
-    if not dying.reading:
-        run_questions.signal_tree(turn, job, *((signal.SIGKILL,) if dying.at_once else gently))
-
-
-def stop_tree(turn: Turn, before: Job, after: Job) -> None:
-    """One that is being ended has to get on with it."""
-    if after.id not in turn.state.jobs.dying and after.ending is None:
-        run_questions.signal_tree(turn, after, signal.SIGSTOP, every=True)
-
-
-EFFECTS: dict[str, Callable[[Turn, Job, Job], None]] = {
-    "write": _write,
+EFFECTS: dict[str, Callable[[Turn, Job, Job], object]] = {
+    "write": write,
     "join-line": lambda turn, before, after: join(turn, after),
     "leave-line": _leave_line,
     "hold-lease": _hold_lease,
-    "launch": _launch,
     "end-lease": _end_lease,
     "announce": _announce,
-    "stop-tree": stop_tree,
-    "continue-tree": lambda turn, before, after: run_questions.signal_tree(turn, after, signal.SIGCONT),
-    "end-tree": _end_tree,
 }
+BATCH_EFFECTS: dict[str, Callable[[Turn, Batch, int, int], None]] = {"write": _write_batch, "join-line": _join_batch}

@@ -21,7 +21,7 @@ from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Checking, Refused
 from gpulease.broker.core.views import Ended
 from gpulease.errors import GpuleaseError
-from gpulease.model.lifecycle import LEASE, START, transition
+from gpulease.model.lifecycle import LEASE, LEASE_ENDS, START, transition
 from gpulease.model.values import Lease, Owner
 from gpulease.planner import charged, forget, recorded, weight_of
 from gpulease.protocol.messages import Message, error
@@ -59,9 +59,11 @@ def state_of(state: State, id: str) -> str:
 
 
 def advance(turn: Turn, event: str, step: LeaseStep) -> None:
-    _, effects = transition(LEASE, f"lease {step.id}", state_of(turn.state, step.id), event)
+    after, effects = transition(LEASE, f"lease {step.id}", state_of(turn.state, step.id), event)
     for effect in effects:
         EFFECTS[effect](turn, step)
+    reached = state_of(turn.state, step.id)
+    assert reached == (START if after in LEASE_ENDS else after), f"{event!r} made {step.id} {reached}, not {after}"
 
 
 # -------------------------------------------------------------------- what people do

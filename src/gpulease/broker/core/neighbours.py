@@ -62,7 +62,7 @@ def _with(state: State, held: Holding | None, lease: Lease) -> Holding:
     """Of a device: one more lease. A job's owner is its shell, once that was started."""
     pid, began = lease.owner.pid, lease.owner.start_time
     if lease.kind == "job":
-        pid, began = state.jobs.roots.get(int(lease.id[1:]), (None, None))
+        pid, began = state.jobs.shell(int(lease.id[1:]))
     one = (pid, began, None if lease.until is None else lease.until - state.about.boot_time)
     if held is not None:
         return held._replace(leases=(*held.leases, one))

@@ -25,7 +25,29 @@ def may_share(turn: Turn, request: Request, shape: str | None) -> bool:
     return shape in there or len(there) < MOST_SHAPES
 
 
-def see(turn: Turn, job: Job, lease: Lease, used: int) -> None:
+def observe(turn: Turn) -> None:
+    """A sample came in: the most memory that each job was seen to use."""
+    state = turn.state
+    for job in list(state.jobs.running.values()):
+        lease = state.requests.leases.get(job.planner_id)
+        used = 0 if lease is None else sum(_used(turn, job, uuid, lease.memory is None) for uuid in lease.devices)
+        if used > (job.peak_memory or 0):
+            state.jobs.change(job._replace(peak_memory=used), job)
+        if lease is not None and lease.packed:
+            _see(turn, job, lease, used)
+
+
+def _used(turn: Turn, job: Job, uuid: str, whole: bool) -> int:
+    """On a whole device all of its user's processes are the job's; on a share those of its session."""
+    device = turn.state.devices.by_uuid.get(uuid)
+    processes = (device.processes if device is not None else None) or ()
+    ours = turn.state.devices.placeholders  # of the same user, where the broker is the user's own
+    others = [one for one in processes if (one.pid, one.start_time) not in ours]
+    mine = [one for one in others if one.user == job.user and (whole or one.session == job.pid)]
+    return sum(process.memory or 0 for process in mine)
+
+
+def _see(turn: Turn, job: Job, lease: Lease, used: int) -> None:
     """A sample came in, and a packed job uses so many bytes of its device."""
     state, before = turn.state, turn.state.jobs.seen.get(job.id)
     if used and (before is None or used > before.memory):

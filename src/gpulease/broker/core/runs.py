@@ -1,30 +1,35 @@
-"""How runs of jobs end, and how they are ended: what a code means, and what is done until all of a run is gone.
+"""The life of a run, as the table `RUN` of model/lifecycle.py has it: its questions and effects, one function each.
 
-The devices of a run are not free before all of its processes are.
+What a user's agent says is a step of a run whose phase has asked for it, and nothing else. A phase that is not answered
+in time has a step for that too, so every run ends. The devices of a run are not free before all of its processes are.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
+from gpulease.broker.core import instructions, packing
 from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import packing, run_questions
 from gpulease.broker.core.events import AgentLost, EndRead, Forced, Found, Launched, LaunchFailed, RunEnded, TreeSeen
-from gpulease.broker.core.instructions import Force, Silence, Tidy
+from gpulease.broker.core.leases import look_again
+from gpulease.broker.core.limits import log_limit_of
+from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
-from gpulease.broker.core.values import Delay, Dying
-from gpulease.broker.runs import NO_FORK, NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate
+from gpulease.broker.core.values import Delay, Run
+from gpulease.broker.runs import NO_FORK, NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate, Root
 from gpulease.model import job as jobs
 from gpulease.model.job import Job
+from gpulease.model.lifecycle import IGNORED, PHASES, RUN, RUN_ENDS
 from gpulease.model.values import Request
 from gpulease.planner.board import admits
 from gpulease.render.jobs import signal_in
 
 TIDY = 5.0  # seconds until what is no longer needed is removed
-FORCE = 30.0  # seconds after the grace, and between attempts, until a run is ended without its user's agent
-ATTEMPTS = 2  # after which a run of which nothing is to be seen is over, whatever its user's agents do
-READING = 30.0  # seconds until the code alone must tell how a run ended
+ATTEMPTS = 2  # to force a run; if then nothing of it is to be seen it is over, whatever its user's agents do
 LOOK_AGAIN = 0.05  # seconds between the first looks at a tree that is being killed
 LONGEST_LOOK = 0.5  # and between later ones
 SHORTEST_DELAY, LONGEST_DELAY = 1.0, 30.0  # seconds until a start is tried again that something was lacking for
@@ -33,80 +38,101 @@ NOT_BEGUN = {
     NO_FORK: "its shell could not start a process: Resource temporarily unavailable",
 }
 TROUBLES = {
-    "no-log": "its log {job.log!r} cannot be written",
     "no-folder": "its folder {job.cwd!r} cannot be entered",
     "no-command": "the command {job.command[0]!r} does not exist or may not be run",
 }
+RunEvent = Launched | LaunchFailed | RunEnded | Found | TreeSeen | EndRead | Forced
 
-# -------------------------------------------------------------------- a run begins
-
-
-def launched(turn: Turn, event: Launched, written: bool = True) -> None:
-    """That it began is on disk: a note that is gone later is no proof that it did not."""
-    job = run_questions.answered(turn, event.id, event.run, "launch")
-    if job is not None:
-        after = job._replace(pid=event.pid, log_begin=event.log_begin, script_changed=event.script_changed)
-        _adopt(turn, after, (event.pid, event.start_time), written)
+# -------------------------------------------------------------------- steps
 
 
-def launch_failed(turn: Turn, event: LaunchFailed) -> None:
-    job = run_questions.answered(turn, event.id, event.run, "launch")
-    if job is not None and event.passing:
-        _put_back(turn, job, event.why)
-    elif job is not None:
-        _finish(turn, job, "cannot-start", f"it could not be started: {event.why}")
+def advance(turn: Turn, id: int, event: str, said: Any = None) -> bool:
+    """One step of a job's run, with all that follows; False where the table has none. `said`: what an agent told."""
+    state = turn.state
+    before = state.jobs.runs.get(id, Run())
+    found = RUN.get((before.phase, event))
+    if found is None:
+        if (before.phase, event) not in IGNORED:  # an agent is its user's program
+            turn.emit(instructions.WriteLog(f"of a run of job {id} that is {before.phase} this was told: {event}"))
+        return False
+    phase, effects = found
+    for effect in effects:
+        EFFECTS[effect](turn, state.jobs.running[id], said)
+    if phase in RUN_ENDS:
+        assert id not in state.jobs.runs, f"a run of job {id} is over, and is still there"
+    elif phase != before.phase:
+        _enter(turn, id, phase)
+        _ask(turn, state.jobs.running[id])
+    return True
 
 
-def _put_back(turn: Turn, job: Job, why: str) -> None:
-    """Something was lacking, which is no fault of the job's: it waits again, and all of its user's do for a while."""
-    _delay(turn, job.user, why)
-    _not_begun(turn, job)
+def _enter(turn: Turn, id: int, phase: str) -> None:
+    state, deadline = turn.state, PHASES[phase].deadline
+    seconds = getattr(state.settings, deadline) if isinstance(deadline, str) else inf if deadline is None else deadline
+    run = state.jobs.runs.get(id, Run())._replace(phase=phase, due=turn.now + seconds, looks=0)
+    state.jobs.runs.put(id, run)
+    _wake(turn, run.due)
 
 
-def _delay(turn: Turn, user: str, why: str) -> float:
-    """The seconds until something of a user's is tried again; longer each time, until it went well for a while."""
-    before = turn.state.jobs.delays.get(user)
-    if before is not None and before.until > turn.now:
-        return before.until - turn.now
-    again = before is not None and turn.now - before.until <= LONGEST_DELAY
-    seconds = min(LONGEST_DELAY, 2 * before.seconds) if before is not None and again else SHORTEST_DELAY
-    turn.state.jobs.delays.put(user, Delay(turn.now + seconds, why, seconds))
-    return seconds
+def _wake(turn: Turn, time: float) -> None:
+    """One alarm for all runs: at the first deadline."""
+    if time < turn.state.jobs.runs_due:
+        turn.state.jobs.runs_due = time
+        turn.emit(instructions.Alarm(time, "overdue", "runs"))
 
 
-def _adopt(turn: Turn, job: Job, key: tuple[int, int | None], written: bool = True) -> None:
-    state, before = turn.state, turn.state.jobs.running[job.id]
-    if written and job.pid != before.pid:
-        state.jobs.write(job, before)
-    else:
-        state.jobs.change(job, before)
-    state.jobs.roots.put(job.id, key)
-    turn.planned.kept_revision = -1  # the keeper of the claims is to know whose end frees the devices
-    if job.time_limit is not None and job.started is not None:
-        turn.alarm(job.started + job.time_limit - turn.now, "time-limit", str(job.id))
-    if job.id in state.jobs.dying or job.ending is not None:
-        job_life.advance(turn, job, "order-end")
-    if job.id in state.jobs.unsent:
-        signals, every = state.jobs.unsent[job.id]
-        state.jobs.unsent.drop(job.id)
-        run_questions.signal_tree(turn, job, *signals, every=every)
+def overdue(turn: Turn) -> None:
+    """Agents that hang, or whose user keeps them from acting, do not keep a run from ending."""
+    state = turn.state
+    state.jobs.runs_due = inf
+    for id, run in list(state.jobs.runs.items()):
+        if run.due <= turn.now:
+            advance(turn, id, "deadline")
+    _wake(turn, min((run.due for run in state.jobs.runs.values()), default=inf))
 
 
-def _running(turn: Turn, id: int, run: int) -> Job | None:
-    """The job, if that run of it is still the one that runs."""
-    job = turn.state.jobs.running.get(id)
-    return job if job is not None and job.run == run else None
+def look_at_trees(turn: Turn) -> None:
+    """One alarm and one look for all that are being ended."""
+    turn.state.jobs.look_at_trees_due = False
+    for id, run in list(turn.state.jobs.runs.items()):
+        if run.looks:
+            advance(turn, id, "look")
 
 
-# -------------------------------------------------------------------- a run of a former broker
+# -------------------------------------------------------------------- what agents tell
 
 
-def recover(turn: Turn, job: Job) -> None:
-    """A job that ran when the last broker ended: it runs on, or ended meanwhile, or never began."""
-    lease = turn.state.requests.leases.get(job.planner_id)
-    if lease is None or lease.owner.boot_id != turn.state.about.boot_id:
-        return _lost(turn, job, "the machine was started anew")
-    return _find_again(turn, job)
+def heard(turn: Turn, event: RunEvent) -> None:
+    """A step of the run that it is about, if that is still the one that runs."""
+    job, run = turn.state.jobs.running.get(event.id), turn.state.jobs.runs.get(event.id)
+    name = None if job is None or run is None or job.run != event.run else HEARD[type(event)](run, event)
+    if job is not None and name is not None and advance(turn, job.id, name, event) and isinstance(event, Found):
+        turn.state.jobs.delays.drop(job.user)  # its agent does what it is told
+
+
+def _ended(run: Run, event: RunEnded) -> str:
+    """An agent that found the shell of a run, and did not start it, learns no code: the note tells."""
+    return "shell-gone" if event.code is None else "exited" if event.code >= 0 else "shell-killed"
+
+
+def _found(run: Run, event: Found) -> str:
+    dead = "found-ended" if event.fate.over else "found-dead"
+    return "found-nothing" if event.pid is None else "found-alive" if event.alive else dead
+
+
+def _seen(run: Run, event: TreeSeen) -> str:
+    return "tree-seen" if run.watched else "tree-left" if event.left else "tree-gone"
+
+
+HEARD: Mapping[type, Callable[[Run, Any], str | None]] = {
+    Launched: lambda run, event: "begun",
+    LaunchFailed: lambda run, event: "launch-failed",
+    RunEnded: _ended,
+    Found: _found,
+    TreeSeen: _seen,
+    EndRead: lambda run, event: "end-read",
+    Forced: lambda run, event: None if event.left or run.forced < ATTEMPTS else "vanished",
+}
 
 
 def agent_lost(turn: Turn, event: AgentLost) -> None:
@@ -117,174 +143,212 @@ def agent_lost(turn: Turn, event: AgentLost) -> None:
 
 
 def next_agent(turn: Turn, uid: str) -> None:
-    """It finds everything that the last one watched, launched or was about to."""
-    state = turn.state
-    for job in [one for one in state.jobs.running.values() if one.uid == int(uid)]:
-        dying = state.jobs.dying.get(job.id)
-        if dying is not None and dying.reading:
-            run_questions.read_end(turn, job, dying.code)
-        else:
-            _find_again(turn, job)
+    """It is asked about everything that the last one watched, launched or was about to."""
+    for job in [one for one in turn.state.jobs.running.values() if one.uid == int(uid)]:
+        advance(turn, job.id, "new-agent")
 
 
-def _find_again(turn: Turn, job: Job) -> None:
-    """The last pause or resume is sent once more: the process that was told of it may have died before it acted."""
-    paused, resumed = job.state == "paused", bool(job.history) and job.history[-1].event == "resume"
-    if job.id not in turn.state.jobs.dying and job.ending is None and (paused or resumed):
-        turn.state.jobs.unsent.put(job.id, ((signal.SIGSTOP if paused else signal.SIGCONT,), paused))
-    run_questions.find(turn, job)
+# -------------------------------------------------------------------- what the broker does
 
 
-def found(turn: Turn, event: Found) -> None:
-    job, dying = run_questions.answered(turn, event.id, event.run, "find"), turn.state.jobs.dying.get(event.id)
-    if job is None:
-        return None
-    turn.state.jobs.delays.drop(job.user)
-    if event.pid is None and event.fate.trouble == UNSEEN:
-        return (
-            _finish(turn, job, "killed", job.ending) if job.ending else _lost(turn, job, "how it ended cannot be read")
-        )
-    if event.pid is None:
-        return _not_begun(turn, job)
-    if event.alive:
-        return _adopt(turn, job._replace(pid=event.pid), (event.pid, event.start_time))
-    job = job._replace(pid=event.pid)
-    turn.state.jobs.change(job, job)
-    code = dying.code if dying is not None else None
-    if event.fate.over and job.ending is None:
-        return _over(turn, job, code)
-    return _press_on(turn, job, code, at_once=True)
-
-
-def _not_begun(turn: Turn, job: Job) -> None:
-    """Nothing of it was started: it has its place in the line again, or is held if it was paused."""
-    if job.ending is not None:
-        return _finish(turn, job, "killed", job.ending)
-    before = job._replace(tries=job.tries - 1)
-    return _finish(turn, before, "put-back", "it had not begun", forced=job.forced, place=job.place)
-
-
-# -------------------------------------------------------------------- ending a run
+def recover(turn: Turn, job: Job) -> None:
+    """A job that ran when the last broker ended: it runs on, or ended meanwhile, or never began."""
+    lease = turn.state.requests.leases.get(job.planner_id)
+    if lease is None or lease.owner.boot_id != turn.state.about.boot_id:
+        _lost(turn, job, "the machine was started anew")
+    else:
+        advance(turn, job.id, "recover" if job.ending is None else "recover-to-end")
 
 
 def kill(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
-    """That it is to end is on disk before anybody hears of it."""
+    """That it is to end is on disk before anybody hears of it, where anything can be written."""
     job_life.advance(turn, job, "order-end", ending=job.ending or why, removing=job.removing or remove)
 
 
-def over_time(turn: Turn, id: str) -> None:
+def over_time(turn: Turn, id: str) -> bool:
     job = turn.state.jobs.running.get(int(id))
-    why = None if job is None else why_over_time(turn, job)
-    if job is not None and why is not None:
-        kill(turn, job, why)
+    if job is None or job.started is None or job.time_limit is None or job.ending is not None:
+        return False
+    over = job.started + job.time_limit <= turn.now
+    if over:
+        kill(turn, job, f"its time limit of {job.time_limit:g} s was over")
+    return over
 
 
-def why_over_time(turn: Turn, job: Job) -> str | None:
-    if job.started is None or job.time_limit is None or job.ending is not None:
-        return None
-    return f"its time limit of {job.time_limit:g} s was over" if job.started + job.time_limit <= turn.now else None
+def _start(turn: Turn, before: Job, after: Job) -> None:
+    if after.time_limit is not None:
+        turn.alarm(after.time_limit, "time-limit", str(after.id))
+    advance(turn, after.id, "launch")
+    look_again(turn)
 
 
-def grace_over(turn: Turn, id: str) -> None:
-    job, dying = turn.state.jobs.running.get(int(id)), turn.state.jobs.dying.get(int(id))
-    if job is not None and dying is not None and not dying.reading:
-        turn.state.jobs.dying.put(job.id, dying._replace(at_once=True, since=turn.now))
-        job_life.press(turn, job)
-        run_questions.look_later(turn)
+job_life.EFFECTS |= {
+    "launch": _start,
+    "end-tree": lambda turn, before, after: advance(turn, after.id, "order-end"),
+    "stop-tree": lambda turn, before, after: advance(turn, after.id, "pause-changed"),
+    "continue-tree": lambda turn, before, after: advance(turn, after.id, "pause-changed"),
+}
+
+# -------------------------------------------------------------------- questions
 
 
-def overdue(turn: Turn) -> None:
-    """Agents that hang, or whose user keeps them from acting, do not keep a run from ending."""
-    state = turn.state
-    state.jobs.overdue_due = False
-    run_questions.replace_silent(turn)
-    for id, dying in list(state.jobs.dying.items()):
-        job, seconds = state.jobs.running[id], turn.now - dying.since
-        if dying.reading and seconds >= READING:
-            _judge(turn, job, Fate(job.pid, dying.code))
-        elif dying.at_once and not dying.reading and seconds >= FORCE:
-            state.jobs.dying.put(id, dying._replace(since=turn.now, forced=dying.forced + 1))
-            turn.emit(Force(job, run_questions.root(state, job)))
-    if state.jobs.asked or state.jobs.dying:
-        run_questions.look_later(turn)
+def _ask(turn: Turn, job: Job, said: object = None) -> None:
+    question = PHASES[turn.state.jobs.runs[job.id].phase].question
+    if question is not None:
+        QUESTIONS[question](turn, job)
 
 
-def forced(turn: Turn, event: Forced) -> None:
-    job, dying = _running(turn, event.id, event.run), turn.state.jobs.dying.get(event.id)
-    if job is None or dying is None or dying.reading or event.left or dying.forced < ATTEMPTS:
-        return
-    _over(turn, job, dying.code)
+def _launch(turn: Turn, job: Job) -> None:
+    environment = turn.state.jobs.environment(job)
+    given = {"GPULEASE_TOKEN": _token(turn.state, job), **job_life.given(turn.state, job, environment)}
+    turn.emit(instructions.Launch(job, _place(turn, job), environment, given))
 
 
-def run_ended(turn: Turn, event: RunEnded) -> None:
-    """What a command that ended by itself left running goes on; what a killed shell left is ended.
-
-    An agent that found the shell of a run, and did not start it, learns no code: the note tells.
-    """
-    state, code = turn.state, event.code
-    job, dying = _running(turn, event.id, event.run), state.jobs.dying.get(event.id)
-    if job is None or (dying is not None and dying.shell_gone):
-        return
-    if dying is not None:
-        _press_on(turn, job, code, dying.at_once)
-    elif code is None:
-        run_questions.find(turn, job)
-    elif code >= 0:
-        _over(turn, job, code)
-    else:
-        _press_on(turn, job, code, at_once=True)
+def _find(turn: Turn, job: Job) -> None:
+    turn.emit(instructions.Find(job, _place(turn, job), _root(turn.state, job)))
 
 
-def _press_on(turn: Turn, job: Job, code: int | None, at_once: bool) -> None:
-    """Its shell is gone; what else there is of it has to go too."""
-    before = turn.state.jobs.dying.get(job.id)
-    since, forced = (turn.now, 0) if before is None else (before.since, before.forced)
-    turn.state.jobs.dying.put(job.id, Dying(True, code, at_once, since=since, forced=forced))
-    job_life.press(turn, job)
-    run_questions.look_later(turn)
+def _stop_or_continue(turn: Turn, job: Job) -> None:
+    """Whoever was told of the last pause or resume may have died before they acted."""
+    if job.state == "paused":
+        _signal(turn, job, signal.SIGSTOP, every=True)
+    elif job.history and job.history[-1].event == "resume":
+        _signal(turn, job, signal.SIGCONT)
 
 
-def tree_seen(turn: Turn, event: TreeSeen) -> None:
-    """Once its shell and all of its tree are gone, the job is."""
-    state = turn.state
-    job, dying = _running(turn, event.id, event.run), state.jobs.dying.get(event.id)
-    if job is None or dying is None or dying.reading:
-        return
-    if dying.shell_gone and not event.left:
-        return _over(turn, job, dying.code)
-    if dying.shell_gone or dying.at_once:
-        state.jobs.dying.put(job.id, dying._replace(looks=dying.looks + 1))
-        if not state.jobs.look_at_trees_due:
-            state.jobs.look_at_trees_due = True
-            turn.alarm(min(LONGEST_LOOK, LOOK_AGAIN * (1 + dying.looks / 10)), "trees")
-    return
+def _signal(turn: Turn, job: Job, *signals: int, every: bool = False) -> None:
+    turn.emit(instructions.SignalTree(job, _place(turn, job), _root(turn.state, job), signals, every))
 
 
-def look_at_trees(turn: Turn) -> None:
-    """One alarm and one look for all that are being ended."""
-    state = turn.state
-    state.jobs.look_at_trees_due = False
-    for id, dying in list(state.jobs.dying.items()):
-        if (dying.shell_gone or dying.at_once) and not dying.reading:
-            job_life.press(turn, state.jobs.running[id])
-
-
-# -------------------------------------------------------------------- what an end means
-
-
-def _over(turn: Turn, job: Job, code: int | None = None) -> None:
-    """All of the run is gone. Its journal and its log are read only where the code alone does not tell."""
+def _read_end(turn: Turn, job: Job) -> None:
+    """Its note and its log are read only where the code alone does not tell."""
+    code = turn.state.jobs.runs[job.id].code
     plain = code is not None and code >= 0 and code not in SUSPECT
     if plain and (code == 0 or job.ending is not None):
-        return _judge(turn, job, Fate(job.pid, code))
-    turn.state.jobs.dying.put(job.id, Dying(shell_gone=True, code=code, reading=True, since=turn.now))
-    return run_questions.read_end(turn, job, code)
+        advance(turn, job.id, "code-tells")
+    else:
+        turn.emit(instructions.ReadEnd(job, _place(turn, job), code, turn.state.jobs.environment(job)))
 
 
-def end_read(turn: Turn, event: EndRead) -> None:
-    job = run_questions.answered(turn, event.id, event.run, "read")
-    if job is not None:
-        _judge(turn, job, event.fate, event.out_of_memory, event.unstartable)
+QUESTIONS: dict[str, Callable[[Turn, Job], None]] = {
+    "launch": _launch,
+    "find": _find,
+    "stop-or-continue": _stop_or_continue,
+    "term-tree": lambda turn, job: _signal(turn, job, signal.SIGTERM, signal.SIGCONT),
+    "kill-tree": lambda turn, job: _signal(turn, job, signal.SIGKILL),
+    "read-end": _read_end,
+}
+
+
+def _notes(turn: Turn, uid: int) -> str:
+    """The folder of the notes about a user's runs."""
+    return f"{turn.world.job_folder(uid)}/runs"
+
+
+def _place(turn: Turn, job: Job) -> instructions.RunPlace:
+    former = f"{_mark(turn.state, job)}/{job.uid}/journal"
+    limit = log_limit_of(turn.state, job, turn.world.groups_of(job.uid))
+    return instructions.RunPlace(f"{_notes(turn, job.uid)}/{job.run_name}", former, limit)
+
+
+def _mark(state: State, job: Job) -> str:
+    """No other broker of this host has the same. Runs that began in another state folder keep that one's."""
+    moved = state.jobs.moved
+    former = moved is not None and job.started is not None and job.started < moved.at
+    return moved.folder if former and moved is not None else os.path.join(state.about.kept, "jobs")
+
+
+def _token(state: State, job: Job) -> str:
+    """The mark that its processes carry."""
+    return f"{_mark(state, job)}:{job.run_name};"
+
+
+def _root(state: State, job: Job) -> Root:
+    pid, since = state.jobs.runs[job.id].shell
+    return Root(pid or job.pid or 0, since, _token(state, job), job.uid)
+
+
+# -------------------------------------------------------------------- effects
+
+
+def _change(turn: Turn, job: Job, **changes: Any) -> None:
+    turn.state.jobs.runs.put(job.id, turn.state.jobs.runs[job.id]._replace(**changes))
+
+
+def _adopt(turn: Turn, job: Job, said: Launched | Found) -> None:
+    """That it began is on disk: a note that is gone later is no proof that it did not."""
+    after = job._replace(pid=said.pid)
+    if isinstance(said, Launched):
+        after = after._replace(log_begin=said.log_begin, script_changed=said.script_changed)
+    if after.pid != job.pid:
+        job_life.write(turn, job, after)
+    else:
+        turn.state.jobs.change(after, job)
+    _change(turn, job, shell=(said.pid, said.start_time), watched=True)
+    turn.planned.kept_revision = -1  # the keeper of the claims is to know whose end frees the devices
+    if job.time_limit is not None and job.started is not None:
+        turn.alarm(job.started + job.time_limit - turn.now, "time-limit", str(job.id))
+
+
+def _note_end(turn: Turn, job: Job, said: RunEnded) -> None:
+    code = turn.state.jobs.runs[job.id].code if said.code is None else said.code
+    _change(turn, job, code=code, watched=False)
+
+
+def _note_found(turn: Turn, job: Job, said: Found) -> None:
+    turn.state.jobs.change(job._replace(pid=said.pid), job)
+    _change(turn, job, watched=False)
+
+
+def _look_later(turn: Turn, job: Job, said: object) -> None:
+    state, looks = turn.state, turn.state.jobs.runs[job.id].looks
+    _change(turn, job, looks=looks + 1)
+    if not state.jobs.look_at_trees_due:
+        state.jobs.look_at_trees_due = True
+        turn.alarm(min(LONGEST_LOOK, LOOK_AGAIN * (1 + looks / 10)), "trees")
+
+
+def _force(turn: Turn, job: Job, said: object) -> None:
+    _change(turn, job, forced=turn.state.jobs.runs[job.id].forced + 1)
+    turn.emit(instructions.Force(job, _root(turn.state, job)))
+
+
+def _judge_launch(turn: Turn, job: Job, said: LaunchFailed) -> None:
+    if said.passing:
+        _put_back(turn, job, said.why)
+    else:
+        _finish(turn, job, "cannot-start", f"it could not be started: {said.why}")
+
+
+def _judge_unfound(turn: Turn, job: Job, said: Found) -> None:
+    if said.fate.trouble == UNSEEN and job.ending is None:
+        _lost(turn, job, "how it ended cannot be read")
+    else:
+        _not_begun(turn, job)
+
+
+def _judge_by_code(turn: Turn, job: Job, said: object) -> None:
+    _judge(turn, job, Fate(job.pid, turn.state.jobs.runs[job.id].code))
+
+
+EFFECTS: dict[str, Callable[[Turn, Job, Any], None]] = {
+    "ask": _ask,
+    "extend": lambda turn, job, said: _enter(turn, job.id, turn.state.jobs.runs[job.id].phase),
+    "adopt": _adopt,
+    "note-end": _note_end,
+    "note-found": _note_found,
+    "unwatch": lambda turn, job, said: _change(turn, job, watched=False),
+    "look": lambda turn, job, said: _signal(turn, job),
+    "look-later": _look_later,
+    "replace-agent": lambda turn, job, said: turn.emit(instructions.Replace(job.uid)),
+    "force": _force,
+    "judge": lambda turn, job, said: _judge(turn, job, said.fate, said.out_of_memory, said.unstartable),
+    "judge-by-code": _judge_by_code,
+    "judge-launch": _judge_launch,
+    "judge-unfound": _judge_unfound,
+}
+
+# -------------------------------------------------------------------- what an end means
 
 
 def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstartable: str | None = None) -> None:
@@ -311,6 +375,14 @@ def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstar
     return _finish(turn, job, "retry-after-failure" if again else "exit-nonzero", why, **end)
 
 
+def _split(code: int | None) -> tuple[int | None, int | None]:
+    """Exit code as shells have it, and the signal in it."""
+    if code is None:
+        return None, None
+    code = 128 - code if code < 0 else code
+    return code, signal_in(code)
+
+
 def _trouble(job: Job, name: str, unstartable: str | None) -> str:
     exact = unstartable if name == "no-command" else None
     return exact or TROUBLES.get(name, "its shell could not begin").format(job=job)
@@ -320,6 +392,31 @@ def _lost(turn: Turn, job: Job, why: str) -> None:
     _finish(turn, job, "retry-after-failure" if job.tries <= job.retry else "lost", why)
 
 
+def _put_back(turn: Turn, job: Job, why: str) -> None:
+    """Something was lacking, which is no fault of the job's: it waits again, and all of its user's do for a while."""
+    _delay(turn, job.user, why)
+    _not_begun(turn, job)
+
+
+def _delay(turn: Turn, user: str, why: str) -> float:
+    """The seconds until something of a user's is tried again; longer each time, until it went well for a while."""
+    before = turn.state.jobs.delays.get(user)
+    if before is not None and before.until > turn.now:
+        return before.until - turn.now
+    again = before is not None and turn.now - before.until <= LONGEST_DELAY
+    seconds = min(LONGEST_DELAY, 2 * before.seconds) if before is not None and again else SHORTEST_DELAY
+    turn.state.jobs.delays.put(user, Delay(turn.now + seconds, why, seconds))
+    return seconds
+
+
+def _not_begun(turn: Turn, job: Job) -> None:
+    """Nothing of it was started: it has its place in the line again, or is held if it was paused."""
+    if job.ending is not None:
+        return _finish(turn, job, "killed", job.ending)
+    before = job._replace(tries=job.tries - 1)
+    return _finish(turn, before, "put-back", "it had not begun", forced=job.forced, place=job.place)
+
+
 def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes: Any) -> None:
     packing.ended(turn, job, event == "exit-zero", bool(changes.get("out_of_memory")))
     if changes.get("out_of_memory") and event == "retry-after-failure" and "request" not in changes:
@@ -327,11 +424,10 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
     ended = {"ended": turn.now, "why": why, "pid": None, "ending": None, "forced": False, "place": None}
     job_life.advance(turn, job, event, **{**ended, **changes})
     if job.time_limit is not None:
-        turn.emit(Silence("time-limit", str(job.id)))
-    turn.state.jobs.untidy.put(job.uid, None)
-    if not turn.state.jobs.tidy_due:
-        turn.state.jobs.tidy_due = True
-        turn.alarm(TIDY, "tidy")
+        turn.emit(instructions.Silence("time-limit", str(job.id)))
+    if job.uid not in turn.state.jobs.untidy:
+        turn.state.jobs.untidy.put(job.uid, None)
+        turn.alarm(TIDY, "tidy", str(job.uid))
 
 
 def _asking_for_more(turn: Turn, job: Job) -> Request:
@@ -348,46 +444,8 @@ def _asking_for_more(turn: Turn, job: Job) -> Request:
     return more if asks else request
 
 
-def _split(code: int | None) -> tuple[int | None, int | None]:
-    """Exit code as shells have it, and the signal in it."""
-    if code is None:
-        return None, None
-    code = 128 - code if code < 0 else code
-    return code, signal_in(code)
-
-
-# -------------------------------------------------------------------- beside them
-
-
-def tidy(turn: Turn) -> None:
-    """Remove the notes about runs that are over."""
-    turn.state.jobs.tidy_due = False
-    running: dict[int, list[str]] = {uid: [] for uid in turn.state.jobs.untidy}
-    for job in turn.state.jobs.running.values():
-        if job.uid in running:
-            running[job.uid].append(job.run_name)
-    for uid, names in running.items():
-        turn.state.jobs.untidy.drop(uid)
-        turn.emit(Tidy(uid, run_questions.notes(turn, uid), tuple(names)))
-
-
-def remember_memory(turn: Turn) -> None:
-    """A sample came in: the most memory that each job was seen to use."""
-    state = turn.state
-    for job in list(state.jobs.running.values()):
-        lease = state.requests.leases.get(job.planner_id)
-        used = 0 if lease is None else sum(_used(turn, job, uuid, lease.memory is None) for uuid in lease.devices)
-        if used > (job.peak_memory or 0):
-            state.jobs.change(job._replace(peak_memory=used), job)
-        if lease is not None and lease.packed:
-            packing.see(turn, job, lease, used)
-
-
-def _used(turn: Turn, job: Job, uuid: str, whole: bool) -> int:
-    """On a whole device all of its user's processes are the job's; on a share those of its session."""
-    device = turn.state.devices.by_uuid.get(uuid)
-    processes = (device.processes if device is not None else None) or ()
-    ours = turn.state.devices.placeholders  # of the same user, where the broker is the user's own
-    others = [one for one in processes if (one.pid, one.start_time) not in ours]
-    mine = [one for one in others if one.user == job.user and (whole or one.session == job.pid)]
-    return sum(process.memory or 0 for process in mine)
+def tidy(turn: Turn, uid: str) -> None:
+    """Remove the notes about a user's runs that are over."""
+    turn.state.jobs.untidy.drop(int(uid))
+    kept = tuple(job.run_name for job in turn.state.jobs.running.values() if job.uid == int(uid))
+    turn.emit(instructions.Tidy(int(uid), _notes(turn, int(uid)), kept))

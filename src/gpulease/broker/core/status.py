@@ -97,7 +97,7 @@ def _lease_of(state: State, user: str | None, pid: int, on: list[Lease], view: D
 
 def _pid(state: State, lease: Lease) -> int | None:
     """Of its owner; a job's is that of its shell."""
-    return state.jobs.roots.get(int(lease.id[1:]), (None, None))[0] if lease.kind == "job" else lease.owner.pid
+    return state.jobs.shell(int(lease.id[1:]))[0] if lease.kind == "job" else lease.owner.pid
 
 
 def lease_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:

@@ -106,6 +106,7 @@ class Turn:
         "changed_jobs",
         "freed",
         "granted",
+        "in_memory",
         "instructions",
         "now",
         "planned",
@@ -125,6 +126,7 @@ class Turn:
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
         self.possible: dict[tuple[Waiting, Policy], Reason | None] = {}  # why what was asked can never be granted
         self.readers: set[int] = set()  # users for whom the history is read after this turn
+        self.in_memory = False  # nothing can be written now: what is done about running jobs is written later
         self.freed = 0  # jobs that waited for others
         self.granted: dict[int, Grant] = {}  # to jobs that are being started
         self._deferred: list[Callable[[Turn], None]] = []

@@ -1,4 +1,4 @@
-"""PURE: what the broker's state is made of: a check, a run that ends, a subscriber, what is known of the broker."""
+"""PURE: what the broker's state is made of: a check, a run, a subscriber, what is known of the broker."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from gpulease.model.lifecycle import START
 from gpulease.planner.order import Ranking
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -66,23 +67,16 @@ class Blocker(NamedTuple):
     passed: float = 0.0  # since when it is passed by
 
 
-class Dying(NamedTuple):
-    """A job that is being ended: TERM first, or KILL at once; until its shell and all of its tree are gone."""
+class Run(NamedTuple):
+    """A run of a job, as the table `RUN` of model/lifecycle.py has it (runs.py)."""
 
-    shell_gone: bool = False
+    phase: str = START
+    due: float = inf  # when the phase must be over
+    shell: tuple[int | None, int | None] = (None, None)  # pid and start time, once an agent told of it
+    watched: bool = False  # its agent will tell of its shell's end
     code: int | None = None  # of the shell, as the kernel told
-    at_once: bool = False  # the grace is over, or there was none
-    looks: int = 0
-    reading: bool = False  # all of it is gone, and how it ended is being read
-    since: float = 0.0  # when this phase of it began, or it was last forced
-    forced: int = 0  # how often
-
-
-class RunQuestion(NamedTuple):
-    """What an agent was asked about a run, and has not answered."""
-
-    what: str  # launch, find or read
-    since: float
+    looks: int = 0  # at its tree, in this phase
+    forced: int = 0  # how often the broker itself ended what it could see of it
 
 
 class Delay(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from math import inf
 
-from gpulease.broker.core.events import Key
 from gpulease.broker.core.state.tables import Part, Table, at_hand, cell, table
-from gpulease.broker.core.values import Added, Cap, Coming, Delay, Dying, Moved, Parts, RunQuestion, Seen
+from gpulease.broker.core.values import Added, Cap, Coming, Delay, Moved, Parts, Run, Seen
 from gpulease.model import job as jobs
 from gpulease.model.job import Job
 from gpulease.model.peer import Peer
@@ -25,16 +25,12 @@ class Jobs(Part):
     number: int = cell(0)  # of the last one
     moved: Moved | None = cell(None)
     # Runs
-    roots: Table[int, Key] = table()  # the shell of each that was launched
+    runs: Table[int, Run] = table()  # of each that runs
     delays: Table[str, Delay] = table(planned=True)  # by user: nothing of theirs can be started now
     halts: Table[str, float] = table(planned=True)  # by kind and user: until when a kill of many is under way
-    unsent: Table[int, tuple[tuple[int, ...], bool]] = table()  # signals to runs without a known shell
-    dying: Table[int, Dying] = table()
-    asked: Table[int, RunQuestion] = table()  # of agents, by job
     untidy: Table[int, None] = table()  # users of whom something ended
-    look_at_trees_due: bool = cell(False)  # alarms that are set
-    overdue_due: bool = cell(False)
-    tidy_due: bool = cell(False)
+    runs_due: float = cell(inf)  # the first of their deadlines, for which an alarm is set
+    look_at_trees_due: bool = cell(False)  # an alarm for that is set
     # What comes after what
     dependents: Table[int, dict[int, None]] = table()  # by job that is not over: who comes after it
     awaited: Table[int, dict[int, None]] = table()  # by who comes after others: which are not over
@@ -132,12 +128,9 @@ class Jobs(Part):
                 of_user = self.open if state in jobs.OPEN else self.over
                 of_user.put(uid, of_user.get(uid, 0) + change)
 
-    def forget_run(self, id: int) -> None:
-        """All that was known of its processes."""
-        self.roots.drop(id)
-        self.dying.drop(id)
-        self.unsent.drop(id)
-        self.asked.drop(id)
+    def shell(self, id: int) -> tuple[int | None, int | None]:
+        """Pid and start time of a job's shell, once they are known."""
+        return self.runs.get(id, Run()).shell
 
     def states(self, ids: Sequence[int]) -> dict[int, str | None]:
         """In which state each of them is; None for one that is not there."""
