@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -34,11 +34,11 @@ from gpulease.broker.edge.accounts import Accounts
 from gpulease.broker.edge.agents import Agents, send_own, starter
 from gpulease.broker.edge.alarms import Alarms
 from gpulease.broker.edge.clients import Clients
-from gpulease.broker.edge.clock import TICKS, Clock, clock_of
+from gpulease.broker.edge.clock import TICKS, clock_of
 from gpulease.broker.edge.complaints import Complaints
 from gpulease.broker.edge.gpuget import gpuget_beside
 from gpulease.broker.edge.history import History
-from gpulease.broker.edge.host_memory import KeptMemory
+from gpulease.broker.edge.host import Host
 from gpulease.broker.edge.launcher import GivenHome, Launching
 from gpulease.broker.edge.neighbours import Neighbours
 from gpulease.broker.edge.order import Ordering
@@ -47,10 +47,9 @@ from gpulease.broker.edge.sampler import Sampling
 from gpulease.broker.home import Home
 from gpulease.broker.neighbours.safe_gpu import SafeGpuLock
 from gpulease.broker.outbox import Outbox
-from gpulease.errors import BrokerUnavailable, GpuleaseError
+from gpulease.errors import GpuleaseError
 from gpulease.model.peer import Peer
 from gpulease.model.store import Store
-from gpulease.model.values import HostMemory
 from gpulease.protocol.messages import Message, error
 from gpulease.system import identity, places
 from gpulease.system.service import SignsOfLife
@@ -58,62 +57,6 @@ from gpulease.system.service import SignsOfLife
 HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file
 MOST_TOLD = 100_000  # ends of jobs that a hook is to be told of
 STEP = 0.5  # seconds: smaller differences between the wall clock and the broker's are let be
-
-
-@contextlib.contextmanager
-def _looking_at(pid: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as trouble:
-        what = f"The broker cannot look at process {pid} now: {trouble.strerror}."
-        raise BrokerUnavailable(what, "Try again in a moment.") from None
-
-
-class Host:
-    """What the core may ask of this machine."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        place: places.Place,
-        at_once: Callable[[told.Check | told.TakeSample], None],
-        accounts: Accounts,
-    ) -> None:
-        self._clock, self._place, self.at_once, self._home_of = clock, place, at_once, accounts.home_of
-        self.groups_of, self.uid_of, self.has_group = accounts.groups_of, accounts.uid_of, accounts.has_group
-        self._memory = KeptMemory()
-        self._folders: dict[int, str] = {}
-
-    def identify(self, pid: int, named: int | None) -> tuple[int | None, int | None, int | None]:
-        with _looking_at(pid if named is None else named):
-            found = pid if named is None else identity.outer_pid(pid, named)
-            if not found:
-                return None, None, None
-            return found, identity.start_time(found), identity.user_of(found)
-
-    def above(self, pid: int) -> list[int]:
-        with _looking_at(pid):
-            return identity.above(pid)
-
-    def asking_process(self, pid: int) -> int:
-        with _looking_at(pid):
-            return identity.asking_process(pid, read_words=False)
-
-    def is_gone(self, pid: int, start_time: int | None) -> bool:
-        with _looking_at(pid):
-            return identity.is_gone(pid, start_time)
-
-    def job_folder(self, uid: int) -> str:
-        """Of a system broker: in the home, which is the user's own and not the broker's to fill."""
-        if self._place.kind != "system":
-            return f"{self._place.state}/jobs/{uid}"
-        home = self._home_of(uid)
-        if home is not None and uid not in self._folders:
-            self._folders[uid] = places.system_jobs(home, self._place)
-        return self._folders.get(uid) or places.system_jobs("/nonexistent", self._place)
-
-    def host_memory(self) -> HostMemory:
-        return self._memory.now(self._clock.now())
 
 
 class Server:
