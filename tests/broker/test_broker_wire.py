@@ -18,7 +18,8 @@ from support.raw import Raw
 from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
-from gpulease.protocol.messages import REQUEST_FIELDS, REQUESTS
+from gpulease.model.request import WIRE
+from gpulease.protocol.messages import REQUESTS
 from gpulease.protocol.wire import pack
 
 ALL = [0, 1, 2, 3]
@@ -147,7 +148,7 @@ ODD = (
 )
 NAMES = sorted({name for fields in REQUESTS.values() for name in fields})
 VERBS = sorted(set(REQUESTS) - {"stop", "exclude"})
-ASKED = st.fixed_dictionaries({}, optional=dict.fromkeys(REQUEST_FIELDS, ODD)) | ODD
+ASKED = st.fixed_dictionaries({}, optional=dict.fromkeys(WIRE, ODD)) | ODD
 MESSAGES = st.fixed_dictionaries(
     {"do": st.sampled_from(VERBS) | ODD},
     optional={**dict.fromkeys(NAMES, ODD), "request": ASKED, "kind": st.sampled_from(["get", "acquire"]) | ODD},

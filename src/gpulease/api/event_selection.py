@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from gpulease.errors import UsageError
+from gpulease.model.fields import seconds, texts
 from gpulease.model.quantities import parse_moment, parse_seconds
-from gpulease.model.request_fields import seconds, texts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

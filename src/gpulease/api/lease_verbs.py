@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulease.client.thread import ask
 from gpulease.errors import NotFound, UsageError, WrongState
-from gpulease.model.request_fields import FIELDS, request_fields, seconds, texts
+from gpulease.model.fields import NAMES, request_fields, seconds, texts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def explain(what: int | str | HasId | None = None, *, kind: str = "run", count: 
 
 
 def _request(given: dict[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(given) - set(FIELDS))
+    unknown = sorted(set(given) - set(NAMES))
     if unknown:
-        raise UsageError(f"A request has no {unknown[0]!r}.", f"It may have {', '.join(FIELDS)}.")
+        raise UsageError(f"A request has no {unknown[0]!r}.", f"It may have {', '.join(NAMES)}.")
     return request_fields(given)

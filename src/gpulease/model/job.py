@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from gpulease.errors import StateError, in_words
 from gpulease.model.lifecycle import JOB, JOB_ENDS, REMEMBERED, START, Effects, Step, transition
+from gpulease.model.request import stored_request
 from gpulease.model.values import Request
 
 OPEN = ("waiting", "held", "running", "paused")
@@ -102,13 +103,6 @@ def _unusual(names: tuple[str, ...], values: tuple[Any, ...], usual: tuple[Any, 
     return {name: value for name, value, default in rows if value is not default and value != default}
 
 
-def read_request(stored: dict[str, Any]) -> Request:
-    """As any version stored it: an older one called the models `names`."""
-    renamed = {"models" if name == "names" else name: value for name, value in stored.items()}
-    request: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in renamed.items()}
-    return Request(**{name: value for name, value in request.items() if name in Request._fields})
-
-
 def read(stored: dict[str, Any]) -> Job:
     """Raises StateError where it is not what any version has stored."""
     try:
@@ -122,7 +116,7 @@ def read(stored: dict[str, Any]) -> Job:
 
 def _read(stored: dict[str, Any]) -> Job:
     fields = {name: value for name, value in stored.items() if name in Job._fields}
-    fields["request"] = read_request(stored["request"])
+    fields["request"] = stored_request(stored["request"])
     fields["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))
     for name in ("command", "after", "devices", "met"):
         fields[name] = tuple(stored.get(name, ()))

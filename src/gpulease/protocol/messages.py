@@ -11,10 +11,8 @@ from typing import Any, NotRequired, TypedDict
 
 from gpulease import PROTOCOL
 from gpulease.errors import GpuleaseError, ProtocolError, UsageError
-from gpulease.model.values import Request
 
 KINDS = ("run", "get", "shell", "acquire", "reservation", "pool")
-MOST_GPUS = 1024
 TEXT = 1000  # characters of a note or a name
 LIST = 1024  # entries of a list
 WORDS_AT_ONCE = 100_000  # of the commands of one message
@@ -171,66 +169,6 @@ FITS: dict[str, Callable[[object], bool]] = {
     "select": lambda value: isinstance(value, dict) and len(value) <= 8,
     "request": lambda value: isinstance(value, dict) and len(value) <= 32,
 }
-
-# field of a Request -> what it may be
-REQUEST_FIELDS = {
-    "gpus": "int",
-    "memory": "int?",
-    "models": "texts?",
-    "devices": "texts?",
-    "exclude": "texts?",
-    "min_memory": "int?",
-    "max_leases": "int?",
-    "priority": "int",
-    "not_before": "seconds?",
-    "duration": "seconds?",
-    "pack": "bool?",
-    "beside_outside": "bool",
-    "mig": "bool",
-    "relative": "bool",
-}
-
-
-SAID = {"memory": "mem", "models": "model", "not_before": "at", "duration": "for"}  # as options
-
-
-def read_request(fields: Message, least: int = 1) -> Request:
-    """A Request from its fields on the wire, checked as one from a stranger; a job may ask for no GPU at all."""
-    unknown = sorted(set(fields) - set(REQUEST_FIELDS))
-    if unknown:
-        raise UsageError(f"A request has no field {unknown[0][:40]!r}.")
-    values: dict[str, Any] = {}
-    for name, value in fields.items():
-        _check_field(name, value, REQUEST_FIELDS[name], f"--{SAID.get(name, name).replace('_', '-')}")
-        values[name] = tuple(value) if isinstance(value, list) else value
-    for name in ("models", "devices", "exclude"):
-        values[name] = values.get(name) or ()
-    request = Request(**values)
-    _check_amounts(request, least)
-    return request
-
-
-def _check_amounts(request: Request, least: int) -> None:
-    if not least <= request.gpus <= MOST_GPUS:
-        without = " Only `gpulease add` takes 0: a job without a GPU." if request.gpus == 0 else ""
-        raise UsageError(f"The number of GPUs is {request.gpus}.", f"Ask for 1 to {MOST_GPUS}.{without}")
-    if not request.gpus and (*request.models, *request.devices, *request.exclude, request.min_memory) != (None,):
-        raise UsageError("No GPU is asked for, and it is said which.", "Leave out --gpus 0, or what says which GPU.")
-    if request.memory is not None and request.memory < 1:
-        raise UsageError("The share of memory is not positive.", "Write it as --mem 6G.")
-    if request.memory is not None and request.gpus != 1:
-        raise UsageError("A share by memory is of one GPU, and several were asked for.", "Leave out --mem or --gpus.")
-    if request.pack and (request.memory is not None or request.gpus != 1):
-        raise UsageError("A packed job is on one GPU and declares no memory.", "Leave out --pack, or --mem and -n.")
-    if request.beside_outside and request.memory is None and not request.pack:
-        raise UsageError("Beside outside use only a share can be given.", "Say how much memory it needs: --mem 6G.")
-    if request.duration is not None and request.duration <= 0:
-        raise UsageError("The time is not above 0.", "Write it as --for 4h.")
-    if not -1_000_000 <= request.priority <= 1_000_000:
-        raise UsageError(f"The priority is {request.priority}.", "Give a number around 5; smaller is sooner.")
-    for value in (request.min_memory, request.max_leases):
-        if value is not None and value < 0:
-            raise UsageError("A limit of the request is negative.", "Give 0 or more.")
 
 
 def error(trouble: GpuleaseError) -> Message:

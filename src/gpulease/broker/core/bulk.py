@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from gpulease.broker.core.events import Adding, Progress, Received
 from gpulease.broker.core.instructions import GoOn
-from gpulease.broker.core.job_fields import is_text
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import GpuleaseError, NotFound, NotPermitted, UsageError
 from gpulease.model import job as jobs
+from gpulease.model.fields import is_unicode
 from gpulease.model.job import Job
 from gpulease.model.job_selection import EVERYBODY
 from gpulease.model.peer import Peer
@@ -67,7 +67,7 @@ def choice(turn: Turn, event: Received, states: tuple[str, ...] = (), look: bool
     select = event.message.get("select") or {}
     ranges = _ranges(select)
     label, state, user = (select.get(name) for name in ("label", "state", "user"))
-    if not all(value is None or (isinstance(value, str) and is_text(value)) for value in (label, state, user)):
+    if not all(value is None or (isinstance(value, str) and is_unicode(value)) for value in (label, state, user)):
         raise UsageError("The choice of jobs is not right.", "Give the label, the state and the user as text.")
     everyone = look or event.peer.uid == 0
     if user == EVERYBODY and not everyone:

@@ -17,18 +17,8 @@ from gpulease.model import job as jobs
 from gpulease.model.job import Job
 from gpulease.model.store import Which
 from gpulease.planner.policy import UNLIMITED
-from gpulease.protocol.messages import Message
 
 MOST_CAPS = 100  # sweeps with a number, of one user, that are not over: a plan looks at each
-MOST = 1_000_000
-
-
-def read(options: Message) -> int | None:
-    """None when nothing was said."""
-    value = options.get("at_most")
-    if value is not None and (type(value) is not int or not 1 <= value <= MOST):
-        raise UsageError(f"At most {str(value)[:40]!r} of a sweep are to run at a time.", f"Give 1 to {MOST}.")
-    return value
 
 
 def begin(turn: Turn, job: Job, last: int) -> None:
@@ -75,8 +65,9 @@ def named(event: Received, chosen: Iterable[Job]) -> Received:
     return event._replace(message={**event.message, "cap": first})
 
 
-def edited(job: Job, changes: Message, sweep: int | None) -> Message:
+def edited(job: Job, sweep: int | None) -> int:
+    """The sweep of a job that gets a number; `sweep` is that of jobs that are in none."""
     cap = sweep if job.cap is None else job.cap
     if cap is None:
         raise UsageError(f"Job {job.id} is in no sweep, and others are.", "Edit them apart.")
-    return {"at_most": read(changes), "cap": cap}
+    return cap

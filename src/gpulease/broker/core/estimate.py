@@ -9,17 +9,17 @@ from gpulease.broker.core import learned as learning
 from gpulease.broker.core import status as reports
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.grants import foreseen_plan
-from gpulease.broker.core.job_fields import impossible
-from gpulease.broker.core.limits import allowance, check_request
+from gpulease.broker.core.limits import allowance, check_request, impossible
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import UsageError
 from gpulease.model.device_selection import resolve
+from gpulease.model.request import read_request
 from gpulease.model.store import Document
 from gpulease.model.values import Waiting
 from gpulease.planner import Plan
 from gpulease.planner.expected import Start
 from gpulease.planner.forecast import NO_FORECAST
-from gpulease.protocol.messages import KINDS, read_request
+from gpulease.protocol.messages import KINDS
 
 MOST = 64  # alike that are foreseen at once; the planner looks no further ahead
 NOW = "It would start now."

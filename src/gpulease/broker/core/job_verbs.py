@@ -15,9 +15,8 @@ from gpulease.broker.core import transfer as transferring
 from gpulease.broker.core.add import add, check_numbers, edited, renew_environment
 from gpulease.broker.core.events import Progress, Received
 from gpulease.broker.core.instructions import GoOn
-from gpulease.broker.core.job_fields import impossible
 from gpulease.broker.core.limit_names import strangers
-from gpulease.broker.core.limits import refused
+from gpulease.broker.core.limits import impossible, refused
 from gpulease.broker.core.order import trouble_of
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError, WrongState

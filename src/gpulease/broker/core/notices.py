@@ -14,8 +14,8 @@ from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import NoticeChoice
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model.job import Job
+from gpulease.model.notices import USUAL, read_events
 from gpulease.model.values import Lease
-from gpulease.notices.kinds import OF_JOBS, USUAL, read_events
 
 MOST_USERS = 10_000
 SHORTEST = 120.0  # seconds: of the end of a shorter lease nobody is told before
@@ -49,15 +49,10 @@ def _path(text: str) -> str:
     return text
 
 
-def read_choice(turn: Turn, uid: int, events: object) -> tuple[str, ...] | None:
-    """What a new job says of notices, as from a stranger; None is as its user chose."""
-    if events is None:
-        return None
-    texts = [one for one in events if isinstance(one, str)] if isinstance(events, list) else []
-    found = read_events(texts[: len(OF_JOBS) + 1], "--notify") if events else ()
-    if found and uid not in turn.state.chosen:
+def check_address(turn: Turn, uid: int) -> None:
+    """A job that says of what it tells needs an address."""
+    if uid not in turn.state.chosen:
         raise NotFound("No address for notices is set at this broker.", "Set one with `gpulease notify set ADDRESS`.")
-    return found
 
 
 # -------------------------------------------------------------------- what happens

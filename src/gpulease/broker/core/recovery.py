@@ -19,6 +19,7 @@ from gpulease.broker.core.state import LEARNT
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Added, Cap, Moved, NoticeChoice
 from gpulease.model import job as jobs
+from gpulease.model.request import stored_request
 from gpulease.model.store import Document, Which
 from gpulease.model.values import Request, Waiting
 from gpulease.planner import Peak, Spent, settings
@@ -140,7 +141,7 @@ def _plain(turn: Turn, stored: Document, requests: dict[str, Request]) -> Waitin
     asked = repr(stored["request"])
     request = requests.get(asked)
     if request is None:
-        request = requests[asked] = jobs.read_request(stored["request"])
+        request = requests[asked] = stored_request(stored["request"])
     groups, place, forced = turn.world.groups_of(stored["uid"]), stored.get("place"), stored.get("forced", False)
     shape = learning.shape(turn, stored["user"], stored["command"], stored["cwd"], request)
     return Waiting(

@@ -24,11 +24,12 @@ from gpulease.errors import (
 )
 from gpulease.model.device_selection import resolve
 from gpulease.model.peer import Peer
+from gpulease.model.request import read_request
 from gpulease.model.values import Owner, Waiting
 from gpulease.planner.device_states import DRAINING, LOST, OUTSIDE
 from gpulease.planner.forecast import NO_FORECAST, Forecast
 from gpulease.planner.reasons import NEVER, UNAVAILABLE, fitted
-from gpulease.protocol.messages import KINDS, Message, read_request
+from gpulease.protocol.messages import KINDS, Message
 
 PASSING = (OUTSIDE, DRAINING, LOST, "memory")  # what may have ended since the devices were seen
 MOST_WAITING = 2000  # requests of one user in the line
