@@ -10,7 +10,7 @@ import gpulease
 from gpulease.cli.parsing import Options
 from gpulease.errors import UsageError
 from gpulease.model.fields import JOB, NAMES, OWN, RELATIVE, REQUEST, Field, kept
-from gpulease.model.job import Job
+from gpulease.model.job import JobSpec
 from gpulease.model.request import WIRE
 from gpulease.model.values import Request
 from gpulease.protocol.messages import JobRow
@@ -29,9 +29,13 @@ def test_a_request_has_the_fields_of_the_table() -> None:
 @pytest.mark.parametrize("row", JOB, ids=lambda row: row.name)
 def test_what_is_said_of_a_job_is_kept_and_shown(row: Field) -> None:
     if row.wire and not row.apart:
-        assert row.wire in Job._fields
-    if row.wire in Job._fields and row.help:
+        assert row.wire in JobSpec._fields
+    if row.wire in JobSpec._fields and row.help:
         assert row.wire in JobRow.__annotations__
+
+
+def test_a_spec_has_what_was_said_and_the_environment_and_the_request() -> None:
+    assert set(JobSpec._fields) - {row.wire for row in JOB} == {"environment", "request"}
 
 
 def test_the_signature_of_submit_has_every_field() -> None:

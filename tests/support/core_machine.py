@@ -120,7 +120,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert job.id not in self.killed, f"job {job.id} was acknowledged as killed, and starts"
         wanted = self.wants.get(job.id)
         if wanted is not None and job.tries <= 1:
-            assert job.request.gpus == wanted.get("gpus", 1), f"job {job.id} starts as it was before it was edited"
+            assert job.spec.request.gpus == wanted.get("gpus", 1), f"job {job.id} starts as it was before it was edited"
         lease = self.world.core.state.leases.get(f"J{job.id}")
         if lease is not None:
             assert not self.excluded & set(lease.devices), "an excluded device was granted to a job"

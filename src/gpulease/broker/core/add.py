@@ -22,7 +22,7 @@ from gpulease.broker.core.values import Added, Coming, Parts
 from gpulease.errors import NotPermitted, TooMuch, UsageError
 from gpulease.model import fields
 from gpulease.model import job as jobs
-from gpulease.model.job import Job
+from gpulease.model.job import Job, JobSpec
 from gpulease.model.job_selection import ranges
 from gpulease.model.peer import Peer
 from gpulease.model.quantities import matching
@@ -207,24 +207,20 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
     said = _read(turn, peer, options, {"cwd": None, "time_limit": None})
     if not options.get("hold"):
         said.pop("transfer", None)
-    alike = Job(
-        id=first,
+    after = predecessors(turn, peer.uid, options, first, sum(map(len, parts.commands)))
+    spec = JobSpec(
         command=(),
-        uid=peer.uid,
-        user=peer.user,
         environment=environ,
         request=request,
-        added=now,
-        state=jobs.NEW,
-        after=predecessors(turn, peer.uid, options, first, sum(map(len, parts.commands))),
+        after=after,
         after_any=bool(options.get("after_any")),
         **said,
     )
-    if alike.transfer is not None:
+    alike = Job(first, peer.uid, peer.user, spec, now, jobs.NEW, met=_met(turn, after))
+    if spec.transfer is not None:
         alike = alike._replace(why=IN_MOVE)
-    if alike.at_most is not None and sum(map(len, parts.commands)) > 1:
+    if spec.at_most is not None and sum(map(len, parts.commands)) > 1:
         alike = alike._replace(cap=first)
-    alike = alike._replace(met=_met(turn, alike.after))
     alike, effects = jobs.step(alike, "add-held" if options.get("hold") else "add", now)
     commands = [words for part in parts.commands for words in part]
     each = [texts for part in parts.each for texts in part]
@@ -270,7 +266,7 @@ def _own(options: Message, texts: dict[str, str], id: int, alone: bool) -> Messa
 
 def _read(turn: Turn, user: Peer | Job, options: Message, needed: Message) -> Message:
     """The fields of a job that are in `options`, or needed, checked as from a stranger."""
-    found = fields.kept(fields.JOB, {**needed, **options}, Job._field_defaults)
+    found = fields.kept(fields.JOB, {**needed, **options}, JobSpec._field_defaults)
     if "time_limit" in found:
         limit = allowance(turn.state, user.user, turn.world.groups_of(user.uid))
         found["time_limit"] = time_limit(limit, found["time_limit"])
@@ -306,7 +302,7 @@ def edited(turn: Turn, job: Job, changes: Message, sweep: int | None = None) -> 
 def _edited_request(turn: Turn, job: Job, changes: object) -> Request:
     if not isinstance(changes, dict):
         raise UsageError("The changed request is not right.")
-    kept = {name: value for name, value in job.request._asdict().items() if value not in (None, ())}
+    kept = {name: value for name, value in job.spec.request._asdict().items() if value not in (None, ())}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
     request = request_of(turn, job, {**kept, **changes}, job.state == "held")
     return _in_own_time(turn, request) if "not_before" in changes else request

@@ -28,7 +28,7 @@ def begin(turn: Turn, job: Job, last: int) -> None:
     over = [] if job.cap in turn.state.caps else _over(turn, job)
     for cap in over:
         turn.state.put_cap(cap, None)
-    turn.state.put_cap(job.cap, Cap(UNLIMITED if job.at_most is None else job.at_most, job.uid, last))
+    turn.state.put_cap(job.cap, Cap(UNLIMITED if job.spec.at_most is None else job.spec.at_most, job.uid, last))
 
 
 def _over(turn: Turn, job: Job) -> list[int]:
@@ -48,14 +48,14 @@ def _over(turn: Turn, job: Job) -> list[int]:
 
 def keep(turn: Turn, job: Job) -> None:
     """A job that waits again, whose sweep was over and forgotten."""
-    if job.cap is not None and job.cap not in turn.state.caps and job.at_most is not None:
-        turn.state.put_cap(job.cap, Cap(job.at_most, job.uid, turn.state.job_number))
+    if job.cap is not None and job.cap not in turn.state.caps and job.spec.at_most is not None:
+        turn.state.put_cap(job.cap, Cap(job.spec.at_most, job.uid, turn.state.job_number))
 
 
 def most(state: State, job: Job) -> int | None:
     """The number of its sweep as it is now."""
     found = state.caps.get(job.cap or 0)
-    value = job.at_most if found is None else found.most
+    value = job.spec.at_most if found is None else found.most
     return None if value == UNLIMITED else value
 
 

@@ -138,7 +138,7 @@ def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
         if looked > MOST_LOOKED:
             raise UsageError("The jobs that it is to come after come after too many others.", "Name fewer.")
         other = turn.state.job(rest.pop())
-        for id in () if other is None or other.over else other.after:
+        for id in () if other is None or other.over else other.spec.after:
             if id == own:
                 raise UsageError(
                     f"Job {own} cannot come after job {after[0]}, which itself waits for it.", "Break the circle."

@@ -92,9 +92,9 @@ def _fates(state: State) -> Fates:
         mine = frozenset() if owner.pid is None else state.owned.get((owner.pid, owner.start_time), frozenset())
         stay |= mine | {pending.within or ""}
     limits = {
-        job.planner_id: job.started + job.time_limit + state.settings.grace
+        job.planner_id: job.started + job.spec.time_limit + state.settings.grace
         for job in state.running.values()
-        if job.started is not None and job.time_limit is not None
+        if job.started is not None and job.spec.time_limit is not None
     }
     return Fates(frozenset(stay), limits)
 

@@ -29,7 +29,7 @@ def found(turn: Turn) -> None:
     state = turn.state
     for lease in sorted(state.leases.values(), key=lambda one: one.since):
         job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
-        label = None if job is None else job.label
+        label = None if job is None else job.spec.label
         since = lease.since if lease.owner.boot_id == state.about.boot_id else turn.now
         turn.emit(Began(turn.now, lease, _places(turn, lease), label, since=since))
     _look_later(turn)
@@ -37,7 +37,7 @@ def found(turn: Turn) -> None:
 
 def job_over(turn: Turn, job: Job) -> None:
     how = "out_of_memory" if job.out_of_memory else job.state
-    turn.emit(JobOver(turn.now, job.user, turn.world.groups_of(job.uid), job.label, job.devices, how))
+    turn.emit(JobOver(turn.now, job.user, turn.world.groups_of(job.uid), job.spec.label, job.devices, how))
 
 
 def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:

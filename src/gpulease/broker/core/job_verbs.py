@@ -45,7 +45,6 @@ ENDED = ("killed", "removed")
 HALT = 5.0  # seconds without another piece, after which jobs start again
 AGAIN = ("started", "run again")  # what is done to jobs by verbs that run ended ones
 FORGOTTEN = "over, and its variables were forgotten"
-INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met", "cap", "transfer")
 
 # ---------------------------------------------------------------------- many of them
 
@@ -94,9 +93,9 @@ def _in_vain(turn: Turn, job: Job, again: Container[int], event: Received) -> st
     renewed = event.message.get("options") is not None and job.uid == event.peer.uid
     if not renewed and not turn.state.has_environment(job):
         return FORGOTTEN
-    if job.after_any:
+    if job.spec.after_any:
         return None
-    ends = ((id, end) for id, end in turn.state.job_states(job.after).items() if id not in again)
+    ends = ((id, end) for id, end in turn.state.job_states(job.spec.after).items() if id not in again)
     return next((f"to come after {end} job {id}" for id, end in ends if end in UNDONE), None)
 
 
@@ -137,9 +136,7 @@ def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
 
 
 def row(turn: Turn, job: Job, peer: Peer) -> Message:
-    fields = jobs.document(job)
-    for name in INNER:
-        fields.pop(name)
+    fields = {name: value for name, value in jobs.document(job).items() if name in job_life.SHOWN}
     if job.state in WAITING:
         fields["devices"] = []  # one that waits again has none, and had those of its last run
     fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
@@ -191,7 +188,7 @@ def _rows(
 def _row_for(turn: Turn, job: Job, event: Received) -> Message:
     shown = row(turn, job, event.peer)
     if event.message["do"] == "show":
-        shown["usual"] = learning.usual(turn, job) if tuple(shown["command"]) == job.command else None
+        shown["usual"] = learning.usual(turn, job) if tuple(shown["command"]) == job.spec.command else None
     if event.message.get("environment"):
         shown["environment"] = turn.state.environment(job) if job.uid == event.peer.uid else None
     return shown
@@ -295,8 +292,8 @@ def move(turn: Turn, event: Received) -> None:
     index = max(0, event.message.get("index") or 0)
     if not turn.state.manages(event.peer.uid):
         _refuse_to_pass(turn, job, index)
-    place, priority = turn.state.line.place_at(index, job.planner_id) or (job.added, job.request.priority)
-    job_life.advance(turn, job, "edit", place=place, request=job.request._replace(priority=priority))
+    place, priority = turn.state.line.place_at(index, job.planner_id) or (job.added, job.spec.request.priority)
+    job_life.advance(turn, job, "edit", place=place, request=job.spec.request._replace(priority=priority))
     turn.reply(event.peer, ids=[job.id], skipped=[])
 
 
@@ -372,14 +369,15 @@ def _start_first(turn: Turn, event: Received) -> None:
 
 
 def _standing(one: Job | Waiting) -> tuple[int, float]:
-    arrival = one.added if isinstance(one, Job) else one.since
-    return one.request.priority, arrival if one.place is None else one.place
+    request, arrival = (one.spec.request, one.added) if isinstance(one, Job) else (one.request, one.since)
+    return request.priority, arrival if one.place is None else one.place
 
 
 def _let_start(
     turn: Turn, job: Job, forced: bool = False, priority: int | None = None, place: float | None = None
 ) -> None:
-    request = job.request._replace(not_before=None, priority=job.request.priority if priority is None else priority)
+    request = job.spec.request._replace(not_before=None)
+    request = request if priority is None else request._replace(priority=priority)
     groups = turn.world.groups_of(job.uid)
     reason = impossible(turn, Waiting("probe", request, job.user, job.uid, 0.0, groups, "job", forced=forced))
     if reason is not None:
@@ -403,10 +401,10 @@ def retry(turn: Turn, event: Received) -> None:
         key = renew_environment(turn, event, fitting)
         for job in fitting:
             fields = edited(turn, job, changes)
-            own = job.environment if key is None or job.uid != event.peer.uid else key
+            own = job.spec.environment if key is None or job.uid != event.peer.uid else key
             _again(turn, job, environment=own, **fields)
         if key is not None:
-            turn.state.forget_environments({job.environment for job in fitting} - {key})
+            turn.state.forget_environments({job.spec.environment for job in fitting} - {key})
 
     _all(turn, event, jobs.ENDS if _are_named(event) else UNDONE, all_again, "run again")
 
@@ -417,7 +415,7 @@ def _check_numbers(turn: Turn, ended: list[Job]) -> None:
 
 
 def _again(turn: Turn, job: Job, tries: int = 0, **fields: object) -> Job:
-    after = tuple(id for id, state in turn.state.job_states(job.after).items() if state in jobs.OPEN)
+    after = tuple(id for id, state in turn.state.job_states(job.spec.after).items() if state in jobs.OPEN)
     job_life.open_again(turn, job.id)
     return job_life.advance(
         turn, job, "retry", added=turn.state.since(turn.now), place=None, tries=tries, peak_memory=None, after=after,
@@ -436,7 +434,7 @@ def edit(turn: Turn, event: Received) -> None:
     def act(job: Job) -> None:
         fields = found.get(job.id) or edited(turn, job, changes, event.message.get("cap"))
         if "at_most" in fields:
-            capping.begin(turn, job._replace(**fields), turn.state.job_number)
+            capping.begin(turn, jobs.changed(job, **fields), turn.state.job_number)
         job_life.advance(turn, job, "edit", **fields)
 
     found: dict[int, Message] = {}

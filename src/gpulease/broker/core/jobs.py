@@ -29,25 +29,11 @@ from gpulease.model import visible
 from gpulease.model.job import Job
 from gpulease.model.values import Cause, Lease, Owner, Waiting
 from gpulease.planner import Grant
+from gpulease.protocol.messages import JobRow
 from gpulease.render.jobs import end_text
 
-HIDDEN = (
-    "environment",
-    "history",
-    "ending",
-    "removing",
-    "run",
-    "log_begin",
-    "script",
-    "script_time",
-    "script_changed",
-    "pid",
-    "place",
-    "forced",
-    "met",
-    "cap",
-    "transfer",
-)
+SHOWN = frozenset(JobRow.__annotations__) - {"environment"}  # which a job has as a key of the store
+NOT_TOLD = {"ending", "removing", "pid", "script", "script_time", "script_changed"}  # of a job that is over
 FAILED_BEFORE = Cause("It comes after a job that failed.", "after a failed job")
 ENDED_BY = ("killed", "removed")  # by a user, whose name follows
 FREED = 100  # jobs that are let go, or killed, in one turn because of others
@@ -78,7 +64,7 @@ def start(turn: Turn, grant: Grant) -> None:
 def _log_of_run(turn: Turn, job: Job) -> str:
     """Where a broker in another folder would have put it, its user may make no folder."""
     moved = turn.state.moved
-    return default_log(turn, job.uid, job.id) if moved and job.log.startswith(f"{moved.folder}/") else job.log
+    return default_log(turn, job.uid, job.id) if moved and job.spec.log.startswith(f"{moved.folder}/") else job.spec.log
 
 
 def kill_waiting(turn: Turn, job: Job, why: str) -> None:
@@ -97,10 +83,10 @@ def join(turn: Turn, job: Job) -> None:
     """Into the line; when it comes after one that failed, it is killed in its turn."""
     state, met = turn.state, set(job.met)
     capping.keep(turn, job)
-    others = state.job_states([id for id in job.after if id not in met])
+    others = state.job_states([id for id in job.spec.after if id not in met])
     open_ones = [id for id, found in others.items() if found in jobs.OPEN]
     over = {id: found for id, found in others.items() if found in jobs.ENDS}
-    vain = next((id for id, found in over.items() if found != "complete" and not job.after_any), None)
+    vain = next((id for id, found in over.items() if found != "complete" and not job.spec.after_any), None)
     if vain is not None:
         state.enter_line(_waiting(turn, job, FAILED_BEFORE))
         return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(vain, str(over[vain]))))
@@ -110,10 +96,11 @@ def join(turn: Turn, job: Job) -> None:
 
 
 def _waiting(turn: Turn, job: Job, blocked: Cause | None = None) -> Waiting:
-    groups, shape = turn.world.groups_of(job.uid), learning.shape(turn, job.user, job.command, job.cwd, job.request)
+    groups, request = turn.world.groups_of(job.uid), job.spec.request
+    shape = learning.shape(turn, job.user, job.spec.command, job.spec.cwd, request)
     return Waiting(
-        job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced, shape,
-        job.cap, packing.may_share(turn, job.request, shape), learning.expected(turn, job.user, job.request),
+        job.planner_id, request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced, shape,
+        job.cap, packing.may_share(turn, request, shape), learning.expected(turn, job.user, request),
     )  # fmt: skip
 
 
@@ -125,14 +112,14 @@ def _leave_line(turn: Turn, before: Job, after: Job) -> None:
     turn.state.leave_line(before.planner_id)
     if after.state not in jobs.RUNNING:
         learning.left(turn, before.planner_id)
-    turn.state.come_after_none(before.id, before.after)
+    turn.state.come_after_none(before.id, before.spec.after)
 
 
 def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
-    about, grant, request = turn.state.about, turn.granted.pop(after.id), after.request
+    about, grant, request = turn.state.about, turn.granted.pop(after.id), after.spec.request
     owner = Owner(after.uid, after.user, about.host, about.boot_id, groups=turn.world.groups_of(after.uid))
     lease = Lease(
-        grant.id, "job", grant.devices, owner, turn.now, None, grant.memory, request.priority, after.note,
+        grant.id, "job", grant.devices, owner, turn.now, None, grant.memory, request.priority, after.spec.note,
         request.duration, grant.max_leases, grant.shape, grant.outsiders, after.cap, grant.packed,
     )  # fmt: skip
     turn.state.hold(lease)
@@ -140,13 +127,13 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     learning.started(turn, lease.id)
     noticing.job_granted(turn, after)
     waited = max(0.0, turn.now - before.added)
-    remembering.began(turn, lease, waited, after.label)
+    remembering.began(turn, lease, waited, after.spec.label)
     lease_life.record(turn, "granted", lease, waited=waited)
 
 
 def _launch(turn: Turn, before: Job, after: Job) -> None:
-    if after.time_limit is not None:
-        turn.alarm(after.time_limit, "time-limit", str(after.id))
+    if after.spec.time_limit is not None:
+        turn.alarm(after.spec.time_limit, "time-limit", str(after.id))
     environment = turn.state.environment(after)
     run_questions.launch(turn, after, environment, _given(turn.state, after, environment))
     lease_life.look_again(turn)
@@ -189,7 +176,7 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
     remembering.job_over(turn, after)
     hook = turn.state.settings.on_finish
     if hook:
-        told = {name: value for name, value in jobs.document(after).items() if name not in HIDDEN}
+        told = {name: value for name, value in jobs.document(after).items() if name in SHOWN - NOT_TOLD}
         turn.emit(Hook("on-finish", hook, f"job {after.id}", told))
     noticing.job_ended(turn, after)
     if after.id in turn.state.dependents:
@@ -206,7 +193,7 @@ def _free_dependents(turn: Turn, id: int, ended: str) -> None:
         turn.freed += 1
         left = state.met(id, waiting)
         other = None if ended == "complete" and left and not again else state.job(waiting)
-        if other is not None and ended != "complete" and not other.after_any:
+        if other is not None and ended != "complete" and not other.spec.after_any:
             kill_waiting(turn, other, because(id, ended))
         elif other is not None and (again or not left):
             advance(turn, other, "edit", met=(*other.met, id) if again else other.met)
@@ -249,14 +236,14 @@ def forget(turn: Turn, gone: list[Job]) -> None:
         turn.job_changed(job.id, job.state, None)
     remove_logs(turn, gone)
     coming = {batch.environment for batch in turn.state.adding.values()}
-    turn.state.forget_environments({job.environment for job in gone} - coming)
+    turn.state.forget_environments({job.spec.environment for job in gone} - coming)
 
 
 def remove_logs(turn: Turn, gone: list[Job]) -> None:
     logs: dict[int, list[str]] = {}
     for job in gone:
-        if job.run and job.log == default_log(turn, job.uid, job.id):
-            logs.setdefault(job.uid, []).append(job.log)
+        if job.run and job.spec.log == default_log(turn, job.uid, job.id):
+            logs.setdefault(job.uid, []).append(job.spec.log)
     for uid, paths in logs.items():
         turn.emit(Remove(uid, tuple(paths)))
 

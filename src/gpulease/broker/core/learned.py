@@ -148,7 +148,7 @@ def rows(turn: Turn, user: str) -> list[dict[str, object]]:
 def usual(turn: Turn, job: Job) -> dict[str, object] | None:
     """How long jobs like this one ran, and how much memory they used."""
     state = turn.state
-    key = shape_of(job.user, job.command, job.cwd, job.request)
+    key = shape_of(job.user, job.spec.command, job.spec.cwd, job.spec.request)
     name, peak = of_shape(key), known(state.peaks, key, turn.now)
     length = Lengths(state.sketches, (), turn.now).alone(name) if name in state.sketches else None
     if length is None and peak is None:

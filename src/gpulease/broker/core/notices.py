@@ -66,15 +66,15 @@ def lease_granted(turn: Turn, lease: Lease, waited: float) -> None:
 def job_granted(turn: Turn, job: Job) -> None:
     waited = max(0.0, turn.now - job.added)
     if job.run == 1 and waited >= turn.state.settings.notify_waited:
-        _tell(turn, job.uid, "turn", job.notify, waited=waited, **_job(turn, job))
+        _tell(turn, job.uid, "turn", job.spec.notify, waited=waited, **_job(turn, job))
 
 
 def job_ended(turn: Turn, job: Job) -> None:
     """A run ended, and the job with it or not. Of what its user did nobody needs to tell them."""
-    if job.out_of_memory and "out-of-memory" in _wanted(turn, job.uid, job.notify):
-        _tell(turn, job.uid, "out-of-memory", job.notify, **_job(turn, job))
+    if job.out_of_memory and "out-of-memory" in _wanted(turn, job.uid, job.spec.notify):
+        _tell(turn, job.uid, "out-of-memory", job.spec.notify, **_job(turn, job))
     elif job.over and job.why not in (f"killed by {job.user}", f"removed by {job.user}"):
-        _tell(turn, job.uid, "ended" if job.state == "complete" else "failed", job.notify, **_job(turn, job))
+        _tell(turn, job.uid, "ended" if job.state == "complete" else "failed", job.spec.notify, **_job(turn, job))
 
 
 def warn_at(now: float, until: float, before: float) -> float | None:
@@ -173,7 +173,7 @@ def _wanted(turn: Turn, uid: int, own: tuple[str, ...] | None) -> tuple[str, ...
 
 def _of_job(turn: Turn, lease: Lease) -> tuple[str, ...] | None:
     job = turn.state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
-    return None if job is None else job.notify
+    return None if job is None else job.spec.notify
 
 
 def _wall(turn: Turn) -> float:
@@ -187,7 +187,7 @@ def _lease(turn: Turn, lease: Lease) -> dict[str, Any]:
 def _job(turn: Turn, job: Job) -> dict[str, Any]:
     """Of a command its first two words only: there may be secrets among the others."""
     ran = None if job.started is None or job.ended is None else job.ended - job.started
-    words = [os.path.basename(word) for word in job.command[:2] if not word.startswith("-")]
-    name = job.name or " ".join(words)[:NAME]
-    kept = {field: getattr(job, field) for field in ("label", "state", "exit_code", "signal", "why", "out_of_memory")}
-    return {"job": job.id, "name": name, "devices": list(job.devices), "ran": ran, **kept}
+    words = [os.path.basename(word) for word in job.spec.command[:2] if not word.startswith("-")]
+    name = job.spec.name or " ".join(words)[:NAME]
+    kept = {field: getattr(job, field) for field in ("state", "exit_code", "signal", "why", "out_of_memory")}
+    return {"job": job.id, "name": name, "label": job.spec.label, "devices": list(job.devices), "ran": ran, **kept}

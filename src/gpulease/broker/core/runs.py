@@ -33,9 +33,9 @@ NOT_BEGUN = {
     NO_FORK: "its shell could not start a process: Resource temporarily unavailable",
 }
 TROUBLES = {
-    "no-log": "its log {job.log!r} cannot be written",
-    "no-folder": "its folder {job.cwd!r} cannot be entered",
-    "no-command": "the command {job.command[0]!r} does not exist or may not be run",
+    "no-log": "its log {job.spec.log!r} cannot be written",
+    "no-folder": "its folder {job.spec.cwd!r} cannot be entered",
+    "no-command": "the command {job.spec.command[0]!r} does not exist or may not be run",
 }
 
 # -------------------------------------------------------------------- a run begins
@@ -82,8 +82,8 @@ def _adopt(turn: Turn, job: Job, key: tuple[int, int | None], written: bool = Tr
         state.change_job(job, before)
     state.roots.put(job.id, key)
     turn.planned.kept_revision = -1  # the keeper of the claims is to know whose end frees the devices
-    if job.time_limit is not None and job.started is not None:
-        turn.alarm(job.started + job.time_limit - turn.now, "time-limit", str(job.id))
+    if job.spec.time_limit is not None and job.started is not None:
+        turn.alarm(job.started + job.spec.time_limit - turn.now, "time-limit", str(job.id))
     if job.id in state.dying or job.ending is not None:
         job_life.advance(turn, job, "order-end")
     if job.id in state.unsent:
@@ -180,9 +180,10 @@ def over_time(turn: Turn, id: str) -> None:
 
 
 def why_over_time(turn: Turn, job: Job) -> str | None:
-    if job.started is None or job.time_limit is None or job.ending is not None:
+    limit = job.spec.time_limit
+    if job.started is None or limit is None or job.ending is not None:
         return None
-    return f"its time limit of {job.time_limit:g} s was over" if job.started + job.time_limit <= turn.now else None
+    return f"its time limit of {limit:g} s was over" if job.started + limit <= turn.now else None
 
 
 def grace_over(turn: Turn, id: str) -> None:
@@ -305,9 +306,9 @@ def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstar
     why = "it ran out of GPU memory" if out_of_memory else None
     end = {"exit_code": code, "signal": number, "out_of_memory": out_of_memory}
     if out_of_memory and packing.shares(turn, job):  # once more, alone, and that costs it no try
-        alone = job.request._replace(pack=False)
+        alone = job.spec.request._replace(pack=False)
         return _finish(turn, job, "retry-after-failure", why, **end, tries=job.tries - 1, request=alone)
-    again = job.tries <= max(job.retry, turn.state.settings.max_runs - 1)
+    again = job.tries <= max(job.spec.retry, turn.state.settings.max_runs - 1)
     return _finish(turn, job, "retry-after-failure" if again else "exit-nonzero", why, **end)
 
 
@@ -317,7 +318,7 @@ def _trouble(job: Job, name: str, unstartable: str | None) -> str:
 
 
 def _lost(turn: Turn, job: Job, why: str) -> None:
-    _finish(turn, job, "retry-after-failure" if job.tries <= job.retry else "lost", why)
+    _finish(turn, job, "retry-after-failure" if job.tries <= job.spec.retry else "lost", why)
 
 
 def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes: Any) -> None:
@@ -326,7 +327,7 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
         changes["request"] = _asking_for_more(turn, job)
     ended = {"ended": turn.now, "why": why, "pid": None, "ending": None, "forced": False, "place": None}
     job_life.advance(turn, job, event, **{**ended, **changes})
-    if job.time_limit is not None:
+    if job.spec.time_limit is not None:
         turn.emit(Silence("time-limit", str(job.id)))
     turn.state.untidy.put(job.uid, None)
     if not turn.state.tidy_due:
@@ -336,11 +337,11 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
 
 def _asking_for_more(turn: Turn, job: Job) -> Request:
     """After it ran out of memory: of a share a whole device, and of whole ones larger ones, where there are such."""
-    state, request = turn.state, jobs.after_out_of_memory(job.request)
+    state, request = turn.state, jobs.after_out_of_memory(job.spec.request)
     least = min((one.memory_total or 0 for one in state.devices.values() if one.label in job.devices), default=0)
     more = request._replace(min_memory=least + 1)
     larger = [one for one in state.devices.values() if one.uuid not in state.excluded and admits(more, one)]
-    asks = job.request.memory is None and not request.mig and least and len(larger) >= request.gpus
+    asks = job.spec.request.memory is None and not request.mig and least and len(larger) >= request.gpus
     return more if asks else request
 
 

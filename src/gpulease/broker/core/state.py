@@ -422,11 +422,11 @@ class State:
 
     def environment(self, job: Job) -> dict[str, str]:
         """The submitter's. The last one is kept at hand: jobs of one batch share theirs."""
-        if self._environment[0] != job.environment:
-            found = self.store.get("environments", job.environment)
+        if self._environment[0] != job.spec.environment:
+            found = self.store.get("environments", job.spec.environment)
             if found is None:
                 return {}
-            self._environment = (job.environment, found)
+            self._environment = (job.spec.environment, found)
         return self._environment[1]
 
     def keep_environment(self, uid: int, key: str, environ: dict[str, str]) -> None:
@@ -448,7 +448,8 @@ class State:
                 self._uncount_environment(key, environ)
 
     def has_environment(self, job: Job) -> bool:
-        return job.environment == self._environment[0] or self.store.get("environments", job.environment) is not None
+        key = job.spec.environment
+        return key == self._environment[0] or self.store.get("environments", key) is not None
 
     def _uncount_environment(self, key: str, environ: dict[str, str]) -> None:
         if self._environment[0] == key:

@@ -121,7 +121,7 @@ def lease_row(state: State, lease: Lease) -> Document:
         "priority": lease.priority,
         "note": lease.note,
         "ending": None if job is None else job.ending,
-        "job": None if job is None else job.name or " ".join(job.command[:WORDS])[:LETTERS],
+        "job": None if job is None else job.spec.name or " ".join(job.spec.command[:WORDS])[:LETTERS],
     }
 
 

@@ -64,13 +64,13 @@ def let_go(turn: Turn, event: Received) -> None:
     ids = []
     for copy in event.message["jobs"]:
         job = _own(turn, event, copy)
-        if job is None or job.transfer is None or job.transfer != copy.get("token"):
+        if job is None or job.spec.transfer is None or job.spec.transfer != copy.get("token"):
             continue
         ids.append(job.id)
         if job.state == "held":
             job_life.advance(turn, job, "let-go", transfer=None, why=None)
         else:  # it was killed by hand: from now on it is a job as any other
-            turn.state.write_job(job._replace(transfer=None), job)
+            turn.state.write_job(jobs.changed(job, transfer=None), job)
     turn.reply(event.peer, ids=ids, skipped=[])
 
 
@@ -86,4 +86,4 @@ def changed_at(job: Job) -> float:
 
 def in_move(job: Job) -> str | None:
     """Why a copy cannot be started by hand: its original may still run on its host."""
-    return None if job.transfer is None or job.state in jobs.RUNNING else IN_MOVE
+    return None if job.spec.transfer is None or job.state in jobs.RUNNING else IN_MOVE
