@@ -146,7 +146,7 @@ ODD = (
     st.sampled_from([-1, 0, 2**31, 2**62, 2**63, 2**200, -(2**70), 1e300, "", "\udcff", "\0", "L1", "0", [], {}, [""]])
     | ANYTHING
 )
-NAMES = sorted({name for fields in REQUESTS.values() for name in fields})
+NAMES = sorted({name for fields in REQUESTS.values() for name in fields.__annotations__})
 VERBS = sorted(set(REQUESTS) - {"stop", "exclude"})
 ASKED = st.fixed_dictionaries({}, optional=dict.fromkeys(WIRE, ODD)) | ODD
 MESSAGES = st.fixed_dictionaries(

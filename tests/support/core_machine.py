@@ -6,6 +6,7 @@ that jumps, a broker that is killed. After every turn all invariants are checked
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import assume
@@ -83,7 +84,7 @@ class CoreMachine(RuleBasedStateMachine):
         for job in self.world.launched:  # what is decided in a turn follows all that was acknowledged in it
             self._check_launch(job)
 
-    def _read(self, client: Client, message: dict[str, Any]) -> None:
+    def _read(self, client: Client, message: Mapping[str, Any]) -> None:
         if "granted" in message:
             self._check_granted(message["granted"])
         if "ok" not in message and "error" not in message:

@@ -6,6 +6,7 @@ Not a mock of ours: the core, its state and its store are real. What is scripted
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -76,7 +77,7 @@ class Client:
         self.open: int | None = None
         self.missed = False  # it did not read what came before, so the edge left something out
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: Mapping[str, Any]) -> None:
         if "snapshot" in message:
             self.shown = {topic: {} for topic in message["snapshot"] if topic != "open"}
         for topic, rows in next(iter(message.values())).items():

@@ -35,7 +35,7 @@ def order(one: Launch | ReadEnd | Find | SignalTree) -> Message:
     }
     if isinstance(one, Launch):
         fresh = job.run == 1 and job.spec.log == f"{os.path.dirname(os.path.dirname(one.place.note))}/{job.id}.log"
-        said: Message = {"cwd": job.spec.cwd, "command": job.spec.command, "given": one.given, "fresh": fresh}
+        said: dict[str, object] = {"cwd": job.spec.cwd, "command": job.spec.command, "given": one.given, "fresh": fresh}
         said |= {"script": job.spec.script, "script_time": job.spec.script_time}
         return {"do": "launch", **common, **said}
     if isinstance(one, ReadEnd):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from gpulease.errors import StateError, in_words
 from gpulease.model.lifecycle import JOB, JOB_ENDS, REMEMBERED, START, Effects, Step, transition
-from gpulease.model.request import stored_request
+from gpulease.model.request import RequestRow, stored_request
 from gpulease.model.values import Request
 
 OPEN = ("waiting", "held", "running", "paused")
@@ -35,6 +35,26 @@ class JobSpec(NamedTuple):
     transfer: str | None = None  # by which token a copy of another host's job is let go, once the original is gone
     script: str | None = None  # the file that its command runs, if that was seen
     script_time: int | None = None  # when that had last been changed as the job was added, in milliseconds
+
+
+class AskedRow(TypedDict):
+    """The same as programs read it. What another version may not know is not required."""
+
+    command: list[str]
+    cwd: str
+    request: RequestRow
+    name: str | None
+    label: str | None
+    note: str | None
+    log: str
+    retry: int
+    time_limit: float | None
+    after: list[int | str]
+    after_any: bool
+    at_most: int | None
+    notify: NotRequired[list[str] | None]
+    script: NotRequired[str | None]
+    script_time: NotRequired[int | None]
 
 
 class Job(NamedTuple):

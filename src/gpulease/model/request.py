@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from gpulease.errors import UsageError
 from gpulease.model.fields import FLAG, RELATIVE, REQUEST, kept
@@ -10,6 +10,25 @@ from gpulease.model.values import Request
 
 MOST_GPUS = 1024
 WIRE = {*(row.wire for row in REQUEST), RELATIVE}
+
+
+class RequestRow(TypedDict):
+    """A request as programs read it."""
+
+    gpus: int
+    memory: int | None
+    models: list[str]
+    devices: list[str]
+    exclude: list[str]
+    min_memory: int | None
+    max_leases: int | None
+    priority: int
+    not_before: float | None
+    duration: float | None
+    pack: bool | None
+    beside_outside: bool
+    mig: bool
+    relative: bool
 
 
 def read_request(fields: dict[str, Any], least: int = 1) -> Request:

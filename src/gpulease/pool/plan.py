@@ -127,11 +127,11 @@ def read_request(options: Mapping[str, Any]) -> Request:
     from gpulease import PROTOCOL
     from gpulease.model import request
     from gpulease.model.fields import request_fields
-    from gpulease.protocol import messages
+    from gpulease.protocol.check import check
 
     fields = request_fields(options)
     asked = {"request": fields, "kind": "pool", "note": options.get("note")}
-    messages.check({"v": PROTOCOL, "do": "acquire", **asked})
+    check({"v": PROTOCOL, "do": "acquire", **asked})
     return request.read_request(fields)
 
 

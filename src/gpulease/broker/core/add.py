@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
+from typing import Any
 
 from gpulease.broker.core import caps as capping
 from gpulease.broker.core import jobs as job_life
@@ -27,7 +28,8 @@ from gpulease.model.job_selection import ranges
 from gpulease.model.peer import Peer
 from gpulease.model.quantities import matching
 from gpulease.model.values import Request
-from gpulease.protocol.messages import Message
+from gpulease.protocol import messages
+from gpulease.protocol.messages import AddRequest, Fields, More, RetryRequest
 
 MOST_JOBS = 1_000_000  # of one broker that are not over
 MOST_OF_USER = 500_000  # of one user
@@ -46,7 +48,8 @@ def add(turn: Turn, event: Received) -> None:
 
     With a token of the client's choice it may be sent again, when the broker ended before it answered.
     """
-    state, peer, message = turn.state, event.peer, event.message
+    state, peer = turn.state, event.peer
+    message: AddRequest = event.message
     if isinstance(event.progress, Adding):
         return _add_piece(turn, event, event.progress)
     token = f"{peer.uid} {message['token']}" if message.get("token") else None
@@ -55,11 +58,11 @@ def add(turn: Turn, event: Received) -> None:
         return turn.emit(GoOn(event))  # the same batch came before, by another connection: answered when it is in
     parts = _gathered(turn, event)
     if parts is None:
-        return turn.reply(peer, more=True)
+        return turn.reply(peer, More(more=True))
     check_user(turn, peer)
     begun = state.batches.get(token or "")
     if begun is not None and begun.next > begun.last:
-        return turn.reply(peer, first=begun.first, last=begun.last, left_out=[])
+        return turn.reply(peer, messages.Added(first=begun.first, last=begun.last, left_out=[]))
     check_numbers(turn, peer, sum(map(len, parts.commands)) if begun is None else begun.last + 1 - begun.next)
     options = message["options"]
     request = _in_own_time(turn, request_of(turn, peer, message["request"], bool(options.get("hold"))))
@@ -76,7 +79,8 @@ def add(turn: Turn, event: Received) -> None:
 
 def renew_environment(turn: Turn, event: Received, again: list[Job]) -> str | None:
     """The key of the variables that a user gives to jobs of their own that are run again; None: they keep theirs."""
-    options, peer = event.message.get("options"), event.peer
+    message: RetryRequest = event.message
+    peer, options = event.peer, message.get("options")
     if options is None or not any(job.uid == peer.uid for job in again):
         return None
     key, environ, _ = _environment_of(turn, peer.uid, options)
@@ -84,7 +88,7 @@ def renew_environment(turn: Turn, event: Received, again: list[Job]) -> str | No
     return key
 
 
-def _environment_of(turn: Turn, uid: int, options: Message) -> tuple[str, dict[str, str], list[str]]:
+def _environment_of(turn: Turn, uid: int, options: Fields) -> tuple[str, dict[str, str], list[str]]:
     """Its key in the store, itself, and the names of what is left out of it: secrets, unless their user named them."""
     environ, kept = options.get("environment"), options.get("env_kept") or []
     if not isinstance(kept, list):
@@ -134,7 +138,7 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
     state.gather(peer, None)
     added = ranges(range(batch.first, batch.last + 1))
     state.record(turn.now, "added", id=f"J{batch.first}", kind="job", user=peer.user, why=f"job {added}")
-    return turn.reply(peer, first=batch.first, last=batch.last, left_out=adding.left_out)
+    return turn.reply(peer, messages.Added(first=batch.first, last=batch.last, left_out=adding.left_out))
 
 
 def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
@@ -165,7 +169,8 @@ def check_user(turn: Turn, peer: Peer, deed: str = "run jobs as", instead: str =
 
 def _gathered(turn: Turn, event: Received) -> Parts | None:
     """All parts of a batch, once the last has come."""
-    message, state, peer = event.message, turn.state, event.peer
+    state, peer = turn.state, event.peer
+    message: AddRequest = event.message
     before = state.parts.get(peer, Parts())
     same: dict[str, str] = {}  # commands of a batch have most words in common, and are kept until all are queued
     commands = [tuple(same.setdefault(one, one) for one in fields.command(it)) for it in message["commands"]]
@@ -201,7 +206,7 @@ def _check_size(turn: Turn, peer: Peer, parts: Parts) -> None:
         raise TooMuch(f"You are adding more than {MOST_WORDS} words of commands at once.", "Divide them.")
 
 
-def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, options: Message, first: int) -> Batch:
+def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, options: Fields, first: int) -> Batch:
     """All alike but for id, command, log, the moment of arrival, and the texts that are in `each`."""
     now = turn.state.since(turn.now)
     said = _read(turn, peer, options, {"cwd": None, "time_limit": None})
@@ -230,7 +235,7 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
     return batch
 
 
-def _log_of(turn: Turn, peer: Peer, options: Message, count: int) -> Callable[[int], str]:
+def _log_of(turn: Turn, peer: Peer, options: Fields, count: int) -> Callable[[int], str]:
     """Where the output of each job of a batch goes, by its id."""
     asked = _log_asked(options)
     if asked is None:
@@ -238,33 +243,33 @@ def _log_of(turn: Turn, peer: Peer, options: Message, count: int) -> Callable[[i
     return _log_at(options, asked, count == 1)
 
 
-def _log_at(options: Message, asked: str, alone: bool) -> Callable[[int], str]:
+def _log_at(options: Fields, asked: str, alone: bool) -> Callable[[int], str]:
     """A client says by a slash at its end that a path is a folder: the broker looks at nobody's disk."""
-    path = os.path.join(options["cwd"], asked)
+    path = os.path.join(str(options["cwd"]), asked)
     if asked.endswith("/"):
         return lambda id: os.path.join(path, f"{id}.log")
     return lambda id: path if alone else f"{path}.{id}"
 
 
-def _log_asked(options: Message) -> str | None:
+def _log_asked(options: Mapping[str, object]) -> str | None:
     return None if options.get("log") is None else str(fields.TEXT.check(options["log"], "--log"))
 
 
-def _own_texts(options: Message, each: list[dict[str, str]], first: int) -> list[Message]:
+def _own_texts(options: Fields, each: list[dict[str, str]], first: int) -> list[dict[str, Any]]:
     """The name, label, note and log that a job of a batch has of its own."""
     logs = Counter(texts.get("log") for texts in each)
     return [_own(options, texts, id, logs[texts.get("log")] == 1) for id, texts in enumerate(each, first)]
 
 
-def _own(options: Message, texts: dict[str, str], id: int, alone: bool) -> Message:
+def _own(options: Fields, texts: dict[str, str], id: int, alone: bool) -> dict[str, Any]:
     strange = sorted(set(texts) - set(fields.OWN))
     if strange or texts.get("log") == "":
         raise UsageError(f"A command cannot have such a {(strange or ['log'])[0][:40]!r} of its own.")
-    found: Message = fields.kept(fields.JOB, texts, {})
+    found = fields.kept(fields.JOB, texts, {})
     return found if "log" not in texts else {**found, "log": _log_at(options, _log_asked(texts) or "", alone)(id)}
 
 
-def _read(turn: Turn, user: Peer | Job, options: Message, needed: Message) -> Message:
+def _read(turn: Turn, user: Peer | Job, options: Fields, needed: Fields) -> dict[str, Any]:
     """The fields of a job that are in `options`, or needed, checked as from a stranger."""
     found = fields.kept(fields.JOB, {**needed, **options}, JobSpec._field_defaults)
     if "time_limit" in found:
@@ -280,7 +285,7 @@ def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(id for id, state in turn.state.job_states(after).items() if state not in jobs.OPEN)
 
 
-def edited(turn: Turn, job: Job, changes: Message, sweep: int | None = None) -> Message:
+def edited(turn: Turn, job: Job, changes: Fields, sweep: int | None = None) -> dict[str, Any]:
     """What `changes` make other about a job that waits or is held; `sweep` is that of jobs that are in none."""
     strange = sorted(set(changes) - fields.EDITABLE)
     if strange:

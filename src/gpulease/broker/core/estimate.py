@@ -19,7 +19,7 @@ from gpulease.model.values import Waiting
 from gpulease.planner import Plan
 from gpulease.planner.expected import Start
 from gpulease.planner.forecast import NO_FORECAST
-from gpulease.protocol.messages import KINDS
+from gpulease.protocol.messages import KINDS, ExplainRequest
 
 MOST = 64  # alike that are foreseen at once; the planner looks no further ahead
 NOW = "It would start now."
@@ -30,7 +30,8 @@ def foresee(turn: Turn, event: Received) -> Document:
 
     Seconds, and no moments: hosts are compared by them, and their clocks differ.
     """
-    state, peer, message = turn.state, event.peer, event.message
+    state, peer = turn.state, event.peer
+    message: ExplainRequest = event.message
     kind, asked = message.get("kind") or "run", message.get("count")
     count = 1 if asked is None else asked
     if kind not in (*KINDS, "job"):
@@ -39,7 +40,8 @@ def foresee(turn: Turn, event: Received) -> Document:
         raise UsageError(f"{count} requests were asked about.", f"Ask about 1 to {MOST}.")
     if state.sample is None and state.trouble is not None:
         raise state.trouble
-    request = resolve(read_request(message["request"], 0), list(state.devices.values()))._replace(not_before=None)
+    wanted = read_request(message.get("request") or {}, 0)
+    request = resolve(wanted, list(state.devices.values()))._replace(not_before=None)
     check_request(allowance(state, peer.user, peer.groups), request)
     since = state.since(turn.now)
     expected = learning.expected(turn, peer.user, request)

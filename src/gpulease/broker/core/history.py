@@ -14,7 +14,7 @@ from gpulease.model.job import Job
 from gpulease.model.peer import Peer
 from gpulease.model.spans import DAY, Asked, DeviceName, asked
 from gpulease.model.values import Lease
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import SpanRequest
 
 EVERY = 10.0  # seconds between looks at the devices while one is held and nobody else wants to know
 
@@ -85,8 +85,8 @@ def _whose(turn: Turn, peer: Peer) -> str | None:
     return None if everybody else peer.user
 
 
-def _question(turn: Turn, message: Message, usual: float) -> Asked:
-    since, until, step = (message.get(name) for name in ("since", "until", "step"))
+def _question(turn: Turn, message: SpanRequest, usual: float) -> Asked:
+    since, until, step = message.get("since"), message.get("until"), message.get("step")
     until = turn.now if until is None else until
     since = until - DAY if since is None else since
     if since > until:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from typing import Any
 
 from gpulease.broker.core import bulk, packing
 from gpulease.broker.core import caps as capping
@@ -27,7 +28,19 @@ from gpulease.model.store import Which
 from gpulease.model.values import Waiting
 from gpulease.planner import of_user, settings
 from gpulease.planner.forecast import NO_FORECAST
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import (
+    Done,
+    EditRequest,
+    Ids,
+    KillRequest,
+    ListRequest,
+    MoveRequest,
+    PauseRequest,
+    QueuePaused,
+    RetryRequest,
+    SetRequest,
+    ShowRequest,
+)  # fmt: skip
 from gpulease.render.hidden import of_job, viewer
 from gpulease.render.jobs import left_text
 
@@ -102,7 +115,7 @@ def _in_vain(turn: Turn, job: Job, again: Container[int], event: Received) -> st
 def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress, wrong: str) -> None:
     """What was done, and what was named and left as it is: jobs in another state, and ids that are nobody's."""
     if bulk.is_nothing(turn, progress, chosen):
-        return turn.reply(event.peer, ids=[], skipped=[], ending=[])
+        return turn.reply(event.peer, Done(ids=[], skipped=[], ending=[]))
     bulk.refuse_nothing(turn, progress, chosen)
     done = bulk.gathered(progress)
     named = bool(chosen.ranges or chosen.last)
@@ -111,7 +124,7 @@ def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress
     missing = [f"{id} is not there, or not yours" for id in progress.missing]
     skipped = [*progress.skipped, *missing]
     ending = [id for id in done if (job := turn.state.running.get(id)) is not None and job.ending is not None]
-    turn.reply(event.peer, ids=done, skipped=skipped, ending=ending)
+    turn.reply(event.peer, Done(ids=done, skipped=skipped, ending=ending))
 
 
 def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
@@ -135,7 +148,7 @@ def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
 # ---------------------------------------------------------------------- looking
 
 
-def row(turn: Turn, job: Job, peer: Peer) -> Message:
+def row(turn: Turn, job: Job, peer: Peer) -> dict[str, Any]:
     fields = {name: value for name, value in jobs.document(job).items() if name in job_life.SHOWN}
     if job.state in WAITING:
         fields["devices"] = []  # one that waits again has none, and had those of its last run
@@ -152,7 +165,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
 
 
 def ls(turn: Turn, event: Received) -> None:
-    message = event.message
+    message: ListRequest = event.message
     if message.get("ids"):
         return _ids(turn, event)
     if message.get("select"):
@@ -160,10 +173,10 @@ def ls(turn: Turn, event: Received) -> None:
     most = min(_most(message), MOST_LISTED)
     shown = _shown(turn, most, bool(message.get("all")))
     rows = [row(turn, job, event.peer) for job in shown]
-    return turn.reply(event.peer, jobs=rows, most=most, **_counts(turn))
+    return turn.reply(event.peer, {"jobs": rows, "most": most, **_counts(turn)})
 
 
-def _most(message: Message) -> int:
+def _most(message: ListRequest) -> int:
     return max(1, min(MOST_SHOWN, message.get("most") or SHOWN))
 
 
@@ -182,14 +195,15 @@ def _rows(
     if progress is not None:
         if chosen.ranges or chosen.last or not may_be_none:
             bulk.refuse_nothing(turn, progress, chosen)
-        turn.reply(event.peer, jobs=bulk.gathered(progress), **more)
+        turn.reply(event.peer, {"jobs": bulk.gathered(progress), **more})
 
 
-def _row_for(turn: Turn, job: Job, event: Received) -> Message:
+def _row_for(turn: Turn, job: Job, event: Received) -> dict[str, Any]:
     shown = row(turn, job, event.peer)
     if event.message["do"] == "show":
         shown["usual"] = learning.usual(turn, job) if tuple(shown["command"]) == job.spec.command else None
-    if event.message.get("environment"):
+    message: ShowRequest = event.message
+    if message.get("environment"):
         shown["environment"] = turn.state.environment(job) if job.uid == event.peer.uid else None
     return shown
 
@@ -211,10 +225,10 @@ def _ids(turn: Turn, event: Received) -> None:
     piece = bulk.take_rows(turn, mine, bulk.choice(turn, mine))
     progress = bulk.go_on(turn, event, piece, [row.id for row in piece.jobs])
     if progress is not None:
-        turn.reply(event.peer, ids=bulk.gathered(progress))
+        turn.reply(event.peer, Ids(ids=bulk.gathered(progress)))
 
 
-def _counts(turn: Turn) -> Message:
+def _counts(turn: Turn) -> dict[str, Any]:
     return {
         "counts": {state: n for state, n in turn.state.counts.items() if n},
         "paused": turn.state.settings.paused,
@@ -240,7 +254,8 @@ def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
 
 def kill(turn: Turn, event: Received) -> None:
     """`by`: for whom a page asks, which root or the broker's user runs for others."""
-    by = event.message.get("by")
+    message: KillRequest = event.message
+    by = message.get("by")
     if by is not None and not turn.state.manages(event.peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may act in another's name.", "Leave out `by`.")
     why = f"killed by {event.peer.user if by is None else by}"
@@ -261,13 +276,15 @@ def rm(turn: Turn, event: Received) -> None:
 
 
 def pause(turn: Turn, event: Received) -> None:
-    if event.message.get("queue"):
+    message: PauseRequest = event.message
+    if message.get("queue"):
         return _pause_queue(turn, event.peer, True)
     return _each(turn, event, ("running",), lambda job: job_life.advance(turn, job, "pause"), "paused")
 
 
 def resume(turn: Turn, event: Received) -> None:
-    if event.message.get("queue"):
+    message: PauseRequest = event.message
+    if message.get("queue"):
         return _pause_queue(turn, event.peer, False)
     events = {"paused": "resume", "held": "let-go"}
     act = lambda job: job_life.advance(turn, job, events[job.state])  # noqa: E731
@@ -278,7 +295,7 @@ def _pause_queue(turn: Turn, peer: Peer, paused: bool) -> None:
     if not turn.state.manages(peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may pause the queue.", "Ask one of them.")
     turn.state.write_setting("paused", "on" if paused else None)
-    turn.reply(peer, paused=paused)
+    turn.reply(peer, QueuePaused(paused=paused))
 
 
 def move(turn: Turn, event: Received) -> None:
@@ -289,12 +306,13 @@ def move(turn: Turn, event: Received) -> None:
     job = _one(turn, event)
     if job.state != "waiting":
         raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the line.")
-    index = max(0, event.message.get("index") or 0)
+    message: MoveRequest = event.message
+    index = max(0, message.get("index") or 0)
     if not turn.state.manages(event.peer.uid):
         _refuse_to_pass(turn, job, index)
     place, priority = turn.state.line.place_at(index, job.planner_id) or (job.added, job.spec.request.priority)
     job_life.advance(turn, job, "edit", place=place, request=job.spec.request._replace(priority=priority))
-    turn.reply(event.peer, ids=[job.id], skipped=[])
+    turn.reply(event.peer, Done(ids=[job.id], skipped=[]))
 
 
 def _one(turn: Turn, event: Received) -> Job:
@@ -391,7 +409,8 @@ def retry(turn: Turn, event: Received) -> None:
 
     `changes` are as those of `edit`; `options` have an environment in the place of their own.
     """
-    changes = event.message.get("changes") or {}
+    message: RetryRequest = event.message
+    changes = message.get("changes") or {}
     strange = sorted(set(changes) - {"request", "time_limit"})
     if strange:
         raise UsageError(f"{strange[0][:40]!r} cannot be changed by `retry`.", "See `gpulease retry --help`.")
@@ -425,7 +444,8 @@ def _again(turn: Turn, job: Job, tries: int = 0, **fields: object) -> Job:
 
 def edit(turn: Turn, event: Received) -> None:
     """All of them, or none if one of the changes is not right: what takes several pieces is gone through twice."""
-    changes, before = event.message["changes"], event.progress
+    message: EditRequest = event.message
+    changes, before = message["changes"], event.progress
     checked = isinstance(before, Progress) and before.checked
 
     def change(job: Job) -> None:
@@ -437,7 +457,7 @@ def edit(turn: Turn, event: Received) -> None:
             capping.begin(turn, jobs.changed(job, **fields), turn.state.job_number)
         job_life.advance(turn, job, "edit", **fields)
 
-    found: dict[int, Message] = {}
+    found: dict[int, dict[str, Any]] = {}
     if not checked:
         piece = bulk.take(turn, event, bulk.choice(turn, event))
         if "at_most" in changes and before is None:
@@ -462,11 +482,12 @@ def clean(turn: Turn, event: Received) -> None:
     if progress is not None:
         if chosen.ranges or progress.found:
             bulk.refuse_nothing(turn, progress, chosen)
-        turn.reply(event.peer, ids=bulk.gathered(progress), skipped=[])
+        turn.reply(event.peer, Done(ids=bulk.gathered(progress), skipped=[]))
 
 
 def set_parameter(turn: Turn, event: Received) -> None:
-    asked, text = event.message.get("name"), event.message.get("value")
+    message: SetRequest = event.message
+    asked, text = message.get("name"), message.get("value")
     name = None if asked is None else settings.find(asked)
     if name is not None and text is not None:
         _set(turn, event.peer, name, text)
@@ -474,7 +495,7 @@ def set_parameter(turn: Turn, event: Received) -> None:
     rows = settings.shown(state.settings, state.policy, state.texts, state.config, state.manages(event.peer.uid))
     for row in rows:
         row["warnings"] = _warnings(turn, row["name"]) if name in (None, row["name"]) else []
-    turn.reply(event.peer, parameters=[row for row in rows if name in (None, row["name"])])
+    turn.reply(event.peer, {"parameters": [row for row in rows if name in (None, row["name"])]})
 
 
 def _warnings(turn: Turn, name: str) -> list[str]:

@@ -21,7 +21,18 @@ from gpulease.broker.core.turn import FRESH, Turn
 from gpulease.errors import ProtocolError, UsageError
 from gpulease.model.device_selection import find
 from gpulease.model.values import Device
-from gpulease.protocol.messages import check
+from gpulease.protocol.check import check
+from gpulease.protocol.messages import (
+    DevicesRequest,
+    EventsRequest,
+    Excluded,
+    ExplainRequest,
+    Included,
+    Learned,
+    LearnedRequest,
+    NotifyRequest,
+    Stopped,
+)  # fmt: skip
 from gpulease.render.hidden import of_event, viewer
 
 MOST_EVENTS = 10_000
@@ -62,23 +73,25 @@ def status(turn: Turn, event: Received) -> None:
 
 def explain(turn: Turn, event: Received) -> None:
     """Of what waits, by its id; or of a request that nobody has made."""
-    if event.message.get("request") is not None:
+    message: ExplainRequest = event.message
+    if message.get("request") is not None:
         if turn.stale() and not _told_lately(turn):
             return turn.after_sample(event)
         return turn.send(event.peer, {"ok": foresee(turn, event)})
-    if event.message.get("id") is None:
+    id = message.get("id")
+    if id is None:
         raise UsageError("Nothing to explain was named.", "Give the id of what waits, or a request.")
-    return turn.send(
-        event.peer, {"ok": reports.explain(turn, event.message["id"], viewer(turn.state.settings, event.peer))}
-    )
+    return turn.reply(event.peer, reports.explain(turn, id, viewer(turn.state.settings, event.peer)))
 
 
 def events(turn: Turn, event: Received) -> None:
-    message, peer, store = event.message, event.peer, turn.state.store
-    since = 0.0 if message.get("since") is None else turn.now - message["since"]
+    peer, store = event.peer, turn.state.store
+    message: EventsRequest = event.message
+    back = message.get("since")
+    since = 0.0 if back is None else turn.now - back
     most = max(1, min(MOST_EVENTS, message.get("most") or 1000))
     rows = [{"time": record.time, "what": record.what, **record.fields} for record in store.events(since, most)]
-    turn.reply(peer, events=[of_event(row, viewer(turn.state.settings, peer)) for row in rows])
+    turn.reply(peer, {"events": [of_event(row, viewer(turn.state.settings, peer)) for row in rows]})
 
 
 def ping(turn: Turn, event: Received) -> None:
@@ -90,12 +103,13 @@ def ping(turn: Turn, event: Received) -> None:
 
 def exclude(turn: Turn, event: Received) -> None:
     only_managers(turn, event.peer)
-    devices, given = _named_devices(turn, event), event.message.get("note")
+    message: DevicesRequest = event.message
+    devices, given = _named_devices(turn, event), message.get("note")
     for device in devices:
         note = turn.state.excluded.get(device.uuid, "") if given is None else given
         turn.state.exclude(device.uuid, note)
         turn.state.record(turn.now, "excluded", user=event.peer.user, devices=[device.label], note=note)
-    turn.reply(event.peer, excluded=[device.label for device in devices])
+    turn.reply(event.peer, Excluded(excluded=[device.label for device in devices]))
 
 
 def include(turn: Turn, event: Received) -> None:
@@ -104,12 +118,13 @@ def include(turn: Turn, event: Received) -> None:
     for device in devices:
         turn.state.exclude(device.uuid, None)
         turn.state.record(turn.now, "included", user=event.peer.user, devices=[device.label], note="")
-    turn.reply(event.peer, included=[device.label for device in devices])
+    turn.reply(event.peer, Included(included=[device.label for device in devices]))
 
 
 def _named_devices(turn: Turn, event: Received) -> list[Device]:
+    message: DevicesRequest = event.message
     devices = list(turn.state.devices.values())
-    return [find(name, devices) for name in event.message["what"]]
+    return [find(name, devices) for name in message["what"]]
 
 
 def stop(turn: Turn, event: Received) -> None:
@@ -117,22 +132,25 @@ def stop(turn: Turn, event: Received) -> None:
     state = turn.state
     ending = sum(job.ending is not None for job in state.running.values())
     jobs = len(state.running)
-    turn.reply(event.peer, leases=len(state.leases), jobs=jobs, ending=ending, line=len(state.line))
+    turn.reply(event.peer, Stopped(leases=len(state.leases), jobs=jobs, ending=ending, line=len(state.line)))
     turn.emit(Stop())
 
 
 def notify(turn: Turn, event: Received) -> None:
     """Who is to be told of something needs an agent, as jobs do."""
-    if event.message.get("file") is not None:
+    message: NotifyRequest = event.message
+    if message.get("file") is not None:
         check_user(turn, event.peer, "send notices for", "Ask")
     noticing.notify(turn, event)
 
 
 def learned(turn: Turn, event: Received) -> None:
     """Of who asks, and of nobody else."""
-    user, clear = event.peer.user, bool(event.message.get("clear"))
-    forgotten = {"forgotten": learning.forget(turn, user)} if clear else {}
-    turn.reply(event.peer, shapes=learning.rows(turn, user), starts=learning.accuracy(turn), **forgotten)
+    message: LearnedRequest = event.message
+    user = event.peer.user
+    gone = learning.forget(turn, user) if message.get("clear") else None
+    known = Learned(shapes=learning.rows(turn, user), starts=learning.accuracy(turn))
+    turn.reply(event.peer, known if gone is None else {**known, "forgotten": gone})
 
 
 VERBS: dict[str, Callable[[Turn, Received], None]] = {

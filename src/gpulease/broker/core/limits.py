@@ -17,7 +17,7 @@ from gpulease.model.values import Lease, Request, Waiting
 from gpulease.planner import Limit, Line, limits_of, plan
 from gpulease.planner.policy import UNLIMITED
 from gpulease.planner.reasons import NEVER, OVER_LIMIT, Reason
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import Fields
 
 
 def allowance(state: State, user: str, groups: Sequence[str]) -> Limit:
@@ -101,7 +101,7 @@ def check_jobs(limit: Limit, there: int, more: int) -> None:
         )
 
 
-def request_of(turn: Turn, user: Peer | Job, fields: Message, hold: bool) -> Request:
+def request_of(turn: Turn, user: Peer | Job, fields: Fields, hold: bool) -> Request:
     request = resolve(read_request(fields, 0), list(turn.state.devices.values()))
     if not request.gpus and not turn.state.slots:
         raise NotPermitted("Jobs without a GPU are not run here: cpu-jobs is 0.", "Ask whoever runs the broker.")

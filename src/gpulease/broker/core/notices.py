@@ -16,6 +16,7 @@ from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model.job import Job
 from gpulease.model.notices import USUAL, read_events
 from gpulease.model.values import Lease
+from gpulease.protocol.messages import NotifyRequest, ToldOf
 
 MOST_USERS = 10_000
 SHORTEST = 120.0  # seconds: of the end of a shorter lease nobody is told before
@@ -27,19 +28,20 @@ NAME = 60  # letters of what stands for a job without a name
 
 def notify(turn: Turn, event: Received) -> None:
     """`gpulease notify`: what this user chose; with a file, choose; with `clear`, nothing any more."""
-    message, peer, chosen = event.message, event.peer, turn.state.chosen
+    peer, chosen = event.peer, turn.state.chosen
+    message: NotifyRequest = event.message
     if message.get("clear"):
         turn.state.choose(peer.uid, None)
-    elif message.get("file") is not None:
+    elif (file := message.get("file")) is not None:
         if peer.uid not in chosen and len(chosen) >= MOST_USERS:
             raise TooMuch(f"More than {MOST_USERS} users would be told of something.")
         before = chosen.get(peer.uid)
         events = message.get("events")
         kept = before.events if before else USUAL
         told = kept if events is None else read_events(events, "--on")
-        turn.state.choose(peer.uid, NoticeChoice(_path(message["file"]), told))
+        turn.state.choose(peer.uid, NoticeChoice(_path(file), told))
     now = chosen.get(peer.uid)
-    turn.reply(peer, file=None if now is None else now.file, events=None if now is None else list(now.events))
+    turn.reply(peer, ToldOf(file=now and now.file, events=None if now is None else list(now.events)))
 
 
 def _path(text: str) -> str:

@@ -20,8 +20,7 @@ from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model import job as jobs
 from gpulease.model.job import Job
 from gpulease.model.peer import Peer
-from gpulease.model.store import Document, JobRow, Which
-from gpulease.protocol.messages import Message
+from gpulease.model.store import Document, ListedJob, Which
 from gpulease.render.hidden import viewer
 
 TELL = 0.05  # seconds between words to one client, unless all it waits for is over: each costs as much as a job's start
@@ -111,7 +110,7 @@ def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
     return _send(turn, subscriber._replace(open=all_open), "snapshot", {**told, "jobs": rows, "open": all_open})
 
 
-def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
+def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Document) -> None:
     """Of those that it chose, as many as are read in a moment. Until it is told of all, the others count as open."""
     chosen, at = subscriber.jobs, subscriber.at
     assert chosen is not None
@@ -144,7 +143,7 @@ def _open(turn: Turn, chosen: Ids) -> int:
     return found
 
 
-def _row(job: Job | JobRow) -> Document:
+def _row(job: Job | ListedJob) -> Document:
     return {"id": job.id, "state": job.state, "exit_code": job.exit_code}
 
 
@@ -207,12 +206,12 @@ def _tell(turn: Turn, subscriber: Subscriber) -> None:
     _send(turn, subscriber, "changed", told)
 
 
-def _changed_rows(turn: Turn, subscriber: Subscriber) -> Message:
+def _changed_rows(turn: Turn, subscriber: Subscriber) -> Document:
     """What is new in the tables; worked out once for all who were told the same before."""
     seen_by = viewer(turn.state.settings, subscriber.peer)
     key = ("changed", (seen_by, frozenset((topic, id(rows)) for topic, rows in subscriber.seen.items())))
     if key not in turn.told:
-        told: Message = {}
+        told: Document = {}
         for topic, before in subscriber.seen.items():
             rows = _rows(turn, topic, seen_by)
             changed: dict[str, Document | None] = {name: row for name, row in rows.items() if before.get(name) != row}
@@ -223,7 +222,7 @@ def _changed_rows(turn: Turn, subscriber: Subscriber) -> Message:
     return turn.told[key]
 
 
-def _send(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
+def _send(turn: Turn, subscriber: Subscriber, kind: str, told: Document) -> None:
     """What it is told, and remember what it knows now."""
     state, unfinished = turn.state, subscriber.at is not None
     if told:

@@ -6,7 +6,7 @@ is to be done with `turn.emit`. It never acts itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from gpulease.broker.core.events import Received
@@ -21,7 +21,7 @@ from gpulease.model.values import HostMemory, Waiting
 from gpulease.planner import Grant, Plan, Policy
 from gpulease.planner.forecast import Said
 from gpulease.planner.reasons import Reason
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import Reply
 
 MOST_AWAITING = 2000  # messages of one user that wait for a sample
 AWAITING_BYTES = 16 << 20  # of them
@@ -71,13 +71,13 @@ class World(Protocol):
 
     def host_memory(self) -> HostMemory: ...
 
-    def history(self, question: Asked, now: float) -> Message:
+    def history(self, question: Asked, now: float) -> Mapping[str, object]:
         """What each device did, and who had it."""
 
-    def usage(self, question: Asked, now: float, user: str | None) -> Message:
+    def usage(self, question: Asked, now: float, user: str | None) -> Mapping[str, object]:
         """What one user had, or all of them."""
 
-    def totals(self, user: str | None) -> Message:
+    def totals(self, user: str | None) -> Mapping[str, object]:
         """Sums of it that only grow."""
 
     def at_once(self, instruction: Check | TakeSample) -> None:
@@ -120,10 +120,10 @@ class Turn:
     def __init__(self, state: State, world: World, now: float, planned: Planned) -> None:
         self.state, self.world, self.now, self.planned = state, world, now, planned
         self.instructions: list[Instruction] = []
-        self.status: dict[str | None, Message] = {}  # the document that was shown in this turn, by viewer
+        self.status: dict[str | None, Reply] = {}  # the document that was shown in this turn, by viewer
         self.rows: dict[tuple[str, str | None], dict[str, Document]] = {}  # shown in this turn, by topic and viewer
-        self.told: dict[tuple[str, object], Message] = {}  # what several subscribers are told alike
-        self.messages: dict[int, Message] = {}  # the messages with that, by its identity
+        self.told: dict[tuple[str, object], Document] = {}  # what several subscribers are told alike
+        self.messages: dict[int, Any] = {}  # the messages with that, by its identity
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
         self.possible: dict[tuple[Waiting, Policy], Reason | None] = {}  # why what was asked can never be granted
         self.freed = 0  # jobs that waited for others
@@ -140,11 +140,12 @@ class Turn:
         """To be carried out before all that follows from this turn."""
         self.instructions.insert(0, instruction)
 
-    def send(self, peer: Peer, message: Message) -> None:
+    def send(self, peer: Peer, message: Reply) -> None:
         self.instructions.append(Send(peer, message))
 
-    def reply(self, peer: Peer, **fields: object) -> None:
-        self.instructions.append(Send(peer, {"ok": fields}))
+    def reply(self, peer: Peer, reply: Mapping[str, object]) -> None:
+        """`reply` is one of the types of protocol/messages.py."""
+        self.instructions.append(Send(peer, {"ok": reply}))
 
     def save_soon(self) -> None:
         """What was learnt of users and requests; a crash may cost the last seconds of it."""

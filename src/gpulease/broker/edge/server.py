@@ -50,7 +50,7 @@ from gpulease.broker.outbox import Outbox
 from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.model.store import Store
 from gpulease.model.values import HostMemory
-from gpulease.protocol.messages import error
+from gpulease.protocol.messages import Reply, error
 from gpulease.system import identity, places
 from gpulease.system.service import SignsOfLife
 
@@ -361,7 +361,7 @@ class Server:
 
     def _hold_state(self, one: told.HoldState) -> None:
         try:
-            message = {"ok": {"file": self._store.hold()}}
+            message: Reply = {"ok": {"file": self._store.hold()}}
         except GpuleaseError as trouble:
             message = error(trouble)
         self._clients.send(one.peer, message)
