@@ -9,7 +9,7 @@ import os
 
 from gpulease.errors import GpuleaseError
 from gpulease.model.fields import JOB, REQUEST
-from gpulease.model.job_selection import ENDED, STATES
+from gpulease.model.job_selection import ENDED, STATES, job_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _leases(verb: str) -> list[str]:
 
 
 def _waiting(verb: str) -> list[str]:
-    return [*(row["id"].removeprefix("J") for row in _ask("status")["line"]), "last"]
+    return [*(job_text(row["id"]) for row in _ask("status")["line"]), "last"]
 
 
 def _devices(verb: str) -> list[str]:

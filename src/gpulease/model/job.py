@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from gpulease.errors import StateError, in_words
+from gpulease.model.job_selection import line_id
 from gpulease.model.lifecycle import JOB, JOB_ENDS, REMEMBERED, START, Effects, Step, transition
 from gpulease.model.request import RequestRow, stored_request
 from gpulease.model.values import Request
@@ -93,7 +94,7 @@ class Job(NamedTuple):
 
     @property
     def planner_id(self) -> str:
-        return f"J{self.id}"
+        return line_id(self.id)
 
     @property
     def run_name(self) -> str:

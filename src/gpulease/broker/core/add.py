@@ -24,7 +24,7 @@ from gpulease.errors import NotPermitted, TooMuch, UsageError
 from gpulease.model import fields
 from gpulease.model import job as jobs
 from gpulease.model.job import Job, JobSpec
-from gpulease.model.job_selection import ranges
+from gpulease.model.job_selection import line_id, ranges
 from gpulease.model.peer import Peer
 from gpulease.model.quantities import matching
 from gpulease.model.values import Request
@@ -137,7 +137,7 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
     state.adding.drop(peer)
     state.gather(peer, None)
     added = ranges(range(batch.first, batch.last + 1))
-    state.record(turn.now, "added", id=f"J{batch.first}", kind="job", user=peer.user, why=f"job {added}")
+    state.record(turn.now, "added", id=line_id(batch.first), kind="job", user=peer.user, why=f"job {added}")
     return turn.reply(peer, messages.Added(first=batch.first, last=batch.last, left_out=adding.left_out))
 
 

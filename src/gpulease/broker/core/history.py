@@ -11,6 +11,7 @@ from gpulease.broker.core.instructions import Began, JobOver
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import UsageError
 from gpulease.model.job import Job
+from gpulease.model.job_selection import job_number
 from gpulease.model.peer import Peer
 from gpulease.model.spans import DAY, Asked, DeviceName, asked
 from gpulease.model.values import Lease
@@ -28,7 +29,7 @@ def found(turn: Turn) -> None:
     """Leases of a former broker, in the order in which they began. What a reboot ended was not held through it."""
     state = turn.state
     for lease in sorted(state.leases.values(), key=lambda one: one.since):
-        job = state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+        job = state.running.get(job_number(lease.id))
         label = None if job is None else job.spec.label
         since = lease.since if lease.owner.boot_id == state.about.boot_id else turn.now
         turn.emit(Began(turn.now, lease, _places(turn, lease), label, since=since))

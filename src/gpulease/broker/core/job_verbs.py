@@ -23,6 +23,7 @@ from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError, WrongState
 from gpulease.model import job as jobs
 from gpulease.model.job import Job
+from gpulease.model.job_selection import job_number, line_id
 from gpulease.model.peer import Peer
 from gpulease.model.store import Which
 from gpulease.model.values import Waiting
@@ -213,7 +214,7 @@ def _shown(turn: Turn, most: int, all: bool) -> list[Job]:
     state = turn.state
     shown = [state.running[id] for id in sorted(state.running)[:most]]
     waiting = [entry for entry in state.line.front(most) if entry.kind == "job"]
-    shown += [job for entry in waiting if (job := state.job(int(entry.id[1:]))) is not None]
+    shown += [job for entry in waiting if (job := state.job(job_number(entry.id))) is not None]
     shown += [jobs.read(stored) for stored in state.store.jobs(Which(("held",)), most)]
     ended = state.store.jobs(Which(jobs.ENDS), most if all else min(most, SHOWN_ENDED), newest=True)
     return shown + [jobs.read(stored) for stored in ended]
@@ -369,7 +370,7 @@ def _open_again(turn: Turn, fitting: list[Job]) -> list[Job]:
 
 def _start_first(turn: Turn, event: Received) -> None:
     before = event.progress.done if isinstance(event.progress, Progress) else ()
-    done = {f"J{id}" for part in before for id in part}
+    done = {line_id(id) for part in before for id in part}
 
     def start_all(found: list[Job]) -> None:
         fitting, line = _open_again(turn, found), turn.state.line

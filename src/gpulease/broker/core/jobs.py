@@ -27,6 +27,7 @@ from gpulease.broker.core.values import Dying
 from gpulease.model import job as jobs
 from gpulease.model import visible
 from gpulease.model.job import Job
+from gpulease.model.job_selection import job_number, line_id
 from gpulease.model.values import Cause, Lease, Owner, Waiting
 from gpulease.planner import Grant
 from gpulease.protocol.messages import JobRow
@@ -51,7 +52,7 @@ def advance(turn: Turn, job: Job, event: str, **changes: Any) -> Job:
 
 
 def start(turn: Turn, grant: Grant) -> None:
-    before = turn.state.job(int(grant.id[1:]))
+    before = turn.state.job(job_number(grant.id))
     assert before is not None
     turn.granted[before.id] = grant
     advance(
@@ -198,7 +199,7 @@ def _free_dependents(turn: Turn, id: int, ended: str) -> None:
         elif other is not None and (again or not left):
             advance(turn, other, "edit", met=(*other.met, id) if again else other.met)
         else:
-            state.block(f"J{waiting}", coming_after.cause(state.awaited[waiting]))
+            state.block(line_id(waiting), coming_after.cause(state.awaited[waiting]))
     if found:
         turn.alarm(0.0, "free", f"{id} {ended}")
     else:

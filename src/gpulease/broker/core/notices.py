@@ -14,6 +14,7 @@ from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import NoticeChoice
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model.job import Job
+from gpulease.model.job_selection import job_number
 from gpulease.model.notices import USUAL, read_events
 from gpulease.model.values import Lease
 from gpulease.protocol.messages import NotifyRequest, ToldOf
@@ -174,7 +175,7 @@ def _wanted(turn: Turn, uid: int, own: tuple[str, ...] | None) -> tuple[str, ...
 
 
 def _of_job(turn: Turn, lease: Lease) -> tuple[str, ...] | None:
-    job = turn.state.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+    job = turn.state.running.get(job_number(lease.id))
     return None if job is None else job.spec.notify
 
 

@@ -15,6 +15,7 @@ from gpulease.broker.core.limits import allowance, check_renewal
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotFound, NotPermitted, UsageError
 from gpulease.model.device_selection import find
+from gpulease.model.job_selection import job_text
 from gpulease.model.peer import Peer
 from gpulease.model.values import Lease
 from gpulease.protocol.messages import Released, ReleaseRequest, Renewed, RenewRequest, ShortLease
@@ -145,7 +146,8 @@ def _leases_called(turn: Turn, peer: Peer, name: str, leases: list[Lease], known
         raise NotFound(what, "Run `gpulease status` to see the leases.")
     for lease in leases:
         if lease.kind == "job":
-            raise UsageError(f"{name} belongs to job {lease.id[1:]}.", f"End it with `gpulease kill {lease.id[1:]}`.")
+            job = job_text(lease.id)
+            raise UsageError(f"{name} belongs to job {job}.", f"End it with `gpulease kill {job}`.")
     mine = [lease for lease in leases if peer.uid in (0, lease.owner.uid)]
     if not mine:
         users = ", ".join(sorted({lease.owner.user for lease in leases}))

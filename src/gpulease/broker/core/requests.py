@@ -23,6 +23,7 @@ from gpulease.errors import (
     UsageError,
 )
 from gpulease.model.device_selection import resolve
+from gpulease.model.job_selection import job_number
 from gpulease.model.peer import Peer
 from gpulease.model.request import read_request
 from gpulease.model.values import Owner, Waiting
@@ -167,7 +168,7 @@ def cancel(turn: Turn, event: Received) -> None:
     if pending is not None:
         lease_life.leave(turn, id)
     elif lease is not None and lease.kind == "job":
-        raise UsageError(f"{id} belongs to job {id[1:]}.", f"End it with `gpulease kill {id[1:]}`.")
+        raise UsageError(f"{id} belongs to job {job_number(id)}.", f"End it with `gpulease kill {job_number(id)}`.")
     elif lease is not None:
         lease_life.end(turn, lease, "it was cancelled", cut=True)
     turn.reply(peer, CancelledWait(cancelled=holder is not None))
