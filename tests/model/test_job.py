@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,7 @@ from gpulease.model.lifecycle import JOB_ENDS, ImpossibleTransition
 from gpulease.model.values import Request
 
 PLAIN = Job(7, 1000, "ada", JobSpec(("python", "train.py"), "/home/ada", "key", Request()), 5.0)
-FULL = jobs.changed(
-    PLAIN,
+OTHER: dict[str, Any] = dict(  # noqa: C408
     request=Request(2, models=("A100", "V100"), devices=("GPU-1",), priority=1, not_before=9.0, duration=60.0),
     state="failed", name="n", label="l", note="o", log="/log", retry=2, time_limit=4.0, after=(3, 4), after_any=True,
     tries=2, started=6.0, ended=7.0, exit_code=137, signal=9, why="so", out_of_memory=True, devices=("0", "1:0"),
@@ -21,6 +21,7 @@ FULL = jobs.changed(
     script="/a.py", script_time=1, script_changed=2,
     log_begin=12, met=(3,), transfer="token", cap=3, at_most=8, notify=("ended",),
 )  # fmt: skip
+FULL = jobs.changed(PLAIN, **dict.fromkeys(JobSpec._field_defaults, "other") | OTHER)
 
 
 @pytest.mark.parametrize("job", [PLAIN, FULL], ids=["plain", "full"])
