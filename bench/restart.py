@@ -25,7 +25,7 @@ from scratch import scratch
 
 from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.client.connection import Client
-from gpulease.model.job import Job, stored
+from gpulease.model.job import Job, JobSpec, stored
 from gpulease.model.values import Request
 
 MOST = 2.0  # seconds
@@ -40,9 +40,10 @@ def fill(folder: Path, jobs: int) -> None:
     store.write("environments", "e", {"PATH": "/bin"})
     for id in range(1, 2 * jobs + 1):
         over = id <= jobs
+        words = ("python", "train.py", "--seed", str(id))
+        spec = JobSpec(words, "/tmp", "e", Request(priority=5 + id % 3), log=f"/tmp/{id}.log")
         job = Job(
-            id, ("python", "train.py", "--seed", str(id)), uid, "somebody", "/tmp", "e", Request(priority=5 + id % 3),
-            now - DAY + id * 1e-3, "complete" if over else "waiting", log=f"/tmp/{id}.log", tries=int(over),
+            id, uid, "somebody", spec, now - DAY + id * 1e-3, "complete" if over else "waiting", tries=int(over),
             started=now - DAY if over else None, ended=now - 1 if over else None, exit_code=0 if over else None,
         )  # fmt: skip
         store.write("jobs", str(id), stored(job))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import gpulease
-from gpulease.api.job_fields import job_changes, job_fields, log_path
+from gpulease.api.job_commands import job_changes, job_fields, log_path
 from gpulease.errors import UsageError
-from gpulease.model.request_fields import as_argument, as_option, changed_fields, request_fields
-from gpulease.protocol.messages import read_request
+from gpulease.model.fields import as_argument, as_option, changed_fields, request_fields
+from gpulease.model.request import read_request
 
 
 def test_a_folder_for_logs_ends_with_a_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

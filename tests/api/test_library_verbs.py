@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixture here
@@ -118,16 +119,27 @@ def test_every_reply_has_the_fields_that_it_is_typed_with(queue: QueueSite) -> N
         "pause": {"select": {"last": True}},
         "moved": {"jobs": []},
         "let_go": {"jobs": []},
+        "exclude": {"what": ["0"]},
+        "include": {"what": ["0"]},
+        "taken": {"id": "L1"},
+        "cancel": {"id": "L999"},
     }
     order = [*words, *(verb for verb in REPLIES if verb not in words and verb != "stop"), "stop"]
     for verb in order:
         if verb == "pause":
             gpulease.resume(queue=True)
             wait_until(lambda: gpulease.show("last")[0]["state"] == "running")
-        list_name, typed = REPLIES[verb]
+        typed = REPLIES[verb]
         told = queue.ask(verb, **words.get(verb, {}))
-        for reply in told[list_name] if list_name else [told]:
-            known = get_type_hints(typed, include_extras=True)
-            required = {name for name, kind in known.items() if get_origin(kind) is not NotRequired}
-            assert required <= set(reply) <= set(known), (verb, reply)
-        assert not list_name or told[list_name], verb
+        known = fits(verb, told, get_args(typed)[0] if get_origin(typed) is UnionType else typed)
+        for name, kind in known.items() if len(known) == 1 else ():
+            if get_origin(kind) is list and is_typeddict(get_args(kind)[0]):
+                assert [fits(verb, row, get_args(kind)[0]) for row in told[name]], verb
+
+
+def fits(verb: str, told: dict[str, Any], typed: Any) -> dict[str, Any]:
+    """The declared fields, once the answer has all of them but what is not required, and no other."""
+    known = get_type_hints(typed, include_extras=True)
+    required = {name for name, kind in known.items() if get_origin(kind) is not NotRequired}
+    assert required <= set(told) <= set(known), (verb, told)
+    return known

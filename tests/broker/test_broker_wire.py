@@ -18,7 +18,8 @@ from support.raw import Raw
 from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
-from gpulease.protocol.messages import REQUEST_FIELDS, REQUESTS
+from gpulease.model.request import WIRE
+from gpulease.protocol.messages import REQUESTS
 from gpulease.protocol.wire import pack
 
 ALL = [0, 1, 2, 3]
@@ -145,9 +146,9 @@ ODD = (
     st.sampled_from([-1, 0, 2**31, 2**62, 2**63, 2**200, -(2**70), 1e300, "", "\udcff", "\0", "L1", "0", [], {}, [""]])
     | ANYTHING
 )
-NAMES = sorted({name for fields in REQUESTS.values() for name in fields})
+NAMES = sorted({name for fields in REQUESTS.values() for name in fields.__annotations__})
 VERBS = sorted(set(REQUESTS) - {"stop", "exclude"})
-ASKED = st.fixed_dictionaries({}, optional=dict.fromkeys(REQUEST_FIELDS, ODD)) | ODD
+ASKED = st.fixed_dictionaries({}, optional=dict.fromkeys(WIRE, ODD)) | ODD
 MESSAGES = st.fixed_dictionaries(
     {"do": st.sampled_from(VERBS) | ODD},
     optional={**dict.fromkeys(NAMES, ODD), "request": ASKED, "kind": st.sampled_from(["get", "acquire"]) | ODD},

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulease.broker.core.job_verbs import INNER
-from gpulease.model.job import Job
+from gpulease.broker.core.jobs import SHOWN
+from gpulease.model.job import Job, JobSpec
 from gpulease.model.job_selection import STATES
 from gpulease.planner import Policy
 from gpulease.planner.settings import PARAMETERS, Settings
@@ -30,7 +30,7 @@ def test_a_state_is_documented(state: str) -> None:
     assert f"| `{state}` |" in (DOCS / "concepts" / "jobs.md").read_text()
 
 
-@pytest.mark.parametrize("field", [name for name in Job._fields if name not in INNER])
+@pytest.mark.parametrize("field", sorted(SHOWN & {*Job._fields, *JobSpec._fields}))
 def test_a_field_of_a_job_is_documented(field: str) -> None:
     assert f"`{field}`" in (DOCS / "reference" / "json.md").read_text()
 

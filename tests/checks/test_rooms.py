@@ -33,7 +33,7 @@ MAY: dict[str, set[str]] = {
     "client": {"model", "protocol", "render", "simulator", "system"},
     "broker": {"broker/core/events", "broker/core/instructions", "planner", "protocol", "simulator", "system"},
     "broker/__main__": {"broker", "broker/edge", "broker/store", "protocol", "system"},
-    "broker/core": {*DECIDING, "broker/runs", "notices/kinds"},
+    "broker/core": {*DECIDING, "broker/runs"},
     "broker/edge": {*DECIDING, "broker", "broker/children", "broker/core", "broker/neighbours", "broker/store",
                     "simulator", "system"},
     "broker/neighbours": {"broker/core/events", "broker/core/instructions", "model", "protocol", "system"},

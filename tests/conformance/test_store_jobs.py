@@ -13,7 +13,7 @@ from gpulease.broker.store.memory import MemoryStore
 from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.errors import StateError
 from gpulease.model import job as jobs
-from gpulease.model.job import Job
+from gpulease.model.job import Job, JobSpec
 from gpulease.model.store import SOME, Document, Store, Which
 from gpulease.model.values import Request
 
@@ -26,8 +26,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def job(id: int, state: str = "waiting", uid: int = 1, label: str | None = None, environment: str = "e") -> Document:
-    made = Job(id, ("true",), uid, "ada", "/", environment, Request(), float(id), state=state, label=label)
-    return jobs.stored(made)
+    spec = JobSpec(("true",), "/", environment, Request(), label=label)
+    return jobs.stored(Job(id, uid, "ada", spec, float(id), state=state))
 
 
 def put(store: Store, rows: list[Document], durable: bool = False) -> None:

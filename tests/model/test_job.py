@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from gpulease.model import job as jobs
-from gpulease.model.job import Job, after_out_of_memory, ran_out_of_memory
+from gpulease.model.job import Job, JobSpec, after_out_of_memory, ran_out_of_memory
 from gpulease.model.lifecycle import JOB_ENDS, ImpossibleTransition
 from gpulease.model.values import Request
 
-PLAIN = Job(7, ("python", "train.py"), 1000, "ada", "/home/ada", "key", Request(), 5.0)
-FULL = PLAIN._replace(
+PLAIN = Job(7, 1000, "ada", JobSpec(("python", "train.py"), "/home/ada", "key", Request()), 5.0)
+OTHER: dict[str, Any] = dict(  # noqa: C408
     request=Request(2, models=("A100", "V100"), devices=("GPU-1",), priority=1, not_before=9.0, duration=60.0),
     state="failed", name="n", label="l", note="o", log="/log", retry=2, time_limit=4.0, after=(3, 4), after_any=True,
     tries=2, started=6.0, ended=7.0, exit_code=137, signal=9, why="so", out_of_memory=True, devices=("0", "1:0"),
@@ -20,6 +21,7 @@ FULL = PLAIN._replace(
     script="/a.py", script_time=1, script_changed=2,
     log_begin=12, met=(3,), transfer="token", cap=3, at_most=8, notify=("ended",),
 )  # fmt: skip
+FULL = jobs.changed(PLAIN, **dict.fromkeys(JobSpec._field_defaults, "other") | OTHER)
 
 
 @pytest.mark.parametrize("job", [PLAIN, FULL], ids=["plain", "full"])
@@ -30,7 +32,8 @@ def test_a_job_comes_back_from_the_store_as_it_was(job: Job) -> None:
 
 def test_every_field_is_kept() -> None:
     assert all(getattr(FULL, name) != getattr(PLAIN, name) for name in Job._field_defaults if name != "history")
-    assert set(jobs.stored(FULL)) == set(Job._fields) - {"history"}
+    assert all(getattr(FULL.spec, name) != getattr(PLAIN.spec, name) for name in JobSpec._field_defaults)
+    assert set(jobs.stored(FULL)) == {*Job._fields, *JobSpec._fields} - {"history", "spec"}
 
 
 def test_what_is_as_usual_is_not_stored_and_what_another_version_wrote_is_passed_over() -> None:

@@ -27,7 +27,7 @@ from gpulease.model.lifecycle import (
 )
 from gpulease.model.values import Request
 
-NEW = jobs.Job(12, ("true",), 1, "ada", "/", "e", Request(), 0.0, state=START)
+NEW = jobs.Job(12, 1, "ada", jobs.JobSpec(("true",), "/", "e", Request()), 0.0, state=START)
 BROKER = Path(lease_life.__file__).parent
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.api.job_fields import swept
+from gpulease.api.job_commands import swept
 from gpulease.errors import UsageError
 from gpulease.model.sweep_values import texts_of
 from gpulease.model.sweeps import expand, unfilled, variables

@@ -13,7 +13,7 @@ from support import nonsense
 from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.waiting import wait_until
 
-from gpulease.protocol.answers import misfit
+from gpulease.protocol.check import misfit
 
 DEADLINE = 100
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulease.errors import ProtocolError
+from gpulease.model.request import read_request
 from gpulease.model.values import Request
-from gpulease.protocol.messages import check, read_request
+from gpulease.protocol.check import check
 from gpulease.protocol.wire import HEAD, LIMIT, Unpacker, pack
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -44,8 +44,9 @@ class Fuzz:
 
     def message(self) -> bytes:
         verb = self.random.choice(VERBS)
-        fields = {name: self.random.choice(ODD) for name in REQUESTS[verb] if self.random.random() < 0.7}
-        if "select" in REQUESTS[verb] and self.random.random() < 0.8:
+        known = REQUESTS[verb].__annotations__
+        fields = {name: self.random.choice(ODD) for name in known if self.random.random() < 0.7}
+        if "select" in known and self.random.random() < 0.8:
             fields["select"] = self.random.choice(SELECTS)
         if verb == "acquire":
             fields |= {"request": {"gpus": self.random.choice([1, 2, 4, 99])}, "kind": "acquire", "wait": 0}

@@ -6,6 +6,7 @@ that jumps, a broker that is killed. After every turn all invariants are checked
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -83,7 +84,7 @@ class CoreMachine(RuleBasedStateMachine):
         for job in self.world.launched:  # what is decided in a turn follows all that was acknowledged in it
             self._check_launch(job)
 
-    def _read(self, client: Client, message: dict[str, Any]) -> None:
+    def _read(self, client: Client, message: Mapping[str, Any]) -> None:
         if "granted" in message:
             self._check_granted(message["granted"])
         if "ok" not in message and "error" not in message:
@@ -120,7 +121,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert job.id not in self.killed, f"job {job.id} was acknowledged as killed, and starts"
         wanted = self.wants.get(job.id)
         if wanted is not None and job.tries <= 1:
-            assert job.request.gpus == wanted.get("gpus", 1), f"job {job.id} starts as it was before it was edited"
+            assert job.spec.request.gpus == wanted.get("gpus", 1), f"job {job.id} starts as it was before it was edited"
         lease = self.world.core.state.requests.leases.get(f"J{job.id}")
         if lease is not None:
             assert not self.excluded & set(lease.devices), "an excluded device was granted to a job"

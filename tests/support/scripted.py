@@ -6,9 +6,9 @@ Not a mock of ours: the core, its state and its store are real. What is scripted
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, cast
 
 from gpulease.broker.core import events as happened
 from gpulease.broker.core import instructions as told
@@ -24,6 +24,7 @@ from gpulease.model.job import Job
 from gpulease.model.peer import Account, Peer
 from gpulease.model.store import HistoryEvent
 from gpulease.model.values import Device, HostMemory, Process, Sample
+from gpulease.protocol.messages import Reply
 from gpulease.protocol.wire import Unpacker, pack
 
 LARGEST = 16 << 20  # bytes of a message
@@ -86,7 +87,7 @@ class Client:
         self.open: int | None = None
         self.missed = False  # it did not read what came before, so the edge left something out
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: Mapping[str, Any]) -> None:
         if "snapshot" in message:
             self.shown = {topic: {} for topic in message["snapshot"] if topic != "open"}
         for topic, rows in next(iter(message.values())).items():
@@ -234,7 +235,9 @@ class ScriptedWorld:
 
     def _Send(self, one: told.Send) -> None:
         client = self.clients.get(one.peer)
-        one = one._replace(message=Unpacker(LARGEST).feed(pack(one.message, LARGEST))[0])  # as it is read there
+        one = one._replace(
+            message=cast(Reply, Unpacker(LARGEST).feed(pack(one.message, LARGEST))[0])
+        )  # as it is read there
         self.sent.append(one)
         if client is None or client.missed:
             return

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulease.api import jobs as queueing
-from gpulease.api.job_commands import by_shell, refuse_unstartable
-from gpulease.api.job_fields import TEXTS, command_words, job_changes, job_fields, swept
+from gpulease.api.job_commands import by_shell, job_changes, job_fields, refuse_unstartable, swept
 from gpulease.api.log import open_log
 from gpulease.errors import UsageError
+from gpulease.model.fields import CHANGEABLE, OWN, as_argument, command_words, request_fields
 from gpulease.model.job_selection import selection
-from gpulease.model.request_fields import FIELDS, as_argument, request_fields
 from gpulease.model.sweep_values import texts_of
 
 if TYPE_CHECKING:
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
     from gpulease.model.job_selection import JobId, Named
     from gpulease.protocol.messages import Done, JobRow
 
-CHANGEABLE = {
-    *FIELDS, "command", "cwd", "retry", "time_limit", "after", "after_any", "after_label", "at_most", "name",
-    "note", "new_label",
-}  # fmt: skip
 SHOWN = 70  # letters of a command
 
 
@@ -147,7 +142,7 @@ def sweep(
     swept_over = {**(values or {}), **{name: arguments[name] for name in arguments if name not in own}}
     if not swept_over:
         raise UsageError("Nothing to sweep over was given.", "Give values, as lr=[0.1, 0.01].")
-    texts = {name: str(given.pop(name)) for name in (*TEXTS, "log") if given[name] is not None}
+    texts = {name: str(given.pop(name)) for name in OWN if given[name] is not None}
     words = _words(command, given["shell"])
     found = {name: texts_of(name, each) for name, each in swept_over.items()}
     commands, shared, each = swept(words, texts, found, given["force"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from gpulease.errors import UsageError
+from gpulease.model.fields import seconds, texts
+from gpulease.model.job_selection import line_id
 from gpulease.model.quantities import parse_moment, parse_seconds
-from gpulease.model.request_fields import seconds, texts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class EventChoice:
     def of(cls, until: Any, user: str | None, gpu: Any, kind: str | None, job: JobId | None) -> EventChoice:
         before = None if until is None else time.time() - ago(until, "until")
         gpus = [] if gpu is None else texts(gpu, "The GPU")
-        return cls(before, user, gpus, kind, None if job is None else f"J{job}")
+        return cls(before, user, gpus, kind, None if job is None else line_id(job))
 
     @property
     def narrows(self) -> bool:

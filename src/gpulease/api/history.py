@@ -6,7 +6,7 @@ import time
 
 from gpulease.api.event_selection import ago
 from gpulease.client.thread import ask
-from gpulease.model.request_fields import seconds
+from gpulease.model.fields import seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from gpulease.client import thread as thread_client
 from gpulease.client.connection import again, opened, refuse_stranger
 from gpulease.client.subscriptions import Subscription
 from gpulease.errors import BrokerUnavailable, NotFound, NotGranted, UsageError, WrongState
+from gpulease.model.fields import NAMES, as_argument, seconds
 from gpulease.model.job_selection import DONE, ENDED, id_order, named, selection
 from gpulease.model.quantities import matching
-from gpulease.model.request_fields import FIELDS, as_argument, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ def retry(
 
     With `new_env` they get this process's variables in the place of their own.
     """
-    from gpulease.api.job_fields import job_changes
+    from gpulease.api.job_commands import job_changes
 
-    strange = sorted({*changes} - {*FIELDS, "time_limit"})
+    strange = sorted({*changes} - {*NAMES, "time_limit"})
     if strange:
-        raise UsageError(f"retry() takes no {strange[0]}.", f"It takes {', '.join((*FIELDS, 'time_limit'))}.")
+        raise UsageError(f"retry() takes no {strange[0]}.", f"It takes {', '.join((*NAMES, 'time_limit'))}.")
     fields = {"changes": job_changes(changes, as_argument, time.time())} if changes else {}
     return send_retry(selection(jobs, label, state, user, mine), fields, {} if new_env else None)
 
@@ -95,7 +95,7 @@ def send_retry(select: Selection, fields: dict[str, Any], env: dict[str, str] | 
     """
     left_out: list[str] = []
     if env is not None:
-        from gpulease.api.job_fields import own_environment, variables
+        from gpulease.api.job_commands import own_environment, variables
 
         client = thread_client.take() or opened()
         given = {"environment": {**own_environment(), **variables(env)}, "env_kept": list(env)}
@@ -201,7 +201,7 @@ def move(job: Named, index: int = 0, *, user: str | None = None, mine: bool = Fa
 
 
 def change(select: Selection, changes: dict[str, Any]) -> Done:
-    """Change jobs that wait or are held; see job_fields.job_changes."""
+    """Change jobs that wait or are held; see model/fields.py."""
     done: Done = ask("edit", select, changes=changes)
     return done
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpulease.client.thread import ask
 from gpulease.errors import NotFound, UsageError, WrongState
-from gpulease.model.request_fields import FIELDS, request_fields, seconds, texts
+from gpulease.model.fields import NAMES, request_fields, seconds, texts
+from gpulease.model.job_selection import job_text, line_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,14 +110,14 @@ def explain(what: int | str | HasId | None = None, *, kind: str = "run", count: 
     if request:
         raise UsageError("An id and a request were both given.", "Leave one of the two out.")
     text = str(getattr(what, "id", what))
-    if text != "last" and not text.removeprefix("J").isdecimal():
+    if text != "last" and not job_text(text).isdecimal():
         told = ask("explain", start=False, id=text)
         return told
     from gpulease.api.jobs import id_of, show
 
     number = id_of(text)
     try:
-        told = ask("explain", start=False, id=f"J{number}")
+        told = ask("explain", start=False, id=line_id(number))
         return told
     except NotFound:
         job = show(number)[0]
@@ -126,7 +127,7 @@ def explain(what: int | str | HasId | None = None, *, kind: str = "run", count: 
 
 
 def _request(given: dict[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(given) - set(FIELDS))
+    unknown = sorted(set(given) - set(NAMES))
     if unknown:
-        raise UsageError(f"A request has no {unknown[0]!r}.", f"It may have {', '.join(FIELDS)}.")
+        raise UsageError(f"A request has no {unknown[0]!r}.", f"It may have {', '.join(NAMES)}.")
     return request_fields(given)

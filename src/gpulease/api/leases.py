@@ -13,7 +13,7 @@ from gpulease.client import connection as wire_client
 from gpulease.client import thread as thread_client
 from gpulease.client.waiting import WaitNotice
 from gpulease.errors import NotFound, UsageError
-from gpulease.model.request_fields import refuse_name, request_fields, seconds
+from gpulease.model.fields import request_fields, seconds
 from gpulease.model.visible import NAMES, variables, wanted
 from gpulease.system import cuda_state
 
@@ -219,6 +219,12 @@ def acquire(
     lease = Held(granted, placeholder, connection.place.state, visible_by)
     cuda_state.warn_after("gpulease.acquire", lease.environment)
     return lease
+
+
+def refuse_name(name: object) -> None:
+    """`name` was the GPU's model once; a job has a name."""
+    if name is not None:
+        raise UsageError("A GPU is chosen by its model, not by a name.", "Write model= instead of name=.")
 
 
 def _wait_in_line(fields: dict[str, Any], quiet: bool, on_wait: OnWait | None) -> tuple[Granted, BackendConnection]:

@@ -26,7 +26,7 @@ from gpulease.api.transfer import batch_of, may_move
 from gpulease.errors import GpuleaseError, HostUnavailable, NotGranted, StateError
 from gpulease.hosts import hosts
 from gpulease.hosts.choice import HostOffer, Move, moves
-from gpulease.model.job_selection import MISSING, ranges
+from gpulease.model.job_selection import MISSING, line_id, ranges
 from gpulease.system import places
 
 MARGIN = 60.0  # seconds that a move must gain
@@ -248,7 +248,7 @@ def _gone(group: Group) -> set[int]:
     return {
         job["id"]
         for job in missing
-        if (f"J{job['id']}", f"moved to {_new_id(group, job)}") in moved or (cut and f"J{job['id']}" not in ran)
+        if (line_id(job["id"]), f"moved to {_new_id(group, job)}") in moved or (cut and line_id(job["id"]) not in ran)
     }
 
 

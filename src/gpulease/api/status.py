@@ -196,7 +196,7 @@ def _leased(told: dict[str, Any]) -> dict[str, str]:
 def rules_of(given: Mapping[str, Any]) -> Rules:
     """The rules that options or arguments say; what is wrong with one is told before anything stumbles over it."""
     from gpulease.model.device_selection import Rules
-    from gpulease.model.request_fields import amount, texts
+    from gpulease.model.fields import amount, texts
 
     rules = Rules(**{name: given[name] for name in Rules._fields if name in given})
     model = _model(given)

@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpulease.api.job_commands import refuse_unstartable
-from gpulease.api.job_fields import command_words, folder, own_environment, variables, with_log, without
+from gpulease.api.job_commands import folder, own_environment, refuse_unstartable, variables, with_log, without
 from gpulease.api.jobs import add
 from gpulease.client import thread as thread_client
 from gpulease.errors import BrokerUnavailable, GpuleaseError, UsageError
-from gpulease.protocol.messages import REQUEST_FIELDS, Added, JobRow
+from gpulease.model.fields import JOB, REQUEST, command_words
+from gpulease.model.request import WIRE
+from gpulease.protocol.messages import Added, JobRow
 
 LARGEST = 64 << 20  # characters
 OF_THE_HOST = ("HOSTNAME", "XDG_RUNTIME_DIR", "DISPLAY")  # variables that say where a process is, and GPULEASE_, SSH_
-NOT_MOVED = ("devices", "exclude")  # of a request: they name GPUs of one host
 STEPS = ("moved", "let_go")  # as the broker's requests are called
-TEXTS = ("name", "label", "note")
 
 
 def received(document: Any) -> dict[str, Any]:
@@ -73,20 +72,20 @@ def _of_the_host(name: str) -> bool:
 
 def may_move(job: JobRow) -> bool:
     """Whether nothing ties it to its host: jobs that it comes after, a sweep's number, GPUs by name, a run before."""
-    tied = job["after"] or job["at_most"] or job["runs"] or any(job["request"].get(name) for name in NOT_MOVED)
-    return job["state"] == "waiting" and not tied
+    tied = any(job["request"].get(row.wire) for row in REQUEST if row.tied) or any(
+        job.get(row.wire) for row in JOB if row.tied
+    )
+    return job["state"] == "waiting" and not job["runs"] and not tied
 
 
 def batch_of(job: JobRow, token: str) -> dict[str, Any]:
     """A job as it is sent elsewhere, from `gpulease show --environment --json`; held until it is let go there."""
-    options: dict[str, Any] = {name: job[name] for name in TEXTS if job[name] is not None}  # type: ignore[literal-required]
-    options |= {"cwd": job["cwd"], "hold": True, "transfer": token}
-    options |= {} if job.get("notify") is None else {"notify": job["notify"]}
-    options |= {"retry": job["retry"]} if job["retry"] else {}
-    options |= {} if job["time_limit"] is None else {"time_limit": job["time_limit"]}
+    moved = [row.wire for row in JOB if row.help and not row.apart and not row.tied]
+    options: dict[str, Any] = {name: value for name in moved if (value := job.get(name)) not in (None, 0)}
+    options |= {"hold": True, "transfer": token}
     log = _log_of(job)
     options |= {} if log is None else {"log": log}
-    request = {name: value for name, value in job["request"].items() if name in REQUEST_FIELDS and value is not None}
+    request = {name: value for name, value in job["request"].items() if name in WIRE and value is not None}
     environment = job.get("environment") or {}
     return {
         "token": token,

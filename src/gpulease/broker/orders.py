@@ -26,14 +26,21 @@ MOST = 1 << 53
 def order(one: Launch | ReadEnd | Find | SignalTree) -> Message:
     """All that an agent needs to know of a run, but for the environment: it has the one before, if that is equal."""
     job = one.job
-    common = {"id": job.id, "run": job.run, "log": job.log, "log_limit": one.place.log_limit, "note": one.place.note}
+    common = {
+        "id": job.id,
+        "run": job.run,
+        "log": job.spec.log,
+        "log_limit": one.place.log_limit,
+        "note": one.place.note,
+    }
     if isinstance(one, Launch):
-        fresh = job.run == 1 and job.log == f"{os.path.dirname(os.path.dirname(one.place.note))}/{job.id}.log"
-        said: Message = {"cwd": job.cwd, "command": job.command, "given": one.given, "fresh": fresh}
-        said |= {"script": job.script, "script_time": job.script_time}
+        fresh = job.run == 1 and job.spec.log == f"{os.path.dirname(os.path.dirname(one.place.note))}/{job.id}.log"
+        said: dict[str, object] = {"cwd": job.spec.cwd, "command": job.spec.command, "given": one.given, "fresh": fresh}
+        said |= {"script": job.spec.script, "script_time": job.spec.script_time}
         return {"do": "launch", **common, **said}
     if isinstance(one, ReadEnd):
-        said = {"cwd": job.cwd, "command": job.command, "code": one.code, "pid": job.pid, "log_begin": job.log_begin}
+        said = {"cwd": job.spec.cwd, "command": job.spec.command, "code": one.code}
+        said |= {"pid": job.pid, "log_begin": job.log_begin}
         return {"do": "read-end", **common, **said, "former": one.place.former}
     if isinstance(one, Find):
         return {"do": "find", **common, "former": one.place.former, "root": one.root}

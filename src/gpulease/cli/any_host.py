@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gpulease.api.job_fields import full_path
+from gpulease.api.job_commands import full_path
 from gpulease.cli.commands.add import named_variables, prepare, tell_left_out
 from gpulease.cli.parsing import Options, clean, parse
 from gpulease.cli.remote_words import Words
@@ -83,8 +83,8 @@ def _nowhere(answers: list[Answer]) -> HostUnavailable | NotEnoughDevices:
 
 def _request_flags() -> set[str]:
     options = Options()
-    add_wanted(options, None, None)
-    return {*options.flags, "--for"}
+    add_wanted(options, "")
+    return {*options.flags}
 
 
 def _gpus(found: Words) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 
 from gpulease.errors import GpuleaseError
-from gpulease.model.job_selection import ENDED, STATES
+from gpulease.model.fields import JOB, REQUEST
+from gpulease.model.job_selection import ENDED, STATES, job_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _leases(verb: str) -> list[str]:
 
 
 def _waiting(verb: str) -> list[str]:
-    return [*(row["id"].removeprefix("J") for row in _ask("status")["line"]), "last"]
+    return [*(job_text(row["id"]) for row in _ask("status")["line"]), "last"]
 
 
 def _devices(verb: str) -> list[str]:
@@ -136,24 +137,21 @@ def _parameters(verb: str) -> list[str]:
 
 
 def _notices(verb: str) -> list[str]:
-    from gpulease.notices.kinds import ALL, EVENTS, NONE
+    from gpulease.model.notices import ALL, EVENTS, NONE
 
     return [*EVENTS, ALL, NONE]
 
 
+_SOURCES = {"labels": _labels, "jobs": _job_ids, "models": _models, "devices": _devices, "notices": _notices}
 OF_OPTIONS: dict[str, Callable[[str], list[str]]] = {
-    "--label": _labels,
-    "--after-label": _labels,
-    "--after-any-label": _labels,
-    "--new-label": _labels,
-    "--after": _job_ids,
-    "--after-any": _job_ids,
+    **{
+        flag: _SOURCES[row.kind.values]
+        for row in (*REQUEST, *JOB)
+        for flag in (*row.flags, f"--{row.changed_as.replace('_', '-')}")
+        if row.kind.values
+    },
     "--user": _users,
-    "--model": _models,
-    "--devices": _devices,
-    "--exclude": _devices,
     "--gpu": _devices,
-    "--notify": _notices,
     "--on": _notices,
     "--host": _hosts,
     "--hosts": _hosts,

@@ -9,8 +9,8 @@ import sys
 from re import VERBOSE, compile
 
 from gpulease.api.job_commands import by_shell
-from gpulease.api.job_fields import wrong_with
 from gpulease.errors import UsageError, in_words
+from gpulease.model.fields import wrong_with
 from gpulease.model.job_selection import ranges
 from gpulease.model.shell_text import SHELLS
 

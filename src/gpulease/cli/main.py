@@ -193,7 +193,7 @@ def _stumbled(error: Exception) -> GpuleaseError:
     if not heard or isinstance(error, OSError):
         raise error
     from gpulease.errors import ProtocolError
-    from gpulease.protocol.answers import misfit
+    from gpulease.protocol.check import misfit
 
     for verb, message in reversed(heard):
         wrong = misfit(verb, message)

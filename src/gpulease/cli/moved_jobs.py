@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gpulease.errors import NotFound
-from gpulease.model.job_selection import selection
+from gpulease.model.job_selection import job_number, selection
 from gpulease.system import places
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ def tell_moved(verb: str, named: Sequence[Named], since: float = LONG_AGO) -> No
     select = selection(named, required=False)
     spans = [(0, 1 << 62)] if "all" in select else select.get("ids", [])
     for event in events(since=since, user=user_name(os.getuid()), kind="job") if spans else ():
-        number = int(event["id"][1:])
+        number = job_number(event["id"])
         if event["what"] == "moved" and any(first <= number <= last for first, last in spans):
             new = (event["why"] or "").removeprefix("moved to ")
             raise NotFound(f"Job {number} was moved to {new} by `gpulease rebalance`.", f"Use `gpulease {verb} {new}`.")

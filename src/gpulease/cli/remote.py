@@ -90,7 +90,7 @@ def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:
 
 def _name_folder(found: Words) -> None:
     """--cwd is a folder there, which need not be here; one that is relative is so to this one."""
-    from gpulease.api.job_fields import full_path
+    from gpulease.api.job_commands import full_path
 
     for group in found.groups if found.verb in ("add", "run", "shell") else ():
         name, equals, value = group[0].partition("=")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any
 
-from gpulease.api.job_fields import full_path
+from gpulease.api.job_commands import full_path
 from gpulease.hosts import absent as absent_hosts
 from gpulease.hosts import ssh
 

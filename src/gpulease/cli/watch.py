@@ -24,7 +24,7 @@ def watch(
     lines: Callable[[Any, Terminal], list[str]],
 ) -> int:
     """Until it is interrupted. Where there is no terminal the pictures follow one another; as JSON, one a line."""
-    from gpulease.model.request_fields import seconds
+    from gpulease.model.fields import seconds
 
     often = seconds(arguments.watch, "--watch")
     if not 0.1 <= often <= 86400:

@@ -44,7 +44,7 @@ class Subscription:
             return {}
         if told is None:
             return None
-        changed: Message = dict(told.get("snapshot") or told.get("changed") or {})
+        changed: dict[str, Any] = dict(told.get("snapshot") or told.get("changed") or {})
         if "snapshot" in told:
             self.rows = {}
         self.open = changed.pop("open", self.open)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from gpulease.errors import StateError, in_words
+from gpulease.model.job_selection import line_id
 from gpulease.model.lifecycle import JOB, JOB_ENDS, REMEMBERED, START, Effects, Step, transition
+from gpulease.model.request import RequestRow, stored_request
 from gpulease.model.values import Request
 
 OPEN = ("waiting", "held", "running", "paused")
@@ -14,19 +16,13 @@ NEW = START
 ENDS = tuple(sorted(JOB_ENDS))
 
 
-class Job(NamedTuple):
-    """Everything about a job but its environment, which only its submitter may read."""
+class JobSpec(NamedTuple):
+    """What was asked for: `add` and `edit` write it."""
 
-    id: int
     command: tuple[str, ...]
-    uid: int
-    user: str
     cwd: str
-    environment: str  # the key of its environment in the store
+    environment: str  # the key of its environment in the store, which only its submitter may read
     request: Request
-    added: float
-    state: str = "waiting"
-    history: tuple[Step, ...] = ()
     name: str | None = None
     label: str | None = None
     note: str | None = None
@@ -35,6 +31,43 @@ class Job(NamedTuple):
     time_limit: float | None = None
     after: tuple[int, ...] = ()
     after_any: bool = False
+    at_most: int | None = None  # of its sweep that run at a time; what holds is in the broker's state
+    notify: tuple[str, ...] | None = None  # of which its user is told; None: as they chose for all
+    transfer: str | None = None  # by which token a copy of another host's job is let go, once the original is gone
+    script: str | None = None  # the file that its command runs, if that was seen
+    script_time: int | None = None  # when that had last been changed as the job was added, in milliseconds
+
+
+class AskedRow(TypedDict):
+    """The same as programs read it. What another version may not know is not required."""
+
+    command: list[str]
+    cwd: str
+    request: RequestRow
+    name: str | None
+    label: str | None
+    note: str | None
+    log: str
+    retry: int
+    time_limit: float | None
+    after: list[int | str]
+    after_any: bool
+    at_most: int | None
+    notify: NotRequired[list[str] | None]
+    script: NotRequired[str | None]
+    script_time: NotRequired[int | None]
+
+
+class Job(NamedTuple):
+    """What was asked for, and its life."""
+
+    id: int
+    uid: int
+    user: str
+    spec: JobSpec
+    added: float
+    state: str = "waiting"
+    history: tuple[Step, ...] = ()
     tries: int = 0
     started: float | None = None
     ended: float | None = None
@@ -52,12 +85,7 @@ class Job(NamedTuple):
     removing: bool = False  # to be forgotten once it is gone
     log_begin: int = 0  # where the output of this run begins in the log
     cap: int | None = None  # its sweep, by the id of the first, if that has a number
-    at_most: int | None = None  # of its sweep that run at a time; what holds is in the broker's state
-    notify: tuple[str, ...] | None = None  # of which its user is told; None: as they chose for all
-    transfer: str | None = None  # by which token a copy of another host's job is let go, once the original is gone
-    script: str | None = None  # the file that its command runs, if that was seen
-    script_time: int | None = None  # when that had last been changed as the job was added, in milliseconds
-    script_changed: int | None = None  # the same as its last run began, if it was another
+    script_changed: int | None = None  # when its script had last been changed as its last run began, if it was another
     met: tuple[int, ...] = ()  # of those that it comes after: who has ended as it must, whatever becomes of it later
 
     @property
@@ -66,47 +94,58 @@ class Job(NamedTuple):
 
     @property
     def planner_id(self) -> str:
-        return f"J{self.id}"
+        return line_id(self.id)
 
     @property
     def run_name(self) -> str:
         return f"{self.id}.{self.run}"
 
 
+ASKED = frozenset(JobSpec._fields)
+
+
+def changed(job: Job, **changes: Any) -> Job:
+    """The job with other values, of what was asked for or of its life."""
+    asked = {name: changes.pop(name) for name in ASKED & changes.keys()}
+    return job._replace(spec=job.spec._replace(**asked), **changes) if asked else job._replace(**changes)
+
+
 def step(job: Job, event: str, now: float, **changes: Any) -> tuple[Job, Effects]:
     """The job after `event`, as the table of lifecycle.py has it."""
     state, effects = transition(JOB, f"job {job.id}", job.state, event, job.history)
     history = (*job.history, Step(now, job.state, event, state))[-REMEMBERED:]
-    return job._replace(state=state, history=history, **changes), effects
+    return changed(job, state=state, history=history, **changes), effects
 
 
 def document(job: Job) -> dict[str, Any]:
-    return {**job._asdict(), "request": job.request._asdict()}
+    """All about it in one level, as the store and programs read it."""
+    fields = {**job._asdict(), **job.spec._asdict(), "request": job.spec.request._asdict()}
+    del fields["spec"]
+    return fields
 
 
 ALWAYS = ("state", "label")  # columns of the store
 _NOTHING = object()
-_USUAL = tuple(_NOTHING if name in ALWAYS else Job._field_defaults.get(name, _NOTHING) for name in Job._fields)
-_USUAL_REQUEST = tuple(Request._field_defaults[name] for name in Request._fields)
+
+
+def _usual(kind: type[Job | JobSpec | Request]) -> tuple[object, ...]:
+    return tuple(_NOTHING if name in ALWAYS else kind._field_defaults.get(name, _NOTHING) for name in kind._fields)
+
+
+_USUAL, _USUAL_SPEC, _USUAL_REQUEST = _usual(Job), _usual(JobSpec), _usual(Request)
 
 
 def stored(job: Job) -> dict[str, Any]:
     """As the store keeps it: what is as usual is left out, for there may be a hundred thousand."""
-    found = _unusual(Job._fields, job, _USUAL)
-    found["request"] = _unusual(Request._fields, job.request, _USUAL_REQUEST)
+    found = _unusual(Job._fields, job, _USUAL) | _unusual(JobSpec._fields, job.spec, _USUAL_SPEC)
+    del found["spec"]
+    found["request"] = _unusual(Request._fields, job.spec.request, _USUAL_REQUEST)
     return found
 
 
 def _unusual(names: tuple[str, ...], values: tuple[Any, ...], usual: tuple[Any, ...]) -> dict[str, Any]:
     rows = zip(names, values, usual, strict=True)
     return {name: value for name, value, default in rows if value is not default and value != default}
-
-
-def read_request(stored: dict[str, Any]) -> Request:
-    """As any version stored it: an older one called the models `names`."""
-    renamed = {"models" if name == "names" else name: value for name, value in stored.items()}
-    request: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in renamed.items()}
-    return Request(**{name: value for name, value in request.items() if name in Request._fields})
 
 
 def read(stored: dict[str, Any]) -> Job:
@@ -121,16 +160,15 @@ def read(stored: dict[str, Any]) -> Job:
 
 
 def _read(stored: dict[str, Any]) -> Job:
-    fields = {name: value for name, value in stored.items() if name in Job._fields}
-    fields["request"] = read_request(stored["request"])
-    fields["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))
-    for name in ("command", "after", "devices", "met"):
-        fields[name] = tuple(stored.get(name, ()))
-    if stored.get("notify") is not None:
-        fields["notify"] = tuple(stored["notify"])
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
+    values["request"] = stored_request(stored["request"])
+    values["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))
     if stored.get("bound"):  # an older version's `start` by somebody who may not pass others
-        fields["forced"] = False
-    return Job(**fields)
+        values["forced"] = False
+    spec = JobSpec(**{name: values[name] for name in JobSpec._fields if name in values})
+    return Job(spec=spec, **{name: values[name] for name in Job._fields if name in values})
 
 
 OUT_OF_MEMORY = (

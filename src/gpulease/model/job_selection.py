@@ -66,6 +66,22 @@ def selection(
     return {name: value for name, value in select.items() if value is not None} or {"all": True}
 
 
+def line_id(job: JobId) -> str:
+    """What a job is called in the line and as the holder of a lease: `J12`."""
+    return f"J{job}"
+
+
+def job_number(line_id: str) -> int:
+    """The job of `J12`; 0 for what is no job of a broker, as the lease `L3`."""
+    number = line_id[1:]
+    return int(number) if line_id[:1] == "J" and number.isascii() and number.isdecimal() else 0
+
+
+def job_text(line_id: str) -> str:
+    """The same as people type it, also of an engine: `12`, `12_3`."""
+    return line_id.removeprefix("J")
+
+
 def are_states(text: str) -> bool:
     """Whether it is a state, or several with commas between them; gpulimit's names are understood too."""
     return set(text.split(",")) <= {*STATES, *GPULIMIT}
@@ -119,7 +135,7 @@ def _listed(jobs: Any) -> list[Any]:
 
 def _words(one: Any, said: str) -> list[str]:
     if isinstance(one, str):
-        return [part.removeprefix("J") for part in one.replace(",", " ").split()]  # also what `add` printed
+        return [job_text(part) for part in one.replace(",", " ").split()]  # also what `add` printed
     number = getattr(one, "id", one)
     if isinstance(number, str):
         return [number]

@@ -34,7 +34,7 @@ class Which(NamedTuple):
 EVERY = Which()
 
 
-class JobRow(NamedTuple):
+class ListedJob(NamedTuple):
     """What most questions about many jobs are about."""
 
     id: int
@@ -54,7 +54,7 @@ class Store(Protocol):
     def some_jobs(self, which: Which, most: int) -> tuple[list[Document], bool]:
         """The first of them, as many as are read in a moment; and whether there may be others."""
 
-    def job_rows(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[JobRow]:
+    def job_rows(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[ListedJob]:
         """The same, without most of what is known of them."""
 
     def count_jobs(self, which: Which = EVERY) -> dict[tuple[int, str], int]:

@@ -9,8 +9,8 @@ import time
 from collections import Counter
 from typing import Any, NamedTuple
 
+from gpulease.model.notices import EVENTS
 from gpulease.model.quantities import span_text
-from gpulease.notices.kinds import EVENTS
 from gpulease.render.jobs import end_text, some
 from gpulease.render.terminal import clean
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpulease.errors import PoolClosed, UsageError
-from gpulease.model.request_fields import refuse_name
 from gpulease.pool.items import Function, Item, PoolFuture
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import mark_of, name_of, pack_call, pack_whole
@@ -62,6 +61,7 @@ class Pool(Executor):
         name: None = None,
     ) -> None:
         given = dict(locals())  # the arguments, by their names
+        from gpulease.api.leases import refuse_name
         from gpulease.pool.plan import check_engine, check_hook, make_plan
 
         refuse_name(name)

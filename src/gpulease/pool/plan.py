@@ -125,13 +125,14 @@ def pack_named(shared: Mapping[str, Any] | None) -> Packed | None:
 def read_request(options: Mapping[str, Any]) -> Request:
     """The lease that each worker will ask for. Raises UsageError for what makes no sense."""
     from gpulease import PROTOCOL
-    from gpulease.model.request_fields import request_fields
-    from gpulease.protocol import messages
+    from gpulease.model import request
+    from gpulease.model.fields import request_fields
+    from gpulease.protocol.check import check
 
     fields = request_fields(options)
     asked = {"request": fields, "kind": "pool", "note": options.get("note")}
-    messages.check({"v": PROTOCOL, "do": "acquire", **asked})
-    return messages.read_request(fields)
+    check({"v": PROTOCOL, "do": "acquire", **asked})
+    return request.read_request(fields)
 
 
 def check_devices(plan: PoolPlan) -> None:

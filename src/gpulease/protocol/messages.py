@@ -1,127 +1,42 @@
-"""PURE: every request that a client may send, what each field may be, and how replies look.
+"""PURE: every message between clients and broker, both ways, as types.
 
 A message is a JSON object. A request has `v` (the protocol's version) and `do`; a reply has `ok`, `error`, `waiting`
-or `granted`. Who asks is never in a message: the kernel tells.
+or `granted`. Who asks is never in a message: the kernel tells. check.py holds messages against these types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
-from gpulease import PROTOCOL
-from gpulease.errors import GpuleaseError, ProtocolError, UsageError
-from gpulease.model.values import Request
+from gpulease.errors import GpuleaseError
+from gpulease.model.fields import A_LIST, FLAG, MANY, SHORT_TEXT, SPAN, WHOLE, are_texts, is_flag, is_seconds, is_whole
+from gpulease.model.job import AskedRow
 
 KINDS = ("run", "get", "shell", "acquire", "reservation", "pool")
-MOST_GPUS = 1024
-TEXT = 1000  # characters of a note or a name
-LIST = 1024  # entries of a list
 WORDS_AT_ONCE = 100_000  # of the commands of one message
 
-Message = dict[str, Any]
-
-# verb -> field -> what it may be. `?` marks one that may be missing or null.
-REQUESTS: dict[str, dict[str, str]] = {
-    "acquire": {
-        "within": "text?",
-        "request": "request",
-        "kind": "text",
-        "owner": "int?",
-        "wait": "seconds?",
-        "note": "text?",
-        "id": "text?",
-        "command": "texts?",
-    },
-    "why": {"id": "text"},
-    "taken": {"id": "text"},
-    "cancel": {"id": "text"},
-    "release": {"what": "texts?", "mine": "bool?", "all": "bool?", "if_held": "bool?", "gone": "bool?"},
-    "renew": {"what": "texts?", "duration": "seconds"},
-    "explain": {"id": "text?", "request": "request?", "kind": "text?", "count": "int?"},
-    "status": {},
-    "subscribe": {"topics": "texts", "select": "select?"},
-    "events": {"since": "seconds?", "most": "int?"},
-    "learned": {"clear": "bool?"},
-    "history": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
-    "usage": {"since": "seconds?", "until": "seconds?", "step": "seconds?"},
-    "totals": {},
-    "exclude": {"what": "texts", "note": "text?"},
-    "include": {"what": "texts"},
-    "add": {
-        "request": "request",
-        "commands": "commands",
-        "each": "each?",
-        "options": "options",
-        "more": "bool?",
-        "token": "text?",
-    },
-    "ls": {"all": "bool?", "most": "int?", "select": "select?", "ids": "bool?"},
-    "show": {"select": "select", "environment": "bool?"},
-    "kill": {"select": "select", "by": "text?"},
-    "rm": {"select": "select"},
-    "pause": {"select": "select?", "queue": "bool?"},
-    "resume": {"select": "select?", "queue": "bool?"},
-    "moved": {"jobs": "marked"},
-    "let_go": {"jobs": "marked"},
-    "move": {"id": "int", "index": "int?"},
-    "start": {"select": "select"},
-    "retry": {"select": "select", "changes": "options?", "options": "options?"},
-    "edit": {"select": "select", "changes": "options"},
-    "clean": {"select": "select?"},
-    "set": {"name": "text?", "value": "text?"},
-    "notify": {"file": "text?", "events": "texts?", "clear": "bool?"},
-    "ping": {},
-    "stop": {},
-    "backup": {"done": "bool?"},
-}
+Message = Mapping[str, Any]
 
 
-def check(message: Message) -> Message:
-    """The message, once it is known to be a request with the right fields; else an error that says what is wrong."""
-    if message.get("v") != PROTOCOL:
-        raise ProtocolError(f"The message has protocol version {message.get('v')!r}, this broker speaks {PROTOCOL}.")
-    verb = message.get("do")
-    fields = REQUESTS.get(verb) if isinstance(verb, str) else None
-    if fields is None:
-        raise ProtocolError(f"The broker does not know how to do {str(message.get('do'))[:40]!r}.")
-    for name, kind in fields.items():
-        _check_field(name, message.get(name), kind)
-    return message
+class Fits(NamedTuple):
+    """Beside a type: what says whether a value is right, in the place of the walk over its type; and what to give."""
+
+    fits: Callable[[Any], bool]
+    hint: str
 
 
-def _check_field(name: str, value: object, kind: str, said: str = "") -> None:
-    if value is None and kind.endswith("?"):
-        return
-    if not FITS[kind.rstrip("?")](value):
-        step = f"Give {WORDS.get(kind.rstrip('?'), 'another one')}."
-        raise UsageError(f"The value of {said or repr(name)} is not right.", step)
+class AtMost(NamedTuple):
+    """Beside the type of a list or a dictionary: how long it may be."""
 
-
-WORDS = {
-    "text": f"text of at most {TEXT} characters",
-    "texts": f"a list of at most {LIST} texts",
-    "int": "a whole number that is not too large",
-    "seconds": "a number of seconds that is not too large",
-    "bool": "true or false",
-    "commands": f"at most {WORDS_AT_ONCE} words in one message, and the rest in others",
-    "each": f"at most {WORDS_AT_ONCE} in one message, and the rest in others",
-}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e10
+    entries: int
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= TEXT
+    return isinstance(value, str) and len(value) <= SHORT_TEXT
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, list) and len(value) <= LIST and all(map(_is_text, value))
-
-
-def _is_commands(value: object) -> bool:
+def _are_commands(value: object) -> bool:
     """A list of commands, each a list of words. Their number is looked at first: each costs more than its bytes."""
     if not isinstance(value, list) or len(value) > WORDS_AT_ONCE:
         return False
@@ -132,8 +47,7 @@ def _is_commands(value: object) -> bool:
     )
 
 
-def _is_each(value: object) -> bool:
-    """A list with the texts of each command that are its own."""
+def _are_own_texts(value: object) -> bool:
     return (
         isinstance(value, list)
         and len(value) <= WORDS_AT_ONCE
@@ -144,96 +58,90 @@ def _is_each(value: object) -> bool:
     )
 
 
-def _is_marked(value: object) -> bool:
-    """Jobs by their ids, each with texts or numbers about it."""
-    return isinstance(value, list) and len(value) <= LIST and all(map(_is_mark, value))
+# ---------------------------------------------------------------------- requests
 
+# fmt: off
+Text = Annotated[str, Fits(_is_text, f"Give text of at most {SHORT_TEXT} characters.")]
+Texts = Annotated[list[str], Fits(are_texts, A_LIST)]
+Whole = Annotated[int, Fits(is_whole, WHOLE.hint)]
+Seconds = Annotated[float, Fits(is_seconds, SPAN.hint)]
+Flag = Annotated[bool, Fits(is_flag, FLAG.hint)]
+IN_PARTS = f"Give at most {WORDS_AT_ONCE} words in one message, and the rest in others."
+Commands = Annotated[list[list[str]], Fits(_are_commands, IN_PARTS)]
+OwnTexts = Annotated[list[dict[str, str]], Fits(_are_own_texts, IN_PARTS)]  # of each command of a batch
+# What a request or a job has, and what `edit` changes: the rows of model/fields.py read it.
+Fields = Annotated[dict[str, object], AtMost(64)]
+Select = TypedDict("Select", {
+    "ids": list[list[Whole]], "all": bool, "last": bool, "label": Text, "state": Text, "user": Text, "mine": bool,
+}, total=False)
+Copied = TypedDict("Copied", {  # a job in a move between hosts
+    "id": Whole, "to": NotRequired[Text], "changed": NotRequired[float | None], "token": NotRequired[Text],
+})
+AcquireRequest = TypedDict("AcquireRequest", {
+    "request": Fields, "kind": Text, "within": NotRequired[Text | None], "owner": NotRequired[Whole | None],
+    "wait": NotRequired[Seconds | None], "note": NotRequired[Text | None], "id": NotRequired[Text | None],
+    "command": NotRequired[Texts | None],
+})
+LeaseRequest = TypedDict("LeaseRequest", {"id": Text})
+ReleaseRequest = TypedDict("ReleaseRequest", {
+    "what": NotRequired[Texts | None], "mine": NotRequired[Flag | None], "all": NotRequired[Flag | None],
+    "if_held": NotRequired[Flag | None], "gone": NotRequired[Flag | None],
+})
+RenewRequest = TypedDict("RenewRequest", {"what": NotRequired[Texts | None], "duration": Seconds})
+ExplainRequest = TypedDict("ExplainRequest", {
+    "id": NotRequired[Text | None], "request": NotRequired[Fields | None], "kind": NotRequired[Text | None],
+    "count": NotRequired[Whole | None],
+})
+SubscribeRequest = TypedDict("SubscribeRequest", {"topics": Texts, "select": NotRequired[Select | None]})
+EventsRequest = TypedDict("EventsRequest", {"since": NotRequired[Seconds | None], "most": NotRequired[Whole | None]})
+LearnedRequest = TypedDict("LearnedRequest", {"clear": NotRequired[Flag | None]})
+SpanRequest = TypedDict("SpanRequest", {
+    "since": NotRequired[Seconds | None], "until": NotRequired[Seconds | None], "step": NotRequired[Seconds | None],
+})
+DevicesRequest = TypedDict("DevicesRequest", {"what": Texts, "note": NotRequired[Text | None]})
+AddRequest = TypedDict("AddRequest", {
+    "request": Fields, "commands": Commands, "each": NotRequired[OwnTexts | None], "options": Fields,
+    "more": NotRequired[Flag | None], "token": NotRequired[Text | None],
+})
+ListRequest = TypedDict("ListRequest", {
+    "all": NotRequired[Flag | None], "most": NotRequired[Whole | None], "select": NotRequired[Select | None],
+    "ids": NotRequired[Flag | None],
+})
+ShowRequest = TypedDict("ShowRequest", {"select": Select, "environment": NotRequired[Flag | None]})
+JobsRequest = TypedDict("JobsRequest", {"select": Select})
+KillRequest = TypedDict("KillRequest", {"select": Select, "by": NotRequired[Text | None]})
+PauseRequest = TypedDict("PauseRequest", {"select": NotRequired[Select | None], "queue": NotRequired[Flag | None]})
+MovedRequest = TypedDict("MovedRequest", {"jobs": Annotated[list[Copied], AtMost(MANY)]})
+MoveRequest = TypedDict("MoveRequest", {"id": Whole, "index": NotRequired[Whole | None]})
+RetryRequest = TypedDict("RetryRequest", {
+    "select": Select, "changes": NotRequired[Fields | None], "options": NotRequired[Fields | None],
+})
+EditRequest = TypedDict("EditRequest", {
+    "select": Select, "changes": Fields,
+    "cap": NotRequired[int | None],  # the core's own: the sweep of jobs that are in none, whatever a client says
+})
+CleanRequest = TypedDict("CleanRequest", {"select": NotRequired[Select | None]})
+SetRequest = TypedDict("SetRequest", {"name": NotRequired[Text | None], "value": NotRequired[Text | None]})
+NotifyRequest = TypedDict("NotifyRequest", {
+    "file": NotRequired[Text | None], "events": NotRequired[Texts | None], "clear": NotRequired[Flag | None],
+})
+BackupRequest = TypedDict("BackupRequest", {"done": NotRequired[Flag | None]})
+PlainRequest = TypedDict("PlainRequest", {})
 
-def _is_mark(one: object) -> bool:
-    return (
-        isinstance(one, dict)
-        and len(one) <= 4
-        and FITS["int"](one.get("id"))
-        and all(_is_text(value) or isinstance(value, (int, float)) for value in one.values())
-    )
-
-
-FITS: dict[str, Callable[[object], bool]] = {
-    "text": _is_text,
-    "texts": _is_list,
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62,
-    "seconds": _is_number,
-    "bool": lambda value: isinstance(value, bool),
-    "commands": _is_commands,
-    "each": _is_each,
-    "marked": _is_marked,
-    "options": lambda value: isinstance(value, dict) and len(value) <= 64,
-    "select": lambda value: isinstance(value, dict) and len(value) <= 8,
-    "request": lambda value: isinstance(value, dict) and len(value) <= 32,
+REQUESTS: dict[str, Any] = {
+    "acquire": AcquireRequest, "why": LeaseRequest, "taken": LeaseRequest, "cancel": LeaseRequest,
+    "release": ReleaseRequest, "renew": RenewRequest, "explain": ExplainRequest, "status": PlainRequest,
+    "subscribe": SubscribeRequest, "events": EventsRequest, "learned": LearnedRequest, "history": SpanRequest,
+    "usage": SpanRequest, "totals": PlainRequest, "exclude": DevicesRequest, "include": DevicesRequest,
+    "add": AddRequest, "ls": ListRequest, "show": ShowRequest, "kill": KillRequest, "rm": JobsRequest,
+    "pause": PauseRequest, "resume": PauseRequest, "moved": MovedRequest, "let_go": MovedRequest, "move": MoveRequest,
+    "start": JobsRequest, "retry": RetryRequest, "edit": EditRequest, "clean": CleanRequest, "set": SetRequest,
+    "notify": NotifyRequest, "ping": PlainRequest, "stop": PlainRequest, "backup": BackupRequest,
 }
-
-# field of a Request -> what it may be
-REQUEST_FIELDS = {
-    "gpus": "int",
-    "memory": "int?",
-    "models": "texts?",
-    "devices": "texts?",
-    "exclude": "texts?",
-    "min_memory": "int?",
-    "max_leases": "int?",
-    "priority": "int",
-    "not_before": "seconds?",
-    "duration": "seconds?",
-    "pack": "bool?",
-    "beside_outside": "bool",
-    "mig": "bool",
-    "relative": "bool",
-}
+# fmt: on
 
 
-SAID = {"memory": "mem", "models": "model", "not_before": "at", "duration": "for"}  # as options
-
-
-def read_request(fields: Message, least: int = 1) -> Request:
-    """A Request from its fields on the wire, checked as one from a stranger; a job may ask for no GPU at all."""
-    unknown = sorted(set(fields) - set(REQUEST_FIELDS))
-    if unknown:
-        raise UsageError(f"A request has no field {unknown[0][:40]!r}.")
-    values: dict[str, Any] = {}
-    for name, value in fields.items():
-        _check_field(name, value, REQUEST_FIELDS[name], f"--{SAID.get(name, name).replace('_', '-')}")
-        values[name] = tuple(value) if isinstance(value, list) else value
-    for name in ("models", "devices", "exclude"):
-        values[name] = values.get(name) or ()
-    request = Request(**values)
-    _check_amounts(request, least)
-    return request
-
-
-def _check_amounts(request: Request, least: int) -> None:
-    if not least <= request.gpus <= MOST_GPUS:
-        without = " Only `gpulease add` takes 0: a job without a GPU." if request.gpus == 0 else ""
-        raise UsageError(f"The number of GPUs is {request.gpus}.", f"Ask for 1 to {MOST_GPUS}.{without}")
-    if not request.gpus and (*request.models, *request.devices, *request.exclude, request.min_memory) != (None,):
-        raise UsageError("No GPU is asked for, and it is said which.", "Leave out --gpus 0, or what says which GPU.")
-    if request.memory is not None and request.memory < 1:
-        raise UsageError("The share of memory is not positive.", "Write it as --mem 6G.")
-    if request.memory is not None and request.gpus != 1:
-        raise UsageError("A share by memory is of one GPU, and several were asked for.", "Leave out --mem or --gpus.")
-    if request.pack and (request.memory is not None or request.gpus != 1):
-        raise UsageError("A packed job is on one GPU and declares no memory.", "Leave out --pack, or --mem and -n.")
-    if request.beside_outside and request.memory is None and not request.pack:
-        raise UsageError("Beside outside use only a share can be given.", "Say how much memory it needs: --mem 6G.")
-    if request.duration is not None and request.duration <= 0:
-        raise UsageError("The time is not above 0.", "Write it as --for 4h.")
-    if not -1_000_000 <= request.priority <= 1_000_000:
-        raise UsageError(f"The priority is {request.priority}.", "Give a number around 5; smaller is sooner.")
-    for value in (request.min_memory, request.max_leases):
-        if value is not None and value < 0:
-            raise UsageError("A limit of the request is negative.", "Give 0 or more.")
-
-
-def error(trouble: GpuleaseError) -> Message:
+def error(trouble: GpuleaseError) -> Reply:
     return {
         "error": {
             "code": trouble.code,
@@ -255,9 +163,13 @@ Granted = TypedDict("Granted", {
 })
 StillWaiting = TypedDict("StillWaiting", {"id": str, "place": int, "why": str})
 ShortLease = TypedDict("ShortLease", {"id": str, "devices": list[str], "user": str, "until": float | None})
+LeaseRow = TypedDict("LeaseRow", {
+    "id": str, "kind": str, "labels": list[str], "user": str, "pid": int | None, "since": float, "until": float | None,
+    "memory": int | None, "note": str | None, "job": NotRequired[str | None], "ending": NotRequired[str | None],
+})
 DeviceVerdict = TypedDict("DeviceVerdict", {"label": str, "uuid": str, "code": str, "why": str})
 Explained = TypedDict("Explained", {
-    "id": str, "lease": dict[str, Any] | None, "why": str | None, "devices": list[DeviceVerdict],
+    "id": str, "lease": LeaseRow | None, "why": str | None, "devices": list[DeviceVerdict],
     "place": NotRequired[int], "code": NotRequired[str], "why_short": NotRequired[str],  # of what waits
     "expected_start": NotRequired[float | None], "expected_latest": NotRequired[float | None],
     "expected_missed": NotRequired[float | None], "sure_by": NotRequired[float | None],
@@ -322,28 +234,46 @@ Added = TypedDict("Added", {
     "ids": NotRequired[list[JobId]],  # of an engine whose ids do not just follow each other
 })  # variables that the job does not get
 JobEnd = TypedDict("JobEnd", {"id": JobId, "state": str, "exit_code": int | None})
-# To a subscriber, as `snapshot` and then as `changed`: rows by key, None for what is gone; how many jobs are not over.
-Changed = TypedDict("Changed", {
-    "devices": NotRequired[dict[str, dict[str, Any] | None]], "leases": NotRequired[dict[str, dict[str, Any] | None]],
-    "line": NotRequired[dict[str, dict[str, Any] | None]], "order": NotRequired[dict[str, dict[str, Any] | None]],
-    "jobs": NotRequired[dict[str, JobEnd | None]], "open": NotRequired[int],
+# What is known of jobs like it.
+UsualRow = TypedDict("UsualRow", {
+    "seconds_50": float | None, "seconds_90": float | None, "memory": int | None, "mem": str | None, "shares": int,
 })
-JobRow = TypedDict("JobRow", {
-    "id": JobId, "command": list[str], "uid": int, "user": str, "cwd": str, "request": dict[str, Any], "added": float,
-    "state": str, "name": str | None, "label": str | None, "note": str | None, "log": str, "retry": int,
-    "time_limit": float | None, "after": list[JobId], "after_any": bool, "at_most": int | None, "tries": int,
-    "runs": int, "changed": NotRequired[float], "started": float | None, "notify": NotRequired[list[str] | None],
-    "ended": float | None, "exit_code": int | None, "signal": int | None, "why": str | None, "out_of_memory": bool,
-    "devices": list[str], "peak_memory": int | None, "packed": str | None, "pid": int | None, "why_waiting": str | None,
-    "why_short": str | None, "expected_start": float | None, "expected_latest": NotRequired[float | None],
-    "expected_missed": NotRequired[float | None], "sure_by": NotRequired[float | None],
-    "ending": str | None, "removing": bool,  # why it is being ended; whether it is forgotten then
-    "environment": NotRequired[dict[str, str] | None],  # for its submitter, when asked for
-    # the file that its command runs; when that had last been changed as it was added, and as it began, in milliseconds
-    "script": NotRequired[str | None], "script_time": NotRequired[int | None],
-    "script_changed": NotRequired[int | None],
-    "usual": NotRequired[dict[str, Any] | None],  # what is known of its like, where that is something
-})
+
+
+class JobRow(AskedRow):
+    """A job as programs read it: what was asked for, and its life."""
+
+    id: JobId
+    uid: int
+    user: str
+    added: float
+    state: str
+    tries: int
+    runs: int
+    changed: NotRequired[float]
+    started: float | None
+    ended: float | None
+    exit_code: int | None
+    signal: int | None
+    why: str | None
+    out_of_memory: bool
+    devices: list[str]
+    peak_memory: int | None
+    packed: str | None
+    pid: int | None
+    why_waiting: str | None
+    why_short: str | None
+    expected_start: float | None
+    expected_latest: NotRequired[float | None]
+    expected_missed: NotRequired[float | None]
+    sure_by: NotRequired[float | None]
+    ending: str | None  # why it is being ended
+    removing: bool  # whether it is forgotten then
+    environment: NotRequired[dict[str, str] | None]  # for its submitter, when asked for
+    script_changed: NotRequired[int | None]  # when its script had been changed as it began, in milliseconds
+    usual: NotRequired[UsualRow | None]
+
+
 Listing = TypedDict("Listing", {"jobs": list[JobRow], "counts": dict[str, int], "paused": bool, "simulated": bool,
                                 "state_trouble": str | None, "time": NotRequired[float],
                                 "most": NotRequired[int]})  # of each kind that are listed, whatever was asked for
@@ -373,10 +303,6 @@ DeviceRow = TypedDict("DeviceRow", {
     "processes": list[ProcessRow] | None, "throttling": NotRequired[list[str] | None],
     "holder": NotRequired[ClaimRow | None],
 })
-LeaseRow = TypedDict("LeaseRow", {
-    "id": str, "kind": str, "labels": list[str], "user": str, "pid": int | None, "since": float, "until": float | None,
-    "memory": int | None, "note": str | None, "job": NotRequired[str | None], "ending": NotRequired[str | None],
-})
 LineRow = TypedDict("LineRow", {
     "id": str, "kind": str, "user": str, "gpus": int, "memory": int | None, "priority": int, "since": float,
     "why": str, "note": str | None, "why_short": NotRequired[str | None],
@@ -389,7 +315,6 @@ StatusDocument = TypedDict("StatusDocument", {
     "passed_by": NotRequired[list[str]], "host_memory_total": NotRequired[int | None],
     "host_memory_available": NotRequired[int | None],
 })
-RequestRow = TypedDict("RequestRow", {"gpus": int, "memory": int | None, "priority": int})
 
 ShapeRow = TypedDict("ShapeRow", {
     "command": str, "request": str, "runs": float, "seconds_mean": float, "seconds_50": float, "seconds_90": float,
@@ -402,16 +327,41 @@ BackedUp = TypedDict("BackedUp", {
 Starts = TypedDict("Starts", {"compared": float, "by_likely": float, "by_latest": float, "late": NotRequired[int]})
 Learned = TypedDict("Learned", {"shapes": list[ShapeRow], "starts": Starts, "forgotten": NotRequired[int]})
 
-# verb -> what its `ok` is, or the name of its one list and what each entry of that is
-REPLIES: dict[str, tuple[str | None, Any]] = {
-    **dict.fromkeys(("kill", "rm", "pause", "resume", "move", "start", "retry", "edit", "clean"), (None, Done)),
-    **dict.fromkeys(("moved", "let_go"), (None, Done)),
-    "add": (None, Added), "ls": (None, Listing), "show": ("jobs", JobRow),
-    "notify": (None, ToldOf),
-    "set": ("parameters", ParameterRow), "explain": (None, Explained), "events": ("events", EventRow),
-    "learned": (None, Learned), "release": ("released", ShortLease),
-    "renew": ("renewed", ShortLease), "ping": (None, About),
-    "stop": (None, Stopped), "status": (None, StatusDocument), "history": (None, HistoryPiece),
-    "backup": (None, BackedUp), "usage": (None, UsagePiece), "totals": (None, Totals),
+# To a subscriber, as `snapshot` and then as `changed`: rows by key, None for what is gone; how many jobs are not over.
+OrderRow = TypedDict("OrderRow", {"ids": list[str], "length": int})
+Changed = TypedDict("Changed", {
+    "devices": NotRequired[dict[str, DeviceRow | None]], "leases": NotRequired[dict[str, LeaseRow | None]],
+    "line": NotRequired[dict[str, LineRow | None]], "order": NotRequired[dict[str, OrderRow | None]],
+    "jobs": NotRequired[dict[str, JobEnd | None]], "open": NotRequired[int],
+})
+ErrorRow = TypedDict("ErrorRow", {
+    "code": str, "what": str, "next_step": str, "fields": dict[str, int | str | float],
+})
+# A whole message of the broker: one of these.
+Reply = TypedDict("Reply", {
+    "ok": Any,  # of REPLIES
+    "error": ErrorRow, "granted": Granted, "waiting": StillWaiting, "snapshot": Changed, "changed": Changed,
+}, total=False)
+Shown = TypedDict("Shown", {"jobs": list[JobRow]})
+Ids = TypedDict("Ids", {"ids": list[JobId]})  # of `ls`, which was asked for no more
+Parameters = TypedDict("Parameters", {"parameters": list[ParameterRow]})
+Events = TypedDict("Events", {"events": list[EventRow]})
+Released = TypedDict("Released", {"released": list[ShortLease]})
+Renewed = TypedDict("Renewed", {"renewed": list[ShortLease]})
+Excluded = TypedDict("Excluded", {"excluded": list[str]})
+Included = TypedDict("Included", {"included": list[str]})
+Taken = TypedDict("Taken", {"taken": bool})
+CancelledWait = TypedDict("CancelledWait", {"cancelled": bool})
+QueuePaused = TypedDict("QueuePaused", {"paused": bool})
+More = TypedDict("More", {"more": bool})  # of `add`: the next part of the batch is awaited
+
+# verb -> what its `ok` is
+REPLIES: dict[str, Any] = {
+    **dict.fromkeys(("kill", "rm", "move", "start", "retry", "edit", "clean", "moved", "let_go"), Done),
+    **dict.fromkeys(("pause", "resume"), Done | QueuePaused),
+    "add": Added | More, "ls": Listing | Ids, "show": Shown, "notify": ToldOf, "set": Parameters, "explain": Explained,
+    "events": Events, "learned": Learned, "release": Released, "renew": Renewed, "ping": About, "stop": Stopped,
+    "status": StatusDocument, "history": HistoryPiece, "backup": BackedUp, "usage": UsagePiece, "totals": Totals,
+    "exclude": Excluded, "include": Included, "taken": Taken, "cancel": CancelledWait,
 }
 # fmt: on

@@ -9,10 +9,10 @@ from gpulease.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    Message = dict[str, Any]
+    Message = Mapping[str, Any]
 else:
     Message = dict  # `typing` is not loaded for a name
 
@@ -118,7 +118,7 @@ class Unpacker:
     def _length(self) -> int:
         return int.from_bytes(self._bytes[:HEAD], "big")
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
         self.keep(data)
         messages = []
         while self.whole:
@@ -128,14 +128,14 @@ class Unpacker:
     def keep(self, data: bytes) -> None:
         self._bytes += data
 
-    def next(self) -> Message:
+    def next(self) -> dict[str, Any]:
         """The next message, which is complete."""
         try:
             return self.read()
         finally:
             self.skip()
 
-    def read(self) -> Message:
+    def read(self) -> dict[str, Any]:
         """The same, which stays where it is."""
         if self._length > self._limit:
             raise ProtocolError(f"A message of {self._length} bytes was announced, and {self._limit} are the most.")
@@ -164,7 +164,7 @@ def _values(body: bytes) -> int:
     return re.sub(rb'"[^"\\]*(?:\\.[^"\\]*)*"', b"", body).count(b",")
 
 
-def _decode(body: bytes) -> Message:
+def _decode(body: bytes) -> dict[str, Any]:
     text = body.decode("utf-8", "surrogateescape")
     try:
         message = from_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulease.model.job_selection import job_text
 from gpulease.render.times import clock, span, stamp
 
 TYPE_CHECKING = False
@@ -50,7 +51,7 @@ def _use(
 def _named(event: EventRow) -> str:
     """As the reason of a job's end begins, too."""
     id, kind = event.get("id", UNKNOWN), event.get("kind", UNKNOWN)
-    return f"job {id[1:]}" if kind == "job" else f"{id} {kind}"
+    return f"job {job_text(id)}" if kind == "job" else f"{id} {kind}"
 
 
 def _happened(event: EventRow, now: float) -> tuple[str, ...]:

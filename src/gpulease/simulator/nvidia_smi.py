@@ -98,7 +98,7 @@ def _handle(wanted: str) -> Any:
     return pynvml.nvmlDeviceGetHandleByPciBusId(wanted)
 
 
-def _print_csv(asked: str, layout: str | None, known: dict[str, fields.Field], rows: Sequence[Any]) -> int:
+def _print_csv(asked: str, layout: str | None, known: dict[str, fields.SmiField], rows: Sequence[Any]) -> int:
     options = [option.strip() for option in (layout or "").split(",")]
     if options[0] != "csv":
         print('"--format=" is missing the format "csv". Please run \'nvidia-smi -h\' for help.\n')

@@ -14,7 +14,7 @@ MEBIBYTE = 1024**2
 NOT_AVAILABLE = "[N/A]"
 
 
-class Field(NamedTuple):
+class SmiField(NamedTuple):
     read: Callable[[Any], Any]
     unit: str = ""
 
@@ -25,7 +25,7 @@ class SmiProcess(NamedTuple):
     memory: int | None
 
 
-def text(field: Field, row: Any) -> str:
+def text(field: SmiField, row: Any) -> str:
     """The value as nvidia-smi has it; what the driver does not support is [N/A], a lost GPU says so."""
     try:
         return printable(str(field.read(row)))
@@ -35,12 +35,12 @@ def text(field: Field, row: Any) -> str:
         return NOT_AVAILABLE
 
 
-def shown(field: Field, row: Any, units: bool) -> str:
+def shown(field: SmiField, row: Any, units: bool) -> str:
     value = text(field, row)
     return f"{value} {field.unit}" if units and field.unit and not value.startswith("[") else value
 
 
-def heading(name: str, field: Field, units: bool) -> str:
+def heading(name: str, field: SmiField, units: bool) -> str:
     return f"{name} [{field.unit}]" if field.unit and units else name
 
 
@@ -99,54 +99,54 @@ def _temperature(handle: Any) -> int:
     return int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
 
 
-_INDEX = Field(pynvml.nvmlDeviceGetIndex)
-_UUID = Field(pynvml.nvmlDeviceGetUUID)
-_NAME = Field(pynvml.nvmlDeviceGetName)
-_BUS_ID = Field(_bus_id)
+_INDEX = SmiField(pynvml.nvmlDeviceGetIndex)
+_UUID = SmiField(pynvml.nvmlDeviceGetUUID)
+_NAME = SmiField(pynvml.nvmlDeviceGetName)
+_BUS_ID = SmiField(_bus_id)
 
-GPU: dict[str, Field] = {
-    "timestamp": Field(lambda _: time.strftime("%Y/%m/%d %H:%M:%S.000")),
-    "driver_version": Field(lambda _: pynvml.nvmlSystemGetDriverVersion()),
-    "count": Field(lambda _: pynvml.nvmlDeviceGetCount()),
+GPU: dict[str, SmiField] = {
+    "timestamp": SmiField(lambda _: time.strftime("%Y/%m/%d %H:%M:%S.000")),
+    "driver_version": SmiField(lambda _: pynvml.nvmlSystemGetDriverVersion()),
+    "count": SmiField(lambda _: pynvml.nvmlDeviceGetCount()),
     "index": _INDEX,
     "name": _NAME,
     "gpu_name": _NAME,
     "uuid": _UUID,
     "gpu_uuid": _UUID,
-    "serial": Field(pynvml.nvmlDeviceGetSerial),
+    "serial": SmiField(pynvml.nvmlDeviceGetSerial),
     "pci.bus_id": _BUS_ID,
     "gpu_bus_id": _BUS_ID,
-    "display_mode": Field(_enabled(pynvml.nvmlDeviceGetDisplayMode)),
-    "display_active": Field(_enabled(pynvml.nvmlDeviceGetDisplayActive)),
-    "persistence_mode": Field(_enabled(pynvml.nvmlDeviceGetPersistenceMode)),
-    "mig.mode.current": Field(_enabled(lambda handle: pynvml.nvmlDeviceGetMigMode(handle)[0])),
-    "compute_mode": Field(lambda handle: "Default" if pynvml.nvmlDeviceGetComputeMode(handle) == 0 else "Other"),
-    "compute_cap": Field(lambda handle: "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))),
-    "fan.speed": Field(pynvml.nvmlDeviceGetFanSpeed, "%"),
-    "pstate": Field(lambda handle: f"P{pynvml.nvmlDeviceGetPerformanceState(handle)}"),
-    "memory.total": Field(_memory("total"), "MiB"),
-    "memory.reserved": Field(_memory("reserved"), "MiB"),
-    "memory.used": Field(_memory("used"), "MiB"),
-    "memory.free": Field(_memory("free"), "MiB"),
-    "utilization.gpu": Field(lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu, "%"),
-    "utilization.memory": Field(lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).memory, "%"),
-    "temperature.gpu": Field(_temperature),
-    "power.draw": Field(_watts(pynvml.nvmlDeviceGetPowerUsage), "W"),
-    "power.limit": Field(_watts(pynvml.nvmlDeviceGetPowerManagementLimit), "W"),
-    "enforced.power.limit": Field(_watts(pynvml.nvmlDeviceGetEnforcedPowerLimit), "W"),
+    "display_mode": SmiField(_enabled(pynvml.nvmlDeviceGetDisplayMode)),
+    "display_active": SmiField(_enabled(pynvml.nvmlDeviceGetDisplayActive)),
+    "persistence_mode": SmiField(_enabled(pynvml.nvmlDeviceGetPersistenceMode)),
+    "mig.mode.current": SmiField(_enabled(lambda handle: pynvml.nvmlDeviceGetMigMode(handle)[0])),
+    "compute_mode": SmiField(lambda handle: "Default" if pynvml.nvmlDeviceGetComputeMode(handle) == 0 else "Other"),
+    "compute_cap": SmiField(lambda handle: "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))),
+    "fan.speed": SmiField(pynvml.nvmlDeviceGetFanSpeed, "%"),
+    "pstate": SmiField(lambda handle: f"P{pynvml.nvmlDeviceGetPerformanceState(handle)}"),
+    "memory.total": SmiField(_memory("total"), "MiB"),
+    "memory.reserved": SmiField(_memory("reserved"), "MiB"),
+    "memory.used": SmiField(_memory("used"), "MiB"),
+    "memory.free": SmiField(_memory("free"), "MiB"),
+    "utilization.gpu": SmiField(lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu, "%"),
+    "utilization.memory": SmiField(lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).memory, "%"),
+    "temperature.gpu": SmiField(_temperature),
+    "power.draw": SmiField(_watts(pynvml.nvmlDeviceGetPowerUsage), "W"),
+    "power.limit": SmiField(_watts(pynvml.nvmlDeviceGetPowerManagementLimit), "W"),
+    "enforced.power.limit": SmiField(_watts(pynvml.nvmlDeviceGetEnforcedPowerLimit), "W"),
 }
 
-PROCESS: dict[str, Field] = {
-    "gpu": Field(lambda process: pynvml.nvmlDeviceGetIndex(process.handle)),
-    "pid": Field(lambda process: process.pid),
-    "name": Field(lambda process: pynvml.nvmlSystemGetProcessName(process.pid)),
-    "process_name": Field(lambda process: pynvml.nvmlSystemGetProcessName(process.pid)),
-    "used_memory": Field(_process_memory, "MiB"),
-    "used_gpu_memory": Field(_process_memory, "MiB"),
-    "gpu_name": Field(lambda process: pynvml.nvmlDeviceGetName(process.handle)),
-    "gpu_uuid": Field(lambda process: pynvml.nvmlDeviceGetUUID(process.handle)),
-    "gpu_serial": Field(lambda process: pynvml.nvmlDeviceGetSerial(process.handle)),
-    "gpu_bus_id": Field(lambda process: _bus_id(process.handle)),
+PROCESS: dict[str, SmiField] = {
+    "gpu": SmiField(lambda process: pynvml.nvmlDeviceGetIndex(process.handle)),
+    "pid": SmiField(lambda process: process.pid),
+    "name": SmiField(lambda process: pynvml.nvmlSystemGetProcessName(process.pid)),
+    "process_name": SmiField(lambda process: pynvml.nvmlSystemGetProcessName(process.pid)),
+    "used_memory": SmiField(_process_memory, "MiB"),
+    "used_gpu_memory": SmiField(_process_memory, "MiB"),
+    "gpu_name": SmiField(lambda process: pynvml.nvmlDeviceGetName(process.handle)),
+    "gpu_uuid": SmiField(lambda process: pynvml.nvmlDeviceGetUUID(process.handle)),
+    "gpu_serial": SmiField(lambda process: pynvml.nvmlDeviceGetSerial(process.handle)),
+    "gpu_bus_id": SmiField(lambda process: _bus_id(process.handle)),
 }
 
 # The sections of `nvidia-smi -q`: label and field.

@@ -6,6 +6,7 @@ import os
 import time
 
 from gpulease.errors import NotFound, NotOnEngine, SlurmUnavailable
+from gpulease.model.job_selection import job_text
 from gpulease.model.quantities import SECRETS, matching
 from gpulease.slurm import add as adding
 from gpulease.slurm.records import Records
@@ -170,7 +171,7 @@ class SlurmConnection:
 
         if id is None:
             return foresee(self.records, request or {}, count)
-        return explain(self.records, id.removeprefix("J"))
+        return explain(self.records, job_text(id))
 
     def _events(self, since: float | None = None, most: int | None = None) -> dict[str, Any]:
         from gpulease.slurm.known_jobs import SlurmJobs

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from gpulease.model.request import RequestRow
     from gpulease.protocol.messages import JobRow, LeaseRow, LineRow
 
     Raw = Mapping[str, Any]  # a job as `squeue --json` has it
@@ -252,7 +253,7 @@ def why_ended(told: list[str], reason: str) -> str | None:
     return next((WHY[name] for name in told if name in WHY), None)
 
 
-def request_row(raw: Raw) -> dict[str, Any]:
+def request_row(raw: Raw) -> RequestRow:
     begin = fields.moment(raw.get("eligible_time"))
     return {
         "gpus": gpus_of(raw),

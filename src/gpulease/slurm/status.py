@@ -6,7 +6,7 @@ import os
 import time
 
 from gpulease.errors import NotEnoughDevices, NotFound, WrongState
-from gpulease.model.job_selection import ENDED
+from gpulease.model.job_selection import ENDED, line_id
 from gpulease.slurm import add as adding
 from gpulease.slurm import commands, fields, rows
 from gpulease.slurm import options as asking
@@ -179,7 +179,7 @@ def events(jobs: list[JobRow], since: float | None, most: int, now: float) -> li
     """PURE: how jobs began and ended, in the order of time; `since` so long ago."""
     found: list[EventRow] = []
     for row in jobs:
-        told: dict[str, Any] = {"user": row["user"], "id": f"J{row['id']}", "kind": "job", "devices": row["devices"]}
+        told: dict[str, Any] = {"user": row["user"], "id": line_id(row["id"]), "kind": "job", "devices": row["devices"]}
         told["note"] = row["name"]
         if row["started"] is not None:
             waited = max(0.0, row["started"] - row["added"])

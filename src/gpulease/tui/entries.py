@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gpulease.model.job_selection import ENDED
+from gpulease.model.job_selection import ENDED, job_number, line_id
 from gpulease.model.quantities import format_bytes
 from gpulease.render import times
 from gpulease.render.jobs import COLOURS, job_text, state_text, wants
@@ -51,7 +51,7 @@ class TableEntry(NamedTuple):
 
 
 def entries(seen: MachineSeen, now: float) -> list[TableEntry]:
-    jobs = {f"J{job['id']}": job for job in seen.jobs}
+    jobs = {line_id(job["id"]): job for job in seen.jobs}
     status = seen.status
     found = [_holding(lease, jobs.get(lease["id"]), now) for lease in status["leases"]]
     found += _outside(status["devices"])
@@ -155,7 +155,7 @@ def start_text(row: Row, now: float) -> str:
 
 
 def _job_id(row: Row) -> int | None:
-    return int(row["id"][1:]) if row["kind"] == "job" and row["id"][1:].isdecimal() else None
+    return job_number(row["id"]) or None
 
 
 def chosen(found: list[TableEntry], text: str, user: str | None, ended: bool) -> list[TableEntry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulease.model.job_selection import job_text
 from gpulease.model.quantities import format_bytes
 from gpulease.render.status import PLACEHOLDER, short_name
 from gpulease.render.times import clock
@@ -90,7 +91,7 @@ def _sensors(device: Row) -> str:
 
 def _holder(lease: Row, now: float) -> Markup:
     id = lease["id"]
-    name = tag("a", id, href=f"jobs/{id[1:]}") if lease["kind"] == "job" else join(f"{id} {lease['kind']}")
+    name = tag("a", id, href=f"jobs/{job_text(id)}") if lease["kind"] == "job" else join(f"{id} {lease['kind']}")
     share = f", {format_bytes(lease['memory'])}" if lease["memory"] else ""
     end = f", until {clock(lease['until'], now)}" if lease["until"] else ""
     ending = f", ending: {lease['ending']}" if lease.get("ending") else ""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 from zlib import crc32
 
+from gpulease.model.job_selection import job_number, job_text
 from gpulease.render.events import table_rows
 from gpulease.render.jobs import end_text, state_text
 from gpulease.render.status import totals
@@ -117,7 +118,7 @@ def expected(row: Row, now: float) -> str:
 
 def _link(id: str) -> Markup:
     """A job has a page of its own; another lease has not."""
-    return tag("a", id, href=f"jobs/{id[1:]}") if id[:1] == "J" and id[1:].isdecimal() else join(id)
+    return tag("a", id, href=f"jobs/{job_text(id)}") if job_number(id) else join(id)
 
 
 # ---------------------------------------------------------------------- jobs and events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import given
@@ -12,14 +13,14 @@ from support.scripted import ScriptedWorld
 TURNS = 50
 
 
-def ask(world: ScriptedWorld, verb: str, **fields: Any) -> dict[str, Any]:
+def ask(world: ScriptedWorld, verb: str, **fields: Any) -> Mapping[str, Any]:
     client = world.connect(0)
     world.say(client, verb, **fields)
     for _ in range(TURNS):
         world.turn()
         if world.samples:
             world.answer_sample()
-        told: list[dict[str, Any]] = [one.message for one in world.sent if one.peer is client.peer]
+        told: list[Mapping[str, Any]] = [one.message for one in world.sent if one.peer is client.peer]
         if told:
             return told[0]
     raise AssertionError(f"no answer to {verb}")

@@ -69,7 +69,7 @@ def test_a_kill_signals_first_and_is_written_when_there_is_room() -> None:
 
 def test_rm_ends_a_run_and_removes_its_log_at_once() -> None:
     world, client = running()
-    log = world.core.state.jobs.running[1].log
+    log = world.core.state.jobs.running[1].spec.log
     full(world)
     assert ask(world, client, "rm", 1)["ok"]["ids"] == [1]
     assert world.removed == [log]
@@ -91,7 +91,7 @@ def test_a_time_limit_is_enforced() -> None:
 
 def test_clean_frees_the_logs_and_says_that_the_rest_is_to_be_asked_again() -> None:
     world, client = running()
-    log = world.core.state.jobs.running[1].log
+    log = world.core.state.jobs.running[1].spec.log
     world.end_shell((1, 1), 0)
     settle(world)
     full(world)

@@ -82,4 +82,4 @@ def test_a_job_that_was_queued_in_another_state_folder_gets_a_log_in_this_one() 
     world.disk.commit()
     world.restart()
     until_launched(world)
-    assert world.launches[0].job.log == "/jobs/0/1.log"
+    assert world.launches[0].job.spec.log == "/jobs/0/1.log"

@@ -53,7 +53,7 @@ def answer(
     history: History, since: float, now: float, step: float, verb: str = "history", user: str | None = None
 ) -> dict[str, Any]:
     one = AnswerHistory(Peer(1, 1000, Account("ada")), verb, now, asked(since, now, step, now), user)
-    return history.answer(one)
+    return dict(history.answer(one))
 
 
 @pytest.fixture

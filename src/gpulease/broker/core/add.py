@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any
+
 from gpulease.broker.core import bulk
 from gpulease.broker.core import caps as capping
-from gpulease.broker.core import job_fields as given
 from gpulease.broker.core import jobs as job_life
 from gpulease.broker.core import notices as noticing
 from gpulease.broker.core.batch import Batch
 from gpulease.broker.core.dependencies import predecessors
 from gpulease.broker.core.events import Adding, Received
 from gpulease.broker.core.instructions import GoOn
-from gpulease.broker.core.limits import allowance, check_jobs, time_limit
+from gpulease.broker.core.limits import allowance, check_jobs, request_of, time_limit
 from gpulease.broker.core.state.jobs import size_of
 from gpulease.broker.core.transfer import IN_MOVE
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Added, Coming, Parts
 from gpulease.errors import NotPermitted, TooMuch, UsageError
+from gpulease.model import fields
 from gpulease.model import job as jobs
-from gpulease.model.job import Job
-from gpulease.model.job_selection import ranges
+from gpulease.model.job import Job, JobSpec
+from gpulease.model.job_selection import line_id, ranges
 from gpulease.model.peer import Peer
+from gpulease.model.quantities import matching
 from gpulease.model.values import Request
-from gpulease.protocol.messages import Message
+from gpulease.protocol import messages
+from gpulease.protocol.messages import AddRequest, Fields, More, RetryRequest
 
 MOST_JOBS = 1_000_000  # of one broker that are not over
 MOST_OF_USER = 500_000  # of one user
@@ -30,12 +38,10 @@ MOST_BYTES = 64 << 20  # characters of the batches that one user is sending
 MOST_WORDS = 2_000_000  # words and texts of them: each costs memory, be it empty
 MOST_ENVIRONMENTS = 512 << 20  # bytes of the variables of one user's jobs; those that are alike are kept once
 A_PART = 16  # words that a part counts for, be it empty
-MOST_RETRIES = 1000
 BATCHES = 31  # whose tokens are remembered of each user, beside the newest
+ENVIRONMENT_BYTES = 512 << 10
 PIECE = 200  # jobs that are added in one turn
 LINKS = 20_000  # to jobs that they come after
-TEXTS, PATHS = {"name", "label", "note"}, {"cwd", "log"}
-EDITABLE = TEXTS | PATHS | {"retry", "time_limit", "command", "after", "after_any", "after_label", "at_most", "request"}
 
 
 def add(turn: Turn, event: Received) -> None:
@@ -43,7 +49,8 @@ def add(turn: Turn, event: Received) -> None:
 
     With a token of the client's choice it may be sent again, when the broker ended before it answered.
     """
-    state, peer, message = turn.state, event.peer, event.message
+    state, peer = turn.state, event.peer
+    message: AddRequest = event.message
     if isinstance(event.progress, Adding):
         return _add_piece(turn, event, event.progress)
     token = f"{peer.uid} {message['token']}" if message.get("token") else None
@@ -52,15 +59,15 @@ def add(turn: Turn, event: Received) -> None:
         return turn.emit(GoOn(event))  # the same batch came before, by another connection: answered when it is in
     parts = _gathered(turn, event)
     if parts is None:
-        return turn.reply(peer, more=True)
+        return turn.reply(peer, More(more=True))
     check_user(turn, peer)
     begun = state.jobs.batches.get(token or "")
     if begun is not None and begun.next > begun.last:
-        return turn.reply(peer, first=begun.first, last=begun.last, left_out=[])
+        return turn.reply(peer, messages.Added(first=begun.first, last=begun.last, left_out=[]))
     check_numbers(turn, peer, sum(map(len, parts.commands)) if begun is None else begun.last + 1 - begun.next)
     options = message["options"]
-    request = _in_own_time(turn, given.request_of(turn, peer, message["request"], bool(options.get("hold"))))
-    key, environ, left_out = given.environment_of(turn, peer.uid, options)
+    request = _in_own_time(turn, request_of(turn, peer, message["request"], bool(options.get("hold"))))
+    key, environ, left_out = _environment_of(turn, peer.uid, options)
     first = state.jobs.number + 1 if begun is None else begun.first
     batch = _make(turn, peer, parts, request, key, options, first)
     _keep_environment(turn, peer, key, environ)
@@ -73,12 +80,31 @@ def add(turn: Turn, event: Received) -> None:
 
 def renew_environment(turn: Turn, event: Received, again: list[Job]) -> str | None:
     """The key of the variables that a user gives to jobs of their own that are run again; None: they keep theirs."""
-    options, peer = event.message.get("options"), event.peer
+    message: RetryRequest = event.message
+    peer, options = event.peer, message.get("options")
     if options is None or not any(job.uid == peer.uid for job in again):
         return None
-    key, environ, _ = given.environment_of(turn, peer.uid, options)
+    key, environ, _ = _environment_of(turn, peer.uid, options)
     _keep_environment(turn, peer, key, environ)
     return key
+
+
+def _environment_of(turn: Turn, uid: int, options: Fields) -> tuple[str, dict[str, str], list[str]]:
+    """Its key in the store, itself, and the names of what is left out of it: secrets, unless their user named them."""
+    environ, kept = options.get("environment"), options.get("env_kept") or []
+    if not isinstance(kept, list):
+        raise UsageError("The variables to keep are not right.", "Give a list of names.")
+    if not isinstance(environ, dict) or not all(isinstance(v, str) for pair in environ.items() for v in pair):
+        raise UsageError("The environment of the job is not right.")
+    left_out = [name for name in matching(environ, turn.state.settings.env_exclude) if name not in kept]
+    environ = {name: value for name, value in environ.items() if name not in left_out}
+    text = "\0".join(f"{name}={value}" for name, value in sorted(environ.items()))
+    if len(text) > ENVIRONMENT_BYTES:
+        raise UsageError(
+            f"The environment has more than {ENVIRONMENT_BYTES >> 10} KiB.", "Queue it from a smaller one."
+        )
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{uid}.{digest}", environ, left_out
 
 
 def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str]) -> None:
@@ -105,8 +131,8 @@ def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
     state.jobs.adding.drop(peer)
     state.jobs.gather(peer, None)
     added = ranges(range(batch.first, batch.last + 1))
-    state.record(turn.now, "added", id=f"J{batch.first}", kind="job", user=peer.user, why=f"job {added}")
-    return turn.reply(peer, first=batch.first, last=batch.last, left_out=adding.left_out)
+    state.record(turn.now, "added", id=line_id(batch.first), kind="job", user=peer.user, why=f"job {added}")
+    return turn.reply(peer, messages.Added(first=batch.first, last=batch.last, left_out=adding.left_out))
 
 
 def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
@@ -137,10 +163,11 @@ def check_user(turn: Turn, peer: Peer, deed: str = "run jobs as", instead: str =
 
 def _gathered(turn: Turn, event: Received) -> Parts | None:
     """All parts of a batch, once the last has come."""
-    message, state, peer = event.message, turn.state, event.peer
+    state, peer = turn.state, event.peer
+    message: AddRequest = event.message
     before = state.jobs.parts.get(peer, Parts())
     same: dict[str, str] = {}  # commands of a batch have most words in common, and are kept until all are queued
-    commands = [tuple(same.setdefault(one, one) for one in given.without_zero(it)) for it in message["commands"]]
+    commands = [tuple(same.setdefault(one, one) for one in fields.command(it)) for it in message["commands"]]
     each = message.get("each") or []
     texts = [*commands, *(one.values() for one in each)]
     parts = Parts(
@@ -173,49 +200,78 @@ def _check_size(turn: Turn, peer: Peer, parts: Parts) -> None:
         raise TooMuch(f"You are adding more than {MOST_WORDS} words of commands at once.", "Divide them.")
 
 
-def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, options: Message, first: int) -> Batch:
+def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, options: Fields, first: int) -> Batch:
     """All alike but for id, command, log, the moment of arrival, and the texts that are in `each`."""
     now = turn.state.requests.since(turn.now)
-    alike = Job(
-        id=first,
+    said = _read(turn, peer, options, {"cwd": None, "time_limit": None})
+    if not options.get("hold"):
+        said.pop("transfer", None)
+    after = predecessors(turn, peer.uid, options, first, sum(map(len, parts.commands)))
+    spec = JobSpec(
         command=(),
-        uid=peer.uid,
-        user=peer.user,
-        cwd=given.path(options, "cwd"),
         environment=environ,
         request=request,
-        added=now,
-        state=jobs.NEW,
-        name=given.text(options, "name"),
-        label=given.text(options, "label"),
-        note=given.text(options, "note"),
-        retry=given.number(options, "retry", 0, MOST_RETRIES),
-        time_limit=_allowed_time(turn, peer, options),
-        after=predecessors(turn, peer.uid, options, first, sum(map(len, parts.commands))),
+        after=after,
         after_any=bool(options.get("after_any")),
-        at_most=capping.read(options),
-        notify=noticing.read_choice(turn, peer.uid, options.get("notify")),
-        transfer=given.text(options, "transfer") if options.get("hold") else None,
-        script=given.text(options, "script"),
-        script_time=given.number(options, "script_time", 0, 1 << 53) or None,
+        **said,
     )
-    if alike.transfer is not None:
+    alike = Job(first, peer.uid, peer.user, spec, now, jobs.NEW, met=_met(turn, after))
+    if spec.transfer is not None:
         alike = alike._replace(why=IN_MOVE)
-    if alike.at_most is not None and sum(map(len, parts.commands)) > 1:
+    if spec.at_most is not None and sum(map(len, parts.commands)) > 1:
         alike = alike._replace(cap=first)
-    alike = alike._replace(met=_met(turn, alike.after))
     alike, effects = jobs.step(alike, "add-held" if options.get("hold") else "add", now)
     commands = [words for part in parts.commands for words in part]
     each = [texts for part in parts.each for texts in part]
-    log = given.log_of(turn, peer, options, len(commands))
-    batch = Batch(alike, effects, commands, log, given.own_texts(options, each, first))
+    log = _log_of(turn, peer, options, len(commands))
+    batch = Batch(alike, effects, commands, log, _own_texts(options, each, first))
     turn.state.requests.since(batch.arrival)
     return batch
 
 
-def _allowed_time(turn: Turn, user: Peer | Job, options: Message) -> float | None:
-    limit = allowance(turn.state, user.user, turn.world.groups_of(user.uid))
-    return time_limit(limit, given.seconds(options, "time_limit"))
+def _log_of(turn: Turn, peer: Peer, options: Fields, count: int) -> Callable[[int], str]:
+    """Where the output of each job of a batch goes, by its id."""
+    asked = _log_asked(options)
+    if asked is None:
+        return lambda id: job_life.default_log(turn, peer.uid, id)
+    return _log_at(options, asked, count == 1)
+
+
+def _log_at(options: Fields, asked: str, alone: bool) -> Callable[[int], str]:
+    """A client says by a slash at its end that a path is a folder: the broker looks at nobody's disk."""
+    path = os.path.join(str(options["cwd"]), asked)
+    if asked.endswith("/"):
+        return lambda id: os.path.join(path, f"{id}.log")
+    return lambda id: path if alone else f"{path}.{id}"
+
+
+def _log_asked(options: Mapping[str, object]) -> str | None:
+    return None if options.get("log") is None else str(fields.TEXT.check(options["log"], "--log"))
+
+
+def _own_texts(options: Fields, each: list[dict[str, str]], first: int) -> list[dict[str, Any]]:
+    """The name, label, note and log that a job of a batch has of its own."""
+    logs = Counter(texts.get("log") for texts in each)
+    return [_own(options, texts, id, logs[texts.get("log")] == 1) for id, texts in enumerate(each, first)]
+
+
+def _own(options: Fields, texts: dict[str, str], id: int, alone: bool) -> dict[str, Any]:
+    strange = sorted(set(texts) - set(fields.OWN))
+    if strange or texts.get("log") == "":
+        raise UsageError(f"A command cannot have such a {(strange or ['log'])[0][:40]!r} of its own.")
+    found = fields.kept(fields.JOB, texts, {})
+    return found if "log" not in texts else {**found, "log": _log_at(options, _log_asked(texts) or "", alone)(id)}
+
+
+def _read(turn: Turn, user: Peer | Job, options: Fields, needed: Fields) -> dict[str, Any]:
+    """The fields of a job that are in `options`, or needed, checked as from a stranger."""
+    found = fields.kept(fields.JOB, {**needed, **options}, JobSpec._field_defaults)
+    if "time_limit" in found:
+        limit = allowance(turn.state, user.user, turn.world.groups_of(user.uid))
+        found["time_limit"] = time_limit(limit, found["time_limit"])
+    if found.get("notify"):
+        noticing.check_address(turn, user.uid)
+    return found
 
 
 def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
@@ -223,38 +279,31 @@ def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(id for id, state in turn.state.jobs.states(after).items() if state not in jobs.OPEN)
 
 
-def edited(turn: Turn, job: Job, changes: Message, sweep: int | None = None) -> Message:
+def edited(turn: Turn, job: Job, changes: Fields, sweep: int | None = None) -> dict[str, Any]:
     """What `changes` make other about a job that waits or is held; `sweep` is that of jobs that are in none."""
-    strange = sorted(set(changes) - EDITABLE)
+    strange = sorted(set(changes) - fields.EDITABLE)
     if strange:
         raise UsageError(f"A job has no {strange[0][:40]!r} that can be changed.", "See `gpulease edit --help`.")
-    fields: Message = {name: given.text(changes, name) for name in TEXTS & set(changes)}
-    for name in PATHS & set(changes):
-        fields[name] = given.path(changes, name)
-    if "retry" in changes:
-        fields["retry"] = given.number(changes, "retry", 0, MOST_RETRIES)
-    if "time_limit" in changes:
-        fields["time_limit"] = _allowed_time(turn, job, changes)
-    if "command" in changes:
-        fields["command"] = given.command(changes["command"])
-        fields |= {"script": None, "script_time": None}  # of the command before
+    found = _read(turn, job, changes, {})
+    if "command" in found:
+        found |= {"script": None, "script_time": None}  # of the command before
     if "after" in changes:
-        fields["after"] = predecessors(turn, job.uid, changes, job.id)
-        fields["after_any"] = bool(changes.get("after_any"))
-        fields["met"] = _met(turn, fields["after"])
-    if "at_most" in changes:
-        fields |= capping.edited(job, changes, sweep)
+        found["after"] = predecessors(turn, job.uid, changes, job.id)
+        found["after_any"] = bool(changes.get("after_any"))
+        found["met"] = _met(turn, found["after"])
+    if "at_most" in found:
+        found["cap"] = capping.edited(job, sweep)
     if "request" in changes:
-        fields["request"] = _edited_request(turn, job, changes["request"])
-    return fields
+        found["request"] = _edited_request(turn, job, changes["request"])
+    return found
 
 
 def _edited_request(turn: Turn, job: Job, changes: object) -> Request:
     if not isinstance(changes, dict):
         raise UsageError("The changed request is not right.")
-    kept = {name: value for name, value in job.request._asdict().items() if value not in (None, ())}
+    kept = {name: value for name, value in job.spec.request._asdict().items() if value not in (None, ())}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
-    request = given.request_of(turn, job, {**kept, **changes}, job.state == "held")
+    request = request_of(turn, job, {**kept, **changes}, job.state == "held")
     return _in_own_time(turn, request) if "not_before" in changes else request
 
 

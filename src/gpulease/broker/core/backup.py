@@ -10,6 +10,7 @@ from gpulease.broker.core.instructions import HoldState, LetStateGo
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch
 from gpulease.model.peer import Peer
+from gpulease.protocol.messages import BackedUp, BackupRequest
 
 LONGEST = 600.0  # seconds for a copy
 
@@ -18,10 +19,11 @@ def backup(turn: Turn, event: Received) -> None:
     state, peer = turn.state, event.peer
     if not state.manages(peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may copy its state.", "Ask one of them.")
-    if event.message.get("done"):
+    message: BackupRequest = event.message
+    if message.get("done"):
         held = state.backup is not None and state.backup[0] is peer
         left(turn, peer)
-        return turn.reply(peer, held=held)
+        return turn.reply(peer, BackedUp(held=held))
     if state.backup is not None:
         raise TooMuch("Another copy of the state is being made.", "Try again when it is done.")
     number = f"{turn.now}"

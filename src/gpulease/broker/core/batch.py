@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpulease.model.job import Job, stored
+from gpulease.model.job import Job, changed, stored
 from gpulease.model.lifecycle import Effects
 from gpulease.model.store import Document
 
@@ -24,7 +24,7 @@ class Batch:
         each: list[Document],
     ) -> None:
         """`each`: the fields that a command has of its own; empty when all are alike. `effects`: of each one's step."""
-        self.effects, self.state, self.uid, self.after = effects, pattern.state, pattern.uid, pattern.after
+        self.effects, self.state, self.uid, self.after = effects, pattern.state, pattern.uid, pattern.spec.after
         self._pattern, self._commands, self._log, self._each = pattern, commands, log, each
         self.first = pattern.id
         self.last = pattern.id + len(commands) - 1
@@ -36,7 +36,7 @@ class Batch:
 
     def jobs(self, begin: int, end: int) -> Iterator[Job]:
         for id in range(begin, end):
-            yield self._pattern._replace(**self._own(id))
+            yield changed(self._pattern, **self._own(id))
 
     def documents(self, begin: int, end: int) -> Iterator[tuple[int, Document]]:
         """As the store keeps them, by id."""

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 from gpulease.broker.core.events import Adding, Listing, Progress, Received
 from gpulease.broker.core.instructions import GoOn
-from gpulease.broker.core.job_fields import is_text
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import GpuleaseError, NotFound, NotPermitted, UsageError
 from gpulease.model import job as jobs
+from gpulease.model.fields import is_unicode
 from gpulease.model.job import Job
 from gpulease.model.job_selection import EVERYBODY
 from gpulease.model.peer import Peer
-from gpulease.model.store import JobRow, Which
-from gpulease.protocol.messages import Message
+from gpulease.model.store import Document, ListedJob, Which
+from gpulease.protocol.messages import Select
 from gpulease.protocol.wire import listed, to_text
 
 PIECE = 100  # jobs of one piece
@@ -66,10 +66,10 @@ def choice(turn: Turn, event: Received, states: tuple[str, ...] = (), look: bool
 
     Only root may change others', and has to name them: by ids, a user, or "*" for every user. All may `look`.
     """
-    select = event.message.get("select") or {}
+    select: Select = event.message.get("select") or Select()
     ranges = _ranges(select)
-    label, state, user = (select.get(name) for name in ("label", "state", "user"))
-    if not all(value is None or (isinstance(value, str) and is_text(value)) for value in (label, state, user)):
+    label, state, user = select.get("label"), select.get("state"), select.get("user")
+    if not all(value is None or is_unicode(value) for value in (label, state, user)):
         raise UsageError("The choice of jobs is not right.", "Give the label, the state and the user as text.")
     everyone = look or event.peer.uid == 0
     if user == EVERYBODY and not everyone:
@@ -79,7 +79,7 @@ def choice(turn: Turn, event: Received, states: tuple[str, ...] = (), look: bool
     return Chosen(which, bool(select.get("last")), everyone, bool(select.get("all")))
 
 
-def _whose(turn: Turn, peer: Peer, select: Message, user: str | None, others: bool) -> int | None:
+def _whose(turn: Turn, peer: Peer, select: Select, user: str | None, others: bool) -> int | None:
     """The user whose jobs are meant; None for all of them."""
     if select.get("mine") or (user is None and not others):
         return peer.uid
@@ -94,15 +94,11 @@ def _whose(turn: Turn, peer: Peer, select: Message, user: str | None, others: bo
     return uid
 
 
-def _ranges(select: Message) -> list[Range]:
+def _ranges(select: Select) -> list[Range]:
     if not set(select) <= CHOICES or select.get("ids") == []:
         raise UsageError("The choice of jobs is not right.", f"Choose by {', '.join(sorted(CHOICES))}.")
     ranges = select.get("ids") or []
-    good = isinstance(ranges, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(type(end) is int and 0 <= end < 1 << 62 for end in pair)
-        for pair in ranges
-    )
-    if not good:
+    if not all(len(pair) == 2 and min(pair) >= 0 for pair in ranges):
         raise UsageError("The choice of jobs is not right.", "Write ids and ranges, as 3,5-9.")
     if len(ranges) > MOST_RANGES:
         raise UsageError(f"More than {MOST_RANGES} ids and ranges were given.", "Use ranges, as 5-900, or --label.")
@@ -131,7 +127,7 @@ def size(event: Received, most: int) -> int:
 
 
 def show(
-    turn: Turn, event: Received, name: str, listing: Listing, row: Callable[[Any], Message | None], most: int = PIECE
+    turn: Turn, event: Received, name: str, listing: Listing, row: Callable[[Any], Document | None], most: int = PIECE
 ) -> None:
     """Answer with a row for each that is left, as many in this turn as are made in a moment."""
     if isinstance(event.progress, Listing):
@@ -142,7 +138,7 @@ def show(
     if left := listing.left[most:]:
         turn.emit(GoOn(event._replace(progress=listing._replace(left=left, done=done))))
     else:
-        turn.reply(event.peer, **listing.more, **{name: listed(list(done))})
+        turn.reply(event.peer, {**listing.more, name: listed(list(done))})
 
 
 def take(turn: Turn, event: Received, chosen: Chosen) -> Piece:
@@ -161,7 +157,7 @@ def take_rows(turn: Turn, event: Received, chosen: Chosen) -> Piece:
     """The same, without most of what is known of them."""
     store, most = turn.state.store, size(event, ROWS)
 
-    def read(ranges: Sequence[Range]) -> tuple[list[JobRow], bool]:
+    def read(ranges: Sequence[Range]) -> tuple[list[ListedJob], bool]:
         which = chosen.which._replace(ids=ranges)
         if chosen.last:
             newest = store.jobs(which, 1, newest=True)

@@ -17,18 +17,8 @@ from gpulease.model import job as jobs
 from gpulease.model.job import Job
 from gpulease.model.store import Which
 from gpulease.planner.policy import UNLIMITED
-from gpulease.protocol.messages import Message
 
 MOST_CAPS = 100  # sweeps with a number, of one user, that are not over: a plan looks at each
-MOST = 1_000_000
-
-
-def read(options: Message) -> int | None:
-    """None when nothing was said."""
-    value = options.get("at_most")
-    if value is not None and (type(value) is not int or not 1 <= value <= MOST):
-        raise UsageError(f"At most {str(value)[:40]!r} of a sweep are to run at a time.", f"Give 1 to {MOST}.")
-    return value
 
 
 def begin(turn: Turn, job: Job, last: int) -> None:
@@ -38,7 +28,7 @@ def begin(turn: Turn, job: Job, last: int) -> None:
     over = [] if job.cap in turn.state.jobs.caps else _over(turn, job)
     for cap in over:
         turn.state.jobs.put_cap(cap, None)
-    turn.state.jobs.put_cap(job.cap, Cap(UNLIMITED if job.at_most is None else job.at_most, job.uid, last))
+    turn.state.jobs.put_cap(job.cap, Cap(UNLIMITED if job.spec.at_most is None else job.spec.at_most, job.uid, last))
 
 
 def _over(turn: Turn, job: Job) -> list[int]:
@@ -58,14 +48,14 @@ def _over(turn: Turn, job: Job) -> list[int]:
 
 def keep(turn: Turn, job: Job) -> None:
     """A job that waits again, whose sweep was over and forgotten."""
-    if job.cap is not None and job.cap not in turn.state.jobs.caps and job.at_most is not None:
-        turn.state.jobs.put_cap(job.cap, Cap(job.at_most, job.uid, turn.state.jobs.number))
+    if job.cap is not None and job.cap not in turn.state.jobs.caps and job.spec.at_most is not None:
+        turn.state.jobs.put_cap(job.cap, Cap(job.spec.at_most, job.uid, turn.state.jobs.number))
 
 
 def most(state: State, job: Job) -> int | None:
     """The number of its sweep as it is now."""
     found = state.jobs.caps.get(job.cap or 0)
-    value = job.at_most if found is None else found.most
+    value = job.spec.at_most if found is None else found.most
     return None if value == UNLIMITED else value
 
 
@@ -75,8 +65,9 @@ def named(event: Received, chosen: Iterable[Job]) -> Received:
     return event._replace(message={**event.message, "cap": first})
 
 
-def edited(job: Job, changes: Message, sweep: int | None) -> Message:
+def edited(job: Job, sweep: int | None) -> int:
+    """The sweep of a job that gets a number; `sweep` is that of jobs that are in none."""
     cap = sweep if job.cap is None else job.cap
     if cap is None:
         raise UsageError(f"Job {job.id} is in no sweep, and others are.", "Edit them apart.")
-    return {"at_most": read(changes), "cap": cap}
+    return cap

@@ -10,9 +10,9 @@ from typing import Any
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotFound, TooMuch, UsageError, WrongState
 from gpulease.model import job as jobs
-from gpulease.model.store import JobRow, Which
+from gpulease.model.store import ListedJob, Which
 from gpulease.model.values import Cause
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import Fields
 
 MOST_AFTER = 10_000  # jobs that one may come after
 MOST_LINKS = 200_000  # jobs of a batch, times those that each of them comes after
@@ -25,7 +25,7 @@ IN_BETWEEN = "Name fewer, or let one job in between come after them: `gpulease a
 Range = tuple[int, int]
 
 
-def predecessors(turn: Turn, uid: int, options: Message, own: int, new: int = 0) -> tuple[int, ...]:
+def predecessors(turn: Turn, uid: int, options: Fields, own: int, new: int = 0) -> tuple[int, ...]:
     """The jobs to come after: there, not over in vain, and none of them comes after job `own`, the first of `new`."""
     last = own - 1 if new else turn.state.jobs.number
     rows = [*_named(turn, uid, options, own, last), *_labelled(turn, uid, options, last)]
@@ -42,7 +42,7 @@ def predecessors(turn: Turn, uid: int, options: Message, own: int, new: int = 0)
 # -------------------------------------------------------------------- by ids and words
 
 
-def _named(turn: Turn, uid: int, options: Message, own: int, last: int) -> list[JobRow]:
+def _named(turn: Turn, uid: int, options: Fields, own: int, last: int) -> list[ListedJob]:
     after = options.get("after") or []
     if after == "all":
         return _rows(turn, Which(jobs.OPEN, uid, ids=[(1, last)]))
@@ -76,9 +76,9 @@ def _is_range(pair: Any) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and all(type(end) is int and 0 <= end < 1 << 62 for end in pair)
 
 
-def _rows(turn: Turn, *many: Which) -> list[JobRow]:
+def _rows(turn: Turn, *many: Which) -> list[ListedJob]:
     """Of the store, and no more than one too many."""
-    found: list[JobRow] = []
+    found: list[ListedJob] = []
     for which in many:
         found += turn.state.store.job_rows(which, MOST_AFTER + 1 - len(found))
         if len(found) > MOST_AFTER:
@@ -102,7 +102,7 @@ def _refuse_missing(ranges: list[Range], there: list[int], newest: int) -> None:
             )
 
 
-def _refuse_in_vain(row: JobRow) -> None:
+def _refuse_in_vain(row: ListedJob) -> None:
     if row.state in jobs.ENDS and row.state != "complete":
         raise WrongState(f"Job {row.id} is {row.state}, so nothing can come after it.", "Use --after-any, or retry it.")
 
@@ -110,7 +110,7 @@ def _refuse_in_vain(row: JobRow) -> None:
 # -------------------------------------------------------------------- by label
 
 
-def _labelled(turn: Turn, uid: int, options: Message, last: int) -> list[JobRow]:
+def _labelled(turn: Turn, uid: int, options: Fields, last: int) -> list[ListedJob]:
     """One's own with a label that are not over now. When all are over, one of them must have ended well."""
     label = options.get("after_label")
     if label is None:
@@ -138,7 +138,7 @@ def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
         if looked > MOST_LOOKED:
             raise UsageError("The jobs that it is to come after come after too many others.", "Name fewer.")
         other = turn.state.jobs.get(rest.pop())
-        for id in () if other is None or other.over else other.after:
+        for id in () if other is None or other.over else other.spec.after:
             if id == own:
                 raise UsageError(
                     f"Job {own} cannot come after job {after[0]}, which itself waits for it.", "Break the circle."

@@ -9,17 +9,17 @@ from gpulease.broker.core import learned as learning
 from gpulease.broker.core import status as reports
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.grants import foreseen_plan
-from gpulease.broker.core.job_fields import impossible
-from gpulease.broker.core.limits import allowance, check_request
+from gpulease.broker.core.limits import allowance, check_request, impossible
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import UsageError
 from gpulease.model.device_selection import resolve
+from gpulease.model.request import read_request
 from gpulease.model.store import Document
 from gpulease.model.values import Waiting
 from gpulease.planner import Plan
 from gpulease.planner.expected import Start
 from gpulease.planner.forecast import NO_FORECAST
-from gpulease.protocol.messages import KINDS, read_request
+from gpulease.protocol.messages import KINDS, ExplainRequest
 
 MOST = 64  # alike that are foreseen at once; the planner looks no further ahead
 NOW = "It would start now."
@@ -30,7 +30,8 @@ def foresee(turn: Turn, event: Received) -> Document:
 
     Seconds, and no moments: hosts are compared by them, and their clocks differ.
     """
-    state, peer, message = turn.state, event.peer, event.message
+    state, peer = turn.state, event.peer
+    message: ExplainRequest = event.message
     kind, asked = message.get("kind") or "run", message.get("count")
     count = 1 if asked is None else asked
     if kind not in (*KINDS, "job"):
@@ -39,8 +40,8 @@ def foresee(turn: Turn, event: Received) -> Document:
         raise UsageError(f"{count} requests were asked about.", f"Ask about 1 to {MOST}.")
     if state.devices.sample is None and state.devices.trouble is not None:
         raise state.devices.trouble
-    asked = read_request(message["request"], 0)._replace(not_before=None)
-    request = resolve(asked, list(state.devices.by_uuid.values()))
+    wanted = read_request(message.get("request") or {}, 0)._replace(not_before=None)
+    request = resolve(wanted, list(state.devices.by_uuid.values()))
     check_request(allowance(state, peer.user, peer.groups), request)
     since = state.requests.since(turn.now)
     expected = learning.expected(turn, peer.user, request)

@@ -15,7 +15,7 @@ from gpulease.errors import GpuleaseError
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document
 from gpulease.model.values import Process, Sample
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import ShortLease
 
 Key = tuple[int, int | None]  # a process: pid and start time
 NOBODY: Mapping[Any, Any] = MappingProxyType({})
@@ -57,7 +57,7 @@ class Listing(NamedTuple):
     """How far an answer with many rows has come."""
 
     left: Sequence[Any]  # what is still to be shown
-    more: Message  # what the answer has beside its rows
+    more: Document  # what the answer has beside its rows
     done: tuple[str, ...] = ()  # rows as JSON
 
 
@@ -68,14 +68,14 @@ class Releasing(NamedTuple):
     script: int | None = None  # that asks, by its process
     scripts: Mapping[int, int] = NOBODY  # by owners of leases: the process of the script that each is of
     left: tuple[str, ...] | None = None  # leases that are still to be ended, once it is known which
-    released: tuple[Message, ...] = ()
+    released: tuple[ShortLease, ...] = ()
 
 
 class Received(NamedTuple):
     """A whole message of a client."""
 
     peer: Peer
-    message: Message
+    message: Any  # once it is checked, one of REQUESTS in protocol/messages.py: each verb says which
     size: int = 0  # bytes on the wire
     progress: Progress | Adding | Releasing | Listing | None = None  # of a long request that is taken up again
     crowded: bool = False  # other users are connected too: long requests are done in smaller pieces

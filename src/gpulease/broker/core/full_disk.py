@@ -14,6 +14,7 @@ from gpulease.broker.core.events import Due, Event, Launched, Progress, Received
 from gpulease.broker.core.turn import Turn
 from gpulease.model import job as jobs
 from gpulease.model.job import RUNNING
+from gpulease.protocol.messages import Done, JobId
 
 MOST = 1000  # jobs of one request that are looked at
 WHY = {"kill": "killed", "rm": "removed", "clean": ""}
@@ -54,9 +55,9 @@ def _asked(turn: Turn, event: Received) -> list[int]:
         job_life.remove_logs(turn, [job for job in found if job.over or job in running])
     if ended:
         before = bulk.gathered(event.progress) if isinstance(event.progress, Progress) else []
-        done = sorted({*before, *ended})
+        done: list[JobId] = sorted({*before, *ended})
         left = [f"{job.id} is {job.state}, and the disk is full" for job in found if job.id not in done]
-        turn.reply(peer, ids=done, skipped=left, ending=ended)
+        turn.reply(peer, Done(ids=done, skipped=left, ending=[*ended]))
     return ended
 
 

@@ -93,9 +93,9 @@ def _fates(state: State) -> Fates:
             stay |= state.requests.owned.get((owner.pid, owner.start_time), frozenset())
         stay.add(pending.within or "")
     limits = {
-        job.planner_id: job.started + job.time_limit + state.settings.grace
+        job.planner_id: job.started + job.spec.time_limit + state.settings.grace
         for job in state.jobs.running.values()
-        if job.started is not None and job.time_limit is not None
+        if job.started is not None and job.spec.time_limit is not None
     }
     return Fates(frozenset(stay), limits)
 

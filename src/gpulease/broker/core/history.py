@@ -11,10 +11,11 @@ from gpulease.broker.core.instructions import AnswerHistory, Began, GoOn, JobOve
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import UsageError
 from gpulease.model.job import Job
+from gpulease.model.job_selection import job_number
 from gpulease.model.peer import Peer
 from gpulease.model.spans import DAY, Asked, DeviceName, asked
 from gpulease.model.values import Lease
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import SpanRequest
 
 EVERY = 10.0  # seconds between looks at the devices while one is held and nobody else wants to know
 
@@ -28,8 +29,8 @@ def found(turn: Turn) -> None:
     """Leases of a former broker, in the order in which they began. What a reboot ended was not held through it."""
     state = turn.state
     for lease in sorted(state.requests.leases.values(), key=lambda one: one.since):
-        job = state.jobs.running.get(int(lease.id[1:])) if lease.kind == "job" else None
-        label = None if job is None else job.label
+        job = state.jobs.running.get(job_number(lease.id))
+        label = None if job is None else job.spec.label
         since = lease.since if lease.owner.boot_id == state.about.boot_id else turn.now
         turn.emit(Began(turn.now, lease, _places(turn, lease), label, since=since))
     _look_later(turn)
@@ -37,7 +38,7 @@ def found(turn: Turn) -> None:
 
 def job_over(turn: Turn, job: Job) -> None:
     how = "out_of_memory" if job.out_of_memory else job.state
-    turn.emit(JobOver(turn.now, job.user, turn.world.groups_of(job.uid), job.label, job.devices, how))
+    turn.emit(JobOver(turn.now, job.user, turn.world.groups_of(job.uid), job.spec.label, job.devices, how))
 
 
 def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:
@@ -92,8 +93,8 @@ def _whose(turn: Turn, peer: Peer) -> str | None:
     return None if everybody else peer.user
 
 
-def _question(turn: Turn, message: Message, usual: float) -> Asked:
-    since, until, step = (message.get(name) for name in ("since", "until", "step"))
+def _question(turn: Turn, message: SpanRequest, usual: float) -> Asked:
+    since, until, step = message.get("since"), message.get("until"), message.get("step")
     until = turn.now if until is None else until
     since = until - DAY if since is None else since
     if since > until:

@@ -15,7 +15,7 @@ from gpulease.model.job import Job
 from gpulease.model.peer import Peer
 from gpulease.model.spans import Asked, DeviceName
 from gpulease.model.values import Device, Lease
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import Message, Reply
 
 if TYPE_CHECKING:  # an agent reads orders, and plans nothing
     from gpulease.planner.order import LineEntry
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # an agent reads orders, and plans nothing
 
 class Send(NamedTuple):
     peer: Peer
-    message: Message
+    message: Reply
     droppable: bool = False  # to a subscriber: left out while it has not read what came before; `Drained` follows
     more: bool = False  # there is more to tell it: `Drained` follows when it has read this
 

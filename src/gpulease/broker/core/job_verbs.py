@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from typing import Any
 
 from gpulease.broker.core import bulk, packing
 from gpulease.broker.core import caps as capping
@@ -15,20 +16,32 @@ from gpulease.broker.core import transfer as transferring
 from gpulease.broker.core.add import add, check_numbers, edited, renew_environment
 from gpulease.broker.core.events import Listing, Progress, Received
 from gpulease.broker.core.instructions import GoOn
-from gpulease.broker.core.job_fields import impossible
 from gpulease.broker.core.limit_names import strangers
-from gpulease.broker.core.limits import refused
+from gpulease.broker.core.limits import impossible, refused
 from gpulease.broker.core.order import trouble_of
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError, WrongState
 from gpulease.model import job as jobs
 from gpulease.model.job import Job
+from gpulease.model.job_selection import job_number, line_id
 from gpulease.model.peer import Peer
-from gpulease.model.store import Which
+from gpulease.model.store import Document, Which
 from gpulease.model.values import Waiting
 from gpulease.planner import of_user, settings
 from gpulease.planner.forecast import NO_FORECAST
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import (
+    Done,
+    EditRequest,
+    Ids,
+    KillRequest,
+    ListRequest,
+    MoveRequest,
+    PauseRequest,
+    QueuePaused,
+    RetryRequest,
+    SetRequest,
+    ShowRequest,
+)  # fmt: skip
 from gpulease.protocol.wire import listed, to_text
 from gpulease.render.hidden import of_job, viewer
 from gpulease.render.jobs import left_text
@@ -47,7 +60,6 @@ ENDED = ("killed", "removed")
 HALT = 5.0  # seconds without another piece, after which jobs start again
 AGAIN = ("started", "run again")  # what is done to jobs by verbs that run ended ones
 FORGOTTEN = "over, and its variables were forgotten"
-INNER = ("environment", "history", "run", "log_begin", "place", "forced", "met", "cap", "transfer")
 
 # ---------------------------------------------------------------------- many of them
 
@@ -96,16 +108,16 @@ def _in_vain(turn: Turn, job: Job, again: Container[int], event: Received) -> st
     renewed = event.message.get("options") is not None and job.uid == event.peer.uid
     if not renewed and not turn.state.jobs.has_environment(job):
         return FORGOTTEN
-    if job.after_any:
+    if job.spec.after_any:
         return None
-    ends = ((id, end) for id, end in turn.state.jobs.states(job.after).items() if id not in again)
+    ends = ((id, end) for id, end in turn.state.jobs.states(job.spec.after).items() if id not in again)
     return next((f"to come after {end} job {id}" for id, end in ends if end in UNDONE), None)
 
 
 def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress, wrong: str) -> None:
     """What was done, and what was named and left as it is: jobs in another state, and ids that are nobody's."""
     if bulk.is_nothing(turn, progress, chosen):
-        return turn.reply(event.peer, ids=[], skipped=[], ending=[])
+        return turn.reply(event.peer, Done(ids=[], skipped=[], ending=[]))
     bulk.refuse_nothing(turn, progress, chosen)
     done = bulk.gathered(progress)
     named = bool(chosen.ranges or chosen.last)
@@ -114,7 +126,7 @@ def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress
     missing = [f"{id} is not there, or not yours" for id in progress.missing]
     skipped = [*progress.skipped, *missing]
     ending = [id for id in done if (job := turn.state.jobs.running.get(id)) is not None and job.ending is not None]
-    turn.reply(event.peer, ids=done, skipped=skipped, ending=ending)
+    turn.reply(event.peer, Done(ids=done, skipped=skipped, ending=ending))
 
 
 def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
@@ -138,10 +150,8 @@ def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
 # ---------------------------------------------------------------------- looking
 
 
-def row(turn: Turn, job: Job, peer: Peer) -> Message:
-    fields = jobs.document(job)
-    for name in INNER:
-        fields.pop(name)
+def row(turn: Turn, job: Job, peer: Peer) -> dict[str, Any]:
+    fields = {name: value for name, value in jobs.document(job).items() if name in job_life.SHOWN}
     if job.state in WAITING:
         fields["devices"] = []  # one that waits again has none, and had those of its last run
     fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
@@ -157,7 +167,7 @@ def row(turn: Turn, job: Job, peer: Peer) -> Message:
 
 
 def ls(turn: Turn, event: Received) -> None:
-    message = event.message
+    message: ListRequest = event.message
     if message.get("ids"):
         return _ids(turn, event)
     if message.get("select"):
@@ -169,12 +179,12 @@ def ls(turn: Turn, event: Received) -> None:
     return bulk.show(turn, event, "jobs", listing, lambda id: _listed(turn, id, event.peer))
 
 
-def _listed(turn: Turn, id: int, peer: Peer) -> Message | None:
+def _listed(turn: Turn, id: int, peer: Peer) -> Document | None:
     job = turn.state.jobs.get(id)
     return None if job is None else row(turn, job, peer)
 
 
-def _most(message: Message) -> int:
+def _most(message: ListRequest) -> int:
     return max(1, min(MOST_SHOWN, message.get("most") or SHOWN))
 
 
@@ -194,14 +204,15 @@ def _rows(
     if progress is not None:
         if chosen.ranges or chosen.last or not may_be_none:
             bulk.refuse_nothing(turn, progress, chosen)
-        turn.reply(event.peer, jobs=listed(bulk.gathered(progress)), **more)
+        turn.reply(event.peer, {"jobs": listed(bulk.gathered(progress)), **more})
 
 
-def _row_for(turn: Turn, job: Job, event: Received) -> Message:
+def _row_for(turn: Turn, job: Job, event: Received) -> dict[str, Any]:
     shown = row(turn, job, event.peer)
     if event.message["do"] == "show":
-        shown["usual"] = learning.usual(turn, job) if tuple(shown["command"]) == job.command else None
-    if event.message.get("environment"):
+        shown["usual"] = learning.usual(turn, job) if tuple(shown["command"]) == job.spec.command else None
+    message: ShowRequest = event.message
+    if message.get("environment"):
         shown["environment"] = turn.state.jobs.environment(job) if job.uid == event.peer.uid else None
     return shown
 
@@ -209,7 +220,7 @@ def _row_for(turn: Turn, job: Job, event: Received) -> Message:
 def _shown(turn: Turn, most: int, all: bool) -> list[int]:
     """Running ones, the line in its order, the held, the last that ended."""
     state = turn.state
-    waiting = [int(entry.id[1:]) for entry in state.requests.line.front(most) if entry.kind == "job"]
+    waiting = [job_number(entry.id) for entry in state.requests.line.front(most) if entry.kind == "job"]
     held = [one.id for one in state.store.job_rows(Which(("held",)), most)]
     ended = state.store.job_rows(Which(jobs.ENDS), most if all else min(most, SHOWN_ENDED), newest=True)
     return [*sorted(state.jobs.running)[:most], *waiting, *held, *(one.id for one in ended)]
@@ -221,10 +232,10 @@ def _ids(turn: Turn, event: Received) -> None:
     piece = bulk.take_rows(turn, mine, bulk.choice(turn, mine))
     progress = bulk.go_on(turn, event, piece, [row.id for row in piece.jobs])
     if progress is not None:
-        turn.reply(event.peer, ids=bulk.gathered(progress))
+        turn.reply(event.peer, Ids(ids=bulk.gathered(progress)))
 
 
-def _counts(turn: Turn) -> Message:
+def _counts(turn: Turn) -> dict[str, Any]:
     return {
         "counts": {state: n for state, n in turn.state.jobs.counts.items() if n},
         "paused": turn.state.settings.paused,
@@ -250,7 +261,8 @@ def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
 
 def kill(turn: Turn, event: Received) -> None:
     """`by`: for whom a page asks, which root or the broker's user runs for others."""
-    by = event.message.get("by")
+    message: KillRequest = event.message
+    by = message.get("by")
     if by is not None and not turn.state.manages(event.peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may act in another's name.", "Leave out `by`.")
     why = f"killed by {event.peer.user if by is None else by}"
@@ -273,13 +285,15 @@ def rm(turn: Turn, event: Received) -> None:
 
 
 def pause(turn: Turn, event: Received) -> None:
-    if event.message.get("queue"):
+    message: PauseRequest = event.message
+    if message.get("queue"):
         return _pause_queue(turn, event.peer, True)
     return _each(turn, event, ("running",), lambda job: job_life.advance(turn, job, "pause"), "paused")
 
 
 def resume(turn: Turn, event: Received) -> None:
-    if event.message.get("queue"):
+    message: PauseRequest = event.message
+    if message.get("queue"):
         return _pause_queue(turn, event.peer, False)
     events = {"paused": "resume", "held": "let-go"}
     act = lambda job: job_life.advance(turn, job, events[job.state])  # noqa: E731
@@ -290,7 +304,7 @@ def _pause_queue(turn: Turn, peer: Peer, paused: bool) -> None:
     if not turn.state.manages(peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may pause the queue.", "Ask one of them.")
     turn.state.write_setting("paused", "on" if paused else None)
-    turn.reply(peer, paused=paused)
+    turn.reply(peer, QueuePaused(paused=paused))
 
 
 def move(turn: Turn, event: Received) -> None:
@@ -301,12 +315,13 @@ def move(turn: Turn, event: Received) -> None:
     job = _one(turn, event)
     if job.state != "waiting":
         raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the line.")
-    index = max(0, event.message.get("index") or 0)
+    message: MoveRequest = event.message
+    index = max(0, message.get("index") or 0)
     if not turn.state.manages(event.peer.uid):
         _refuse_to_pass(turn, job, index)
-    place, priority = turn.state.requests.line.place_at(index, job.planner_id) or (job.added, job.request.priority)
-    job_life.advance(turn, job, "edit", place=place, request=job.request._replace(priority=priority))
-    turn.reply(event.peer, ids=[job.id], skipped=[])
+    place, priority = turn.state.requests.line.place_at(index, job.planner_id) or (job.added, job.spec.request.priority)
+    job_life.advance(turn, job, "edit", place=place, request=job.spec.request._replace(priority=priority))
+    turn.reply(event.peer, Done(ids=[job.id], skipped=[]))
 
 
 def _one(turn: Turn, event: Received) -> Job:
@@ -363,7 +378,7 @@ def _open_again(turn: Turn, fitting: list[Job]) -> list[Job]:
 
 def _start_first(turn: Turn, event: Received) -> None:
     before = event.progress.done if isinstance(event.progress, Progress) else ()
-    done = {f"J{id}" for part in before for id in part}
+    done = {line_id(id) for part in before for id in part}
 
     def start_all(found: list[Job]) -> None:
         fitting, line = _open_again(turn, found), turn.state.requests.line
@@ -381,14 +396,15 @@ def _start_first(turn: Turn, event: Received) -> None:
 
 
 def _standing(one: Job | Waiting) -> tuple[int, float]:
-    arrival = one.added if isinstance(one, Job) else one.since
-    return one.request.priority, arrival if one.place is None else one.place
+    request, arrival = (one.spec.request, one.added) if isinstance(one, Job) else (one.request, one.since)
+    return request.priority, arrival if one.place is None else one.place
 
 
 def _let_start(
     turn: Turn, job: Job, forced: bool = False, priority: int | None = None, place: float | None = None
 ) -> None:
-    request = job.request._replace(not_before=None, priority=job.request.priority if priority is None else priority)
+    request = job.spec.request._replace(not_before=None)
+    request = request if priority is None else request._replace(priority=priority)
     groups = turn.world.groups_of(job.uid)
     reason = impossible(turn, Waiting("probe", request, job.user, job.uid, 0.0, groups, "job", forced=forced))
     if reason is not None:
@@ -402,7 +418,8 @@ def retry(turn: Turn, event: Received) -> None:
 
     `changes` are as those of `edit`; `options` have an environment in the place of their own.
     """
-    changes = event.message.get("changes") or {}
+    message: RetryRequest = event.message
+    changes = message.get("changes") or {}
     strange = sorted(set(changes) - {"request", "time_limit"})
     if strange:
         raise UsageError(f"{strange[0][:40]!r} cannot be changed by `retry`.", "See `gpulease retry --help`.")
@@ -412,10 +429,10 @@ def retry(turn: Turn, event: Received) -> None:
         key = renew_environment(turn, event, fitting)
         for job in fitting:
             fields = edited(turn, job, changes)
-            own = job.environment if key is None or job.uid != event.peer.uid else key
+            own = job.spec.environment if key is None or job.uid != event.peer.uid else key
             _again(turn, job, environment=own, **fields)
         if key is not None:
-            turn.state.jobs.forget_environments({job.environment for job in fitting} - {key})
+            turn.state.jobs.forget_environments({job.spec.environment for job in fitting} - {key})
 
     _all(turn, event, jobs.ENDS if _are_named(event) else UNDONE, all_again, "run again")
 
@@ -426,7 +443,7 @@ def _check_numbers(turn: Turn, ended: list[Job]) -> None:
 
 
 def _again(turn: Turn, job: Job, tries: int = 0, **fields: object) -> Job:
-    after = tuple(id for id, state in turn.state.jobs.states(job.after).items() if state in jobs.OPEN)
+    after = tuple(id for id, state in turn.state.jobs.states(job.spec.after).items() if state in jobs.OPEN)
     job_life.open_again(turn, job.id)
     return job_life.advance(
         turn, job, "retry", added=turn.state.requests.since(turn.now), place=None, tries=tries, peak_memory=None,
@@ -437,7 +454,8 @@ def _again(turn: Turn, job: Job, tries: int = 0, **fields: object) -> Job:
 
 def edit(turn: Turn, event: Received) -> None:
     """All of them, or none if one of the changes is not right: what takes several pieces is gone through twice."""
-    changes, before = event.message["changes"], event.progress
+    message: EditRequest = event.message
+    changes, before = message["changes"], event.progress
     checked = isinstance(before, Progress) and before.checked
 
     def change(job: Job) -> None:
@@ -446,10 +464,10 @@ def edit(turn: Turn, event: Received) -> None:
     def act(job: Job) -> None:
         fields = found.get(job.id) or edited(turn, job, changes, event.message.get("cap"))
         if "at_most" in fields:
-            capping.begin(turn, job._replace(**fields), turn.state.jobs.number)
+            capping.begin(turn, jobs.changed(job, **fields), turn.state.jobs.number)
         job_life.advance(turn, job, "edit", **fields)
 
-    found: dict[int, Message] = {}
+    found: dict[int, dict[str, Any]] = {}
     if not checked:
         piece = bulk.take(turn, event, bulk.choice(turn, event))
         if "at_most" in changes and before is None:
@@ -474,11 +492,12 @@ def clean(turn: Turn, event: Received) -> None:
     if progress is not None:
         if chosen.ranges or progress.found:
             bulk.refuse_nothing(turn, progress, chosen)
-        turn.reply(event.peer, ids=bulk.gathered(progress), skipped=[])
+        turn.reply(event.peer, Done(ids=bulk.gathered(progress), skipped=[]))
 
 
 def set_parameter(turn: Turn, event: Received) -> None:
-    asked, text = event.message.get("name"), event.message.get("value")
+    message: SetRequest = event.message
+    asked, text = message.get("name"), message.get("value")
     name = None if asked is None else settings.find(asked)
     if name is not None and text is not None:
         _set(turn, event.peer, name, text)
@@ -486,7 +505,7 @@ def set_parameter(turn: Turn, event: Received) -> None:
     rows = settings.shown(state.settings, state.policy, state.texts, state.config, state.manages(event.peer.uid))
     for row in rows:
         row["warnings"] = _warnings(turn, row["name"]) if name in (None, row["name"]) else []
-    turn.reply(event.peer, parameters=[row for row in rows if name in (None, row["name"])])
+    turn.reply(event.peer, {"parameters": [row for row in rows if name in (None, row["name"])]})
 
 
 def _warnings(turn: Turn, name: str) -> list[str]:

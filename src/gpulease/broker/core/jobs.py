@@ -26,27 +26,14 @@ from gpulease.broker.core.turn import Turn
 from gpulease.model import job as jobs
 from gpulease.model import visible
 from gpulease.model.job import Job
+from gpulease.model.job_selection import job_number, line_id
 from gpulease.model.values import Cause, Lease, Owner, Waiting
 from gpulease.planner import Grant
+from gpulease.protocol.messages import JobRow
 from gpulease.render.jobs import end_text
 
-HIDDEN = (
-    "environment",
-    "history",
-    "ending",
-    "removing",
-    "run",
-    "log_begin",
-    "script",
-    "script_time",
-    "script_changed",
-    "pid",
-    "place",
-    "forced",
-    "met",
-    "cap",
-    "transfer",
-)
+SHOWN = frozenset(JobRow.__annotations__) - {"environment"}  # which a job has as a key of the store
+NOT_TOLD = {"ending", "removing", "pid", "script", "script_time", "script_changed"}  # of a job that is over
 FAILED_BEFORE = Cause("It comes after a job that failed.", "after a failed job")
 ENDED_BY = ("killed", "removed")  # by a user, whose name follows
 FREED = 100  # jobs that are let go, or killed, in one turn because of others
@@ -72,7 +59,7 @@ def advance_batch(turn: Turn, batch: Batch, begin: int, end: int) -> None:
 
 
 def start(turn: Turn, grant: Grant) -> None:
-    before = turn.state.jobs.get(int(grant.id[1:]))
+    before = turn.state.jobs.get(job_number(grant.id))
     assert before is not None
     turn.granted[before.id] = grant
     advance(
@@ -85,7 +72,7 @@ def start(turn: Turn, grant: Grant) -> None:
 def _log_of_run(turn: Turn, job: Job) -> str:
     """Where a broker in another folder would have put it, its user may make no folder."""
     moved = turn.state.jobs.moved
-    return default_log(turn, job.uid, job.id) if moved and job.log.startswith(f"{moved.folder}/") else job.log
+    return default_log(turn, job.uid, job.id) if moved and job.spec.log.startswith(f"{moved.folder}/") else job.spec.log
 
 
 def kill_waiting(turn: Turn, job: Job, why: str) -> None:
@@ -117,10 +104,10 @@ def join(turn: Turn, job: Job) -> None:
     """Into the line; when it comes after one that failed, it is killed in its turn."""
     state, met = turn.state, set(job.met)
     capping.keep(turn, job)
-    others = state.jobs.states([id for id in job.after if id not in met])
+    others = state.jobs.states([id for id in job.spec.after if id not in met])
     open_ones = [id for id, found in others.items() if found in jobs.OPEN]
     over = {id: found for id, found in others.items() if found in jobs.ENDS}
-    vain = next((id for id, found in over.items() if found != "complete" and not job.after_any), None)
+    vain = next((id for id, found in over.items() if found != "complete" and not job.spec.after_any), None)
     if vain is not None:
         state.requests.enter_line(_waiting(turn, job, FAILED_BEFORE))
         return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(vain, str(over[vain]))))
@@ -130,10 +117,11 @@ def join(turn: Turn, job: Job) -> None:
 
 
 def _waiting(turn: Turn, job: Job, blocked: Cause | None = None) -> Waiting:
-    groups, shape = turn.world.groups_of(job.uid), learning.shape(turn, job.user, job.command, job.cwd, job.request)
+    groups, request = turn.world.groups_of(job.uid), job.spec.request
+    shape = learning.shape(turn, job.user, job.spec.command, job.spec.cwd, request)
     return Waiting(
-        job.planner_id, job.request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced, shape,
-        job.cap, packing.may_share(turn, job.request, shape), learning.expected(turn, job.user, job.request),
+        job.planner_id, request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced, shape,
+        job.cap, packing.may_share(turn, request, shape), learning.expected(turn, job.user, request),
     )  # fmt: skip
 
 
@@ -145,14 +133,14 @@ def _leave_line(turn: Turn, before: Job, after: Job) -> None:
     turn.state.requests.leave_line(before.planner_id)
     if after.state not in jobs.RUNNING:
         learning.left(turn, before.planner_id)
-    turn.state.jobs.come_after_none(before.id, before.after)
+    turn.state.jobs.come_after_none(before.id, before.spec.after)
 
 
 def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
-    about, grant, request = turn.state.about, turn.granted.pop(after.id), after.request
+    about, grant, request = turn.state.about, turn.granted.pop(after.id), after.spec.request
     owner = Owner(after.uid, after.user, about.host, about.boot_id, groups=turn.world.groups_of(after.uid))
     lease = Lease(
-        grant.id, "job", grant.devices, owner, turn.now, None, grant.memory, request.priority, after.note,
+        grant.id, "job", grant.devices, owner, turn.now, None, grant.memory, request.priority, after.spec.note,
         request.duration, grant.max_leases, grant.shape, grant.outsiders, after.cap, grant.packed,
     )  # fmt: skip
     turn.state.requests.hold(lease)
@@ -160,7 +148,7 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     learning.started(turn, lease.id)
     noticing.job_granted(turn, after)
     waited = max(0.0, turn.now - before.added)
-    remembering.began(turn, lease, waited, after.label)
+    remembering.began(turn, lease, waited, after.spec.label)
     lease_life.record(turn, "granted", lease, waited=waited)
 
 
@@ -200,7 +188,7 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
     remembering.job_over(turn, after)
     hook = turn.state.settings.on_finish
     if hook:
-        told = {name: value for name, value in jobs.document(after).items() if name not in HIDDEN}
+        told = {name: value for name, value in jobs.document(after).items() if name in SHOWN - NOT_TOLD}
         turn.emit(Hook("on-finish", hook, f"job {after.id}", told))
     noticing.job_ended(turn, after)
     if after.id in turn.state.jobs.dependents:
@@ -217,12 +205,12 @@ def _free_dependents(turn: Turn, id: int, ended: str) -> None:
         turn.freed += 1
         left = state.jobs.met(id, waiting)
         other = None if ended == "complete" and left and not again else state.jobs.get(waiting)
-        if other is not None and ended != "complete" and not other.after_any:
+        if other is not None and ended != "complete" and not other.spec.after_any:
             kill_waiting(turn, other, because(id, ended))
         elif other is not None and (again or not left):
             advance(turn, other, "edit", met=(*other.met, id) if again else other.met)
         else:
-            state.requests.block(f"J{waiting}", coming_after.cause(state.jobs.awaited[waiting]))
+            state.requests.block(line_id(waiting), coming_after.cause(state.jobs.awaited[waiting]))
     if found:
         turn.alarm(0.0, "free", f"{id} {ended}")
     else:
@@ -260,14 +248,14 @@ def forget(turn: Turn, gone: list[Job]) -> None:
         turn.job_changed(job.id, job.state, None)
     remove_logs(turn, gone)
     coming = {batch.environment for batch in turn.state.jobs.adding.values()}
-    turn.state.jobs.forget_environments({job.environment for job in gone} - coming)
+    turn.state.jobs.forget_environments({job.spec.environment for job in gone} - coming)
 
 
 def remove_logs(turn: Turn, gone: list[Job]) -> None:
     logs: dict[int, list[str]] = {}
     for job in gone:
-        if job.run and job.log == default_log(turn, job.uid, job.id):
-            logs.setdefault(job.uid, []).append(job.log)
+        if job.run and job.spec.log == default_log(turn, job.uid, job.id):
+            logs.setdefault(job.uid, []).append(job.spec.log)
     for uid, paths in logs.items():
         turn.emit(Remove(uid, tuple(paths)))
 

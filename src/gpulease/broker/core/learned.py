@@ -17,6 +17,7 @@ from gpulease.planner.forecast import Forecast, said_now
 from gpulease.planner.lengths import ALL, LATEST, LIKELY, Lengths, learned, of_declared, of_shape, of_user
 from gpulease.planner.packing import known
 from gpulease.planner.sketch import EMPTY, Sketch, faded, seen
+from gpulease.protocol.messages import ShapeRow, Starts, UsualRow
 
 IN_LINE = 256  # shapes in the line at once, since each costs every plan a little; others count as their user's
 OF_USER = 200  # shapes of one user that are remembered
@@ -106,7 +107,7 @@ def _judge(turn: Turn, found: dict[str, float]) -> None:
         _keep(turn, name, seen(turn.state.learned.sketches.get(name, EMPTY), amount, turn.now))
 
 
-def accuracy(turn: Turn) -> dict[str, float]:
+def accuracy(turn: Turn) -> Starts:
     """How many starts were compared, older ones for less, and which part of them came in time.
 
     Requests that should have started by now and still wait count too: `late` says how many.
@@ -126,10 +127,10 @@ def accuracy(turn: Turn) -> dict[str, float]:
 # -------------------------------------------------------------------- for its user
 
 
-def rows(turn: Turn, user: str) -> list[dict[str, object]]:
+def rows(turn: Turn, user: str) -> list[ShapeRow]:
     """What is known of a user's shapes, the latest first."""
     state, lengths = turn.state, Lengths(turn.state.learned.sketches, (), turn.now)
-    found = []
+    found: list[ShapeRow] = []
     for name, sketch in state.learned.sketches.items():
         key = name.removeprefix("shape ")
         owner, asked, runs = parts_of(key)
@@ -142,13 +143,13 @@ def rows(turn: Turn, user: str) -> list[dict[str, object]]:
             "seconds_50": length.after(0.0, 0.5), "seconds_90": length.after(0.0, 0.9), "last": sketch.time,
             "memory": None if peak is None else peak.memory,
         })  # fmt: skip
-    return sorted(found, key=lambda row: (-float(str(row["last"])), str(row["command"])))
+    return sorted(found, key=lambda row: (-row["last"], row["command"]))
 
 
-def usual(turn: Turn, job: Job) -> dict[str, object] | None:
+def usual(turn: Turn, job: Job) -> UsualRow | None:
     """How long jobs like this one ran, and how much memory they used."""
     state = turn.state
-    key = shape_of(job.user, job.command, job.cwd, job.request)
+    key = shape_of(job.user, job.spec.command, job.spec.cwd, job.spec.request)
     name, peak = of_shape(key), known(state.learned.peaks, key, turn.now)
     length = Lengths(state.learned.sketches, (), turn.now).alone(name) if name in state.learned.sketches else None
     if length is None and peak is None:

@@ -21,8 +21,20 @@ from gpulease.broker.core.turn import FRESH, Turn
 from gpulease.errors import ProtocolError, UsageError
 from gpulease.model.device_selection import find
 from gpulease.model.peer import Peer
+from gpulease.model.store import Document
 from gpulease.model.values import Device
-from gpulease.protocol.messages import Message, check
+from gpulease.protocol.check import check
+from gpulease.protocol.messages import (
+    DevicesRequest,
+    EventsRequest,
+    Excluded,
+    ExplainRequest,
+    Included,
+    Learned,
+    LearnedRequest,
+    NotifyRequest,
+    Stopped,
+)  # fmt: skip
 from gpulease.render.hidden import of_event, viewer
 
 MOST_EVENTS = 10_000
@@ -69,20 +81,22 @@ def status(turn: Turn, event: Received) -> None:
 
 def explain(turn: Turn, event: Received) -> None:
     """Of what waits, by its id; or of a request that nobody has made."""
-    if event.message.get("request") is not None:
+    message: ExplainRequest = event.message
+    if message.get("request") is not None:
         if turn.stale() and not _told_lately(turn):
             return turn.after_sample(event)
         return turn.send(event.peer, {"ok": foresee(turn, event)})
-    if event.message.get("id") is None:
+    id = message.get("id")
+    if id is None:
         raise UsageError("Nothing to explain was named.", "Give the id of what waits, or a request.")
-    return turn.send(
-        event.peer, {"ok": reports.explain(turn, event.message["id"], viewer(turn.state.settings, event.peer))}
-    )
+    return turn.reply(event.peer, reports.explain(turn, id, viewer(turn.state.settings, event.peer)))
 
 
 def events(turn: Turn, event: Received) -> None:
-    message, peer, store = event.message, event.peer, turn.state.store
-    since = 0.0 if message.get("since") is None else turn.now - message["since"]
+    peer, store = event.peer, turn.state.store
+    message: EventsRequest = event.message
+    back = message.get("since")
+    since = 0.0 if back is None else turn.now - back
     most = max(1, min(MOST_EVENTS, message.get("most") or 1000))
     listing = event.progress
     if not isinstance(listing, Listing):
@@ -90,7 +104,7 @@ def events(turn: Turn, event: Received) -> None:
     bulk.show(turn, event, "events", listing, lambda number: _event_row(turn, number, peer), EVENTS)
 
 
-def _event_row(turn: Turn, number: int, peer: Peer) -> Message | None:
+def _event_row(turn: Turn, number: int, peer: Peer) -> Document | None:
     record = turn.state.store.event(number)
     if record is None:  # it was forgotten meanwhile
         return None
@@ -106,12 +120,13 @@ def ping(turn: Turn, event: Received) -> None:
 
 def exclude(turn: Turn, event: Received) -> None:
     only_managers(turn, event.peer)
-    devices, given = _named_devices(turn, event), event.message.get("note")
+    message: DevicesRequest = event.message
+    devices, given = _named_devices(turn, event), message.get("note")
     for device in devices:
         note = turn.state.devices.excluded.get(device.uuid, "") if given is None else given
         turn.state.devices.exclude(device.uuid, note)
         turn.state.record(turn.now, "excluded", user=event.peer.user, devices=[device.label], note=note)
-    turn.reply(event.peer, excluded=[device.label for device in devices])
+    turn.reply(event.peer, Excluded(excluded=[device.label for device in devices]))
 
 
 def include(turn: Turn, event: Received) -> None:
@@ -120,12 +135,13 @@ def include(turn: Turn, event: Received) -> None:
     for device in devices:
         turn.state.devices.exclude(device.uuid, None)
         turn.state.record(turn.now, "included", user=event.peer.user, devices=[device.label], note="")
-    turn.reply(event.peer, included=[device.label for device in devices])
+    turn.reply(event.peer, Included(included=[device.label for device in devices]))
 
 
 def _named_devices(turn: Turn, event: Received) -> list[Device]:
+    message: DevicesRequest = event.message
     devices = list(turn.state.devices.by_uuid.values())
-    return [find(name, devices) for name in event.message["what"]]
+    return [find(name, devices) for name in message["what"]]
 
 
 def stop(turn: Turn, event: Received) -> None:
@@ -133,22 +149,27 @@ def stop(turn: Turn, event: Received) -> None:
     state = turn.state
     ending = sum(job.ending is not None for job in state.jobs.running.values())
     jobs = len(state.jobs.running)
-    turn.reply(event.peer, leases=len(state.requests.leases), jobs=jobs, ending=ending, line=len(state.requests.line))
+    turn.reply(
+        event.peer, Stopped(leases=len(state.requests.leases), jobs=jobs, ending=ending, line=len(state.requests.line))
+    )
     turn.emit(Stop())
 
 
 def notify(turn: Turn, event: Received) -> None:
     """Who is to be told of something needs an agent, as jobs do."""
-    if event.message.get("file") is not None:
+    message: NotifyRequest = event.message
+    if message.get("file") is not None:
         check_user(turn, event.peer, "send notices for", "Ask")
     noticing.notify(turn, event)
 
 
 def learned(turn: Turn, event: Received) -> None:
     """Of who asks, and of nobody else."""
-    user, clear = event.peer.user, bool(event.message.get("clear"))
-    forgotten = {"forgotten": learning.forget(turn, user)} if clear else {}
-    turn.reply(event.peer, shapes=learning.rows(turn, user), starts=learning.accuracy(turn), **forgotten)
+    message: LearnedRequest = event.message
+    user = event.peer.user
+    gone = learning.forget(turn, user) if message.get("clear") else None
+    known = Learned(shapes=learning.rows(turn, user), starts=learning.accuracy(turn))
+    turn.reply(event.peer, known if gone is None else {**known, "forgotten": gone})
 
 
 VERBS: dict[str, Callable[[Turn, Received], None]] = {

@@ -24,7 +24,7 @@ from gpulease.errors import GpuleaseError
 from gpulease.model.lifecycle import LEASE, LEASE_ENDS, START, transition
 from gpulease.model.values import Lease, Owner
 from gpulease.planner import charged, forget, recorded, weight_of
-from gpulease.protocol.messages import Message, error
+from gpulease.protocol.messages import Granted, error
 
 UNCLAIMED = 10.0  # seconds for a client to come back after the broker was started anew
 
@@ -101,7 +101,7 @@ def claim(turn: Turn, lease: Lease) -> None:
     advance(turn, "claim", LeaseStep(lease.id, lease=lease))
 
 
-def granted(state: State, lease: Lease) -> Message:
+def granted(state: State, lease: Lease) -> Granted:
     """What a client is told of its lease."""
     devices = [state.devices.by_uuid[uuid] for uuid in lease.devices if uuid in state.devices.by_uuid]
     return {

@@ -1,4 +1,4 @@
-"""What a user may ask for by the limits of the policy, beside the devices that the planner counts."""
+"""What a user may ask for: by the limits of the policy, and by what this machine could ever grant."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from math import inf
 
 from gpulease.broker.core.state import State
+from gpulease.broker.core.turn import Turn
 from gpulease.errors import GpuleaseError, NotEnoughDevices, NotPermitted, TooMuch
+from gpulease.model.device_selection import resolve
 from gpulease.model.job import Job
+from gpulease.model.peer import Peer
 from gpulease.model.quantities import span_text
-from gpulease.model.values import Lease, Request
-from gpulease.planner import Limit, limits_of
+from gpulease.model.request import read_request
+from gpulease.model.values import Lease, Request, Waiting
+from gpulease.planner import Limit, Line, limits_of, plan
 from gpulease.planner.policy import UNLIMITED
-from gpulease.planner.reasons import OVER_LIMIT, Reason
+from gpulease.planner.reasons import NEVER, OVER_LIMIT, Reason
+from gpulease.protocol.messages import Fields
 
 
 def allowance(state: State, user: str, groups: Sequence[str]) -> Limit:
@@ -94,3 +99,36 @@ def check_jobs(limit: Limit, there: int, more: int) -> None:
             f"User {limit.name} may have {limit.jobs} jobs that are not over; {there} are there, and {more} more came.",
             "Queue fewer." if more > limit.jobs else "Let some of them end first.",
         )
+
+
+def request_of(turn: Turn, user: Peer | Job, fields: Fields, hold: bool) -> Request:
+    request = resolve(read_request(fields, 0), list(turn.state.devices.by_uuid.values()))
+    if not request.gpus and not turn.state.slots:
+        raise NotPermitted("Jobs without a GPU are not run here: cpu-jobs is 0.", "Ask whoever runs the broker.")
+    groups = turn.world.groups_of(user.uid)
+    check_request(allowance(turn.state, user.user, groups), request)
+    probe = Waiting("probe", request._replace(not_before=None), user.user, user.uid, 0.0, groups, "job")
+    reason = None if hold else impossible(turn, probe)
+    if reason is not None:
+        raise refused(reason, "Ask for less, or queue it all the same with --hold.")
+    return request
+
+
+def impossible(turn: Turn, probe: Waiting) -> Reason | None:
+    """Why a request can never be granted here; None when it can."""
+    if turn.state.devices.sample is None:
+        return None
+    key = (probe, turn.state.policy)
+    if key not in turn.possible:
+        turn.possible[key] = _impossible(turn, probe)
+    return turn.possible[key]
+
+
+def _impossible(turn: Turn, probe: Waiting) -> Reason | None:
+    line = Line(turn.state.policy)
+    line.add(probe)
+    decided = plan(turn.state.devices.by_uuid.values(), (), line, turn.state.policy, turn.now)
+    if decided.grants:
+        return None
+    reason = decided.reason(probe.id)
+    return reason if reason.code in NEVER else None

@@ -16,6 +16,7 @@ from gpulease.broker.core.instructions import Holding, Keep, WriteLog
 from gpulease.broker.core.leases import look_again
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
+from gpulease.model.job_selection import job_number
 from gpulease.model.store import Document
 from gpulease.model.values import Device, Lease, Process
 
@@ -62,7 +63,7 @@ def _with(state: State, held: Holding | None, lease: Lease) -> Holding:
     """Of a device: one more lease. A job's owner is its shell, once that was started."""
     pid, began = lease.owner.pid, lease.owner.start_time
     if lease.kind == "job":
-        pid, began = state.jobs.shell(int(lease.id[1:]))
+        pid, began = state.jobs.shell(job_number(lease.id))
     one = (pid, began, None if lease.until is None else lease.until - state.about.boot_time)
     if held is not None:
         return held._replace(leases=(*held.leases, one))

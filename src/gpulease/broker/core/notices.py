@@ -14,8 +14,10 @@ from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import NoticeChoice
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model.job import Job
+from gpulease.model.job_selection import job_number
+from gpulease.model.notices import USUAL, read_events
 from gpulease.model.values import Lease
-from gpulease.notices.kinds import OF_JOBS, USUAL, read_events
+from gpulease.protocol.messages import NotifyRequest, ToldOf
 
 MOST_USERS = 10_000
 SHORTEST = 120.0  # seconds: of the end of a shorter lease nobody is told before
@@ -27,19 +29,20 @@ NAME = 60  # letters of what stands for a job without a name
 
 def notify(turn: Turn, event: Received) -> None:
     """`gpulease notify`: what this user chose; with a file, choose; with `clear`, nothing any more."""
-    message, peer, chosen = event.message, event.peer, turn.state.chosen
+    peer, chosen = event.peer, turn.state.chosen
+    message: NotifyRequest = event.message
     if message.get("clear"):
         turn.state.choose(peer.uid, None)
-    elif message.get("file") is not None:
+    elif (file := message.get("file")) is not None:
         if peer.uid not in chosen and len(chosen) >= MOST_USERS:
             raise TooMuch(f"More than {MOST_USERS} users would be told of something.")
         before = chosen.get(peer.uid)
         events = message.get("events")
         kept = before.events if before else USUAL
         told = kept if events is None else read_events(events, "--on")
-        turn.state.choose(peer.uid, NoticeChoice(_path(message["file"]), told))
+        turn.state.choose(peer.uid, NoticeChoice(_path(file), told))
     now = chosen.get(peer.uid)
-    turn.reply(peer, file=None if now is None else now.file, events=None if now is None else list(now.events))
+    turn.reply(peer, ToldOf(file=now and now.file, events=None if now is None else list(now.events)))
 
 
 def _path(text: str) -> str:
@@ -49,15 +52,10 @@ def _path(text: str) -> str:
     return text
 
 
-def read_choice(turn: Turn, uid: int, events: object) -> tuple[str, ...] | None:
-    """What a new job says of notices, as from a stranger; None is as its user chose."""
-    if events is None:
-        return None
-    texts = [one for one in events if isinstance(one, str)] if isinstance(events, list) else []
-    found = read_events(texts[: len(OF_JOBS) + 1], "--notify") if events else ()
-    if found and uid not in turn.state.chosen:
+def check_address(turn: Turn, uid: int) -> None:
+    """A job that says of what it tells needs an address."""
+    if uid not in turn.state.chosen:
         raise NotFound("No address for notices is set at this broker.", "Set one with `gpulease notify set ADDRESS`.")
-    return found
 
 
 # -------------------------------------------------------------------- what happens
@@ -71,15 +69,15 @@ def lease_granted(turn: Turn, lease: Lease, waited: float) -> None:
 def job_granted(turn: Turn, job: Job) -> None:
     waited = max(0.0, turn.now - job.added)
     if job.run == 1 and waited >= turn.state.settings.notify_waited:
-        _tell(turn, job.uid, "turn", job.notify, waited=waited, **_job(turn, job))
+        _tell(turn, job.uid, "turn", job.spec.notify, waited=waited, **_job(turn, job))
 
 
 def job_ended(turn: Turn, job: Job) -> None:
     """A run ended, and the job with it or not. Of what its user did nobody needs to tell them."""
-    if job.out_of_memory and "out-of-memory" in _wanted(turn, job.uid, job.notify):
-        _tell(turn, job.uid, "out-of-memory", job.notify, **_job(turn, job))
+    if job.out_of_memory and "out-of-memory" in _wanted(turn, job.uid, job.spec.notify):
+        _tell(turn, job.uid, "out-of-memory", job.spec.notify, **_job(turn, job))
     elif job.over and job.why not in (f"killed by {job.user}", f"removed by {job.user}"):
-        _tell(turn, job.uid, "ended" if job.state == "complete" else "failed", job.notify, **_job(turn, job))
+        _tell(turn, job.uid, "ended" if job.state == "complete" else "failed", job.spec.notify, **_job(turn, job))
 
 
 def warn_at(now: float, until: float, before: float) -> float | None:
@@ -178,8 +176,8 @@ def _wanted(turn: Turn, uid: int, own: tuple[str, ...] | None) -> tuple[str, ...
 
 
 def _of_job(turn: Turn, lease: Lease) -> tuple[str, ...] | None:
-    job = turn.state.jobs.running.get(int(lease.id[1:])) if lease.kind == "job" else None
-    return None if job is None else job.notify
+    job = turn.state.jobs.running.get(job_number(lease.id))
+    return None if job is None else job.spec.notify
 
 
 def _wall(turn: Turn) -> float:
@@ -194,7 +192,7 @@ def _lease(turn: Turn, lease: Lease) -> dict[str, Any]:
 def _job(turn: Turn, job: Job) -> dict[str, Any]:
     """Of a command its first two words only: there may be secrets among the others."""
     ran = None if job.started is None or job.ended is None else job.ended - job.started
-    words = [os.path.basename(word) for word in job.command[:2] if not word.startswith("-")]
-    name = job.name or " ".join(words)[:NAME]
-    kept = {field: getattr(job, field) for field in ("label", "state", "exit_code", "signal", "why", "out_of_memory")}
-    return {"job": job.id, "name": name, "devices": list(job.devices), "ran": ran, **kept}
+    words = [os.path.basename(word) for word in job.spec.command[:2] if not word.startswith("-")]
+    name = job.spec.name or " ".join(words)[:NAME]
+    kept = {field: getattr(job, field) for field in ("state", "exit_code", "signal", "why", "out_of_memory")}
+    return {"job": job.id, "name": name, "label": job.spec.label, "devices": list(job.devices), "ran": ran, **kept}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gpulease.model.job import read_request
+from gpulease.model.request import stored_request
 from gpulease.model.store import Document
 from gpulease.model.values import Lease, Owner, Waiting
 
@@ -50,7 +50,7 @@ def pending_document(pending: Pending) -> Document:
 
 def read_pending(document: Document) -> Pending:
     waiting = dict(document["waiting"])
-    waiting["request"] = read_request(waiting["request"])
+    waiting["request"] = stored_request(waiting["request"])
     waiting["groups"] = tuple(waiting.get("groups", ()))
     fields = {**document, "waiting": Waiting(**_known(Waiting, waiting)), "owner": read_owner(document["owner"])}
     return Pending(**_known(Pending, fields))

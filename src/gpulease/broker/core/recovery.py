@@ -19,6 +19,8 @@ from gpulease.broker.core.state.learned import LEARNT
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Added, Cap, Moved, NoticeChoice
 from gpulease.model import job as jobs
+from gpulease.model.job_selection import line_id
+from gpulease.model.request import stored_request
 from gpulease.model.store import Document, Which
 from gpulease.model.values import Request, Waiting
 from gpulease.planner import Peak, Spent, settings
@@ -140,11 +142,11 @@ def _plain(turn: Turn, stored: Document, requests: dict[str, Request]) -> Waitin
     asked = repr(stored["request"])
     request = requests.get(asked)
     if request is None:
-        request = requests[asked] = jobs.read_request(stored["request"])
+        request = requests[asked] = stored_request(stored["request"])
     groups, place, forced = turn.world.groups_of(stored["uid"]), stored.get("place"), stored.get("forced", False)
     shape = learning.shape(turn, stored["user"], stored["command"], stored["cwd"], request)
     return Waiting(
-        f"J{stored['id']}", request, stored["user"], stored["uid"], stored["added"], groups, "job", place, None,
+        line_id(stored["id"]), request, stored["user"], stored["uid"], stored["added"], groups, "job", place, None,
         forced, shape, stored.get("cap"), packing.may_share(turn, request, shape),
         learning.expected(turn, stored["user"], request),
     )  # fmt: skip

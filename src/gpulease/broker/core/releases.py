@@ -16,16 +16,18 @@ from gpulease.broker.core.limits import allowance, check_renewal
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotFound, NotPermitted, UsageError
 from gpulease.model.device_selection import find
+from gpulease.model.job_selection import job_text
 from gpulease.model.peer import Peer
 from gpulease.model.values import Lease
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import Released, ReleaseRequest, Renewed, RenewRequest, ShortLease
 
 PIECE = 50  # leases of one piece
 LOOKS = 8  # processes whose script is looked for in one piece
 
 
 def release(turn: Turn, event: Received) -> None:
-    message, peer = event.message, event.peer
+    peer = event.peer
+    message: ReleaseRequest = event.message
     progress = _begun(event)
     if progress.left is None:
         chosen = _all(turn, peer) if message.get("all") else _named_leases(turn, event, progress)
@@ -47,22 +49,23 @@ def release(turn: Turn, event: Received) -> None:
     if left:
         turn.emit(GoOn(event._replace(progress=progress._replace(left=left, released=released))))
     else:
-        turn.reply(peer, released=list(released))
+        turn.reply(peer, Released(released=list(released)))
 
 
 def renew(turn: Turn, event: Received) -> None:
-    leases = _named_leases(turn, event, _begun(event), mine=not event.message.get("what"))
+    message: RenewRequest = event.message
+    leases = _named_leases(turn, event, _begun(event), mine=not message.get("what"))
     if leases is None:
         return
     timed = [lease for lease in leases if lease.until is not None]
     if not timed:
         raise NotFound("There is no timed lease to renew.", "Only what was taken with --for ends by the clock.")
-    renewed = [lease._replace(until=turn.now + event.message["duration"]) for lease in timed]
+    renewed = [lease._replace(until=turn.now + message["duration"]) for lease in timed]
     for lease in renewed:
         check_renewal(allowance(turn.state, lease.owner.user, lease.owner.groups), lease)
     for lease in renewed:
         lease_life.renew(turn, lease)
-    turn.reply(event.peer, renewed=[_short(turn, lease) for lease in renewed])
+    turn.reply(event.peer, Renewed(renewed=[_short(turn, lease) for lease in renewed]))
 
 
 def only_managers(turn: Turn, peer: Peer) -> None:
@@ -74,7 +77,7 @@ def _begun(event: Received) -> Releasing:
     return event.progress if isinstance(event.progress, Releasing) else Releasing()
 
 
-def _short(turn: Turn, lease: Lease) -> Message:
+def _short(turn: Turn, lease: Lease) -> ShortLease:
     labels = turn.state.devices.labels(lease.devices)
     return {"id": lease.id, "devices": labels, "user": lease.owner.user, "until": lease.until}
 
@@ -97,7 +100,8 @@ def _all(turn: Turn, peer: Peer) -> list[Lease]:
 
 def _named_leases(turn: Turn, event: Received, progress: Releasing, mine: bool = False) -> list[Lease] | None:
     """None when it is first to be found out who started some processes: then it is gone on with."""
-    message, peer = event.message, event.peer
+    peer = event.peer
+    message: ReleaseRequest = event.message
     names, if_held = list(dict.fromkeys(message.get("what") or [])), bool(message.get("if_held"))
     if mine or message.get("mine"):
         return [one for one in turn.state.requests.leases.values() if one.owner.uid == peer.uid and one.kind != "job"]
@@ -145,7 +149,8 @@ def _leases_called(turn: Turn, peer: Peer, name: str, leases: list[Lease], known
         raise NotFound(what, "Run `gpulease status` to see the leases.")
     for lease in leases:
         if lease.kind == "job":
-            raise UsageError(f"{name} belongs to job {lease.id[1:]}.", f"End it with `gpulease kill {lease.id[1:]}`.")
+            job = job_text(lease.id)
+            raise UsageError(f"{name} belongs to job {job}.", f"End it with `gpulease kill {job}`.")
     mine = [lease for lease in leases if peer.uid in (0, lease.owner.uid)]
     if not mine:
         users = ", ".join(sorted({lease.owner.user for lease in leases}))

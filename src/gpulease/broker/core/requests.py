@@ -23,12 +23,14 @@ from gpulease.errors import (
     UsageError,
 )
 from gpulease.model.device_selection import resolve
+from gpulease.model.job_selection import job_number
 from gpulease.model.peer import Peer
+from gpulease.model.request import read_request
 from gpulease.model.values import Owner, Waiting
 from gpulease.planner.device_states import DRAINING, LOST, OUTSIDE
 from gpulease.planner.forecast import NO_FORECAST, Forecast
 from gpulease.planner.reasons import NEVER, UNAVAILABLE, fitted
-from gpulease.protocol.messages import KINDS, Message, read_request
+from gpulease.protocol.messages import KINDS, AcquireRequest, CancelledWait, Taken
 
 PASSING = (OUTSIDE, DRAINING, LOST, "memory")  # what may have ended since the devices were seen
 MOST_WAITING = 2000  # requests of one user in the line
@@ -37,7 +39,8 @@ MOST_WAITING = 2000  # requests of one user in the line
 
 
 def acquire(turn: Turn, event: Received) -> None:
-    peer, message = event.peer, event.message
+    peer = event.peer
+    message: AcquireRequest = event.message
     state = turn.state
     token = message.get("id")
     if token and _resume(turn, event, token):
@@ -109,7 +112,7 @@ def _check_limits(turn: Turn, peer: Peer) -> None:
         raise TooMuch(f"You have {MOST_WAITING} requests in the line, and more are not taken.")
 
 
-def _owner(turn: Turn, peer: Peer, message: Message) -> Owner:
+def _owner(turn: Turn, peer: Peer, message: AcquireRequest) -> Owner:
     """A process; or the user, for a reservation, which ends by the clock or when it is released."""
     about = turn.state.about
     base = Owner(peer.uid, peer.user, about.host, about.boot_id, groups=peer.groups)
@@ -150,7 +153,7 @@ def taken(turn: Turn, event: Received) -> None:
     mine = lease is not None and lease.owner.uid == event.peer.uid
     if lease is not None and mine and lease.id in turn.state.requests.unclaimed:
         lease_life.claim(turn, lease)
-    turn.reply(event.peer, taken=mine)
+    turn.reply(event.peer, Taken(taken=mine))
 
 
 def cancel(turn: Turn, event: Received) -> None:
@@ -164,10 +167,10 @@ def cancel(turn: Turn, event: Received) -> None:
     if pending is not None:
         lease_life.leave(turn, id)
     elif lease is not None and lease.kind == "job":
-        raise UsageError(f"{id} belongs to job {id[1:]}.", f"End it with `gpulease kill {id[1:]}`.")
+        raise UsageError(f"{id} belongs to job {job_number(id)}.", f"End it with `gpulease kill {job_number(id)}`.")
     elif lease is not None:
         lease_life.end(turn, lease, "it was cancelled", cut=True)
-    turn.reply(peer, cancelled=holder is not None)
+    turn.reply(peer, CancelledWait(cancelled=holder is not None))
 
 
 def _called(turn: Turn, peer: Peer, name: str) -> str:
@@ -241,7 +244,7 @@ class Why(NamedTuple):
     forecast: Forecast = NO_FORECAST
 
     @property
-    def moments(self) -> Message:
+    def moments(self) -> dict[str, float | None]:
         """When it should start."""
         return dict(self.forecast.moments)
 

@@ -38,8 +38,8 @@ NOT_BEGUN = {
     NO_FORK: "its shell could not start a process: Resource temporarily unavailable",
 }
 TROUBLES = {
-    "no-folder": "its folder {job.cwd!r} cannot be entered",
-    "no-command": "the command {job.command[0]!r} does not exist or may not be run",
+    "no-folder": "its folder {job.spec.cwd!r} cannot be entered",
+    "no-command": "the command {job.spec.command[0]!r} does not exist or may not be run",
 }
 RunEvent = Launched | LaunchFailed | RunEnded | Found | TreeSeen | EndRead | Forced
 
@@ -167,17 +167,17 @@ def kill(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
 
 def over_time(turn: Turn, id: str) -> bool:
     job = turn.state.jobs.running.get(int(id))
-    if job is None or job.started is None or job.time_limit is None or job.ending is not None:
+    if job is None or job.started is None or job.spec.time_limit is None or job.ending is not None:
         return False
-    over = job.started + job.time_limit <= turn.now
+    over = job.started + job.spec.time_limit <= turn.now
     if over:
-        kill(turn, job, f"its time limit of {job.time_limit:g} s was over")
+        kill(turn, job, f"its time limit of {job.spec.time_limit:g} s was over")
     return over
 
 
 def _start(turn: Turn, before: Job, after: Job) -> None:
-    if after.time_limit is not None:
-        turn.alarm(after.time_limit, "time-limit", str(after.id))
+    if after.spec.time_limit is not None:
+        turn.alarm(after.spec.time_limit, "time-limit", str(after.id))
     advance(turn, after.id, "launch")
     look_again(turn)
 
@@ -286,8 +286,8 @@ def _adopt(turn: Turn, job: Job, said: Launched | Found) -> None:
         turn.state.jobs.change(after, job)
     _change(turn, job, shell=(said.pid, said.start_time), watched=True)
     turn.planned.kept_revision = -1  # the keeper of the claims is to know whose end frees the devices
-    if job.time_limit is not None and job.started is not None:
-        turn.alarm(job.started + job.time_limit - turn.now, "time-limit", str(job.id))
+    if job.spec.time_limit is not None and job.started is not None:
+        turn.alarm(job.started + job.spec.time_limit - turn.now, "time-limit", str(job.id))
 
 
 def _note_end(turn: Turn, job: Job, said: RunEnded) -> None:
@@ -369,9 +369,9 @@ def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstar
     why = "it ran out of GPU memory" if out_of_memory else None
     end = {"exit_code": code, "signal": number, "out_of_memory": out_of_memory}
     if out_of_memory and packing.shares(turn, job):  # once more, alone, and that costs it no try
-        alone = job.request._replace(pack=False)
+        alone = job.spec.request._replace(pack=False)
         return _finish(turn, job, "retry-after-failure", why, **end, tries=job.tries - 1, request=alone)
-    again = job.tries <= max(job.retry, turn.state.settings.max_runs - 1)
+    again = job.tries <= max(job.spec.retry, turn.state.settings.max_runs - 1)
     return _finish(turn, job, "retry-after-failure" if again else "exit-nonzero", why, **end)
 
 
@@ -389,7 +389,7 @@ def _trouble(job: Job, name: str, unstartable: str | None) -> str:
 
 
 def _lost(turn: Turn, job: Job, why: str) -> None:
-    _finish(turn, job, "retry-after-failure" if job.tries <= job.retry else "lost", why)
+    _finish(turn, job, "retry-after-failure" if job.tries <= job.spec.retry else "lost", why)
 
 
 def _put_back(turn: Turn, job: Job, why: str) -> None:
@@ -423,7 +423,7 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
         changes["request"] = _asking_for_more(turn, job)
     ended = {"ended": turn.now, "why": why, "pid": None, "ending": None, "forced": False, "place": None}
     job_life.advance(turn, job, event, **{**ended, **changes})
-    if job.time_limit is not None:
+    if job.spec.time_limit is not None:
         turn.emit(instructions.Silence("time-limit", str(job.id)))
     if job.uid not in turn.state.jobs.untidy:
         turn.state.jobs.untidy.put(job.uid, None)
@@ -432,7 +432,7 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
 
 def _asking_for_more(turn: Turn, job: Job) -> Request:
     """After it ran out of memory: of a share a whole device, and of whole ones larger ones, where there are such."""
-    state, request = turn.state, jobs.after_out_of_memory(job.request)
+    state, request = turn.state, jobs.after_out_of_memory(job.spec.request)
     least = min(
         (one.memory_total or 0 for one in state.devices.by_uuid.values() if one.label in job.devices), default=0
     )
@@ -440,7 +440,7 @@ def _asking_for_more(turn: Turn, job: Job) -> Request:
     larger = [
         one for one in state.devices.by_uuid.values() if one.uuid not in state.devices.excluded and admits(more, one)
     ]
-    asks = job.request.memory is None and not request.mig and least and len(larger) >= request.gpus
+    asks = job.spec.request.memory is None and not request.mig and least and len(larger) >= request.gpus
     return more if asks else request
 
 

@@ -12,6 +12,7 @@ from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import NOTHING
 from gpulease.errors import NotFound
+from gpulease.model.job_selection import job_number, line_id
 from gpulease.model.store import Document
 from gpulease.model.values import Device, Lease, Process
 from gpulease.planner import DeviceState, DeviceView, Verdict, device_state
@@ -97,7 +98,7 @@ def _lease_of(state: State, user: str | None, pid: int, on: list[Lease], view: D
 
 def _pid(state: State, lease: Lease) -> int | None:
     """Of its owner; a job's is that of its shell."""
-    return state.jobs.shell(int(lease.id[1:]))[0] if lease.kind == "job" else lease.owner.pid
+    return state.jobs.shell(job_number(lease.id))[0] if lease.kind == "job" else lease.owner.pid
 
 
 def lease_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
@@ -105,7 +106,7 @@ def lease_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
 
 
 def lease_row(state: State, lease: Lease) -> Document:
-    job = state.jobs.running.get(int(lease.id[1:])) if lease.kind == "job" else None
+    job = state.jobs.running.get(job_number(lease.id))
     return {
         "id": lease.id,
         "kind": lease.kind,
@@ -120,7 +121,7 @@ def lease_row(state: State, lease: Lease) -> Document:
         "priority": lease.priority,
         "note": lease.note,
         "ending": None if job is None else job.ending,
-        "job": None if job is None else job.name or " ".join(job.command[:WORDS])[:LETTERS],
+        "job": None if job is None else job.spec.name or " ".join(job.spec.command[:WORDS])[:LETTERS],
     }
 
 
@@ -163,7 +164,7 @@ def _ending(state: State, verdict: Verdict) -> str:
     """A word on the jobs there that were told to end and have not yet."""
     ids = verdict.fields["leases"] if verdict.code == "leased" and "leases" in verdict.fields else ()
     names = [str(id) for id in ids] if isinstance(ids, tuple) else []
-    ending = [f"J{job.id}" for job in state.jobs.running.values() if job.ending and f"J{job.id}" in names]
+    ending = [job.planner_id for job in state.jobs.running.values() if job.ending and job.planner_id in names]
     return f" {', '.join(ending)} {'is' if len(ending) == 1 else 'are'} ending." if ending else ""
 
 
@@ -179,7 +180,7 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     if (lease := state.requests.leases.get(id)) is not None:
         return {"id": id, "lease": of_lease(lease_row(state, lease), seen_by), "why": None, "devices": []}
     if id.isdecimal():
-        id = f"J{id}"
+        id = line_id(id)
     if id not in state.requests.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
     reason = requesting.reason(turn, id)

@@ -7,6 +7,7 @@ missed is left out, and it gets a fresh snapshot once it has read the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 from gpulease.broker.core import bulk
 from gpulease.broker.core import leases as lease_life
@@ -20,8 +21,8 @@ from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model import job as jobs
 from gpulease.model.job import Job
 from gpulease.model.peer import Peer
-from gpulease.model.store import Document, JobRow, Which
-from gpulease.protocol.messages import Message
+from gpulease.model.store import Document, ListedJob, Which
+from gpulease.protocol.messages import Reply
 from gpulease.protocol.wire import Written, to_text
 from gpulease.render.hidden import viewer
 
@@ -115,7 +116,7 @@ def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
     topics = [topic for topic in TABLES if topic in subscriber.topics]
     shown = {topic: _shown(turn, topic, subscriber.peer, exact) for topic in topics}
     subscriber = _has_seen(subscriber, shown)
-    told: Message = {topic: one.text for topic, one in shown.items()}
+    told: Document = {topic: one.text for topic, one in shown.items()}
     if "jobs" not in subscriber.topics:
         return _send(turn, subscriber, {"snapshot": told})
     if subscriber.jobs is not None:
@@ -126,7 +127,7 @@ def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
     return _send(turn, subscriber._replace(open=all_open), {"snapshot": {**told, "jobs": rows, "open": all_open}})
 
 
-def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Message) -> None:
+def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Document) -> None:
     """Of those that it chose, as many as are read in a moment. Until it is told of all, the others count as open."""
     chosen, at = subscriber.jobs, subscriber.at
     assert chosen is not None
@@ -177,7 +178,7 @@ def _open(turn: Turn, chosen: Ids) -> int:
     return found
 
 
-def _row(job: Job | JobRow) -> Document:
+def _row(job: Job | ListedJob) -> Document:
     return {"id": job.id, "state": job.state, "exit_code": job.exit_code}
 
 
@@ -304,12 +305,12 @@ def _tell(turn: Turn, subscriber: Subscriber) -> None:
     _send(turn, _has_seen(subscriber, shown)._replace(news=()), message)
 
 
-def _changed_rows(turn: Turn, subscriber: Subscriber, shown: Mapping[str, ShownRows]) -> Message:
+def _changed_rows(turn: Turn, subscriber: Subscriber, shown: Mapping[str, ShownRows]) -> Document:
     """What is new in the tables; worked out once, and packed once, for all who were told the same before."""
     before = [(rows, shown[topic].rows) for topic, rows in subscriber.seen.items()]
     key = frozenset((id(old), id(new)) for old, new in before)
     if key not in turn.planned.told:
-        told: Message = {}
+        told: Document = {}
         for topic, seen in subscriber.seen.items():
             rows = shown[topic].rows
             changed: dict[str, Document | None] = {name: row for name, row in rows.items() if seen.get(name) != row}
@@ -320,10 +321,10 @@ def _changed_rows(turn: Turn, subscriber: Subscriber, shown: Mapping[str, ShownR
     return turn.planned.told[key][0]
 
 
-def _send(turn: Turn, subscriber: Subscriber, message: Message) -> None:
+def _send(turn: Turn, subscriber: Subscriber, message: Document) -> None:
     """And remember what it knows now."""
     unfinished = subscriber.at is not None
     if any(message.values()):
-        turn.emit(Send(subscriber.peer, message, droppable=not unfinished, more=unfinished))
+        turn.emit(Send(subscriber.peer, cast(Reply, message), droppable=not unfinished, more=unfinished))
         subscriber = subscriber._replace(told_at=turn.now)
     turn.state.subscribers.put(subscriber.peer, subscriber)

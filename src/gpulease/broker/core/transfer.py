@@ -14,7 +14,7 @@ from gpulease.errors import UsageError
 from gpulease.model import job as jobs
 from gpulease.model.job import Job
 from gpulease.model.job_selection import ranges
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import Copied, Done, JobId, MovedRequest
 
 IN_MOVE = "being moved here by `gpulease rebalance`"
 FINISH = "Run `gpulease rebalance` again: it finishes the move. Or remove it here with `gpulease rm`."
@@ -22,11 +22,12 @@ FINISH = "Run `gpulease rebalance` again: it finishes the move. Or remove it her
 
 def moved(turn: Turn, event: Received) -> None:
     """Remove those that wait as they were copied. That it was this, and no `rm` by hand, is an event."""
-    ids: list[int] = []
+    ids: list[JobId] = []
     skipped: list[str] = []
-    for move in event.message["jobs"]:
+    message: MovedRequest = event.message
+    for move in message["jobs"]:
         job, to = _own(turn, event, move), move.get("to")
-        if not isinstance(to, str) or not to:
+        if not to:
             raise UsageError("Where the job was moved to is not right.", "Give its new id, as gpu2:26.")
         stays = "not there any more" if job is None else _stays(turn, job, move.get("changed"))
         if job is None or stays is not None:
@@ -37,7 +38,7 @@ def moved(turn: Turn, event: Received) -> None:
         job_life.advance(turn, job, "kill", ended=turn.now, why=why, notify=())
         turn.state.record(turn.now, "moved", id=job.planner_id, kind="job", user=job.user, why=why)
         turn.defer(partial(_forget, id=job.id))
-    turn.reply(event.peer, ids=ids, skipped=skipped)
+    turn.reply(event.peer, Done(ids=ids, skipped=skipped))
 
 
 def _stays(turn: Turn, job: Job, changed: object) -> str | None:
@@ -61,20 +62,21 @@ def _forget(turn: Turn, id: int) -> None:
 
 def let_go(turn: Turn, event: Received) -> None:
     """Copies whose originals are gone: each by the token with which it was added."""
-    ids = []
-    for copy in event.message["jobs"]:
+    ids: list[JobId] = []
+    message: MovedRequest = event.message
+    for copy in message["jobs"]:
         job = _own(turn, event, copy)
-        if job is None or job.transfer is None or job.transfer != copy.get("token"):
+        if job is None or job.spec.transfer is None or job.spec.transfer != copy.get("token"):
             continue
         ids.append(job.id)
         if job.state == "held":
             job_life.advance(turn, job, "let-go", transfer=None, why=None)
         else:  # it was killed by hand: from now on it is a job as any other
-            turn.state.jobs.write(job._replace(transfer=None), job)
-    turn.reply(event.peer, ids=ids, skipped=[])
+            turn.state.jobs.write(jobs.changed(job, transfer=None), job)
+    turn.reply(event.peer, Done(ids=ids, skipped=[]))
 
 
-def _own(turn: Turn, event: Received, named: Message) -> Job | None:
+def _own(turn: Turn, event: Received, named: Copied) -> Job | None:
     job = turn.state.jobs.get(named["id"])
     return job if job is not None and job.uid == event.peer.uid else None
 
@@ -86,4 +88,4 @@ def changed_at(job: Job) -> float:
 
 def in_move(job: Job) -> str | None:
     """Why a copy cannot be started by hand: its original may still run on its host."""
-    return None if job.transfer is None or job.state in jobs.RUNNING else IN_MOVE
+    return None if job.spec.transfer is None or job.state in jobs.RUNNING else IN_MOVE

@@ -6,7 +6,7 @@ is to be done with `turn.emit`. It never acts itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from gpulease.broker.core.events import Received
@@ -20,7 +20,7 @@ from gpulease.model.values import HostMemory, Waiting
 from gpulease.planner import Grant, Plan, Policy
 from gpulease.planner.forecast import Said
 from gpulease.planner.reasons import Reason
-from gpulease.protocol.messages import Message
+from gpulease.protocol.messages import Reply
 from gpulease.protocol.wire import Written
 
 MOST_AWAITING = 2000  # messages of one user that wait for a sample
@@ -97,7 +97,7 @@ class Planned:
         self.said: dict[str, Said] = {}  # by request: what somebody was told of its start
         self.shown: dict[tuple[str, str | None], ShownRows] = {}  # by topic and viewer
         self.told_stamp: tuple[int, float] | None = None  # revision and sample when subscribers were last visited
-        self.told: dict[object, tuple[Message, object]] = {}  # what several subscribers are told alike, and of what
+        self.told: dict[object, tuple[Document, object]] = {}  # what several subscribers are told alike, and of what
 
 
 class Turn:
@@ -121,7 +121,7 @@ class Turn:
     def __init__(self, state: State, world: World, now: float, planned: Planned) -> None:
         self.state, self.world, self.now, self.planned = state, world, now, planned
         self.instructions: list[Instruction] = []
-        self.status: dict[str | None, Message] = {}  # the document that was shown in this turn, by viewer
+        self.status: dict[str | None, Document] = {}  # the document that was shown in this turn, by viewer
         self.tells = False  # this is a turn to tell subscribers, though there are many
         self.changed_jobs: dict[int, tuple[str, Job | None]] = {}  # the state before, and the job if it is still there
         self.possible: dict[tuple[Waiting, Policy], Reason | None] = {}  # why what was asked can never be granted
@@ -141,11 +141,12 @@ class Turn:
         """To be carried out before all that follows from this turn."""
         self.instructions.insert(0, instruction)
 
-    def send(self, peer: Peer, message: Message) -> None:
+    def send(self, peer: Peer, message: Reply) -> None:
         self.instructions.append(Send(peer, message))
 
-    def reply(self, peer: Peer, **fields: object) -> None:
-        self.instructions.append(Send(peer, {"ok": fields}))
+    def reply(self, peer: Peer, reply: Mapping[str, object]) -> None:
+        """`reply` is one of the types of protocol/messages.py."""
+        self.instructions.append(Send(peer, {"ok": reply}))
 
     def save_soon(self) -> None:
         """What was learnt of users and requests; a crash may cost the last seconds of it."""

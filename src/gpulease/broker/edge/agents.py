@@ -94,8 +94,8 @@ class Agents:
         return self._order(link, one)
 
     def _order(self, link: AgentLink, one: Launch | ReadEnd | Find | SignalTree) -> None:
-        if isinstance(one, (Launch, ReadEnd)) and link.environment != one.job.environment:
-            link.environment = one.job.environment
+        if isinstance(one, (Launch, ReadEnd)) and link.environment != one.job.spec.environment:
+            link.environment = one.job.spec.environment
             self._send(link, {"do": "environment", "environment": one.environment})
         self._send(link, order(one))
 

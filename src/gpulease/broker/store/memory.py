@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from gpulease.errors import StateError
-from gpulease.model.store import ENDS, EVERY, TABLES, Document, HistoryEvent, JobRow, Which
+from gpulease.model.store import ENDS, EVERY, TABLES, Document, HistoryEvent, ListedJob, Which
 
 
 class MemoryStore:
@@ -36,9 +36,9 @@ class MemoryStore:
         found = self.jobs(which, most)
         return found, len(found) == most
 
-    def job_rows(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[JobRow]:
+    def job_rows(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[ListedJob]:
         found = self.jobs(which, most, newest)
-        return [JobRow(job["id"], job["state"], job["uid"], job.get("exit_code")) for job in found]
+        return [ListedJob(job["id"], job["state"], job["uid"], job.get("exit_code")) for job in found]
 
     def count_jobs(self, which: Which = EVERY) -> dict[tuple[int, str], int]:
         counts: dict[tuple[int, str], int] = {}

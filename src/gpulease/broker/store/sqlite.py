@@ -17,7 +17,7 @@ from typing import Any
 from gpulease.broker.store import database_file
 from gpulease.broker.store.commit_count import CommitCount, Commits
 from gpulease.errors import StateError, in_words
-from gpulease.model.store import ENDS, EVERY, SOME, TABLES, Document, HistoryEvent, JobRow, Which
+from gpulease.model.store import ENDS, EVERY, SOME, TABLES, Document, HistoryEvent, ListedJob, Which
 from gpulease.system.identity import boot_id
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -149,11 +149,11 @@ class SqliteStore:
             raise self._trouble("read", error) from None
         return found, len(found) == most
 
-    def job_rows(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[JobRow]:
+    def job_rows(self, which: Which = EVERY, most: int | None = None, newest: bool = False) -> list[ListedJob]:
         where, values = _where(which)
         order = "ORDER BY id DESC LIMIT ?" if newest else "ORDER BY id LIMIT ?"
         query = f"SELECT id, state, uid, json_extract(body, '$.exit_code') FROM jobs {where} {order}"
-        return [JobRow(*row) for row in self._read(query, (*values, -1 if most is None else most))]
+        return [ListedJob(*row) for row in self._read(query, (*values, -1 if most is None else most))]
 
     def count_jobs(self, which: Which = EVERY) -> dict[tuple[int, str], int]:
         where, values = _where(which)

@@ -6,13 +6,12 @@ import os
 import sys
 import time
 
-from gpulease.api.job_commands import by_shell, refuse_unstartable
-from gpulease.api.job_fields import command_words, job_fields, swept, with_log
+from gpulease.api.job_commands import by_shell, job_fields, refuse_unstartable, swept, with_log
 from gpulease.cli.containers import warn_of_all_gpus
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
-from gpulease.cli.request_options import add_folder, add_request
+from gpulease.cli.request_options import add_job, add_request
 from gpulease.errors import UsageError
-from gpulease.model.request_fields import as_option, request_fields
+from gpulease.model.fields import JOB, OWN, as_option, command_words, request_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,41 +45,19 @@ examples:
   gpulease add --sweep seed=1:100 --at-most 8 -- ./train {seed}
   gpulease add --sweep lr=1e-4:1e-1:x10 -- python train.py --lr {lr}
 """
-OF_ALL = (
-    "visible_by",
-    "cwd",
-    "retry",
-    "time_limit",
-    "after",
-    "after_any",
-    "after_label",
-    "after_any_label",
-    "hold",
-    "at_most",
-    "notify",
-)  # what no job of a sweep has of its own
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_request(parser, "how long it will probably run", waits=False)
     parser.add_argument("--exclusive", action="store_true", help="whole GPUs (the default; not with --mem)")
-    parser.add_argument("--pack", action="store_true", help="share a GPU by the memory that such jobs were seen to use")
-    parser.add_argument("--name", help="a name of the job, shown in `gpulease ls`")
-    parser.add_argument("--label", help="a label, to choose several jobs by")
-    parser.add_argument("--log", "--logpath", metavar="PATH", help="where its output goes; a folder gets ID.log")
-    add_folder(parser)
+    add_job(parser)
     parser.add_argument(
         "--env", action="append", default=[], metavar="K=V", help="one more variable; NAME alone keeps a secret one"
     )
     parser.add_argument(
         "--no-env", action="append", default=[], metavar="NAME", help="leave a variable out, or several, as `AWS_*`"
     )
-    parser.add_argument("--retry", type=int, default=0, metavar="N", help="run again up to N times if it fails")
-    parser.add_argument("--time-limit", metavar="TIME", help="kill it after so long, as 4h")
-    add_after(parser)
-    parser.add_argument("--at", metavar="TIME", help="not before: 22:30, 2026-12-24T22:30, or in 2h")
-    parser.add_argument("--hold", action="store_true", help="queue it but do not let it start (see `resume`)")
     parser.add_argument(
         "--file", metavar="PATH", help="queue each line of a file; `#` begins a comment; `-` is the standard input"
     )
@@ -94,33 +71,11 @@ def configure(parser: ArgumentParser) -> None:
         help="a job for each of 1,2,3, of 1:5 or 0.1:0.5:0.1, or of 1:64:x2",
     )
     parser.add_argument(
-        "--notify",
-        nargs="?",
-        const=True,
-        metavar="EVENTS",
-        help="tell me of it: of ended,failed and so on, or of all (see `notify`)",
-    )
-    parser.add_argument(
         "--transfer",
         action="store_true",
         help="take jobs, or a step of their move, from gpulease on another host: JSON, standard input",
     )
-    parser.add_argument("--at-most", metavar="N", help="run at most N of the sweep, or of the file, at a time")
     add_command(parser)
-
-
-def add_after(parser: ArgumentParser) -> None:
-    ids = "as 3,5-9, `last`, or `all` of yours that are not over"
-    parser.add_argument(
-        "--after", action="append", default=[], metavar="IDS", help=f"start after these are complete: {ids}"
-    )
-    parser.add_argument(
-        "--after-any", action="append", default=[], metavar="IDS", help="start after these have ended, however"
-    )
-    parser.add_argument(
-        "--after-label", action="once", metavar="LABEL", help="after your jobs of a label that are not over"
-    )
-    parser.add_argument("--after-any-label", action="once", metavar="LABEL", help="the same, however they end")
 
 
 def run(arguments: Namespace) -> int:
@@ -183,7 +138,7 @@ def prepare(arguments: Namespace) -> Prepared:
         raise UsageError("--at-most is for jobs that are added together.", "Give it with --sweep or --file.")
     pack = {"pack": False if arguments.exclusive else arguments.pack or None}
     request = request_fields({**vars(arguments), **pack}, as_option, time.time())
-    given = {name: value for name in OF_ALL if (value := getattr(arguments, name)) is not None}
+    given = {row.name: getattr(arguments, row.name) for row in JOB if row.help and not row.own}
     options = job_fields({**given, "env": named_variables(arguments.env), "no_env": arguments.no_env}, as_option)
     return commands, lines, request, {**options, **texts}, each
 
@@ -211,8 +166,7 @@ def named_variables(pairs: list[str]) -> dict[str, str]:
 
 def _commands_and_texts(arguments: Namespace) -> tuple[list[list[str]], list[int], Texts, list[Texts]]:
     """The commands, the lines in which they stand, the texts of all of them, and those of each of a sweep."""
-    asked = {"name": arguments.name, "label": arguments.label, "note": arguments.note, "log": arguments.log}
-    texts = {name: text for name, text in asked.items() if text is not None}
+    texts = {name: text for name in OWN if (text := getattr(arguments, name)) is not None}
     if arguments.file is not None:
         if arguments.sweep:
             step = "Sweep over one command, or write all commands into the file."

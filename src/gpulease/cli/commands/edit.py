@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import time
 
-from gpulease.api.job_fields import job_changes
+from gpulease.api.job_commands import job_changes
 from gpulease.cli.commands.jobs import say_done
 from gpulease.cli.job_selection import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
+from gpulease.cli.request_options import add_field
+from gpulease.model.fields import CLEARED, JOB, REQUEST, as_option
 from gpulease.model.job_selection import selection
-from gpulease.model.request_fields import as_option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpulease.model.fields import Field
 
 EXAMPLES = """\
 What is not named stays as it is.
@@ -20,31 +27,6 @@ examples:
   gpulease edit 12 --after none --at none
   gpulease edit 12 -- python train.py --lr 0.01
 """
-# option, what its value is called, what it does
-NUMBERS = (
-    (("-n", "--gpus"), "N", "ask for so many GPUs"),
-    (("-p", "--priority"), "P", "another priority; smaller is sooner"),
-    (("--retry",), "N", "run again up to N times if it fails"),
-)
-TEXTS = (
-    ("--mem", "SIZE", "share one GPU by memory, as 6G; `none` for whole GPUs"),
-    ("--min-memory", "SIZE", "GPUs with at least so much memory; `none` for any"),
-    ("--model", "MODELS", "GPUs of these models, as A100,V100; `none` for any"),
-    ("--devices", "DEVICES", "only these, as 0,2; `none` for any"),
-    ("--exclude", "DEVICES", "not these; `none` for any"),
-    ("--time-limit", "TIME", "kill it after so long, as 4h; `none` for never"),
-    ("--name", "NAME", "another name of the job"),
-    ("--new-label", "LABEL", "another label"),
-    ("--note", "TEXT", "another note"),
-    ("--after", "IDS", "start after these are complete, as 3,5-9; `none` for none"),
-    ("--after-any", "IDS", "start after these have ended, however; `none` for none"),
-    ("--after-label", "LABEL", "start after your jobs of a label that are not over"),
-    ("--after-any-label", "LABEL", "the same, however they end"),
-    ("--at-most", "N", "run at most N of their sweep at a time; `none` for all"),
-    ("--at", "TIME", "not before: 22:30, 2026-12-24T22:30, or in 2h; `none` for at once"),
-    ("--cwd", "PATH", "another folder to run in"),
-)
-CLEARED = ("mem", "min_memory", "model", "devices", "exclude", "time_limit", "after", "after_any", "at_most", "at")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -55,15 +37,14 @@ def configure(parser: ArgumentParser) -> None:
     add_changes(parser)
 
 
-def add_changes(parser: ArgumentParser, only: tuple[str, ...] | None = None) -> None:
+def add_changes(parser: ArgumentParser, rows: Iterable[Field] = (*REQUEST, *JOB)) -> None:
     """All that can be changed, or these."""
-    for options, value, text in NUMBERS:
-        if only is None or options[-1][2:] in only:
-            parser.add_argument(*options, type=int, metavar=value, help=text)
-    for option, value, text in TEXTS:
-        if only is None or option[2:].replace("-", "_") in only:
-            several: dict[str, Any] = {"action": "append", "default": []} if value == "IDS" else {}
-            parser.add_argument(option, metavar=value, help=text, **several)
+    for row in rows:
+        if row.change:
+            help = f"{row.change}; `none` {row.none}" if row.none else row.change
+            default = row.kind.option.get("default")
+            flags = row.flags if row.changed_as == row.name else (f"--{row.changed_as.replace('_', '-')}",)
+            add_field(parser, row, flags, dest=row.changed_as, default=default, help=help)
 
 
 def run(arguments: Namespace) -> int:

@@ -8,7 +8,7 @@ import time
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
 from gpulease.cli.request_options import add_wanted
 from gpulease.errors import UsageError
-from gpulease.model.request_fields import FIELDS
+from gpulease.model.fields import NAMES
 from gpulease.system import places
 
 TYPE_CHECKING = False
@@ -35,14 +35,14 @@ def configure(parser: ArgumentParser) -> None:
     which = "a request in the line, as `gpulease status` shows it, or a job; `last` is the newest job"
     parser.add_argument("id", nargs="?", metavar="ID", help=f"{which}; without it, one's own that wait")
     add_json(parser)
-    add_wanted(parser.add_argument_group("a request that nobody has made"), None, None)
-    parser.add_argument("--for", dest="duration", metavar="TIME", help="how long it would run")
+    group = parser.add_argument_group("a request that nobody has made")
+    add_wanted(group, "how long it would run", default=None)
     parser.add_argument("--job", action="store_true", help="as a job of the queue, which may be paused")
     parser.add_argument("--count", type=int, default=1, metavar="N", help="when each of N alike would start (up to 64)")
 
 
 def run(arguments: Namespace) -> int:
-    given = {name: getattr(arguments, name, None) for name in FIELDS}
+    given = {name: getattr(arguments, name, None) for name in NAMES}
     request = {name: value for name, value in given.items() if value is not None and value is not False}
     if arguments.id is None and not request and not arguments.job:
         return _own(arguments)

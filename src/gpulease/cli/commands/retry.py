@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from gpulease.api.job_fields import job_changes
+from gpulease.api.job_commands import job_changes
 from gpulease.cli.commands.add import named_variables, tell_left_out
 from gpulease.cli.commands.edit import add_changes, changes_given
 from gpulease.cli.commands.jobs import say_done
 from gpulease.cli.job_selection import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 from gpulease.errors import UsageError
+from gpulease.model.fields import JOB, REQUEST, as_option
 from gpulease.model.job_selection import ENDED, selection
-from gpulease.model.request_fields import as_option
 
 EXAMPLES = """\
 `all`, --label and --user are those that failed, were killed, lost or invalid.
@@ -28,7 +28,7 @@ examples:
   gpulease retry --state failed
   gpulease retry all --new-env
 """
-CHANGES = ("gpus", "priority", "mem", "min_memory", "model", "devices", "exclude", "time_limit")
+CHANGES = (*(row for row in REQUEST if not row.job), *(row for row in JOB if row.name == "time_limit"))
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def run(arguments: Namespace) -> int:
     if arguments.env and not arguments.new_env:
         raise UsageError("--env was given without --new-env.", "Give both: all of their variables are then new.")
     select = selection(arguments.ids, **filters(arguments))
-    given = {name: value for name, value in changes_given(arguments).items() if name in CHANGES}
+    given = {name: value for name, value in changes_given(arguments).items() if name in [row.name for row in CHANGES]}
     fields = {"changes": job_changes(given, as_option, time.time())} if given else {}
     if refused("retry", arguments, arguments.ids, ",".join(ENDED[1:])):
         return 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
-from gpulease.cli.request_options import acquire_fields, add_folder, add_request, enter_folder
+from gpulease.cli.request_options import acquire_fields, add_of_job, add_request, enter_folder
 from gpulease.errors import UsageError
 
 EXAMPLES = """\
@@ -24,7 +24,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_request(parser, "how long it will probably run: others may then be served before and after")
     parser.add_argument("--quiet", "-q", action="store_true", help="say nothing while waiting")
-    add_folder(parser)
+    add_of_job(parser, "cwd")
     add_command(parser)
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command, add_json, print_json
-from gpulease.cli.request_options import add_visible_by
+from gpulease.cli.request_options import add_of_job
 from gpulease.errors import GpuleaseError, UsageError
 from gpulease.model.device_selection import ORDERS
 from gpulease.model.values import Device
@@ -47,7 +47,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--processes", type=threshold, default=0, metavar="N", help="up to N processes (default 0)")
     parser.add_argument("--order", choices=ORDERS, default="random", help="which of the idle ones (default random)")
     parser.add_argument("--visible", action="store_true", help="only among those that CUDA_VISIBLE_DEVICES shows")
-    add_visible_by(parser)
+    add_of_job(parser, "visible_by")
     parser.add_argument("--uuid", action="store_true", help="print UUIDs instead of indices")
     parser.add_argument("--export", action="store_true", help="print `export` lines for a shell to eval")
     parser.add_argument("--silent", action="store_true", help="no message when it fails, only the exit code")

@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpulease.cli.parsing import ArgumentParser, Namespace
-from gpulease.cli.request_options import acquire_fields, add_folder, add_request, enter_folder
+from gpulease.cli.request_options import acquire_fields, add_of_job, add_request, enter_folder
 
 EXAMPLES = """\
 The prompt begins with `(gpu 0,1)`, which is GPULEASE_PROMPT.
@@ -20,7 +20,7 @@ examples:
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_request(parser, "how long it will probably last")
-    add_folder(parser)
+    add_of_job(parser, "cwd")
 
 
 def run(arguments: Namespace) -> int:

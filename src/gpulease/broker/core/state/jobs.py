@@ -59,13 +59,13 @@ class Jobs(Part):
 
     def environment(self, job: Job) -> dict[str, str]:
         """The submitter's. The last one is kept at hand: jobs of one batch share theirs."""
-        if job.environment not in self._environment:
-            found = self.store.get("environments", job.environment)
+        if job.spec.environment not in self._environment:
+            found = self.store.get("environments", job.spec.environment)
             if found is None:
                 return {}
             self._environment.clear()
-            self._environment[job.environment] = found
-        return self._environment[job.environment]
+            self._environment[job.spec.environment] = found
+        return self._environment[job.spec.environment]
 
     def keep_environment(self, uid: int, key: str, environ: dict[str, str]) -> None:
         """Of one user's jobs; `key` begins with the user's number, so that it can be counted when it is forgotten."""
@@ -86,7 +86,8 @@ class Jobs(Part):
                 self._uncount_environment(key, environ)
 
     def has_environment(self, job: Job) -> bool:
-        return job.environment in self._environment or self.store.get("environments", job.environment) is not None
+        key = job.spec.environment
+        return key in self._environment or self.store.get("environments", key) is not None
 
     def _uncount_environment(self, key: str, environ: dict[str, str]) -> None:
         self._environment.pop(key, None)
