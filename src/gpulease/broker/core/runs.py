@@ -137,15 +137,19 @@ HEARD: Mapping[type, Callable[[Run, Any], str | None]] = {
 
 def agent_lost(turn: Turn, event: AgentLost) -> None:
     """A user who ends their agents again and again waits longer and longer for the next."""
-    users = {job.user for job in turn.state.jobs.running.values() if job.uid == event.uid}
-    for user in users:
+    mine = [job for job in turn.state.jobs.running.values() if job.uid == event.uid]
+    for job in mine:
+        _change(turn, job, orphaned=True)
+    for user in {job.user for job in mine}:
         turn.alarm(_delay(turn, user, "the process that starts its user's jobs ended"), "agent", str(event.uid))
 
 
 def next_agent(turn: Turn, uid: str) -> None:
-    """It is asked about everything that the last one watched, launched or was about to."""
+    """It is asked about all that the last one watched, launched or was about to, and not about its own launches."""
     for job in [one for one in turn.state.jobs.running.values() if one.uid == int(uid)]:
-        advance(turn, job.id, "new-agent")
+        if turn.state.jobs.runs[job.id].orphaned:
+            _change(turn, job, orphaned=False)
+            advance(turn, job.id, "new-agent")
 
 
 # -------------------------------------------------------------------- what the broker does
@@ -327,10 +331,6 @@ def _judge_unfound(turn: Turn, job: Job, said: Found) -> None:
         _not_begun(turn, job)
 
 
-def _judge_by_code(turn: Turn, job: Job, said: object) -> None:
-    _judge(turn, job, Fate(job.pid, turn.state.jobs.runs[job.id].code))
-
-
 EFFECTS: dict[str, Callable[[Turn, Job, Any], None]] = {
     "ask": _ask,
     "extend": lambda turn, job, said: _enter(turn, job.id, turn.state.jobs.runs[job.id].phase),
@@ -343,7 +343,7 @@ EFFECTS: dict[str, Callable[[Turn, Job, Any], None]] = {
     "replace-agent": lambda turn, job, said: turn.emit(instructions.Replace(job.uid)),
     "force": _force,
     "judge": lambda turn, job, said: _judge(turn, job, said.fate, said.out_of_memory, said.unstartable),
-    "judge-by-code": _judge_by_code,
+    "judge-by-code": lambda turn, job, said: _judge(turn, job, Fate(job.pid, turn.state.jobs.runs[job.id].code)),
     "judge-launch": _judge_launch,
     "judge-unfound": _judge_unfound,
 }

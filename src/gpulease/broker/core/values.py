@@ -74,6 +74,7 @@ class Run(NamedTuple):
     due: float = inf  # when the phase must be over
     shell: tuple[int | None, int | None] = (None, None)  # pid and start time, once an agent told of it
     watched: bool = False  # its agent will tell of its shell's end
+    orphaned: bool = False  # the agent that was asked about it is gone
     code: int | None = None  # of the shell, as the kernel told
     looks: int = 0  # at its tree, in this phase
     forced: int = 0  # how often the broker itself ended what it could see of it
