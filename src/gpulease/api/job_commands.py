@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from gpulease.errors import CommandNotFound, UsageError
+from gpulease.model.request_fields import as_argument
 from gpulease.system.execution import check_command
 
 TYPE_CHECKING = False
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from gpulease.model.request_fields import Said
+
 INTERPRETERS = ("python", "pypy", "Rscript", "julia")
 FLAGS = frozenset("bBdEiIOPqsSuvx")  # of Python's options, those without a value
-FORCE = "--force queues it all the same."
 
 
 def by_shell(text: str) -> list[str]:
@@ -26,7 +28,11 @@ def by_shell(text: str) -> list[str]:
 
 
 def refuse_unstartable(
-    commands: list[list[str]], options: Mapping[str, Any], file: str = "", lines: list[int] | None = None
+    commands: list[list[str]],
+    options: Mapping[str, Any],
+    file: str = "",
+    lines: list[int] | None = None,
+    said: Said = as_argument,
 ) -> None:
     """Raise if a command cannot be started in the folder and with the environment of `options` (see job_fields).
 
@@ -46,7 +52,7 @@ def refuse_unstartable(
                 step = f"{os.path.basename(words[0])} would look for it in {options['cwd']}."
                 raise CommandNotFound(f"The script {script[:80]!r} does not exist.", step)
         except CommandNotFound as trouble:
-            raise _refusal(words, trouble, f"Line {lines[place]} of {file!r}: " if lines else "") from None
+            raise _refusal(words, trouble, f"Line {lines[place]} of {file!r}: " if lines else "", said) from None
         found |= {words[0], script or words[0]}
 
 
@@ -62,19 +68,19 @@ def interpreted(words: list[str]) -> str | None:
     return None
 
 
-def _refusal(words: list[str], trouble: CommandNotFound, place: str) -> UsageError:
+def _refusal(words: list[str], trouble: CommandNotFound, place: str, said: Said) -> UsageError:
     program = words[0]
     what, step = trouble.what.rstrip("."), trouble.next_step
     name, equals, _ = program.partition("=")
     if " " in program.strip():
-        step += " --shell has a shell run it."
+        step += f" {said('shell')} has a shell run it."
     elif equals and name.isidentifier():
         what += ": it sets a variable, which a shell would do"
-        step = f"Use `env {program[:40]} COMMAND`, or --shell."
+        step = f"Use `env {program[:40]} COMMAND`, or {said('shell')}."
     if place:
         what = place + what[:1].lower() + what[1:]
         step = f"Nothing was queued. {step}"
-    return UsageError(f"{what[:300]}.", f"{step} {FORCE}")
+    return UsageError(f"{what[:300]}.", f"{step} {said('force')} queues it all the same.")
 
 
 SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".R", ".r", ".jl", ".pl", ".rb", ".lua", ".ipynb")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LONGEST_WORD = (128 << 10) - 1  # bytes; the kernel starts no program with a longer one
 AFTER = ("after", "after_any", "after_label", "after_any_label")
-CHANGING = "See `gpulease edit --help`. Another label is --new-label: --label chooses jobs."
+CHANGING = "See `gpulease edit --help`. Another label is `new-label`: `label` chooses jobs."
 TEXTS = ("name", "label", "note")
 
 

@@ -71,7 +71,7 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
         from gpulease.system.places import config_path
 
         path = config_path("own", environ)  # None with simulated GPUs
-        option = "`status`, `ls` and `web` take --hosts gpu1,gpu2."
+        option = "`status`, `ls` and `web` take `--hosts gpu1,gpu2`."
         step = option if path is None else f'Write hosts = ["gpu1", "gpu2"] into {path}; {option}'
         raise UsageError("No hosts are known.", step)
     if len(found) > MOST_HOSTS:

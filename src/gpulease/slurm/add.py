@@ -143,7 +143,7 @@ def extra() -> list[str]:
     except ValueError:
         raise UsageError(
             f"GPULEASE_SLURM_OPTIONS is {text[:60]!r}, in which a quote is not closed.",
-            "Write it as --partition=gpu --account=lab.",
+            "Write it as `--partition=gpu --account=lab`.",
         ) from None
 
 
@@ -224,5 +224,5 @@ def _still_to_wait_for(id: str, known: list[Any], in_slurm: set[str], however: b
     if any(str(row["id"]) in in_slurm for row in meant):
         return {id}
     if not however and any(row["state"] != "complete" for row in meant):
-        raise WrongState(f"Job {id} did not end well, so this would never start.", "Give --after-any, or leave it out.")
+        raise WrongState(f"Job {id} did not end well, so this would never start.", "Use `after-any`, or leave it out.")
     return set()

@@ -45,7 +45,7 @@ CANNOT = {
         "A pool lives on one machine, and Slurm's allocations are elsewhere.",
         "Start the program inside one: `gpulease run --engine slurm -n 4 -- python program.py`.",
     ),
-    "docker-args": ("Slurm's GPUs are on another machine.", "Ask inside the job, without --engine."),
+    "docker-args": ("Slurm's GPUs are on another machine.", "Ask inside the job, without an engine."),
     "top": (
         "`top` shows the GPUs of one machine, and what Slurm gives is on others.",
         "`gpulease status --engine slurm --watch` shows Slurm as it changes; `--engine local` this machine.",
@@ -60,13 +60,16 @@ CANNOT = {
     ),
     "learned": (
         "Slurm foresees starts by the time limits of jobs, and nothing is learned.",
-        "Give --time-limit, and see `gpulease explain`.",
+        "Give a time limit, and see `gpulease explain`.",
     ),
     "notify": (
         "Slurm tells people about their jobs by mail.",
         'Set GPULEASE_SLURM_OPTIONS="--mail-type=END,FAIL --mail-user=ada@example.org".',
     ),
-    "rebalance": ("Slurm has one queue for all nodes, so nothing has to move.", "Leave out --engine for hosts by ssh."),
+    "rebalance": (
+        "Slurm has one queue for all nodes, so nothing has to move.",
+        "Leave the engine out for hosts by ssh.",
+    ),
     "debug": ("Slurm's own log says why a job could not start.", "See `gpulease show` and `scontrol show job`."),
 }
 # verbs that Slurm's commands do themselves, with the terminal and the signals; and the one that looks at Slurm

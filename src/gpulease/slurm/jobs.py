@@ -119,7 +119,7 @@ def _by_record(records: Records, jobs: list[JobRow]) -> dict[str, list[int]]:
 def move(records: Records, jobs: list[JobRow], index: int) -> Done:
     if index:
         raise NotOnEngine(
-            "Slurm moves a job to the front only.", "Leave the place out, or change --priority with `gpulease edit`."
+            "Slurm moves a job to the front only.", "Leave the place out, or change the priority with `gpulease edit`."
         )
     if jobs[0]["state"] not in ("waiting", "held"):
         raise WrongState(f"Job {jobs[0]['id']} is {jobs[0]['state']}, so it is in no line.")

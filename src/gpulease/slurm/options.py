@@ -24,12 +24,12 @@ INSIDE = "Take whole GPUs, and share them inside: `gpulease run --engine slurm -
 REFUSED = {
     "memory": ("Slurm gives whole GPUs, no shares by memory.", INSIDE),
     "pack": ("Slurm gives whole GPUs, and packs no jobs.", INSIDE),
-    "devices": ("Slurm chooses the devices itself.", "Leave out --devices; name a kind of GPU with --model."),
-    "exclude": ("Slurm chooses the devices itself.", "Leave out --exclude; name a kind of GPU with --model."),
-    "min_memory": ("Slurm does not know how much memory a GPU has.", "Name the kind of GPU with --model."),
+    "devices": ("Slurm chooses the devices itself.", "Leave the devices out; name a kind of GPU by its model."),
+    "exclude": ("Slurm chooses the devices itself.", "Exclude none; name a kind of GPU by its model."),
+    "min_memory": ("Slurm does not know how much memory a GPU has.", "Name the kind of GPU by its model."),
     "max_leases": ("Slurm gives whole GPUs, no shares by memory.", INSIDE),
-    "mig": ("On Slurm a MIG instance is a GPU of a type of its own.", "Ask for it with --model, as 1g.10gb."),
-    "beside_outside": ("Slurm does not know of outside use.", "Leave out --beside-outside."),
+    "mig": ("On Slurm a MIG instance is a GPU of a type of its own.", "Ask for it by its model, as 1g.10gb."),
+    "beside_outside": ("Slurm does not know of outside use.", "Leave `beside-outside` out."),
 }
 
 

@@ -75,7 +75,9 @@ class Detected:
             where = self._environ.get("SLURM_JOB_NODELIST")
             raise NoDevices(
                 f"No GPU of Slurm's job {within.job} is on this machine.",
-                f"It has node {where}: run `srun gpulease ...` there." if where else "Ask Slurm for one: --gres=gpu:1.",
+                f"It has node {where}: run `srun gpulease ...` there."
+                if where
+                else "Ask Slurm for one: `--gres=gpu:1`.",
             )
         return sample._replace(devices=devices)
 

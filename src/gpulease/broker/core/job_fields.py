@@ -35,7 +35,7 @@ def request_of(turn: Turn, user: Peer | Job, fields: Message, hold: bool) -> Req
     probe = Waiting("probe", request._replace(not_before=None), user.user, user.uid, 0.0, groups, "job")
     reason = None if hold else impossible(turn, probe)
     if reason is not None:
-        raise refused(reason, "Ask for less, or queue it all the same with --hold.")
+        raise refused(reason, "Ask for less, or queue it all the same with `hold`.")
     return request
 
 

@@ -41,7 +41,7 @@ def check_request(limit: Limit, request: Request) -> None:
     if not low <= request.priority <= high:
         raise NotPermitted(
             f"User {limit.name} may ask for priority {low} to {high}, not {request.priority}.",
-            f"Ask with --priority {max(low, min(high, request.priority))}.",
+            f"Ask with priority {max(low, min(high, request.priority))}.",
         )
     _check_time(limit, request.duration, "lease")
 
