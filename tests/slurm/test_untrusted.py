@@ -135,7 +135,7 @@ def test_a_record_belongs_to_the_job_of_its_owner_with_its_id() -> None:
 
 def test_a_note_is_of_one_token_and_goes_with_what_has_expired(records: Records) -> None:
     note = Path(records.ends, "7.ab")
-    note.write_text("0 100 200 1 ab\n")
+    note.write_text("0 100 200 1 ab 0\n")
     end = records.end_of("7", "ab")
     assert end is not None
     assert (end.code, end.began, end.ended, end.run, end.killed) == (0, 100.0, 200.0, None, False)

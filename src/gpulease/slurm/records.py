@@ -127,11 +127,10 @@ class Records:
         """As the job's own script wrote it."""
         try:
             with open(self._note(id, token)) as file:
-                code, began, ended, _, whose, *more = file.read(200).split()
+                code, began, ended, _, whose, run, *more = file.read(200).split()
                 if whose != token:
                     return None
-                run = int(more[0]) if more else None  # earlier versions did not write it
-                return NotedEnd(int(code), float(int(began)), float(int(ended)), run, more[1:2] == ["killed"])
+                return NotedEnd(int(code), float(int(began)), float(int(ended)), int(run), more[:1] == ["killed"])
         except (OSError, ValueError):
             return None
 

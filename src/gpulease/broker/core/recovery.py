@@ -21,7 +21,7 @@ from gpulease.broker.core.values import Added, Cap, Moved, NoticeChoice
 from gpulease.model import job as jobs
 from gpulease.model.store import Document, Which
 from gpulease.model.values import Request, Waiting
-from gpulease.planner import Peak, Spent, settings
+from gpulease.planner import Peak, Spent
 from gpulease.planner.sketch import Sketch
 
 FIRST_PRUNING = 10.0  # seconds, in which what waits for the broker is served
@@ -61,10 +61,6 @@ def _load_facts(turn: Turn) -> None:
     neighbouring.load(turn, facts.get("neighbours", {}))
     known_devices.load(state, facts.get("devices", {}))
     state.restore(state.excluded, {uuid: document["note"] for uuid, document in store.load("excluded").items()})
-    for old, name in settings.RENAMED.items():
-        if (kept := store.get("settings", old)) is not None:
-            store.write("settings", name, kept)
-            store.write("settings", old, None)
     state.restore(state.texts, {name: document["text"] for name, document in store.load("settings").items()})
     for complaint in (*state.use_settings(), *limit_names.strangers(turn)):
         turn.emit(WriteLog(complaint))

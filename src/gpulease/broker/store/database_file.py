@@ -1,4 +1,4 @@
-"""The file of a state in SQLite: made, copied and put into its place, each whole or not at all."""
+"""The file of a state in SQLite: made and put into its place, each whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
-
-from gpulease.errors import StateError
 
 
 def create(path: str) -> None:
@@ -19,22 +17,6 @@ def create(path: str) -> None:
         database.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before the first table
         upgrade(database, 0)
     move(fresh, path)
-
-
-def copy(source: str, target: str) -> None:
-    """A database that nobody writes to now, whole, with what is still in the log beside it."""
-    remove(target)
-    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    try:
-        with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
-            old.backup(new)
-            with contextlib.suppress(sqlite3.OperationalError), new:  # of a version without such facts
-                new.execute("UPDATE own SET log = 0")
-    except sqlite3.Error as error:
-        raise StateError(
-            f"The state in {source!r} cannot be taken over: {error}.",
-            "Make room, or move the file away to begin anew: no lease, no queue. End first what still runs.",
-        ) from None
 
 
 def move(fresh: str, path: str) -> None:
@@ -60,10 +42,13 @@ def remove(fresh: str) -> None:
 
 
 def upgrade(database: sqlite3.Connection, present: int) -> None:
-    for number, step in list(enumerate(steps()))[present:]:
-        database.executescript(f"BEGIN;{step};PRAGMA user_version={number + 1};COMMIT;")
+    for version, step in steps().items():
+        if version > present:
+            database.executescript(f"BEGIN;{step};PRAGMA user_version={version};COMMIT;")
 
 
-def steps() -> list[str]:
+def steps() -> dict[int, str]:
+    """By the version that it leads to: what an older state lacks. The first one makes everything."""
     text = Path(__file__).with_name("schema.sql").read_text()
-    return [part.split("\n", 1)[1] for part in text.split("-- Version ")[1:]]
+    parts = (part.split("\n", 1) for part in text.split("-- Version ")[1:])
+    return {int(version): step for version, step in parts}
