@@ -97,10 +97,10 @@ def measure(count: int, lines: Lines, repeats: int) -> Cost:
     sketches = {f"shape {shape}": Sketch(20.0, 20.0 * 60 * at, NOW) for at, shape in enumerate(lines.shaped.shapes)}
     sketches["all"] = Sketch(100.0, 1e5, NOW)
     order = ranked(lines.plain, [row.id for row in entries(lines.plain, {}, NOW)])
-    ways: tuple[tuple[Line, Ranking | None, dict[str, Sketch]], ...] = (
-        (lines.plain, None, {}),
+    ways: tuple[tuple[Line, Ranking, dict[str, Sketch]], ...] = (
+        (lines.plain, (), {}),
         (lines.plain, order, {}),
-        (lines.shaped, None, sketches),
+        (lines.shaped, (), sketches),
     )
     least = [float("inf")] * len(ways)
     for _ in range(repeats):

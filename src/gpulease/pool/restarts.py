@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gpulease.model.pauses import pause_after
+
 MOST_UNREADY = 3  # in a row
 SOON = 1.0  # seconds after it was ready
 FREE = 3  # ends in a row without a pause: as many as one item may cause
@@ -32,4 +34,4 @@ class Restarts(NamedTuple):
     @property
     def pause(self) -> float:
         """Seconds before the next start."""
-        return 0.0 if self.soon <= FREE else min(LONGEST, FIRST * 2 ** min(self.soon - FREE - 1, 20))
+        return 0.0 if self.soon <= FREE else pause_after(self.soon - FREE, FIRST, LONGEST)

@@ -38,11 +38,11 @@ def _short(text: str) -> str:
 class NotedEnd:
     """How a run of a job ended: `run` as Slurm counts runs, and whether Slurm had told it to end."""
 
-    def __init__(self, code: int, began: float, ended: float, run: int | None = None, killed: bool = False) -> None:
+    def __init__(self, code: int, began: float, ended: float, run: int, killed: bool) -> None:
         self.code, self.began, self.ended, self.run, self.killed = code, began, ended, run, killed
 
     def is_of(self, run: int | None) -> bool:
-        return None in (run, self.run) or run == self.run
+        return run is None or run == self.run
 
 
 class Records:

@@ -9,6 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from gpulease.model.pauses import pause_after
+
 FIRST, MOST = 0.25, 8.0  # seconds
 FORGET = 60.0  # seconds without a wrong one, after which the next counts as the first
 WAITING = 64
@@ -26,8 +28,8 @@ class Slowdown:
         now = self._now()
         if now - self._last > FORGET:
             self._wrong = 0
-        self._wrong, self._last = min(self._wrong + 1, 32), now
-        return min(MOST, FIRST * 2.0 ** (self._wrong - 1))
+        self._wrong, self._last = self._wrong + 1, now
+        return pause_after(self._wrong, FIRST, MOST)
 
     async def wait(self) -> bool:
         """Whether it was waited; not, when too many do."""

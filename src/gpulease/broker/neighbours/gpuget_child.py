@@ -46,7 +46,7 @@ READ = 1 << 16
 SAID = 200  # characters of what went wrong
 
 
-class Child:
+class GpugetChild:
     def __init__(self) -> None:
         self._address, self._broker, self._pid = Address("", "", "", ""), "", 0
         self._name = f"{secrets.token_hex(4)}:"  # all turns of this child begin with it
@@ -256,7 +256,7 @@ def _ousted(address: Address) -> Trouble:
 
 def main() -> int:
     try:
-        Child().run(sys.stdin.fileno())
+        GpugetChild().run(sys.stdin.fileno())
     except (ConnectionError, KeyboardInterrupt):
         pass
     os._exit(0)  # threads that wait in gpuget's line are not waited for
