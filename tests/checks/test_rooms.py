@@ -43,7 +43,7 @@ MAY: dict[str, set[str]] = {
     "broker/children": {"broker/outbox", "model", "notices/channels", "planner/order", "protocol", "simulator",
                         "system"},
     "slurm": {"model", "protocol", "system"},
-    "hosts": {"slurm", "system"},
+    "hosts": {"model", "slurm", "system"},
     "api": {"client", "hosts", "model", "notices", "protocol", "render", "simulator", "system"},
     "pool": {"api", "client", "model", "planner", "protocol", "system"},
     "cli": {*BELOW, "cli/commands"},

@@ -9,11 +9,12 @@ token in their names, since Slurm gives an id again after years, or when its sta
 
 from __future__ import annotations
 
+from gpulease.model.shell_text import quoted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./,:@%")
 # The command runs in the background, so that the shell handles a signal while it runs. A shell gives such a command no
 # input and ignores a terminal's interrupts for it: both are undone. The file `.began` has a line for each try: the
 # number of the run, which Slurm counts; and a line `RUN ended` when Slurm ended that run. A young child is still a
@@ -128,10 +129,3 @@ def batch_script(
 def _command(words: Sequence[str], log: str | None) -> str:
     output = f"exec >>{quoted(log)} 2>&1; " if log else ""
     return f"{output}set -- {' '.join(map(quoted, words))}"
-
-
-def quoted(word: str) -> str:
-    """For a shell."""
-    if word and PLAIN.issuperset(word):
-        return word
-    return "'" + word.replace("'", "'\"'\"'") + "'"

@@ -6,9 +6,8 @@ Never more than MOST bytes at a time, however large the file is.
 from __future__ import annotations
 
 import codecs
-import os
 
-from gpulease.api.log import open_log
+from gpulease.api.log import LogReader
 from gpulease.web.lines_written import WrittenLines
 
 MOST = 128 << 10  # bytes that are read at a time, and kept
@@ -21,15 +20,13 @@ class LogText:
     """
 
     def __init__(self, path: str, uid: int) -> None:
-        self._path, self._uid = path, uid
-        self._identity: tuple[int, int] | None = None
-        self._position = 0
+        self._log = LogReader(path, uid)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._lines = WrittenLines()
         self.text, self.past, self.size, self.skipped = "", 0, 0, 0
 
     def is_of(self, path: str, uid: int) -> bool:
-        return (path, uid) == (self._path, self._uid)
+        return (path, uid) == (self._log.path, self._log.uid)
 
     @property
     def tail(self) -> str:
@@ -41,36 +38,21 @@ class LogText:
 
     def read(self) -> bool:
         """Whether there is something new. OSError and GpuleaseError where it cannot be read."""
-        with open_log(self._path, self._uid) as file:
-            about = os.fstat(file.fileno())
-            identity = (about.st_dev, about.st_ino)
-            if identity != self._identity or about.st_size < self._position:
-                self._begin(identity, about.st_size)
-            elif about.st_size - self._position > MOST:  # it grows faster than anybody reads
-                self._skip_to(about.st_size - MOST)
-            self.size = about.st_size
-            file.seek(self._position)
-            data = file.read(MOST)
-        self._position += len(data)
+        known = self._log.position > 0
+        data = self._log.read(MOST)
+        self.size = self._log.size
+        if self._log.fresh:
+            if known:
+                self.past += len(self.text) + 1  # so that who was told all of the last one is told this one anew
+            self.text, self.skipped, self._lines = "", 0, WrittenLines()
+            self._decoder.reset()
+        if self._log.skipped:  # it grows faster than anybody reads
+            self.skipped += self._log.skipped
+            self._decoder.reset()
+            self._add(self._lines.end())
         before = self.tail
         grown = self._add(self._lines.add(self._decoder.decode(data)))
         return grown or self.tail != before
-
-    def _begin(self, identity: tuple[int, int], size: int) -> None:
-        if self._identity is not None:
-            self.past += len(self.text) + 1  # so that who was told all of the last one is told this one anew
-        self._identity = identity
-        self.text, self.skipped, self._lines = "", 0, WrittenLines()
-        self._decoder.reset()
-        self._position = 0
-        if size > MOST:
-            self._skip_to(size - MOST)
-
-    def _skip_to(self, position: int) -> None:
-        self.skipped += position - self._position
-        self._position = position
-        self._decoder.reset()
-        self._add(self._lines.end())
 
     def _add(self, text: str) -> bool:
         self.text += text
