@@ -26,8 +26,8 @@ from report import Report, Size, bench
 
 from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import DeviceView, Line, Policy, plan
+from gpulease.planner.lengths import Sketch
 from gpulease.planner.order import Ranking, entries, ranked
-from gpulease.planner.sketch import Sketch
 
 G = 1 << 30
 DEVICES = (8, 64, 1024)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gpulease.errors import NotFound, UsageError
-from gpulease.notices import own_file
+from gpulease.notices import address as own_file
 from gpulease.notices.address import NoticeAddress, read_address
 from gpulease.notices.channels import _letter, deliver, payload
 from gpulease.notices.kinds import EVENTS, OF_JOBS, of_job, read_events

@@ -9,7 +9,7 @@ import os
 
 from gpulease.client.thread import ask
 from gpulease.errors import BrokerUnavailable, NotDelivered, NotFound, UsageError
-from gpulease.notices import own_file
+from gpulease.notices import address as own_file
 from gpulease.notices.address import NoticeAddress, read_address
 from gpulease.notices.channels import NO_SENDMAIL, Undelivered, apprise_of, deliver, sendmail
 from gpulease.notices.kinds import NONE, read_events

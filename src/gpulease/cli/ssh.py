@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from gpulease.api.job_fields import full_path
-from gpulease.hosts import absent as absent_hosts
-from gpulease.hosts import ssh
+from gpulease.hosts import hosts, ssh
 
 LOOK = 0.02  # seconds between looks at whether the call has ended
 PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -38,7 +37,7 @@ def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "", name
             code = _passed_through(host, ssh.command(host, remote), reads, prefix)
         if code == ssh.LOST and not ssh.is_node(host) and not _is_connected(host):
             raise ssh.lost(host, verb, terminal)
-        absent_hosts.forget(host)
+        hosts.forget(host)
         return code if code >= 0 else 128 - code
     except FileNotFoundError:
         raise ssh.no_ssh() from None

@@ -14,7 +14,7 @@ import sys
 import time
 
 from gpulease.errors import GpuleaseError
-from gpulease.notices import own_file
+from gpulease.notices import address as own_file
 from gpulease.notices.address import NoticeAddress
 from gpulease.notices.channels import Undelivered, deliver
 from gpulease.notices.words import Composed, compose

@@ -17,10 +17,9 @@ from operator import itemgetter
 from sys import maxsize
 
 from gpulease.model.values import Cause, Device, Lease, Waiting
-from gpulease.planner.board import NO_PEAKS, Board, Slot
-from gpulease.planner.declarations import Records, doubted
+from gpulease.planner.board import NO_CAPS, NO_PEAKS, Board, RunningCounts, Slot
 from gpulease.planner.device_states import DeviceView
-from gpulease.planner.fairness import Standing, Usage
+from gpulease.planner.fairness import Records, Standing, Usage, doubted
 from gpulease.planner.forecast import NO_FATES, Fates, Said
 from gpulease.planner.holds import Hold, hold, worthwhile
 from gpulease.planner.lengths import NO_SKETCHES, Lengths, Sketches
@@ -42,7 +41,6 @@ from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key
 from gpulease.planner.reasons import of_user
 from gpulease.planner.result import Grant, Plan
-from gpulease.planner.running import NO_CAPS, RunningCounts
 from gpulease.planner.search import Order, Orders, in_order
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for

@@ -13,7 +13,7 @@ from gpulease.model.gpuget_address import read_address
 from gpulease.model.quantities import SECRETS, exact_size, exact_time, parse_bytes, parse_seconds
 from gpulease.model.visible import BY
 from gpulease.planner import Policy
-from gpulease.planner.limit_texts import read_limits
+from gpulease.planner.limits import read_limits
 from gpulease.planner.policy import ARRIVAL, SHORT
 
 CORES = "cores"  # as many as the broker may use

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.model.quantities import format_bytes
-from gpulease.render.job_facts import facts
+from gpulease.render.jobs import facts
 from gpulease.render.terminal import clean
 from gpulease.web.buttons import buttons
 from gpulease.web.log_text import LogText

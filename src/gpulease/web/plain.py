@@ -6,7 +6,7 @@ from io import StringIO
 
 from gpulease.render.hosts import status_lines
 from gpulease.render.status import lines
-from gpulease.render.tables import Terminal
+from gpulease.render.terminal import Terminal
 from gpulease.web.picture import PagePicture
 
 

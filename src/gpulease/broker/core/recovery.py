@@ -22,7 +22,7 @@ from gpulease.model import job as jobs
 from gpulease.model.store import Document, Which
 from gpulease.model.values import Request, Waiting
 from gpulease.planner import Peak, Spent
-from gpulease.planner.sketch import Sketch
+from gpulease.planner.lengths import Sketch
 
 FIRST_PRUNING = 10.0  # seconds, in which what waits for the broker is served
 CHUNK = 5000  # jobs that are read from the store at a time

@@ -43,9 +43,9 @@ from gpulease.model.peer import Peer
 from gpulease.model.store import Document, HistoryEvent, Store, Which
 from gpulease.model.values import Cause, Device, Lease, Owner, Sample, Waiting
 from gpulease.planner import DeviceView, Line, Peak, Policy, Spent, settings
+from gpulease.planner.lengths import Sketch
 from gpulease.planner.placement import busyness
 from gpulease.planner.settings import Settings
-from gpulease.planner.sketch import Sketch
 
 AT_ONCE = 200  # jobs that the store is asked for
 LEARNT = "learnt "  # begins the keys of sketches among the facts

@@ -176,7 +176,7 @@ def _list(arguments: Namespace) -> int:
     if not found:
         print("no pools")
         return 0
-    from gpulease.render.tables import Terminal, plain_table
+    from gpulease.render.terminal import Terminal, plain_table
 
     rows = [("NAME", "PID", "READY", "GPU", "PROGRAMS", "SINCE"), *map(_row, found)]
     print("\n".join(plain_table(rows, Terminal())))
