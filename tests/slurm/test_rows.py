@@ -24,15 +24,25 @@ from gpulease.model.shell_text import quoted
 from gpulease.render.usage import of_hosts
 from gpulease.slurm import fields
 from gpulease.slurm import options as asking
-from gpulease.slurm.add import parts
+from gpulease.slurm.add import batch_script, parts
 from gpulease.slurm.commands import refusal
 from gpulease.slurm.commands import run as run_command
-from gpulease.slurm.job_selection import chosen, named
+from gpulease.slurm.jobs import chosen, named
 from gpulease.slurm.known_jobs import read_accounting
 from gpulease.slurm.nodes import device_rows, gpu_types, matching_type
-from gpulease.slurm.reasons import SENTENCES, sentence
-from gpulease.slurm.rows import STATES, expected_start, ids_of, indices, job_row, lease_row, line_row, log_of, state_of
-from gpulease.slurm.script import batch_script
+from gpulease.slurm.rows import (
+    SENTENCES,
+    STATES,
+    expected_start,
+    ids_of,
+    indices,
+    job_row,
+    lease_row,
+    line_row,
+    log_of,
+    sentence,
+    state_of,
+)
 from gpulease.slurm.status import _place
 from gpulease.slurm.usage import usage_piece
 

@@ -17,7 +17,8 @@ from itertools import count
 from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolClosed, TaskFailed, UsageError
-from gpulease.pool import frames, window
+from gpulease.pool import items as window
+from gpulease.pool import link as frames
 from gpulease.pool.failures import Ending, died, unpack_failure
 from gpulease.pool.feed import Feed, Wanted
 from gpulease.pool.items import Item, ItemStart

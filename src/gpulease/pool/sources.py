@@ -9,16 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolBroken, PoolClosed
-from gpulease.pool import frames, places
+from gpulease.pool import link as frames
+from gpulease.pool import places
 from gpulease.pool.crew import Crew, CrewOwner
 from gpulease.pool.engine import Engine, OnStart, Source
 from gpulease.pool.failures import Ending
-from gpulease.pool.frames import Receiver
-from gpulease.pool.link import SocketLink
+from gpulease.pool.link import Receiver, SocketLink
 from gpulease.pool.log import Log
-from gpulease.pool.plan import PoolPlan, check_devices
+from gpulease.pool.plan import PoolPlan, SharedData, check_devices
 from gpulease.pool.reactor import Reactor
-from gpulease.pool.shared_data import SharedData
 from gpulease.pool.slot import WorkerSlot
 
 

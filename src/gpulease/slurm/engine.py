@@ -136,7 +136,7 @@ class SlurmConnection:
     # ------------------------------------------------------------------ looking
 
     def _jobs(self, select: dict[str, Any] | None, looks: bool = True, all: bool = False) -> list[JobRow]:
-        from gpulease.slurm.job_selection import chosen
+        from gpulease.slurm.jobs import chosen
         from gpulease.slurm.known_jobs import SlurmJobs
 
         seen = SlurmJobs(self.records)

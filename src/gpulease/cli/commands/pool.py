@@ -107,7 +107,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _start(arguments: Namespace) -> int:
-    from gpulease.pool.start import start
+    from gpulease.pool.places import start
 
     start(
         arguments.name,
@@ -128,7 +128,7 @@ def _start(arguments: Namespace) -> int:
 
 
 def _report(name: str) -> int:
-    from gpulease.pool.start import wait_for_workers
+    from gpulease.pool.places import wait_for_workers
 
     states = wait_for_workers(name)
     waiting, failed = states.count("waiting"), states.count("failed")

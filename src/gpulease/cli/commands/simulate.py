@@ -127,7 +127,7 @@ def _prepare(directory: Path, broker: Path, arguments: Namespace) -> dict[str, s
 
 
 def _shell(arguments: Namespace) -> tuple[list[str], dict[str, str]]:
-    from gpulease.cli.prompt import marked_shell
+    from gpulease.cli.foreground import marked_shell
 
     print(f"SIMULATED: {arguments.gpus} GPUs ({arguments.profile}). Leave with `exit`.", file=sys.stderr)
     return marked_shell(f"simulated {arguments.gpus}", os.environ)

@@ -60,7 +60,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _tell_moved(ids: list[str], *since: float) -> None:
-    from gpulease.cli.moved_jobs import tell_moved
+    from gpulease.cli.job_selection import tell_moved
 
     tell_moved("wait", ids, *since)
 
