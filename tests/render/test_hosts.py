@@ -12,8 +12,8 @@ from gpulease.errors import HostUnavailable
 from gpulease.hosts import hosts
 from gpulease.render.terminal import Terminal, width_of
 from gpulease.tui.entries import entries
+from gpulease.tui.gpu_rows import RecentLoad
 from gpulease.tui.layout import Scene, frame, most_scroll
-from gpulease.tui.recent_load import RecentLoad
 from gpulease.tui.view import View, press
 from gpulease.web.fragments import sections
 from gpulease.web.pages import first_page, status_text

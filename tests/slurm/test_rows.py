@@ -43,8 +43,7 @@ from gpulease.slurm.rows import (
     sentence,
     state_of,
 )
-from gpulease.slurm.status import _place
-from gpulease.slurm.usage import usage_piece
+from gpulease.slurm.status import _place, usage_piece
 
 # One failed task of an array, as Slurm 22.05.8 prints it; what is not read is left out.
 OLD: dict[str, Any] = {

@@ -185,7 +185,7 @@ class SlurmConnection:
 
     def _usage(self, since: float | None = None, until: float | None = None, step: float = 60.0) -> dict[str, Any]:
         from gpulease.slurm.known_jobs import NO_ACCOUNTING, SlurmJobs
-        from gpulease.slurm.usage import usage_piece
+        from gpulease.slurm.status import usage_piece
 
         now = time.time()
         jobs, everybody = SlurmJobs(self.records).jobs_since(now - DAY if since is None else since)

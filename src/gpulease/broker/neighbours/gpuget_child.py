@@ -22,8 +22,7 @@ import time
 from math import inf
 from typing import Any, NamedTuple
 
-from gpulease.broker.neighbours.gpuget_script import Picture, Taker
-from gpulease.broker.neighbours.gpuget_share import Share
+from gpulease.broker.neighbours.gpuget_script import Picture, Share, Taker
 from gpulease.model.gpuget_address import Address, read_address
 from gpulease.protocol.wire import Message, Unpacker, pack
 from gpulease.system import identity

@@ -1,4 +1,10 @@
-"""The file of a state in SQLite: made and put into its place, each whole or not at all."""
+"""The file of a state in SQLite: made and put into its place, whole or not at all; and how many commits it had.
+
+SQLite takes a log that was cut, damaged or left behind for one that ends there: acknowledged jobs and leases are gone
+then, and nothing says so. So the number of durable commits is in the database, and after each commit that and the
+number of the last event are here. A power cut may take commits that were not forced to the disk, which is no loss: what
+they told of has ended with it. So events count within one boot.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
+from typing import NamedTuple
 
 
 def create(path: str) -> None:
@@ -52,3 +59,54 @@ def steps() -> dict[int, str]:
     text = Path(__file__).with_name("schema.sql").read_text()
     parts = (part.split("\n", 1) for part in text.split("-- Version ")[1:])
     return {int(version): step for version, step in parts}
+
+
+# -------------------------------------------------------------------- how many commits there were
+
+
+class Commits(NamedTuple):
+    durable: int = 0
+    event: int | None = None  # number of the last one; None where all were forgotten, or there was none
+
+    def lacks(self, other: Commits, same_boot: bool) -> bool:
+        """Whether some of the other's are missing here."""
+        return other.durable > self.durable or (same_boot and (self.event or 0) < (other.event or 0))
+
+
+class CommitCount:
+    def __init__(self, path: str, boot_id: str) -> None:
+        self._path, self._boot = path, boot_id
+        self._file: int | None = None
+        self.known = _read(path)  # what was written here last, and in which boot; None where nothing was
+
+    def forget(self) -> None:
+        """Another database begins."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        self.known = None
+
+    def missing(self, present: Commits) -> bool:
+        return self.known is not None and present.lacks(self.known[0], self.known[1] == self._boot)
+
+    def write(self, number: Commits) -> None:
+        """Always of the same length, so that it needs no room. What cannot be written is older, which is no harm."""
+        text = f"{number.durable:020d} {number.event or 0:020d} {self._boot}\n".encode()
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                self._file = os.open(self._path, flags, 0o600)
+            os.pwrite(self._file, text, 0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _read(path: str) -> tuple[Commits, str] | None:
+    try:
+        with open(path, "rb") as file:
+            durable, event, boot = file.read(200).split()
+        return Commits(int(durable), int(event)), boot.decode()
+    except (OSError, ValueError):
+        return None

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpulease.broker.store import database_file
-from gpulease.broker.store.commit_count import CommitCount, Commits
+from gpulease.broker.store.database_file import CommitCount, Commits
 from gpulease.errors import StateError, in_words
 from gpulease.model.store import ENDS, EVERY, SOME, TABLES, Document, HistoryEvent, JobRow, Which
 from gpulease.system.identity import boot_id
