@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 LONGEST_WORD = (128 << 10) - 1  # bytes; the kernel starts no program with a longer one
 AFTER = ("after", "after_any", "after_label", "after_any_label")
-CHANGING = "See `gpulease edit --help`. Another label is `new-label`: `label` chooses jobs."
 TEXTS = ("name", "label", "note")
 
 
@@ -67,7 +66,8 @@ def job_changes(given: Mapping[str, Any], said: Said, now: float) -> dict[str, A
     if request:
         changes["request"] = request
     if not changes:
-        raise UsageError("Nothing to change was given.", CHANGING)
+        step = f"See `gpulease edit --help`. Another label is {said('new_label')}: {said('label')} chooses jobs."
+        raise UsageError("Nothing to change was given.", step)
     return changes
 
 
