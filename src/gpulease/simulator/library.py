@@ -1,7 +1,7 @@
 """The library that answers NVML calls: built once, and loaded only from where nobody but this user and root can write.
 
 One process builds at a time, into a directory that it renames into place, so that nobody ever loads
-half a library. Only a place that nobody else can change is used: see `trust`.
+half a library. Only a place that nobody else can change is used.
 
 What is loaded from there runs as this user, so a doubt is a no. A place is checked with everything above
 it: who may rename a folder on the way decides what the rest of the path means.
