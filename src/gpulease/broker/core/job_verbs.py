@@ -128,7 +128,7 @@ def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
     elif wrong == "edited" and any(text.rpartition(" ")[2] in jobs.ENDS for text in skipped):
         step = "What has ended is changed as it is queued again: `gpulease retry ID --min-memory 40G`."
     elif wrong == "run again" and any(text.endswith("complete") for text in skipped):
-        step = "Complete ones are run again by their ids, or by the state complete."
+        step = "Complete ones are run again by their ids, or by `gpulease retry --state complete`."
     if len(skipped) == 1:
         return WrongState(f"Job {skipped[0]}, so it cannot be {wrong}.", step)
     return WrongState(f"None of these jobs can be {wrong}: {left_text(skipped)}.", step)
