@@ -218,9 +218,7 @@ def refuse_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> None:
     """When no job was found that the client may do something about."""
     if progress.found is None:
         hint = (
-            "Root's `all` is root's own; name others: `--user ada`."
-            if chosen.roots_own
-            else "See `gpulease ls --all`."
+            "Root's `all` is root's own; name others: `--user ada`." if chosen.roots_own else "See `gpulease ls --all`."
         )
         raise NotFound(f"No such job{_called(chosen.ranges)}.", hint)
     if progress.mine is None:
