@@ -227,7 +227,7 @@ def _check_amounts(request: Request, least: int) -> None:
             "A packed job is on one GPU and declares no memory.", "Leave out `pack`, or the memory and the number."
         )
     if request.beside_outside and request.memory is None and not request.pack:
-        raise UsageError("Beside outside use only a share can be given.", "Say how much memory it needs, as 6G.")
+        raise UsageError("Beside outside use only a share can be given.", "Say how much memory it needs: `--mem 6G`.")
     if request.duration is not None and request.duration <= 0:
         raise UsageError("The time is not above 0.", "Write it as 4h.")
     if not -1_000_000 <= request.priority <= 1_000_000:
