@@ -26,8 +26,8 @@ from report import Report, Size, bench
 
 from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import DeviceView, Line, Policy, plan
+from gpulease.planner.lengths import Sketch
 from gpulease.planner.order import Ranking, entries, ranked
-from gpulease.planner.sketch import Sketch
 
 G = 1 << 30
 DEVICES = (8, 64, 1024)
@@ -97,10 +97,10 @@ def measure(count: int, lines: Lines, repeats: int) -> Cost:
     sketches = {f"shape {shape}": Sketch(20.0, 20.0 * 60 * at, NOW) for at, shape in enumerate(lines.shaped.shapes)}
     sketches["all"] = Sketch(100.0, 1e5, NOW)
     order = ranked(lines.plain, [row.id for row in entries(lines.plain, {}, NOW)])
-    ways: tuple[tuple[Line, Ranking | None, dict[str, Sketch]], ...] = (
-        (lines.plain, None, {}),
+    ways: tuple[tuple[Line, Ranking, dict[str, Sketch]], ...] = (
+        (lines.plain, (), {}),
         (lines.plain, order, {}),
-        (lines.shaped, None, sketches),
+        (lines.shaped, (), sketches),
     )
     least = [float("inf")] * len(ways)
     for _ in range(repeats):

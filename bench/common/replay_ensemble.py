@@ -14,7 +14,7 @@ from replay_textbook import Textbook
 from replay_trace import Job, declare, jitter
 
 from gpulease.planner import Policy
-from gpulease.planner.expected import BY_LATEST, BY_LIKELY
+from gpulease.planner.forecast import BY_LATEST, BY_LIKELY
 
 TEXTBOOK = {"greedy": "greedy", "shortest first, exact": "sjf"}
 DECLARED = ("none", "1-3x")

@@ -13,9 +13,8 @@ from replay_trace import MILLI, Job
 
 from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import DeviceView, Line, Plan, Policy, lease_of, plan
-from gpulease.planner.expected import Start, judged
-from gpulease.planner.lengths import Lengths, learned
-from gpulease.planner.sketch import EMPTY, Sketch, seen
+from gpulease.planner.forecast import Start, judged
+from gpulease.planner.lengths import EMPTY, Lengths, Sketch, learned, seen
 
 OWNER = Owner(1, "somebody", "host", "boot")
 

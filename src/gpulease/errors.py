@@ -37,8 +37,8 @@
         ├── DriverError       driver          69   the driver is there and answers with an error
         └── DriverHangs       driver-hangs    69   the driver did not answer within the deadline
 
-Each has a code for programs, one sentence of what happened and one of what to do next. As text, which a traceback
-shows, it speaks of Python's arguments.
+Each has a code for programs, one sentence of what happened and one of what to do next. People read them on a terminal
+and in a traceback, so outside of cli/ they name neither options nor arguments, but what these stand for.
 CudaAlreadyInitialised is a warning.
 """
 
@@ -63,10 +63,7 @@ class GpuleaseError(Exception):
         self.fields = fields
 
     def __str__(self) -> str:
-        """As Python shows it. The command line shows `what` and `next_step`, which speak of options."""
-        from gpulease.python_words import in_python
-
-        return in_python(f"{self.what} {self.next_step}")
+        return f"{self.what} {self.next_step}"
 
 
 class UsageError(GpuleaseError, ValueError):
@@ -137,7 +134,7 @@ class HistoryError(GpuleaseError):
 class NotGranted(GpuleaseError, RuntimeError):
     code = "not-granted"
     exit_code = EXIT_NOT_GRANTED
-    next_step = "Wait longer with --wait, or ask for less; `gpulease status` shows who holds what."
+    next_step = "Wait longer, or ask for less; `gpulease status` shows who holds what."
 
 
 class Cancelled(NotGranted):

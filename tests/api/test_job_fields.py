@@ -82,7 +82,7 @@ def test_jobs_to_come_after_are_one_kind_or_the_other() -> None:
     assert job_fields({"after": "3,J4"})["after"] == [3, 4]
     assert job_fields({"after": 3, "after_any": True})["after_any"] is True
     assert "after" not in job_fields({"after": (), "after_any": False})
-    with pytest.raises(UsageError, match="after= and after_any= were both given"):
+    with pytest.raises(UsageError, match="--after and --after-any were both given"):
         job_fields({"after": "3", "after_any": "4"}, as_option)
 
 
@@ -109,8 +109,7 @@ def test_a_number_too_small_for_bytes_and_an_empty_list_of_devices_are_refused()
     assert "after" not in job_fields({"after": None, "after_any": None})
 
 
-def test_errors_of_a_request_name_the_option_or_the_argument() -> None:
+def test_errors_of_a_request_name_the_argument() -> None:
     for field, argument in {"gpus": "gpus", "memory": "mem", "not_before": "at", "min_memory": "min_memory"}.items():
-        with pytest.raises(UsageError, match=f"The value of {argument}= is not right") as refused:
+        with pytest.raises(UsageError, match=f"The value of {argument} is not right"):
             read_request({field: "x"})
-        assert f"--{argument.replace('_', '-')} is" in refused.value.what

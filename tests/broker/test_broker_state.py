@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sqlite3
 import subprocess
 import time
@@ -19,7 +18,6 @@ from support.site import Site, devices_of, fresh_site  # noqa: F401  # pytest fi
 from support.waiting import wait_until
 
 from gpulease.broker.edge.clock import Clock
-from gpulease.broker.store import sqlite as sqlite_store
 from gpulease.system.identity import boot_id, start_time
 
 ALL = [0, 1, 2, 3]
@@ -267,49 +265,16 @@ def test_a_broker_that_finds_the_disk_full_says_so_and_starts_later(site: Site, 
 # -------------------------------------------------------------------- versions
 
 
-def version_one(site: Site, lease: dict[str, Any]) -> None:
-    """A state file as the first version made it, with a lease in it."""
-    text = Path(sqlite_store.__file__).with_name("schema.sql").read_text()
-    first = text.split("-- Version 2")[0].split("\n", 1)[1]
-    os.makedirs(site.directory, 0o700, exist_ok=True)
+def test_the_state_of_a_version_before_the_first_release_is_refused_and_left_alone(site: Site) -> None:
+    os.makedirs(site.directory, 0o700)
     with state_file(site) as database:
-        database.executescript(first)
-        database.execute("PRAGMA user_version=1")
-        database.execute("INSERT INTO leases VALUES (?, ?)", (lease["id"], json.dumps(lease)))
-
-
-def test_the_state_of_the_first_version_is_brought_up_with_its_leases(site: Site) -> None:
-    devices = site.status()["devices"]
-    owner = site.popen(["sleep", "600"])
-    who = {"uid": os.geteuid(), "user": "root", "host": os.uname().nodename, "boot_id": boot_id()}
-    lease = {
-        "id": "L7",
-        "kind": "run",
-        "devices": [devices[2]["uuid"]],
-        "owner": {**who, "pid": owner.pid, "start_time": start_time(owner.pid)},
-        "since": time.time() - 60,
-        "a field that is no more": 1,
-    }
-    version_one(site, lease)
-    shown = site.status()
-    assert [(row["id"], row["pid"], row["labels"]) for row in shown["leases"]] == [("L7", owner.pid, ["2"])]
-    assert devices_of(site, "leased") == [2]
-    taken = site.json("get", "-n", "3", "--owner", str(os.getpid()))
-    assert taken["id"] != "L7"
-    owner.kill()
-    wait_until(lambda: devices_of(site, "free") == [2])
-
-
-def test_an_id_of_the_first_version_is_not_given_again(site: Site) -> None:
-    site.run("get", "--owner", str(os.getpid()))
-    row = {"uid": 0, "user": "root", "host": "h", "boot_id": boot_id(), "pid": None, "start_time": None}
-    uuid = site.status()["devices"][3]["uuid"]
-    site.kill_broker()
-    shutil.rmtree(site.directory)
-    lease = {"id": "L1", "kind": "reservation", "devices": [uuid], "owner": row, "since": 1.0, "until": 4e9}
-    version_one(site, lease)
-    assert site.json("get", "--owner", str(os.getpid()))["id"] != "L1"
-    assert len(site.status()["leases"]) == 2
+        database.execute("PRAGMA user_version=4")
+    done = site.run("get", "--owner", str(os.getpid()))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "written before gpulease 0.1.0 (version 4)" in done.stderr
+    assert "Move the file away" in done.stderr
+    with state_file(site) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (4,)
 
 
 def test_the_state_of_a_newer_version_is_refused_and_left_alone(site: Site) -> None:

@@ -111,21 +111,6 @@ def test_a_job_without_a_time_limit_gets_the_default(queue: QueueSite) -> None:
     assert queue.job(queue.submit("true", hold=True))["time_limit"] is None
 
 
-def test_the_older_name_is_understood_and_a_kept_one_is_taken_over(queue: QueueSite) -> None:
-    import sqlite3
-
-    queue.run("set", "quotas", "user:*:gpus=0")
-    queue.kill_broker()
-    with sqlite3.connect(Path(queue.directory, "state.db")) as state:
-        state.execute("UPDATE settings SET key = 'quotas' WHERE key = 'limits'")
-    state.close()
-    row = queue.json("set", "limits")["parameters"][0]
-    assert (row["name"], row["value"], row["from"]) == ("limits", "user:*:gpus=0", "set")
-    queue.ask("set", name="quotas", value="default")
-    queue.restart()
-    assert queue.json("set", "quotas")["parameters"][0]["value"] == "none"
-
-
 def test_limits_in_the_config_file_are_in_force(queue: QueueSite) -> None:
     queue.kill_broker()
     Path(queue.directory, "config.toml").write_text('[limits.user."*"]\ngpus = 1\njobs = 2\n')

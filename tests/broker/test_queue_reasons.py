@@ -8,7 +8,7 @@ import time
 import pytest
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 
-from gpulease.render.tables import Terminal, plain_table
+from gpulease.render.terminal import Terminal, plain_table
 
 LONG = ["python", "train.py", "--rate", "0.001", "--folder", "x" * 100]
 BLOCK = "while ! [ -e go ]; do sleep 0.05; done"

@@ -29,7 +29,7 @@ def value(queue: QueueSite, name: str) -> str:
         ("MAX_RUNNING_TASKS", "4", "max-leases"),
         ("half_life", "3d", "half-life"),
         ("patience", "2", "patience"),
-        ("quotas", "user:*:gpus=2 group:root:shares=3", "quotas"),
+        ("limits", "user:*:gpus=2 group:root:shares=3", "limits"),
     ],
 )
 def test_names_of_gpulimit_and_ours_are_understood_and_kept(queue: QueueSite, name: str, text: str, ours: str) -> None:
@@ -145,7 +145,7 @@ def test_a_failing_hook_harms_nobody(queue: QueueSite, hook: str) -> None:
 
 
 def test_group_quotas_count_for_jobs(queue: QueueSite) -> None:
-    queue.ask("set", name="quotas", value=f"group:{GROUP}:gpus=1")
+    queue.ask("set", name="limits", value=f"group:{GROUP}:gpus=1")
     ids = queue.submit_all([["sleep", "600"]] * 2)
     wait_until(lambda: [queue.job(id)["state"] for id in ids] == ["running", "waiting"])
     wait_until(lambda: "limit" in queue.job(ids[1])["why_waiting"])

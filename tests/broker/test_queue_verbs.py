@@ -118,7 +118,7 @@ def test_move_gives_another_place_and_the_priority_that_stands_there(queue: Queu
 
 
 def test_start_passes_quotas_but_never_a_lease_of_another(queue: QueueSite) -> None:
-    queue.ask("set", name="quotas", value="user:*:gpus=1")
+    queue.ask("set", name="limits", value="user:*:gpus=1")
     first = queue.shell(BLOCK)
     queue.until(first, "running")
     second = queue.shell(BLOCK)

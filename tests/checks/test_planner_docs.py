@@ -9,7 +9,7 @@ import pytest
 from gpulease.planner import Policy
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE
 from gpulease.planner.reasons import SENTENCES
-from gpulease.planner.verdicts import FILTERS
+from gpulease.planner.why import FILTERS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 VERDICTS = (

@@ -97,7 +97,7 @@ def test_an_installed_wheel_has_its_pages_and_prompts(tmp_path: Path) -> None:
     assert "containers" in gpulease("help")
     assert gpulease("help", "parameters").startswith("# Parameters")
     where = subprocess.run(
-        [sys.executable, "-P", "-c", "from gpulease.cli import pages, prompt; print(pages.folder(), prompt.FILES)"],
+        [sys.executable, "-P", "-c", "from gpulease.cli import foreground as f, pages; print(pages.folder(), f.FILES)"],
         env=environ, cwd=tmp_path, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
     assert where == [str(site / "gpulease" / "docs"), str(site / "gpulease" / "cli" / "prompts")]

@@ -53,7 +53,7 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (2, "no value", ["set", "polling", "0.01"]),
     (2, "no value", ["set", "max-runs", "0"]),
     (2, "no value", ["set", "hide-commands", "perhaps"]),
-    (2, "no limit", ["set", "quotas", "user"]),
+    (2, "no limit", ["set", "limits", "user"]),
     (2, "not a length", ["set", "grace", "x"]),
 ]
 

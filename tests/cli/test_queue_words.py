@@ -67,7 +67,7 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (1, "it is complete", ["explain", "1"]),
     (1, "it is held", ["explain", "last"]),
     (1, "Job 2 is held", ["move", "last"]),
-    (2, "user:*:gpus=4", ["set", "quotas", "user"]),
+    (2, "user:*:gpus=4", ["set", "limits", "user"]),
 ]
 
 

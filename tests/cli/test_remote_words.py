@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpulease.cli.main import VERBS, load
-from gpulease.cli.remote_words import OF_IDS, by_host, flags_of, is_host, take_apart
+from gpulease.cli.remote import OF_IDS, by_host, flags_of, is_host, take_apart
 from gpulease.errors import UsageError
 
 

@@ -114,33 +114,6 @@ def test_ten_thousand_jobs_are_one_commit(store: Store) -> None:
     assert ids(store.jobs(Which(ids=[(9_999, 1 << 62)]))) == [9_999, 10_000]
 
 
-SECOND = """
-CREATE TABLE leases (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE line (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE excluded (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, what TEXT NOT NULL, body TEXT NOT NULL);
-CREATE TABLE settings (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE facts (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-INSERT INTO leases VALUES ('L1', '{"id": "L1"}');
-INSERT INTO facts VALUES ('number', '{"value": 100}');
-PRAGMA user_version=2;
-"""
-
-
-def test_a_state_of_version_2_is_upgraded_and_keeps_what_it_had(tmp_path: Path) -> None:
-    path = str(tmp_path / "state.db")
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(SECOND)
-    store = SqliteStore(path)
-    assert store.load("leases") == {"L1": {"id": "L1"}}
-    assert store.get("facts", "number") == {"value": 100}
-    fill(store)
-    assert ids(store.jobs()) == [1, 2, 3, 10, 11]
-    store.close()
-    with closing(sqlite3.connect(path)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (5,)
-
-
 def test_a_state_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     path = str(tmp_path / "state.db")
     with closing(sqlite3.connect(path)) as database:
@@ -177,16 +150,3 @@ def test_nothing_of_what_was_removed_is_left_in_the_files(tmp_path: Path) -> Non
     store.shrink()
     assert not [path.name for path in tmp_path.iterdir() if b"S3CRET" in path.read_bytes()]
     store.close()
-
-
-def test_an_older_state_loses_what_was_removed_before(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    SqliteStore(str(path)).close()
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("PRAGMA secure_delete=OFF")
-        database.execute("INSERT INTO environments VALUES ('k', ?)", ("S3CRET" * 5000,))
-        database.execute("DELETE FROM environments")
-        database.execute("PRAGMA user_version=4")
-    assert b"S3CRET" in b"".join(one.read_bytes() for one in tmp_path.iterdir())
-    SqliteStore(str(path)).close()
-    assert b"S3CRET" not in b"".join(one.read_bytes() for one in tmp_path.iterdir())

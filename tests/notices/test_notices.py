@@ -20,7 +20,7 @@ from support.site import marked, words_of_all
 from support.waiting import PATIENCE, wait_until
 from support.web_hook import WebHook, web_hook
 
-from gpulease.notices import own_file
+from gpulease.notices import address as own_file
 from gpulease.notices.address import read_address
 
 SECRET = f"T0p53cret{os.getpid()}"  # of this worker: another one may set its own address just now

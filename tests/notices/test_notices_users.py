@@ -14,7 +14,7 @@ from support.accounts import SystemSite
 from support.other_users import needs_root
 from support.waiting import PATIENCE, wait_until
 
-from gpulease.notices import own_file
+from gpulease.notices import address as own_file
 from gpulease.notices.address import read_address
 
 SECRET = "T0p53cret"

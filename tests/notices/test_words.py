@@ -14,7 +14,7 @@ import pytest
 
 from gpulease.errors import NotFound, UsageError
 from gpulease.model.notices import EVENTS, OF_JOBS, of_job, read_events
-from gpulease.notices import own_file
+from gpulease.notices import address as own_file
 from gpulease.notices.address import NoticeAddress, read_address
 from gpulease.notices.channels import _letter, deliver, payload
 from gpulease.notices.words import EACH, compose

@@ -10,7 +10,8 @@ from gpulease.broker.config import texts_of
 from gpulease.errors import ConfigError, UsageError
 from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import Limit, Line, Policy, limits_of, plan
-from gpulease.planner.limit_texts import AMOUNTS, read_limits
+from gpulease.planner.limits import NAMED_AMOUNTS as AMOUNTS
+from gpulease.planner.limits import read_limits
 from gpulease.planner.policy import UNLIMITED
 
 G = 1 << 30

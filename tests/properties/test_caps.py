@@ -62,7 +62,7 @@ def test_no_more_than_the_cap_run_and_nobody_starves(
     line, now, steps = line_of(rows, policy), 1000.0, 0
     leases: list[Lease] = []
     while len(line):
-        given_order = ranked(line, [row.id for row in reversed(entries(line, {}, now))]) if order else None
+        given_order = ranked(line, [row.id for row in reversed(entries(line, {}, now))]) if order else ()
         done = plan(DEVICES, leases, line, policy, now, caps=CAPS, slots=SLOTS, order=given_order)
         leases += leases_of(done, line, now)
         for cap, most in CAPS.items():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpulease.model.values import Lease, Owner
 from gpulease.planner import Policy, Spent
-from gpulease.planner.declarations import MOST, doubted, excess, recorded
+from gpulease.planner.fairness import MOST, doubted, excess, recorded
 
 NOW = 1_000_000.0
 ran = st.floats(0, 1e6)

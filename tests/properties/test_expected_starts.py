@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpulease.model.values import Cause, Device, Lease, Owner, Request, Waiting
 from gpulease.planner import Limit, Line, Plan, Policy, Spent, lease_of, plan
-from gpulease.planner.expected import Course
+from gpulease.planner.forecast import Course
 from gpulease.planner.lengths import Lengths
 
 NOW = 1e6

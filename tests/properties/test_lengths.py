@@ -6,8 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.model.values import Lease, Owner
-from gpulease.planner.lengths import ALL, PRIOR, Alike, Lengths, learned
-from gpulease.planner.sketch import EMPTY, HALF_LIFE, Sketch, faded, quantile, seen
+from gpulease.planner.lengths import (
+    ALL,
+    EMPTY,
+    HALF_LIFE,
+    PRIOR,
+    Alike,
+    Lengths,
+    Sketch,
+    faded,
+    learned,
+    quantile,
+    seen,
+)
 
 NOW = 1e9
 AMOUNTS = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=200)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.pool.restarts import FREE, LONGEST, MOST_UNREADY, SOON, Restarts
+from gpulease.pool.slot import FREE, LONGEST, MOST_UNREADY, SOON, Restarts
 
 lives = st.lists(st.one_of(st.none(), st.floats(min_value=0, max_value=100)))
 

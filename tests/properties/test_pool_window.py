@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.pool.window import AHEAD, DEEPEST, Window, learn, most_tries, share
+from gpulease.pool.items import AHEAD, DEEPEST, Window, learn, most_tries, share
 
 seconds = st.one_of(st.none(), st.floats(min_value=0, max_value=1000))
 deepest = st.integers(min_value=1, max_value=200)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import Line, Policy, Spent, charged, lease_of, plan, recorded, weight_of
-from gpulease.planner.lengths import Lengths, learned
-from gpulease.planner.sketch import Sketch
+from gpulease.planner.lengths import Lengths, Sketch, learned
 
 G = 1 << 30
 START = 1e9

@@ -12,13 +12,12 @@ from gpulease.errors import HostUnavailable
 from gpulease.hosts import hosts
 from gpulease.render.terminal import Terminal, width_of
 from gpulease.tui.entries import entries
+from gpulease.tui.gpu_rows import RecentLoad
 from gpulease.tui.layout import Scene, frame, most_scroll
-from gpulease.tui.recent_load import RecentLoad
 from gpulease.tui.view import View, press
 from gpulease.web.fragments import sections
-from gpulease.web.pages import first_page
+from gpulease.web.pages import first_page, status_text
 from gpulease.web.picture import PagePicture, Viewer, seen_by
-from gpulease.web.plain import status_text
 
 NASTY = "gpu3 says <script>alert(1)</script>\x1b[2J\u202e"
 

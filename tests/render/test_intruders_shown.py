@@ -9,7 +9,7 @@ from gpulease.cli.commands.doctor import _device
 from gpulease.model.values import Device, Process
 from gpulease.render.metrics import text
 from gpulease.render.status import lines
-from gpulease.render.tables import Terminal
+from gpulease.render.terminal import Terminal
 from gpulease.tui.gpu_rows import _holder
 from gpulease.web.cards import card
 from gpulease.web.picture import PagePicture

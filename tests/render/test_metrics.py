@@ -14,7 +14,7 @@ from support.waiting import wait_until
 from support.web_site import Web, site, start_web, web, web_site
 
 from gpulease.model.spans import Activity, Span, SpanHolder, SpanUse
-from gpulease.render import totals
+from gpulease.render import metrics
 from gpulease.render.metrics import text
 
 FIXTURES = (site, web, web_site)
@@ -139,15 +139,15 @@ def test_what_is_added_up_is_what_was_held_and_each_wait_is_in_one_bucket() -> N
     span = Span(
         Activity(), {SpanHolder("ada"): SpanUse(3000, 2500, 1500, 200), SpanHolder("bob", outside=True): SpanUse(9000)}
     )
-    amounts = totals.of_spans([span, span])
+    amounts = metrics.of_spans([span, span])
     for wait in (0, 1000, 1001, 59_999, 10**9):
-        totals.add(amounts, totals.of_wait(wait))
-    shown = totals.shown(amounts, None)
+        metrics.add(amounts, metrics.of_wait(wait))
+    shown = metrics.shown(amounts, None)
     assert (shown["held"], shown["busy"]) == ({"ada": 6.0}, {"ada": 3.0})
     assert (shown["known"], shown["idle"]) == ({"ada": 5.0}, {"ada": 0.4})
     assert shown["waits"][:3] == [[1, 2], [10, 3], [60, 4]]
     assert (shown["waits"][-1][1], shown["granted"]) == (4, 5)
-    assert totals.shown(amounts, "bob")["held"] == {}
+    assert metrics.shown(amounts, "bob")["held"] == {}
 
 
 def test_labels_are_escaped() -> None:

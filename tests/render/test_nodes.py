@@ -7,7 +7,7 @@ from typing import Any
 from gpulease.model.host_names import folded
 from gpulease.render.nodes import joined, node_lines
 from gpulease.render.status import lines
-from gpulease.render.tables import Terminal
+from gpulease.render.terminal import Terminal
 from gpulease.slurm.doctor import gpus, looked, partitions, read_look
 from gpulease.slurm.fields import hosts
 from gpulease.slurm.nodes import device_rows

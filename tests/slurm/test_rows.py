@@ -20,20 +20,30 @@ from gpulease.errors import (
     SlurmUnavailable,
 )
 from gpulease.model.job_selection import ranges, selection, to_come_after
+from gpulease.model.shell_text import quoted
 from gpulease.render.usage import of_hosts
 from gpulease.slurm import fields
 from gpulease.slurm import options as asking
-from gpulease.slurm.add import parts
+from gpulease.slurm.add import batch_script, parts
 from gpulease.slurm.commands import refusal
 from gpulease.slurm.commands import run as run_command
-from gpulease.slurm.job_selection import chosen, named
+from gpulease.slurm.jobs import chosen, named
 from gpulease.slurm.known_jobs import read_accounting
 from gpulease.slurm.nodes import device_rows, gpu_types, matching_type
-from gpulease.slurm.reasons import SENTENCES, sentence
-from gpulease.slurm.rows import STATES, expected_start, ids_of, indices, job_row, lease_row, line_row, log_of, state_of
-from gpulease.slurm.script import batch_script, quoted
-from gpulease.slurm.status import _place
-from gpulease.slurm.usage import usage_piece
+from gpulease.slurm.rows import (
+    SENTENCES,
+    STATES,
+    expected_start,
+    ids_of,
+    indices,
+    job_row,
+    lease_row,
+    line_row,
+    log_of,
+    sentence,
+    state_of,
+)
+from gpulease.slurm.status import _place, usage_piece
 
 # One failed task of an array, as Slurm 22.05.8 prints it; what is not read is left out.
 OLD: dict[str, Any] = {
@@ -197,7 +207,7 @@ def test_a_request_becomes_arguments_and_what_slurm_cannot_do_is_refused() -> No
 
 
 def test_a_script_quotes_what_a_shell_would_read() -> None:
-    assert quoted("it's $HOME") == "'it'\"'\"'s $HOME'"
+    assert quoted("it's $HOME") == "'it'\\''s $HOME'"
     text = batch_script([["echo", "a b"], ["false"]], [None, "/l o g"], "/ends", "ab", retry=1)
     assert "0) set -- echo 'a b' ;;" in text
     assert "1) exec >>'/l o g' 2>&1; set -- false ;;" in text

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support.waiting import wait_until
 
+from gpulease.slurm.add import batch_script
 from gpulease.slurm.records import NotedEnd, Records
-from gpulease.slurm.script import batch_script
 
 # Notes each SIGTERM, works on for a moment as one does who writes a checkpoint, and ends with a code of its own.
 PROGRAM = """

@@ -135,16 +135,16 @@ def test_a_record_belongs_to_the_job_of_its_owner_with_its_id() -> None:
 
 def test_a_note_is_of_one_token_and_goes_with_what_has_expired(records: Records) -> None:
     note = Path(records.ends, "7.ab")
-    note.write_text("0 100 200 1 ab\n")
+    note.write_text("0 100 200 1 ab 0\n")
     end = records.end_of("7", "ab")
     assert end is not None
-    assert (end.code, end.began, end.ended, end.run, end.killed) == (0, 100.0, 200.0, None, False)
+    assert (end.code, end.began, end.ended, end.run, end.killed) == (0, 100.0, 200.0, 0, False)
     note.write_text("143 100 200 1 ab 2 killed\n")
     end = records.end_of("7", "ab")
     assert end is not None
     assert (end.run, end.killed, end.is_of(2), end.is_of(1)) == (2, True, True, False)
     assert records.end_of("7", "cd") is None
-    for text in ("0 100 200 1 cd", "0 100 200 1", "0 nan 200 1 ab", "", "x"):
+    for text in ("0 100 200 1 cd 0", "0 100 200 1 ab", "0 nan 200 1 ab 0", "", "x"):
         note.write_text(text)
         assert records.end_of("7", "ab") is None
     Path(records.ends, "8.cd").write_text("0 100 200 1 cd\n")

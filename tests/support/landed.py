@@ -1,11 +1,8 @@
-"""A version of gpulease from before places had two folders: its code from the history, and a database that it wrote."""
+"""The version of gpulease before this one, from the history."""
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import subprocess
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,16 +10,8 @@ import pytest
 from support.needs import program
 from support.waiting import PATIENCE
 
-COMMIT = "e08dd22"
+COMMIT = "25db414"
 ROOT = Path(__file__).parents[2]
-DUMP = Path(__file__).with_name("state_version_3.sql")
-
-
-def write_state(path: Path) -> None:
-    """With an ended, a waiting and a held job, a reservation, an excluded device, a quota and a setting."""
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.executescript(DUMP.read_text().replace('"HOST"', f'"{os.uname().nodename}"'))
 
 
 def sources(folder: Path) -> dict[str, str]:

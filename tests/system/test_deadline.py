@@ -9,7 +9,7 @@ from support.waiting import wait_until
 
 from gpulease.errors import DriverError, DriverHangs
 from gpulease.model.values import Sample
-from gpulease.system.deadline import WithDeadline
+from gpulease.system.detect import WithDeadline
 
 
 class Hanging:

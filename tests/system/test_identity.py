@@ -94,7 +94,7 @@ WITHOUT_DESCRIPTORS = """
 import os, resource, select
 from gpulease.system import identity
 from gpulease.broker.edge.reaper import Reaper
-from gpulease.system import processes
+from gpulease.system import probe as processes
 poll, parent = select.epoll(), os.getppid()
 reaper = Reaper(poll)
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpulease.system.topology import groups, pci_root
+from gpulease.system.probe import groups, pci_root
 
 
 def test_two_pairs_are_two_groups() -> None:

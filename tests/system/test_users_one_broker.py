@@ -165,7 +165,7 @@ def test_only_managers_manage(town: Town) -> None:
 
 
 LINKS = """
-from gpulease.web.broker_link import BrokerLink
+from gpulease.web.broker_feed import BrokerLink
 BrokerLink().open().close()
 BrokerLink(for_others=True).open().close()
 """

@@ -12,9 +12,8 @@ from support.top_rows import EVERYTHING, NOW, device, job, lease, seen, waiting
 
 from gpulease.render.terminal import Terminal, width_of
 from gpulease.tui.entries import MachineSeen, chosen, entries, ordered
-from gpulease.tui.gpu_rows import columns, sparkline
+from gpulease.tui.gpu_rows import RecentLoad, columns, past_utilization, sparkline
 from gpulease.tui.layout import Scene, frame, output_window
-from gpulease.tui.recent_load import RecentLoad, past_utilization
 from gpulease.tui.view import View
 
 PAGES = ("table", "entry", "help")

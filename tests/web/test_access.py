@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from gpulease.web.access import Access, Refusal, Visit
+from gpulease.web.access import FORGET, MOST, WAITING, Access, Refusal, Slowdown, Visit
 from gpulease.web.picture import Viewer
-from gpulease.web.slowdown import FORGET, MOST, WAITING, Slowdown
 
 TOKEN = "0123456789abcdef"
 OWN = Access("ada", TOKEN)

@@ -9,8 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gpulease.web.access import Access
-from gpulease.web.broker_feed import BrokerFeed
-from gpulease.web.broker_link import BrokerLink
+from gpulease.web.broker_feed import BrokerFeed, BrokerLink
 from gpulease.web.hub import Hub
 from gpulease.web.page_server import PageServer
 

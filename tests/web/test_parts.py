@@ -14,8 +14,7 @@ from gpulease.web.cards import state_word
 from gpulease.web.fragments import expected, sections
 from gpulease.web.heat_map import colours, day_rows
 from gpulease.web.hub import difference
-from gpulease.web.lines_written import LONGEST, WrittenLines
-from gpulease.web.log_text import MOST, LogText
+from gpulease.web.log_text import LONGEST, MOST, LogText, WrittenLines
 from gpulease.web.markup import join, tag
 from gpulease.web.picture import PagePicture, Viewer
 

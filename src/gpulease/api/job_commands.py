@@ -13,6 +13,7 @@ from gpulease.model import fields
 from gpulease.model.fields import UNSET, as_argument, command_words
 from gpulease.model.quantities import matching
 from gpulease.model.visible import VARIABLE, wanted
+from gpulease.system.execution import check_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 INTERPRETERS = ("python", "pypy", "Rscript", "julia")
 FLAGS = frozenset("bBdEiIOPqsSuvx")  # of Python's options, those without a value
-FORCE = "--force queues it all the same."
 
 
 def job_fields(given: Mapping[str, Any], said: Said = as_argument) -> dict[str, Any]:
@@ -142,13 +142,16 @@ def by_shell(text: str) -> list[str]:
 
 
 def refuse_unstartable(
-    commands: list[list[str]], options: Mapping[str, Any], file: str = "", lines: list[int] | None = None
+    commands: list[list[str]],
+    options: Mapping[str, Any],
+    file: str = "",
+    lines: list[int] | None = None,
+    said: Said = as_argument,
 ) -> None:
     """Raise if a command cannot be started in the folder and with the environment of `options`.
 
     `lines`: the number of the line of `file` in which each stands.
     """
-    from gpulease.system.execution import check_command
 
     found: set[str] = set()
     # What comes before, or whoever lets it go, may write the script.
@@ -164,7 +167,7 @@ def refuse_unstartable(
                 step = f"{os.path.basename(words[0])} would look for it in {options['cwd']}."
                 raise CommandNotFound(f"The script {script[:80]!r} does not exist.", step)
         except CommandNotFound as trouble:
-            raise _refusal(words, trouble, f"Line {lines[place]} of {file!r}: " if lines else "") from None
+            raise _refusal(words, trouble, f"Line {lines[place]} of {file!r}: " if lines else "", said) from None
         found |= {words[0], script or words[0]}
 
 
@@ -180,19 +183,19 @@ def interpreted(words: list[str]) -> str | None:
     return None
 
 
-def _refusal(words: list[str], trouble: CommandNotFound, place: str) -> UsageError:
+def _refusal(words: list[str], trouble: CommandNotFound, place: str, said: Said) -> UsageError:
     program = words[0]
     what, step = trouble.what.rstrip("."), trouble.next_step
     name, equals, _ = program.partition("=")
     if " " in program.strip():
-        step += " --shell has a shell run it."
+        step += f" {said('shell')} has a shell run it."
     elif equals and name.isidentifier():
         what += ": it sets a variable, which a shell would do"
-        step = f"Use `env {program[:40]} COMMAND`, or --shell."
+        step = f"Use `env {program[:40]} COMMAND`, or {said('shell')}."
     if place:
         what = place + what[:1].lower() + what[1:]
         step = f"Nothing was queued. {step}"
-    return UsageError(f"{what[:300]}.", f"{step} {FORCE}")
+    return UsageError(f"{what[:300]}.", f"{step} {said('force')} queues it all the same.")
 
 
 SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".R", ".r", ".jl", ".pl", ".rb", ".lua", ".ipynb")

@@ -48,6 +48,33 @@ def _open_checked(path: str, uid: int | None) -> int:
         os.close(place)
 
 
+class LogReader:
+    """What is added to a log, and from its beginning what another file has that took its place.
+
+    After `read`: `fresh`, whether it is another file than before; `skipped`, how many bytes were left out before what
+    was read, since only so many are read at a time.
+    """
+
+    def __init__(self, path: str, uid: int | None = None) -> None:
+        self.path, self.uid = path, uid
+        self.position = self.size = self.skipped = 0
+        self.fresh = False
+        self._file: tuple[int, int] | None = None
+
+    def read(self, most: int) -> bytes:
+        """At most so many bytes; where more were added, the last. Raises as `open_log` does."""
+        with open_log(self.path, self.uid) as file:
+            seen = os.fstat(file.fileno())
+            self.fresh = (seen.st_dev, seen.st_ino) != self._file or seen.st_size < self.position
+            self._file, self.size = (seen.st_dev, seen.st_ino), seen.st_size
+            before = 0 if self.fresh else self.position
+            begin = max(before, seen.st_size - most)
+            file.seek(begin)
+            data = file.read(seen.st_size - begin)
+        self.skipped, self.position = begin - before, begin + len(data)
+        return data
+
+
 def tail(path: str, lines: int, uid: int | None = None, most: int = MOST) -> list[str]:
     """The last lines of a file, none where it cannot be read. Of more than `most` bytes only the end is read."""
     found: list[bytes] = []

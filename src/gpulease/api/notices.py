@@ -10,7 +10,7 @@ import os
 from gpulease.client.thread import ask
 from gpulease.errors import BrokerUnavailable, NotDelivered, NotFound, UsageError
 from gpulease.model.notices import NONE, read_events
-from gpulease.notices import own_file
+from gpulease.notices import address as own_file
 from gpulease.notices.address import NoticeAddress, read_address
 from gpulease.notices.channels import NO_SENDMAIL, Undelivered, apprise_of, deliver, sendmail
 from gpulease.notices.words import trial

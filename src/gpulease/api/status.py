@@ -123,8 +123,7 @@ def _probed_status() -> dict[str, Any]:
 def _claimed(uuids: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Devices that a broker has granted to somebody, anybody's: for those whose user has no broker."""
     from gpulease.simulator.activate import directory_from_environment
-    from gpulease.system.claim_holders import holders, shown, through, whose
-    from gpulease.system.claims import machine_of
+    from gpulease.system.claims import holders, machine_of, shown, through, whose
     from gpulease.system.identity import user_name
 
     found = holders(machine_of(directory_from_environment(os.environ)), uuids)

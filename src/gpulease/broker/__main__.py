@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Sequence
 
 from gpulease.broker.config import config_of
-from gpulease.broker.edge import takeover
 from gpulease.broker.edge.launcher import GivenHome, Launching
 from gpulease.broker.edge.server import HOUSEKEEPING, Server, listen_to_signals
 from gpulease.broker.home import Home
@@ -96,7 +95,6 @@ def _prepare(
     home, launching = _home(place, replace, given)
     _keep_private(place.kept("state.db"))
     network = network_filesystem(place.state)
-    came_from = takeover.take_over(place, network is not None)
     store = SqliteStore(place.kept("state.db"), network is not None)
     deadline = deadline_seconds(os.environ)
     every = seconds_of(os.environ, "GPULEASE_HOUSEKEEPING", HOUSEKEEPING)
@@ -107,8 +105,6 @@ def _prepare(
         raise store.damaged(f"this version can make nothing of it ({trouble!r})") from None
     server.housekeeping = every
     listen_to_signals(server)
-    if came_from is not None:
-        server.log(f"the state of an earlier version was taken over from {came_from}")
     where = f"{place.state}, which is on {network}: each commit is forced there" if network else place.state
     server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {where}")
     server.give_signs(SignsOfLife(manager.patience, manager.alive if launching is None else launching.tell_alive))
@@ -139,7 +135,7 @@ def _home(
             end.set_inheritable(False)
         return GivenHome(place, listener), Launching(link)
     home = Home(place)
-    takeover.enter(home, replace)
+    (home.replace if replace else home.enter)()
     return home, None
 
 

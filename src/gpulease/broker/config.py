@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gpulease.errors import ConfigError, GpuleaseError
 from gpulease.planner import settings
-from gpulease.planner.limit_texts import read_limits
+from gpulease.planner.limits import read_limits
 from gpulease.system.config_file import USER_KEYS, line_of, read_text, read_toml, wrong_line
 from gpulease.system.places import config_path
 from gpulease.system.service import LAUNCHER_KEYS

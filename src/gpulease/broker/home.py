@@ -1,8 +1,8 @@
 """The folders that a broker lives in: made, locked, listened in, and put back when somebody removed them.
 
 Whoever has the locks is the only broker. There are three, since one alone can be got round. The file in the state
-folder goes with that folder. The file in the run folder is the one that brokers of earlier versions lock. And a name
-that is no file (an abstract socket) stays as long as the broker lives, whatever is removed.
+folder goes with that folder, and so does the one in the run folder. And a name that is no file (an abstract socket)
+stays as long as the broker lives, whatever is removed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import os
 import socket
 import time
 
+from gpulease import PROTOCOL
 from gpulease.errors import BrokerUnavailable, StateError
+from gpulease.protocol.wire import pack
 from gpulease.simulator.activate import directory_from_environment
 from gpulease.system import places
 from gpulease.system.identity import peer
 
 NAMED = 1.0  # seconds for whoever has the name to listen at it
+ENDING = 30.0  # seconds for a broker that is replaced to end
 
 
 class Home:
@@ -48,18 +51,27 @@ class Home:
         for path in set(self._locks) - set(paths):  # of a run folder that is gone
             os.close(self._locks.pop(path))
 
-    def lock_too(self, folder: str) -> None:
-        """Where a broker of an earlier version may still serve what is to be taken over."""
+    def replace(self) -> None:
+        """As `enter`; a broker that runs ends first, as by `gpulease stop`."""
+        self.prepare()
+        starting = os.open(os.path.join(self.place.run, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        until = time.monotonic() + ENDING
         try:
-            self._lock(os.path.join(folder, places.LOCK))
-        except BrokerUnavailable:
-            raise BrokerUnavailable(
-                f"A broker of an earlier version serves {folder!r}.",
-                "End it and go on with its leases and its queue: `gpulease broker --replace`.",
-                earlier=folder,
-            ) from None
-        except OSError as trouble:
-            raise _cannot(self.place, trouble) from None
+            while True:
+                with contextlib.suppress(BlockingIOError):  # a client is starting one: it is ended next
+                    fcntl.flock(starting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try:
+                    return self.enter()
+                except BrokerUnavailable as trouble:
+                    if "serving" not in trouble.fields:
+                        raise
+                if time.monotonic() > until:
+                    what = f"The broker in {self.place.run!r} was told to stop and did not end."
+                    raise BrokerUnavailable(what, "If it hangs, kill it.")
+                _stop(self.place)
+                time.sleep(0.02)
+        finally:
+            os.close(starting)
 
     @property
     def descriptors(self) -> list[int]:
@@ -146,6 +158,19 @@ class Home:
             if holder is not None or time.monotonic() > until:
                 return
             time.sleep(0.01)
+
+
+def _stop(place: places.Place) -> None:
+    """Tell whoever listens there, if it is to be trusted; its connection ends with it."""
+    for folder in filter(None, (place.run, places.moved_to(place))):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
+            asking.settimeout(ENDING)
+            with contextlib.suppress(OSError):
+                asking.connect(places.socket_path(folder))
+                if places.is_broker_of(folder, peer(asking)[1]):
+                    asking.sendall(pack({"v": PROTOCOL, "do": "stop"}))
+                    while asking.recv(4096):
+                        pass
 
 
 def lock_name(state: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpulease.cli.commands.doctor import Finding
-    from gpulease.render.tables import Terminal
+    from gpulease.render.terminal import Terminal
 
 OF_LS = ("label", "state", "user", "most")
 
@@ -37,7 +37,7 @@ def status(arguments: Namespace) -> int:
         print_json(document, 2)
     else:
         from gpulease.render.hosts import status_lines
-        from gpulease.render.tables import Terminal
+        from gpulease.render.terminal import Terminal
 
         print("\n".join(status_lines(document["hosts"], Terminal(), time.time())))
     return _code(document)
@@ -59,7 +59,7 @@ def ls(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
     else:
-        from gpulease.render.tables import Terminal
+        from gpulease.render.terminal import Terminal
 
         print("\n".join(_ls_lines(document, Terminal())))
     return _code(document)
@@ -68,7 +68,7 @@ def ls(arguments: Namespace) -> int:
 def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     from gpulease.cli.commands.ls import HEADINGS, REASON, job_row
     from gpulease.render.hosts import trouble_text
-    from gpulease.render.tables import plain_table
+    from gpulease.render.terminal import plain_table
 
     rows: list[Sequence[str]] = [HEADINGS]
     lines = []
@@ -95,7 +95,7 @@ def events(arguments: Namespace) -> int:
         print_json(document, 2)
         return _code(document)
     from gpulease.render.events import HEADINGS, WHAT, table_rows
-    from gpulease.render.tables import Terminal, plain_table
+    from gpulease.render.terminal import Terminal, plain_table
 
     rows = _rows(document, lambda told: table_rows(told["events"], arguments.until is not None, time.time()))
     print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=WHAT)) if rows else "no such events")
@@ -130,7 +130,7 @@ def learned(arguments: Namespace) -> int:
         print_json(document, 2)
         return _code(document)
     from gpulease.cli.commands.learned import COMMAND, HEADINGS, NOTHING, shape_rows
-    from gpulease.render.tables import Terminal, plain_table
+    from gpulease.render.terminal import Terminal, plain_table
 
     rows = _rows(document, lambda told: shape_rows(told["shapes"]))
     print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=COMMAND)) if rows else NOTHING)

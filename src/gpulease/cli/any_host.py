@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpulease.api.job_commands import full_path
 from gpulease.cli.commands.add import named_variables, prepare, tell_left_out
 from gpulease.cli.parsing import Options, clean, parse
-from gpulease.cli.remote_words import Words
+from gpulease.cli.remote import Words
 from gpulease.cli.request_options import add_wanted
 from gpulease.cli.ssh import run_there
 from gpulease.errors import HostUnavailable, NotEnoughDevices, UsageError

@@ -1,18 +1,21 @@
-"""Which jobs a verb is about, as options. The same for every verb."""
+"""Which jobs a verb is about, as options, the same for every verb; and where a job went that was moved."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, clean
-from gpulease.errors import UsageError
-from gpulease.model.job_selection import EVERYBODY, STATES, are_states, id_order, ranges, selection
+from gpulease.errors import NotFound, UsageError
+from gpulease.model.job_selection import EVERYBODY, STATES, are_states, id_order, job_number, ranges, selection
+from gpulease.system import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpulease.model.job_selection import JobId
-    from gpulease.protocol.messages import JobRow
+    from collections.abc import Sequence
 
+    from gpulease.model.job_selection import JobId, Named
+    from gpulease.protocol.messages import JobRow
 
 MOST_COUNTED = 5000  # jobs of one answer
 
@@ -89,3 +92,24 @@ def say_missing(told: list[JobRow], ids: list[str]) -> int:
         sys.stdout.flush()
         print(f"gpulease: not there, or not yours: job {ranges(absent)}", file=sys.stderr)
     return 1 if absent else 0
+
+
+# -------------------------------------------------------------------- jobs that were moved
+
+LONG_AGO = 7 * 86400.0  # seconds; who asks later has seen where the jobs are
+
+
+def tell_moved(verb: str, named: Sequence[Named], since: float = LONG_AGO) -> None:
+    """An error, if one of those that were named was moved; `all` are this user's."""
+    if places.engine(os.environ) != places.LOCAL:
+        return
+    from gpulease.api.lease_verbs import events
+    from gpulease.system.identity import user_name
+
+    select = selection(named, required=False)
+    spans = [(0, 1 << 62)] if "all" in select else select.get("ids", [])
+    for event in events(since=since, user=user_name(os.getuid()), kind="job") if spans else ():
+        number = job_number(event["id"])
+        if event["what"] == "moved" and any(first <= number <= last for first, last in spans):
+            new = (event["why"] or "").removeprefix("moved to ")
+            raise NotFound(f"Job {number} was moved to {new} by `gpulease rebalance`.", f"Use `gpulease {verb} {new}`.")

@@ -11,7 +11,7 @@ from gpulease.cli.parsing import clean, say
 from gpulease.client.subscriptions import Subscription
 from gpulease.errors import GpuleaseError
 from gpulease.model.job_selection import selection
-from gpulease.render.tables import Terminal
+from gpulease.render.terminal import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

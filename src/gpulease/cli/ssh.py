@@ -1,8 +1,10 @@
-"""A verb on another host: `ssh HOST gpulease VERB …` with terminal, signals and exit code passed through."""
+"""A verb on another host, with terminal, signals and exit code passed through; or on several at once."""
 
 from __future__ import annotations
 
+import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -12,8 +14,10 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from gpulease.api.job_commands import full_path
-from gpulease.hosts import absent as absent_hosts
-from gpulease.hosts import ssh
+from gpulease.cli.parsing import clean, print_json
+from gpulease.cli.remote import Words
+from gpulease.hosts import hosts, ssh
+from gpulease.hosts.hosts import Answer
 
 LOOK = 0.02  # seconds between looks at whether the call has ended
 PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -38,7 +42,7 @@ def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "", name
             code = _passed_through(host, ssh.command(host, remote), reads, prefix)
         if code == ssh.LOST and not ssh.is_node(host) and not _is_connected(host):
             raise ssh.lost(host, verb, terminal)
-        absent_hosts.forget(host)
+        hosts.forget(host)
         return code if code >= 0 else 128 - code
     except FileNotFoundError:
         raise ssh.no_ssh() from None
@@ -172,3 +176,71 @@ class _Errors(threading.Thread):
         subprocess.Popen(
             ssh.command(host, kill), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+
+
+# -------------------------------------------------------------------- several hosts
+
+HERE = "here"
+
+
+def run_on_all(found: Words, hosts: dict[str | None, list[str]]) -> int:
+    """The largest exit code. Each line is told with its host before it; with --json one document has all answers."""
+    as_json = "--json" in found.options
+    calls = {host or HERE: _call(found, host, ids, as_json) for host, ids in hosts.items()}
+    try:
+        if as_json:
+            answers = [_answer(host, call) for host, call in calls.items()]
+            print_json({"hosts": [answer.as_row() for answer in answers]}, 2)
+        else:
+            _pass_on(calls)
+    except KeyboardInterrupt:
+        pass  # they had it too
+    return max(call.wait() for call in calls.values())
+
+
+def _call(found: Words, host: str | None, ids: list[str], as_json: bool) -> subprocess.Popen[bytes]:
+    where = [] if host is None else ["--host", host]
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpulease", *where, found.verb, *found.options, *ids, *found.command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if as_json else subprocess.PIPE,
+    )
+
+
+def _answer(host: str, call: subprocess.Popen[bytes]) -> Answer:
+    from gpulease.errors import HostUnavailable
+
+    output, _ = call.communicate()
+    try:
+        return Answer(host, json.loads(output))
+    except ValueError:
+        return Answer(host, None, HostUnavailable(f"{host} gave no answer.", "What it said is on stderr."))
+
+
+def _pass_on(calls: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Whole lines, as they come."""
+    with selectors.DefaultSelector() as ready:
+        for host, call in calls.items():
+            for source, target in ((call.stdout, sys.stdout), (call.stderr, sys.stderr)):
+                assert source is not None
+                ready.register(source, selectors.EVENT_READ, _HostLines(host, target))
+        while ready.get_map():
+            for key, _ in ready.select():
+                block = key.fileobj.read1(1 << 16)  # type: ignore[union-attr]  # a pipe of subprocess
+                key.data.take(block)
+                if not block:
+                    ready.unregister(key.fileobj)
+
+
+class _HostLines:
+    def __init__(self, host: str, target: IO[str]) -> None:
+        self._host, self._target, self._rest = host, target, b""
+
+    def take(self, block: bytes) -> None:
+        """An empty block is the end."""
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        if not block and self._rest:
+            lines.append(self._rest)
+        for line in lines:
+            print(f"{self._host}: {clean(line.decode(errors='replace'))}", file=self._target, flush=True)

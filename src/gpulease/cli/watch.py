@@ -6,7 +6,7 @@ import sys
 
 from gpulease.cli.parsing import Any, Namespace, print_json
 from gpulease.errors import Unavailable, UsageError
-from gpulease.render.tables import Terminal
+from gpulease.render.terminal import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -111,7 +111,7 @@ class Client:
     def send(self, verb: str, **fields: Any) -> None:
         self._verb = verb
         if "tasks" in (fields.get("select") or ()):
-            raise UsageError("Ids as 12_3 are those of Slurm's arrays.", "Write --engine slurm, or a number.")
+            raise UsageError("Ids as 12_3 are those of Slurm's arrays.", "Name the engine slurm, or write a number.")
         try:
             self._socket.sendall(pack({"v": PROTOCOL, "do": verb, **fields}))
         except TimeoutError:

@@ -1,6 +1,9 @@
 """Several hosts: which there are, and what each one's own gpulease answers, asked all at once with a deadline a host.
 
-A host that does not answer is a row that says so; it never keeps the others waiting beyond the deadline.
+A host that does not answer is a row that says so; it never keeps the others waiting beyond the deadline. It is
+remembered, so that not every command waits for it again, in a file beside the connections that are kept: it has since
+when, and its time is that of the last question that had all the time. For a while a host is then given little time; as
+soon as it answers, it is forgotten.
 """
 
 from __future__ import annotations
@@ -10,13 +13,57 @@ import select
 import time
 
 from gpulease.errors import GpuleaseError, HostUnavailable, UsageError, by_code
-from gpulease.hosts import absent as absent_hosts
 from gpulease.hosts import ssh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
+
+REMEMBERED = 120.0  # seconds until a host is given all the time again
+SHARE = 0.15  # of the usual time, that a host is given meanwhile
+
+
+def _path(host: str) -> str:
+    return os.path.join(ssh.folder(), f"absent.{host}")
+
+
+def little_time(patience: float) -> float:
+    """Seconds for a host that did not answer lately."""
+    return patience * SHARE
+
+
+def since(host: str, lately: bool = True) -> float | None:
+    """From when on it has not answered, by the clock; None of one that did, or that was not asked `lately`."""
+    try:
+        with open(_path(host)) as file:
+            asked = time.time() - os.fstat(file.fileno()).st_mtime
+            return None if lately and not 0 <= asked < REMEMBERED else float(file.read(40))
+    except (OSError, ValueError):
+        return None
+
+
+def remember(host: str) -> float:
+    """It was given all the time, and did not answer; since when that is so."""
+    first = since(host, lately=False) or time.time()
+    try:
+        path = _path(host)
+        with open(os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(f"{first:.0f}\n")
+        os.rename(f"{path}.new", path)
+    except OSError:
+        pass  # then it is waited for again
+    return first
+
+
+def forget(host: str) -> None:
+    try:
+        os.unlink(_path(host))
+    except OSError:
+        pass
+
+
+# -------------------------------------------------------------------- which there are
 
 MOST_HOSTS = 256
 LARGEST = 64 << 20  # bytes of an answer
@@ -71,7 +118,7 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
         from gpulease.system.places import config_path
 
         path = config_path("own", environ)  # None with simulated GPUs
-        option = "`status`, `ls` and `web` take --hosts gpu1,gpu2."
+        option = "`status`, `ls` and `web` take `--hosts gpu1,gpu2`."
         step = option if path is None else f'Write hosts = ["gpu1", "gpu2"] into {path}; {option}'
         raise UsageError("No hosts are known.", step)
     if len(found) > MOST_HOSTS:
@@ -93,7 +140,7 @@ def _allocated(environ: Mapping[str, str]) -> list[str]:
 
 
 def _configured(environ: Mapping[str, str]) -> list[str] | None:
-    from gpulease.system.user_config import setting
+    from gpulease.system.config_file import setting
 
     named: list[str] | None = setting("hosts", environ)
     return named
@@ -246,13 +293,13 @@ def answers(
     Without a deadline a host that did not answer lately has less time than the others.
     """
     patience = deadline or ssh.patience()
-    little = absent_hosts.little(patience)
+    little = little_time(patience)
     asked: list[Call] = []
     refused: list[Answer] = []
     for host, words in calls.items():
         try:
             call = Call(host, words, (given or {}).get(host), **more)
-            hasty = deadline is None and absent_hosts.since(host) is not None
+            hasty = deadline is None and since(host) is not None
             call.until = call.began + (little if hasty else patience)
             asked.append(call)
         except GpuleaseError as trouble:
@@ -265,10 +312,10 @@ def answers(
 def _remembered(call: Call, answer: Answer, little: float) -> Answer:
     """One that did not answer, which took its time, is known to the next commands; one that did is known no more."""
     if answer.trouble is None:
-        absent_hosts.forget(call.host)
+        forget(call.host)
     elif call.late or (call.lost and time.monotonic() - call.began > little):
-        known = absent_hosts.since(call.host)
-        answer.since = absent_hosts.remember(call.host) if known is None else known
+        known = since(call.host)
+        answer.since = remember(call.host) if known is None else known
     return answer
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from gpulease.errors import HostUnavailable, UsageError
+from gpulease.model.shell_text import quoted
 from gpulease.system import places
 
 TYPE_CHECKING = False
@@ -152,11 +153,6 @@ def remote_words(
     script = SCRIPT + (f'echo "{PID} $$" >&2\n' if tell_pid else "") + 'exec gpulease "$@"'
     said = ["sh", "-c", script, "gpulease", host, folder or "", program, *variables, "--", *words]
     return "exec " + " ".join(map(quoted, said))
-
-
-def quoted(word: str) -> str:
-    """As one word of any shell. shlex would load the module of regular expressions."""
-    return "'" + word.replace("'", "'\\''") + "'"
 
 
 def failure(host: str, said: str) -> GpuleaseError:

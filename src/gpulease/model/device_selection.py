@@ -16,7 +16,7 @@ from gpulease.model.device_states import computing, unexplained_memory
 from gpulease.model.values import Device, Request
 
 ORDERS = ("random", "free-memory", "index")
-PASSING = ("--util", "--mem-util", "--processes", "leased", "shared", "draining")  # what excludes a device for now
+PASSING = ("util=", "mem-util=", "processes=", "leased", "shared", "draining")  # what excludes a device for now
 
 
 class Candidate(NamedTuple):
@@ -70,7 +70,7 @@ class Candidate(NamedTuple):
         return None if self.throttling is None else bool(self.throttling)
 
 
-INSTANCE = "that MIG instances and whole GPUs are not the same (--mig)"
+INSTANCE = "that MIG instances and whole GPUs are not the same (mig)"
 
 
 class Rules(NamedTuple):
@@ -188,25 +188,25 @@ def _why_not(device: Device, rules: Rules, named: set[str] | None) -> str | None
 def _filter(device: Device, rules: Rules, named: set[str] | None) -> str | None:
     """The rule about what it is that excludes the device, whatever runs there."""
     if named is not None and device.label not in named:
-        return "--devices"
+        return "devices"
     if rules.models and not any(model.lower() in device.name.lower() for model in rules.models):
         return _models(rules)
     if rules.min_memory is not None and not _at_least(device.memory_total, rules.min_memory):
-        return "--min-memory"
+        return "min-memory"
     return None
 
 
 def _models(rules: Rules) -> str:
-    return f"--model {','.join(rules.models)}"
+    return f"model={','.join(rules.models)}"
 
 
 def _too_busy(device: Device, rules: Rules) -> str | None:
     if not _within(device.utilization, rules.util):
-        return _threshold("--util", device.utilization, rules.util)
+        return _threshold("util", device.utilization, rules.util)
     if not _within(device.memory_utilization, rules.mem_util):
-        return _threshold("--mem-util", device.memory_utilization, rules.mem_util)
+        return _threshold("mem-util", device.memory_utilization, rules.mem_util)
     if not _within(_occupants(device), rules.processes):
-        return _threshold("--processes", _occupants(device), rules.processes)
+        return _threshold("processes", _occupants(device), rules.processes)
     return None
 
 
@@ -226,7 +226,7 @@ def _at_least(value: int | None, limit: int) -> bool:
 
 
 def _threshold(rule: str, value: int | None, limit: float | None) -> str:
-    return f"{rule} {limit:g} (unknown)" if value is None else f"{rule} {limit:g}"
+    return f"{rule}={limit:g}{' (unknown)' if value is None else ''}"
 
 
 def _accepts(selector: Callable[[Candidate], object], device: Device) -> bool:
@@ -265,13 +265,13 @@ def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str
     fewer = "Ask for fewer, or relax" if matched else "Relax"
     next_step = f"{fewer} a filter; `gpulease status` shows every device."
     if any(why.endswith("(unknown)") for why in by_rule):
-        next_step = "What the driver does not tell passes no limit; leave that rule out with `any`, as --util any."
+        next_step = "What the driver does not tell passes no limit; leave that rule out: any, or None."
     if rules.models and len(by_rule.get(_models(rules), ())) == len(devices) > 0:
         next_step = f"The models here are: {', '.join(sorted({device.name for device in devices}))}."
     if rules.gpus > len(devices) == matched > 0:
         next_step = f"Ask for at most {matched}."
     if not devices:
-        next_step = "No device is visible: unset CUDA_VISIBLE_DEVICES, or leave out --visible."
+        next_step = "No device is visible: unset CUDA_VISIBLE_DEVICES, or look at all devices."
     sentence = f"Not enough GPUs: {what}{f' ({reasons})' if reasons else ''}."
     busy = sum(why.startswith(PASSING) and not why.endswith("(unknown)") for why in excluded.values())
     kind = NotNow if matched + busy >= rules.gpus else NotEnoughDevices

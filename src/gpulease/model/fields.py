@@ -442,5 +442,5 @@ def kept(rows: Iterable[Field], given: Mapping[str, Any], usual: Mapping[str, An
         if row.wire in given and not row.apart:
             value = given[row.wire]
             usually = value is None and row.wire in usual
-            found[row.wire] = usual[row.wire] if usually else row.kind.check(value, as_option(row.name))
+            found[row.wire] = usual[row.wire] if usually else row.kind.check(value, row.name)
     return found

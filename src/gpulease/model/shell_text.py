@@ -1,4 +1,6 @@
-"""PURE: whether a shell has nothing to do but to run one command: it ends with that, and whoever asked is above it.
+"""PURE: a word as a shell reads it; and whether a shell has nothing to do but to run one command.
+
+Then it ends with that, and whoever asked is above it.
 
 The rule: its last command is followed by nothing but a pipe into filters; before it stand only commands that prepare
 (`PREPARE`); and it does not read the output itself, by `$(…)` or the like.
@@ -17,7 +19,13 @@ FILTERS = frozenset({"cat", "head", "tail", "tr", "cut", "grep", "sed", "awk", "
 # fmt: on
 BEFORE = frozenset({"exec", "command", "!", "time"})
 WITH_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-,./:+@%")
 SEPARATORS = str.maketrans({";": "\n", "&": "\n", "|": "\n|"})
+
+
+def quoted(word: str) -> str:
+    """As one word of any shell. shlex would load the module of regular expressions."""
+    return word if word and PLAIN.issuperset(word) else "'" + word.replace("'", "'\\''") + "'"
 
 
 def told(words: list[str]) -> tuple[str | None, str | None]:

@@ -21,9 +21,11 @@ def variables(options: list[str]) -> dict[str, list[str]]:
     for option in options:
         name, equals, text = option.partition("=")
         if not equals or not name.isidentifier() or not text:
-            raise UsageError(f"--sweep {option[:40]!r} is not right.", FORM)
+            raise UsageError(f"The sweep {option[:40]!r} is not right.", FORM)
         if name in found:
-            raise UsageError(f"--sweep {name[:40]} was given twice.", f"Write all its values at once, as {name}=1,2,3.")
+            raise UsageError(
+                f"The sweep over {name[:40]} was given twice.", f"Write all its values at once, as {name}=1,2,3."
+            )
         found[name] = read_values(text)
     return found
 
@@ -37,7 +39,7 @@ def unfilled(command: list[str], names: Collection[str]) -> str | None:
 def refuse_unfilled(command: list[str], names: Collection[str]) -> None:
     name = unfilled(command, names)
     if name is not None:
-        step = f"Sweep over {name[:40]} too; if it is meant so, queue it with --force."
+        step = f"Sweep over {name[:40]} too; if it is meant so, queue it with `force`."
         raise UsageError(f"The command has {{{name[:40]}}} in it, which has no values.", step)
 
 

@@ -14,8 +14,7 @@ import sys
 import time
 
 from gpulease.errors import GpuleaseError
-from gpulease.notices import own_file
-from gpulease.notices.address import NoticeAddress
+from gpulease.notices.address import NoticeAddress, read, write_last
 from gpulease.notices.channels import Undelivered, deliver
 from gpulease.notices.words import Composed, compose
 
@@ -34,14 +33,14 @@ def main() -> int:
     notices = [order["notice"] for order in orders if "notice" in order]
     path = next(order["file"] for order in reversed(orders) if "file" in order)
     message = compose(notices, sum(order.get("dropped", 0) for order in orders))
-    own_file.write_last(path, message.number, send(path, message))
+    write_last(path, message.number, send(path, message))
     return 0
 
 
 def send(path: str, message: Composed) -> str | None:
     """What is wrong, if it could not be sent."""
     try:
-        _insist(own_file.read(path), message)
+        _insist(read(path), message)
     except Undelivered as trouble:
         return trouble.why
     except _Late:

@@ -10,9 +10,8 @@ How decisions are made: `gpulease help planner`.
 
 from gpulease.planner.board import refusal
 from gpulease.planner.decide import plan
-from gpulease.planner.declarations import recorded
 from gpulease.planner.device_states import DeviceState, DeviceView, device_state
-from gpulease.planner.fairness import Spent, Usage, charged, decayed, forget, weight_of
+from gpulease.planner.fairness import Spent, Usage, charged, decayed, forget, recorded, weight_of
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import limits_of
 from gpulease.planner.line import Line
@@ -20,7 +19,7 @@ from gpulease.planner.packing import Peak
 from gpulease.planner.policy import Limit, Policy
 from gpulease.planner.reasons import Reason, of_user
 from gpulease.planner.result import Grant, Plan, lease_of
-from gpulease.planner.verdicts import Verdict
+from gpulease.planner.why import Verdict
 
 __all__ = [
     "DeviceState",

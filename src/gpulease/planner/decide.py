@@ -9,18 +9,17 @@ Pure: no clock, no I/O, no randomness, and neither the line nor any other argume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush, merge
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from itertools import groupby, islice
 from math import inf
 from operator import itemgetter
 from sys import maxsize
 
 from gpulease.model.values import Cause, Device, Lease, Waiting
-from gpulease.planner.board import NO_PEAKS, Board, Slot
-from gpulease.planner.declarations import Records, doubted
+from gpulease.planner.board import NO_CAPS, NO_PEAKS, Board, RunningCounts, Slot
 from gpulease.planner.device_states import DeviceView
-from gpulease.planner.fairness import Standing, Usage
+from gpulease.planner.fairness import Records, Standing, Usage, doubted
 from gpulease.planner.forecast import NO_FATES, Fates, Said
 from gpulease.planner.holds import Hold, hold, worthwhile
 from gpulease.planner.lengths import NO_SKETCHES, Lengths, Sketches
@@ -35,15 +34,14 @@ from gpulease.planner.line import (
     size_of,
 )
 from gpulease.planner.look_ahead import LookAhead
-from gpulease.planner.order import Passed, RankedClass, Ranking
+from gpulease.planner.order import Ranking
 from gpulease.planner.packing import Peak
 from gpulease.planner.placement import place
 from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key
 from gpulease.planner.reasons import of_user
 from gpulease.planner.result import Grant, Plan
-from gpulease.planner.running import NO_CAPS, RunningCounts
-from gpulease.planner.search import Order, Orders, by_arrival, in_order
+from gpulease.planner.search import Order, Orders, in_order
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, Cause] = {}
@@ -65,7 +63,7 @@ def plan(
     sketches: Sketches = NO_SKETCHES,
     peaks: Mapping[str, Peak] = NO_PEAKS,
     closed: Mapping[str, Cause] = NOTHING,
-    order: Ranking | None = None,
+    order: Ranking = (),
     caps: Mapping[int, int] = NO_CAPS,
     slots: int = UNLIMITED,
     fates: Callable[[], Fates] = lambda: NO_FATES,
@@ -84,9 +82,8 @@ def plan(
         Lengths(sketches, held, now), fates, said,
     )  # fmt: skip
     decision.force()
-    if order is not None:
+    if order:
         decision.serve_in(order)
-        decision.order = order
     for priority in sorted(decision.line.tiers):
         decision.serve(priority)
     for priority in sorted(decision.line.light):
@@ -132,7 +129,7 @@ class _Decision:
         self.grants: dict[str, Grant] = {}
         self.granted: list[Waiting] = []  # who may have left the line when somebody asks why others wait
         self.holds: dict[str, Hold] = {}
-        self.order: Ranking | None = None
+        self.order: Ranking = ()
 
     def result(self) -> Plan:
         return Plan(
@@ -153,7 +150,7 @@ class _Decision:
             return waiting.id not in self.grants and not self.is_closed(waiting)
 
         granted = [(waiting, self.grants[waiting.id].devices) for waiting in self.granted]
-        first = (*self.holds, *(() if self.order is None else self.order.waiting))
+        first = (*self.holds, *(waiting.id for waiting, _ in self.order))
         parts = (self.line, self.board, self.ledger, self.running, self.orders, self.standing)
         return LookAhead(*parts, granted, first, able, self._fates, self.said)
 
@@ -170,27 +167,15 @@ class _Decision:
 
     def serve_in(self, order: Ranking) -> None:
         """Grant whoever fits, in an order that was given. It takes no GPU from who has waited the longest."""
+        self.order = order
         for priority in sorted(self.line.tiers):
             self.serve_first(self._longest(self.line.tiers[priority]))
-        passed = Passed(order, self.line, self.grants)
-        # The head of a class moves back only, since what is free only shrinks: what was known of it is a lower bound.
-        heads = [(self._first(one), at) for at, one in enumerate(order.classes)]
-        heapify(heads)
-        while heads:
-            at = heappop(heads)[1]
-            head = self._head_of(order.classes[at], passed)
-            if head is not None:
-                if not heads or head < heads[0][0]:
-                    self.grant_where_best(self.line[head[-1]])
-                heappush(heads, (head, at))
-
-    @staticmethod
-    def _first(one: RankedClass) -> Key:
-        return next(queues.arrival.firsts[0] for queues in one.families.values())
-
-    def _head_of(self, one: RankedClass, passed: Container[str]) -> Key | None:
-        room: Room = {id(family): self.board.steps(family) if self._may(family) else () for family in one.families}
-        return self._head(one.priority, one.party, one.families, room, by_arrival, passed)
+        for waiting, family in order:
+            if not self.board.steps(family) or waiting.id in self.grants or not self.line.holds(waiting):
+                continue  # gone from the line, or changed, since the order was given; or nothing is left
+            fits = self.board.fits(family, size_of(waiting.request), self.board.believed(waiting).duration)
+            if fits and self.may_start(waiting):
+                self.grant_where_best(waiting)
 
     def serve(self, priority: int) -> None:
         tier = self.line.tiers[priority]
@@ -316,16 +301,9 @@ class _Decision:
         return room
 
     def _head(
-        self,
-        priority: int,
-        party: Party,
-        families: dict[Family, Queues],
-        room: Room,
-        order: Order,
-        passed: Container[str] | None = None,
+        self, priority: int, party: Party, families: dict[Family, Queues], room: Room, order: Order
     ) -> Key | None:
         best: Key | None = None
-        skip = self.grants if passed is None else passed
         for family, queues in families.items():
             steps = room.get(id(family))
             if steps is None or of_user(family.kind, party.user) in self.closed:
@@ -335,7 +313,7 @@ class _Decision:
                 steps = [step for step in steps if step[0] == inf]  # not on devices that are held for another
             for search in order(party, queues) if left > 0 else ():
                 for window, amount in steps:
-                    found = search.first(min(amount, left), self.now, window, skip)
+                    found = search.first(min(amount, left), self.now, window, self.grants)
                     if found is not None and (best is None or found < best):
                         best = found
         return best

@@ -12,35 +12,31 @@ from itertools import islice
 from math import inf
 
 from gpulease.model.values import Lease, Waiting
-from gpulease.planner.board import Board
-from gpulease.planner.expected import (
-    AHEAD,
-    LENIENT,
-    Course,
-    Start,
-    compared,
-    expected_starts,
-    look_ahead,
-    running_from,
-    running_lease,
-)
+from gpulease.planner.board import Board, RunningCounts
 from gpulease.planner.fairness import Standing
 from gpulease.planner.forecast import (
+    AHEAD,
+    LENIENT,
     NO_FORECAST,
     OUT_OF_REACH,
+    Course,
     Fates,
     Forecast,
     Said,
+    Start,
     Sure,
+    compared,
     enforced_end,
+    expected_starts,
     forecast,
+    look_ahead,
+    running_from,
+    running_lease,
     sure_start,
 )
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import Line
-from gpulease.planner.next_in_line import next_in_line
-from gpulease.planner.running import RunningCounts
-from gpulease.planner.search import Orders
+from gpulease.planner.search import Orders, next_in_line
 from gpulease.planner.why import Overtaken
 
 OF_SWEEP = 16  # of one sweep with a cap that are looked ahead at: the rest of it is far from its turn

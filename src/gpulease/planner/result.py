@@ -9,19 +9,16 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gpulease.model.values import Cause, Lease, Owner, Waiting
-from gpulease.planner.board import Board
-from gpulease.planner.expected import Start
-from gpulease.planner.forecast import Forecast
+from gpulease.planner.board import Board, RunningCounts
+from gpulease.planner.forecast import Forecast, Start
 from gpulease.planner.holds import Hold
 from gpulease.planner.lengths import Alike
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import Line
 from gpulease.planner.look_ahead import LookAhead
 from gpulease.planner.reasons import Reason
-from gpulease.planner.running import RunningCounts
 from gpulease.planner.search import ROUNDING
-from gpulease.planner.verdicts import Verdict, verdicts
-from gpulease.planner.why import why
+from gpulease.planner.why import Verdict, verdicts, why
 
 REVIEW = 60.0  # seconds after which holds are judged again when nothing else happens
 

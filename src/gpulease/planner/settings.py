@@ -13,7 +13,7 @@ from gpulease.model.gpuget_address import read_address
 from gpulease.model.quantities import SECRETS, exact_size, exact_time, parse_bytes, parse_seconds
 from gpulease.model.visible import BY
 from gpulease.planner import Policy
-from gpulease.planner.limit_texts import read_limits
+from gpulease.planner.limits import read_limits
 from gpulease.planner.policy import ARRIVAL, SHORT
 
 CORES = "cores"  # as many as the broker may use
@@ -261,7 +261,6 @@ PARAMETERS: dict[str, Parameter] = {
 }
 # fmt: on
 HIDDEN = "(hidden)"
-RENAMED = {"quotas": "limits"}  # an older name -> today's
 SEED_NAMES = {parameter.seed: name for name, parameter in PARAMETERS.items() if parameter.seed}
 
 
@@ -270,7 +269,6 @@ def find(name: str, others: Sequence[str] = ()) -> str:
     if name in SEED_NAMES:
         return SEED_NAMES[name]
     wanted = name.lower().replace("_", "-")
-    wanted = RENAMED.get(wanted, wanted)
     if wanted not in PARAMETERS:
         from difflib import get_close_matches
 
@@ -304,8 +302,7 @@ def apply(texts: Mapping[str, str], log: Callable[[str], None]) -> tuple[Setting
             continue
         parameter = PARAMETERS[name]
         try:
-            bare = parameter.read in SIZES and text.isdecimal()  # as an older version took and stored it
-            value = parse(name, f"{text}B" if bare else text)
+            value = parse(name, text)
         except UsageError as trouble:
             log(f"the parameter {name} is left at its default: {trouble.what}")
             continue

@@ -18,10 +18,10 @@ from typing import Any
 
 from gpulease import __version__
 from gpulease.errors import GpuleaseError
-from gpulease.pool import frames, places
+from gpulease.pool import link, places
 from gpulease.pool.crew import Crew, CrewOwner
 from gpulease.pool.failures import Ending
-from gpulease.pool.frames import Receiver
+from gpulease.pool.link import Receiver
 from gpulease.pool.log import Log
 from gpulease.pool.plan import load_files, make_plan
 from gpulease.pool.reactor import Reactor
@@ -42,7 +42,7 @@ class Program:
 
     def send(self, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
         try:
-            frames.send_all(self.socket, frames.pack_json(message, len(descriptors)), descriptors)
+            link.send_all(self.socket, link.pack_json(message, len(descriptors)), descriptors)
         except OSError:
             pass  # gone, or it reads nothing: its end is noticed by itself
 

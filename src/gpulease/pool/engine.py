@@ -17,11 +17,10 @@ from itertools import count
 from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolClosed, TaskFailed, UsageError
-from gpulease.pool import frames, window
 from gpulease.pool.failures import Ending, died, unpack_failure
 from gpulease.pool.feed import Feed, Wanted
-from gpulease.pool.items import Item, ItemStart
-from gpulease.pool.link import Link
+from gpulease.pool.items import PATIENCE, Item, ItemStart, learn, most_tries, share
+from gpulease.pool.link import ERROR, STARTED, Link
 from gpulease.pool.log import Log
 from gpulease.pool.reactor import Reactor
 
@@ -62,7 +61,7 @@ class Engine:
         self.on_waiting: Callable[[], None] | None = None  # in the reactor's thread: items wait for a worker
         self._lock = threading.RLock()
         self._on_start = on_start
-        self._most_tries = window.most_tries(retries)
+        self._most_tries = most_tries(retries)
         self._alone: deque[Item] = deque()  # on their last try, for a worker that has done nothing yet
         self._feeds: set[Feed] = set()  # maps whose input is still read
         self._numbers = count(1)
@@ -161,7 +160,7 @@ class Engine:
                     self._fill(link)
 
     def _fill(self, link: Link) -> None:
-        most = min(link.room(self.queue[0]), window.share(len(self.queue), len(self.links)))
+        most = min(link.room(self.queue[0]), share(len(self.queue), len(self.links)))
         if most > 0:
             queue, function = self.queue, self.queue[0].function
             items: list[Item] = []
@@ -192,7 +191,7 @@ class Engine:
         """Take back what stands behind an item that takes longer than was thought."""
         with self._lock:
             self._ticking = False
-            late = time.monotonic() - window.PATIENCE
+            late = time.monotonic() - PATIENCE
             idle = not self.queue and any(not link.in_flight for link in self.links)
             for link in self.links:
                 if _watched(link) and link.heard < late:
@@ -218,12 +217,12 @@ class Engine:
 
     def _announce(self, link: Link, received: Sequence[Any]) -> list[Any]:
         """What is left once the starts were told."""
-        numbers = [told.number for told in received if told.kind == frames.STARTED]
+        numbers = [told.number for told in received if told.kind == STARTED]
         with self._lock:
             items = {item.number: item for item in link.in_flight} if numbers else {}
         for number in numbers:
             self._tell_start(link, items[number])
-        return [told for told in received if told.kind != frames.STARTED]
+        return [told for told in received if told.kind != STARTED]
 
     def _tell_start(self, link: Link, item: Item) -> None:
         assert self._on_start is not None
@@ -239,7 +238,7 @@ class Engine:
             for told in received:
                 item = link.finished(told)
                 if item is not None:
-                    item.function.seconds = window.learn(item.function.seconds, told.seconds)
+                    item.function.seconds = learn(item.function.seconds, told.seconds)
                     done.append((item, told))
             link.heard = time.monotonic()
             self._dispatch()
@@ -341,7 +340,7 @@ def _not_read() -> PoolClosed:
 def _complete(link: Link, item: Item, told: Any) -> None:
     try:
         value: Any = link.value(told)
-        if told.kind == frames.ERROR:
+        if told.kind == ERROR:
             value = unpack_failure(value, f"{link.name} (GPU {link.gpus})")
     except BaseException as trouble:  # what a result does when it is unpickled is the user's affair
         item.fail(
@@ -351,7 +350,7 @@ def _complete(link: Link, item: Item, told: Any) -> None:
             )
         )
         return
-    if told.kind == frames.ERROR:
+    if told.kind == ERROR:
         item.fail(value)
     else:
         item.succeed(value)

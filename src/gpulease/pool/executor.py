@@ -21,7 +21,7 @@ from gpulease.pool.record import Record, make_folder
 if TYPE_CHECKING:
     from gpulease.pool.engine import Engine, OnStart
     from gpulease.pool.feed import Mapped
-    from gpulease.pool.shared_data import SharedData
+    from gpulease.pool.plan import SharedData
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -92,8 +92,7 @@ class Pool(Executor):
         results: Folder | None = None,
     ) -> Pool:
         """Use the workers that `gpulease pool start NAME` keeps warm. Shutting it down leaves them running."""
-        from gpulease.pool.plan import check_hook
-        from gpulease.pool.shared_data import SharedData
+        from gpulease.pool.plan import SharedData, check_hook
         from gpulease.pool.sources import Named
 
         check_hook(on_start)

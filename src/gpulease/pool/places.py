@@ -1,4 +1,4 @@
-"""Where named pools live, and how to ask one: a socket and a log for each, in a folder of the user's own."""
+"""Where named pools live, how one is started, and how to ask one: a socket and a log for each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from gpulease.errors import NotFound, NotPermitted, PoolClosed, PoolError, UsageError, by_code
-from gpulease.pool import frames
+from gpulease.errors import NotFound, NotPermitted, PoolBroken, PoolClosed, PoolError, UsageError, by_code
+from gpulease.pool import link
+from gpulease.pool.plan import check_devices, check_function_name, make_plan
 from gpulease.system import places
 from gpulease.system.identity import peer
 
@@ -117,9 +120,9 @@ def ask(name: str, verb: str, **more: Any) -> dict[str, Any]:
     """One question to a named pool, one answer."""
     with connect(name) as connected:
         connected.settimeout(ANSWER)
-        receiver = frames.Receiver(connected)
+        receiver = link.Receiver(connected)
         try:
-            connected.sendall(frames.pack_json({"do": verb, **more}))
+            connected.sendall(link.pack_json({"do": verb, **more}))
             while not (received := receiver.receive()):
                 pass
         except EOFError:
@@ -133,3 +136,96 @@ def ask(name: str, verb: str, **more: Any) -> dict[str, Any]:
         told = answer["error"]
         raise by_code(told.get("code", PoolError.code), told["what"], told["next_step"], {})
     return answer["ok"]  # type: ignore[no-any-return]
+
+
+# -------------------------------------------------------------------- starting
+
+POLL = 0.05  # seconds between looks at a pool that starts
+GRACE = 1.0  # seconds for workers in the line: a GPU that was just given back is theirs in a moment
+PLANNED = ("gpus", "gpus_per_worker", "request", "max_items")
+SETTLED = ("ready", "waiting", "failed")
+
+
+def start(pool: str, **options: Any) -> None:
+    """Returns when its process is there; workers may still start. Raises UsageError where one has that name."""
+    path = socket_path(pool)
+    prepare_folder()
+    if os.path.exists(path) and listens(pool):
+        raise already_running(pool)
+    _launch(checked_options(pool, **options))
+
+
+def checked_options(
+    pool: str,
+    gpus: int | str = 1,
+    gpus_per_worker: int = 1,
+    init: str | None = None,  # as module:function
+    shared: tuple[str, ...] = (),  # files
+    max_items: int | None = None,
+    **request: Any,
+) -> dict[str, Any]:
+    """What the process of a pool is told. Raises NotEnoughDevices where it can never be had here."""
+    if init is not None:
+        check_function_name(init)
+    request["note"] = request.get("note") or f"pool {pool}"
+    options = {
+        "name": pool,
+        "gpus": gpus,
+        "gpus_per_worker": gpus_per_worker,
+        "init": init,
+        "shared": [os.path.abspath(file) for file in shared],
+        "max_items": max_items,
+        "request": request,
+    }
+    check_devices(make_plan(**{part: options[part] for part in PLANNED}))  # type: ignore[arg-type]
+    return options
+
+
+def _launch(options: dict[str, Any]) -> None:
+    place = os.getcwd()
+    path = os.environ.get("PYTHONPATH")
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpulease.pool.daemon"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": f"{place}:{path}" if path else place},
+        start_new_session=True,
+        text=True,
+    )
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(json.dumps(options) + "\n")
+    process.stdin.flush()
+    answer = json.loads(process.stdout.readline() or '{"error": ["pool", "The pool did not start.", null]}')
+    if "error" in answer:
+        code, what, next_step = answer["error"]
+        raise by_code(code, what, next_step, {})
+
+
+def wait_for_workers(name: str) -> list[str]:
+    """The states of all, once each is ready, waits in the line or has failed. Raises PoolBroken when none can work."""
+    until: float | None = None
+    while True:
+        try:
+            told = ask(name, "status")
+        except (NotFound, PoolClosed):
+            raise _broken(name) from None
+        states = [worker["state"] for worker in told["workers"]]
+        if states and all(state in SETTLED for state in states):
+            until = until or time.monotonic() + GRACE
+            late = time.monotonic() > until
+            if set(states) != {"failed"} and (late or "waiting" not in states):
+                return states
+            if late and "waiting" not in states:  # it ends by itself, and before that its log says why
+                raise _broken(name)
+        time.sleep(POLL)
+
+
+def _broken(name: str) -> PoolBroken:
+    return PoolBroken(f"The pool {name!r} ended at once: {_last_trouble(name)}", f"See `gpulease pool log {name}`.")
+
+
+def _last_trouble(name: str) -> str:
+    with open(path_of(name, "log"), errors="replace") as file:
+        ends = [line for line in file if f"pool {name} ends: " in line]
+    return ends[-1].partition(" ends: ")[2].strip() if ends else "its log says why."

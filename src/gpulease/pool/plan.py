@@ -6,6 +6,7 @@ Said when the pool is made, not by a worker later.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpulease.errors import NotEnoughDevices, UsageError, in_words
 from gpulease.model import visible
 from gpulease.pool import context
-from gpulease.pool.pickling import Packed, name_of, pack_whole
-from gpulease.pool.sharing import pack_shared
+from gpulease.pool.pickling import Packed, name_of, pack_shared, pack_whole, to_body
 
 if TYPE_CHECKING:
     from gpulease.model.values import Device, Request
@@ -232,3 +232,16 @@ def _load(path: str) -> dict[str, Any]:
         raise UsageError(
             f"The shared file {path!r} cannot be read: {in_words(error)}.", "Give a .npz, .npy or plain file."
         ) from None
+
+
+# -------------------------------------------------------------------- shared with named pools
+
+
+class SharedData:
+    """As bytes, and memory that all workers map; it is given back with the last pool that uses it."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        packed = pack_named(values)
+        self.body, self.memory = (b"", None) if packed is None else to_body(packed)
+        if self.memory is not None:
+            weakref.finalize(self, os.close, self.memory)

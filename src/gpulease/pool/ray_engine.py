@@ -17,18 +17,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gpulease.errors import NotEnoughDevices, PoolBroken, UsageError
-from gpulease.pool import context, frames
+from gpulease.pool import context
 from gpulease.pool.engine import Engine, OnStart, Source
 from gpulease.pool.failures import Ending, RemoteTraceback
-from gpulease.pool.items import Item, place_of
-from gpulease.pool.link import Link
+from gpulease.pool.items import Item, Window, place_of
+from gpulease.pool.link import ERROR, Link
 from gpulease.pool.log import Log
 from gpulease.pool.pickling import Packed, unpack
 from gpulease.pool.plan import PoolPlan
 from gpulease.pool.reactor import Reactor
-from gpulease.pool.restarts import Restarts
 from gpulease.pool.session import Functions, attempt
-from gpulease.pool.window import Window
+from gpulease.pool.slot import Restarts
 
 
 class Answered(NamedTuple):
@@ -136,7 +135,7 @@ class Cluster(Source):
             return self._replace(name, _ending("its machine", future.exception()), None)
         answered = future.result()
         told = unpack(answered.payload, answered.buffers)
-        if answered.kind == frames.ERROR:
+        if answered.kind == ERROR:
             return self._failed(name, told)
         self._log.note(f"{name} is ready on {told} after {answered.seconds:.2f} s")
         self.engine.joined(RayLink(name, told, self._handles[name], self))

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from gpulease.errors import CannotPickle, in_words
-from gpulease.pool import context, frames
+from gpulease.pool import context, link
 from gpulease.pool.failures import pack_failure
-from gpulease.pool.frames import Frame, Receiver
+from gpulease.pool.link import Frame, Receiver
 from gpulease.pool.pickling import Packed, from_body, pack, to_body, unpack
 
 
@@ -21,9 +21,9 @@ def attempt(call: Callable[[], Any]) -> tuple[int, Packed, float]:
     """(RESULT or ERROR, what it returned or raised, seconds)."""
     began = time.perf_counter()
     try:
-        kind, packed = frames.RESULT, pack(call(), "The result")
+        kind, packed = link.RESULT, pack(call(), "The result")
     except BaseException as error:
-        kind, packed = frames.ERROR, pack_failure(error)
+        kind, packed = link.ERROR, pack_failure(error)
     return kind, packed, time.perf_counter() - began
 
 
@@ -67,13 +67,13 @@ class Session:
     def run_next(self) -> bool:
         """Whether that was an item that ran."""
         frame = self.waiting.popleft()
-        if frame.kind == frames.WORK:
+        if frame.kind == link.WORK:
             return self._work(frame)
-        if frame.kind == frames.FUNCTION:
+        if frame.kind == link.FUNCTION:
             self._functions.learn(frame.key, frame.body)
-        elif frame.kind == frames.FORGET:
+        elif frame.kind == link.FORGET:
             self._functions.forget(frame.key)
-        elif frame.kind == frames.SHARED:
+        elif frame.kind == link.SHARED:
             self._share(frame)
         return False
 
@@ -89,14 +89,14 @@ class Session:
             os.eventfd_read(self._tokens)
         except BlockingIOError:  # the pool took it back
             _drop(frame)
-            self._send(frames.SKIPPED, frame.number, Packed(b""), 0.0)
+            self._send(link.SKIPPED, frame.number, Packed(b""), 0.0)
             return False
         if self._refusal is not None:
             _drop(frame)
-            self._send(frames.ERROR, frame.number, self._refusal, 0.0)
+            self._send(link.ERROR, frame.number, self._refusal, 0.0)
             return False
         if frame.seconds:
-            self._send(frames.STARTED, frame.number, Packed(b""), 0.0)
+            self._send(link.STARTED, frame.number, Packed(b""), 0.0)
         context.current = self._entered
         kind, packed, seconds = self._functions.run(frame.key, lambda: from_body(frame.body, frame.descriptors))
         self._send(kind, frame.number, packed, seconds)
@@ -112,7 +112,7 @@ class Session:
             self._entered = self._entered._replace(shared=shared)
 
         kind, packed, _ = attempt(merge)
-        self._refusal = packed if kind == frames.ERROR else None
+        self._refusal = packed if kind == link.ERROR else None
 
     def _send(self, kind: int, number: int, packed: Packed, seconds: float) -> None:
         try:
@@ -121,10 +121,10 @@ class Session:
             trouble = CannotPickle(
                 f"The result has no room in shared memory: {in_words(error)}.", "Return less at once."
             )
-            return self._send(frames.ERROR, number, pack_failure(trouble), seconds)
-        data = frames.HEAD.pack(len(body), kind, descriptor is not None, 0, number, seconds) + body
+            return self._send(link.ERROR, number, pack_failure(trouble), seconds)
+        data = link.HEAD.pack(len(body), kind, descriptor is not None, 0, number, seconds) + body
         try:
-            frames.send_all(self.socket, data, () if descriptor is None else (descriptor,))
+            link.send_all(self.socket, data, () if descriptor is None else (descriptor,))
         except OSError:
             pass  # nobody waits for it any more; the next read says so
         if descriptor is not None:

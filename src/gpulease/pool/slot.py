@@ -1,4 +1,9 @@
-"""One place in a crew: the worker process that fills it now, and how to reach it."""
+"""One place for a worker: its process, what it holds, and whether and when another one follows in it.
+
+One that ends before it is ready would do so again: three in a row are enough. One that was ready may have been killed,
+or ended by an item, and is followed at once; only where it happens again and again, each time soon after the start,
+the next one waits, each time longer.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,39 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpulease.pool import frames
+from gpulease.model.pauses import pause_after
+from gpulease.pool import link
 from gpulease.pool.log import Lines
-from gpulease.pool.restarts import Restarts
+
+MOST_UNREADY = 3  # in a row
+SOON = 1.0  # seconds after it was ready
+FREE = 3  # ends in a row without a pause: as many as one item may cause
+FIRST, LONGEST = 0.1, 30.0  # seconds of a pause
+
+
+class Restarts(NamedTuple):
+    unready: int = 0  # ends in a row before the worker was ready
+    soon: int = 0  # ends in a row, of any kind, at most SOON after it was
+
+    def ended(self, ready_for: float | None) -> Restarts:
+        """After one more end; `ready_for` is None for a worker that never was."""
+        if ready_for is None:
+            return Restarts(self.unready + 1, self.soon + 1)
+        return Restarts(0, self.soon + 1 if ready_for <= SOON else 0)
+
+    @property
+    def hopeless(self) -> bool:
+        return self.unready >= MOST_UNREADY
+
+    @property
+    def pause(self) -> float:
+        """Seconds before the next start."""
+        return 0.0 if self.soon <= FREE else pause_after(self.soon - FREE, FIRST, LONGEST)
+
+
+# -------------------------------------------------------------------- the slot
 
 SOURCES = str(Path(__file__).parents[2])
 # Not `-m`: `__main__` is the user's word. Nor PYTHONPATH, which is the environment of what a worker starts.
@@ -46,7 +79,7 @@ class WorkerSlot:
         self.pidfd = self.output = -1
         self.lines = Lines()
         self._control: socket.socket | None = None
-        self._receiver: frames.Receiver | None = None
+        self._receiver: link.Receiver | None = None
 
     @property
     def label(self) -> str:
@@ -62,7 +95,7 @@ class WorkerSlot:
         os.close(printing)
         self.pidfd, self.output = self.process.pidfd, output
         os.set_blocking(output, False)
-        self._control, self._receiver = ours, frames.Receiver(ours)
+        self._control, self._receiver = ours, link.Receiver(ours)
         self.waits, self.worn, self.ready_since = False, False, None
         self.state, self.gpus, self.lease = STARTING, "", None
         self._tell(pickle.dumps({"setup": self._setup}), () if memory is None else (memory,))
@@ -119,9 +152,9 @@ class WorkerSlot:
 
     def _tell(self, body: bytes, descriptors: tuple[int, ...]) -> None:
         assert self._control is not None
-        data = frames.pack(frames.CONTROL, body, descriptors=len(descriptors))
+        data = link.pack(link.CONTROL, body, descriptors=len(descriptors))
         try:
-            frames.send_all(self._control, data, descriptors)
+            link.send_all(self._control, data, descriptors)
         except OSError:
             pass  # it ended; its end is noticed by itself
 

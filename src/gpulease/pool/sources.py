@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolBroken, PoolClosed
-from gpulease.pool import frames, places
+from gpulease.pool import places
 from gpulease.pool.crew import Crew, CrewOwner
 from gpulease.pool.engine import Engine, OnStart, Source
 from gpulease.pool.failures import Ending
-from gpulease.pool.frames import Receiver
-from gpulease.pool.link import SocketLink
+from gpulease.pool.link import Receiver, SocketLink, pack_json
 from gpulease.pool.log import Log
-from gpulease.pool.plan import PoolPlan, check_devices
+from gpulease.pool.plan import PoolPlan, SharedData, check_devices
 from gpulease.pool.reactor import Reactor
-from gpulease.pool.shared_data import SharedData
 from gpulease.pool.slot import WorkerSlot
 
 
@@ -71,7 +69,7 @@ class Named(Source):
         self.reactor = Reactor("gpulease-pool")
         self.engine = Engine(self.reactor, Log(), retries, on_start)
         self.engine.source = self
-        self._socket.sendall(frames.pack_json({"do": "connect", "python": list(sys.version_info[:2])}))
+        self._socket.sendall(pack_json({"do": "connect", "python": list(sys.version_info[:2])}))
         self._socket.setblocking(False)
         self._receiver = Receiver(self._socket)
         self._links: dict[str, SocketLink] = {}

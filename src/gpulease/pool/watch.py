@@ -1,4 +1,4 @@
-"""What a crew has to know of its broker's state: leases that ended, and, for an elastic one, who else waits.
+"""What a crew has to know of its broker's state, and what its program is told while all workers wait in the line.
 
 A small thread listens to the broker, since the reactor's must not wait for anybody. What it hears is told in the
 reactor's thread.
@@ -7,17 +7,20 @@ reactor's thread.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpulease.client.waiting import WaitNotice
 from gpulease.errors import GpuleaseError
-from gpulease.pool.slot import READY, STARTING
+from gpulease.pool.slot import READY, STARTING, WorkerSlot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpulease.pool.crew import Crew
     from gpulease.pool.reactor import Reactor
+    from gpulease.protocol.messages import StillWaiting
 
 AGAIN = 1.0  # seconds before a broker that is not there is looked for again
 LISTEN = 0.2  # seconds after which the thread sees whether it is still wanted
@@ -74,3 +77,35 @@ class BrokerWatch:
                 continue
             if not ask("taken", at=slot.broker, id=lease)["taken"]:  # else it is so new that nobody was told yet
                 self._reactor.call(partial(self._crew.renew, slot, lease))
+
+
+# -------------------------------------------------------------------- while all wait
+
+
+class WaitingWorkers:
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._told: dict[WorkerSlot, StillWaiting] = {}
+        self._waiting: WaitNotice | None = None
+
+    def waits(self, slot: WorkerSlot, told: StillWaiting, crew: Iterable[WorkerSlot]) -> None:
+        if any(other.lease for other in crew):
+            return  # the work goes on
+        self._waiting = self._waiting or WaitNotice(self._quiet)
+        self._told[slot] = told
+        if self._waiting.tell is not None:
+            self._waiting.tell(min(self._told.values(), key=lambda one: one["place"]))
+
+    def got(self, gpus: str) -> None:
+        self._told.clear()
+        self._end(gpus)
+
+    def gone(self, slot: WorkerSlot) -> None:
+        self._told.pop(slot, None)
+        if not self._told:
+            self._end(None)
+
+    def _end(self, gpus: str | None) -> None:
+        if self._waiting is not None:
+            self._waiting.end(gpus)
+            self._waiting = None

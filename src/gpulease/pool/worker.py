@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpulease.errors import GpuleaseError, NotGranted
 from gpulease.model.visible import narrowed
-from gpulease.pool import context, frames
+from gpulease.pool import context, link
 from gpulease.pool.failures import short_of
-from gpulease.pool.frames import Receiver
+from gpulease.pool.link import Receiver
 from gpulease.pool.pickling import from_body
 from gpulease.pool.session import Session
 from gpulease.system.execution import end_with
@@ -164,7 +164,7 @@ class WorkerLoop:
         except EOFError:
             self._running = False
 
-    def _control_frame(self, frame: frames.Frame) -> None:
+    def _control_frame(self, frame: link.Frame) -> None:
         told = pickle.loads(frame.body)
         if "setup" in told:  # the first one
             self._running = self._prepare(told["setup"], frame.descriptors)
@@ -178,7 +178,7 @@ class WorkerLoop:
     # ---------------------------------------------------------------- telling
 
     def _tell(self, **told: object) -> None:
-        frames.send_all(self._control, frames.pack(frames.CONTROL, pickle.dumps(told)))
+        link.send_all(self._control, link.pack(link.CONTROL, pickle.dumps(told)))
 
     def _tell_failure(self, doing: str, error: BaseException) -> None:
         import traceback

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from gpulease.render.tables import Terminal
+    from gpulease.render.terminal import Terminal
 
 STATES = {
     "free": ".", "leased": "L", "shared": "S", "outside": "O", "draining": "D", "excluded": "X", "lost": "!",
@@ -30,7 +30,7 @@ def status_lines(rows: Sequence[dict[str, Any]], terminal: Terminal, now: float)
 
 
 def table_lines(rows: Iterable[dict[str, Any]], terminal: Terminal, now: float) -> list[str]:
-    from gpulease.render.tables import plain_table
+    from gpulease.render.terminal import plain_table
 
     return plain_table([HEADINGS, *(_cells(row, now) for row in rows)], terminal, least=LEAST)
 

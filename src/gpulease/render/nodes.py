@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from gpulease.render.tables import Terminal
+    from gpulease.render.terminal import Terminal
 
 MOST_DEVICES = 64  # that are shown one by one
 MOST_ROWS = 16  # of `explain` that are shown one by one
@@ -19,7 +19,7 @@ LEAST = 30  # columns for the last cell
 
 
 def node_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
-    from gpulease.render.tables import plain_table
+    from gpulease.render.terminal import plain_table
 
     users = {lease["id"]: lease["user"] for lease in document["leases"]}
     nodes: dict[str, list[dict[str, Any]]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.model.quantities import format_bytes, span_text
-from gpulease.render.tables import Terminal, clean, fit, plain_table
+from gpulease.render.terminal import Terminal, clean, fit, plain_table
 from gpulease.render.times import clock, start_text
 
 TYPE_CHECKING = False

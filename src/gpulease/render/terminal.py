@@ -1,4 +1,4 @@
-"""What an output can show: width, colour, and text cut to it. No third-party code; not for what is shown."""
+"""What an output can show: width, colour, text cut to it, and tables that fit. Not for what is shown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import IO
 
 # Without blue (34), which nobody can read on black.
@@ -77,3 +78,30 @@ def fit(text: str, width: int, terminal: Terminal, right: bool = False) -> str:
         text += mark if width > 0 else ""
     padding = " " * (width - width_of(text))
     return padding + text if right else text + padding
+
+
+# -------------------------------------------------------------------- tables
+
+NARROWEST = 8  # columns to which one is cut so that the last has its least
+
+
+def plain_table(
+    rows: Sequence[Sequence[str]], terminal: Terminal, gap: int = 2, least: int = 8, most: int = 1 << 30
+) -> list[str]:
+    """Columns as wide as their content; on a terminal the last one takes, and is cut to, what is left.
+
+    It has at least `least` columns, as far as the widest of the others can do with less. In a pipe nothing is cut, and
+    a cell wider than `most` moves the rest of its own row alone.
+    """
+    widths = [max(width_of(clean(row[column])) for row in rows) for column in range(len(rows[0]))]
+    if terminal.cuts:
+        room = terminal.width - gap * (len(widths) - 1)
+        while room - sum(widths[:-1]) < min(least, widths[-1]) and max(widths[:-1]) > NARROWEST:
+            widths[widths.index(max(widths[:-1]))] -= 1
+        widths[-1] = min(widths[-1], max(8, room - sum(widths[:-1])))
+
+    def shown(cell: str, width: int) -> str:
+        return fit(cell, width if terminal.cuts else max(min(width, most), width_of(clean(cell))), terminal)
+
+    joined = (" " * gap).join
+    return [joined(shown(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

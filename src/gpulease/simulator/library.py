@@ -1,12 +1,16 @@
-"""Builds `native/nvmlsim.c` into a cache, once for each version of its sources; libcuda.so.1 is the same library.
+"""The library that answers NVML calls: built once, and loaded only from where nobody but this user and root can write.
 
 One process builds at a time, into a directory that it renames into place, so that nobody ever loads
-half a library. Only a place that nobody else can change is used: see `trust`.
+half a library. Only a place that nobody else can change is used.
+
+What is loaded from there runs as this user, so a doubt is a no. A place is checked with everything above
+it: who may rename a folder on the way decides what the rest of the path means.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +18,79 @@ from pathlib import Path
 from typing import Any
 
 from gpulease.errors import NoLibrary
-from gpulease.simulator import trust
+
+OTHERS_MAY_WRITE = 0o022
+
+
+def is_safe_folder(path: str) -> bool:
+    """A real directory of this user's or root's with only such ones above it; no symbolic link on the way."""
+    try:
+        return all(_is_safe_step(step, is_last=step == path) for step in _steps(path))
+    except OSError:
+        return False
+
+
+def keeps_what_is_ours(path: str) -> bool:
+    """Whether what this user makes in the folder, such as /tmp, can be renamed or removed by nobody else."""
+    try:
+        return all(_is_safe_step(step, is_last=False) for step in _steps(path))
+    except OSError:
+        return False
+
+
+def is_private_folder(path: str) -> bool:
+    """As above; and only this user may even look into it."""
+    try:
+        seen = os.lstat(path)
+    except OSError:
+        return False
+    return seen.st_uid == os.geteuid() and stat.S_IMODE(seen.st_mode) == 0o700 and is_safe_folder(path)
+
+
+def is_safe_file(path: str) -> bool:
+    """A regular file of this user's or root's in a safe folder."""
+    try:
+        seen = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(seen.st_mode) and _is_ours(seen) and is_safe_folder(os.path.dirname(path))
+
+
+def make_private_folders(path: str) -> None:
+    """The folder and what is missing above it, each for this user alone whatever the umask is."""
+    for step in _steps(path):
+        if not os.path.lexists(step):
+            try:
+                os.mkdir(step, 0o700)
+            except FileExistsError:  # another process was quicker; who it was is checked afterwards
+                continue
+
+
+def _steps(path: str) -> list[str]:
+    """`/`, `/a`, `/a/b` for `/a/b`."""
+    steps = [path]
+    while (above := os.path.dirname(steps[-1])) != steps[-1]:
+        steps.append(above)
+    return steps[::-1]
+
+
+def _is_safe_step(path: str, is_last: bool) -> bool:
+    seen = os.lstat(path)
+    if not stat.S_ISDIR(seen.st_mode):
+        return False
+    # In a folder such as /tmp the sticky bit keeps others from renaming what is ours.
+    return _is_ours(seen) or (not is_last and _is_trusted(seen) and bool(seen.st_mode & stat.S_ISVTX))
+
+
+def _is_ours(seen: os.stat_result) -> bool:
+    return _is_trusted(seen) and not seen.st_mode & OTHERS_MAY_WRITE
+
+
+def _is_trusted(seen: os.stat_result) -> bool:
+    return seen.st_uid in (os.geteuid(), 0)
+
+
+# -------------------------------------------------------------------- the library
 
 NAME = "libnvidia-ml.so.1"
 CUDA_NAME = "libcuda.so.1"
@@ -51,7 +127,7 @@ def library_path(environ: Mapping[str, str] = os.environ, beside: Path | None = 
 def built_library(environ: Mapping[str, str] = os.environ, beside: Path | None = None) -> Path | None:
     """The library, if it was built earlier."""
     for folder in _folders(environ, beside):
-        if _is_usable(folder.parent) and trust.is_safe_file(str(folder / NAME)):
+        if _is_usable(folder.parent) and is_safe_file(str(folder / NAME)):
             return folder / NAME
     return None
 
@@ -117,7 +193,7 @@ def _cache_places(environ: Mapping[str, str]) -> list[Path]:
 def temporary_place(wanted: str) -> Path:
     """/tmp when the one wanted cannot stand in PATH, or others could exchange what is in it."""
     place = _resolved(Path(wanted))
-    return place if is_listable(place) and trust.keeps_what_is_ours(str(place)) else _resolved(Path("/tmp"))
+    return place if is_listable(place) and keeps_what_is_ours(str(place)) else _resolved(Path("/tmp"))
 
 
 def _resolved(path: Path) -> Path:
@@ -127,24 +203,24 @@ def _resolved(path: Path) -> Path:
 def _is_usable(place: Path) -> bool:
     """Under /tmp anybody may have made the directory first; there it must be private."""
     is_fallback = place.name.startswith(FALLBACK)
-    return trust.is_private_folder(str(place)) if is_fallback else trust.is_safe_folder(str(place))
+    return is_private_folder(str(place)) if is_fallback else is_safe_folder(str(place))
 
 
 def _build(compilers: list[list[str]], source: Path, folder: Path) -> Path | None:
     """None where the folder cannot be used."""
     library = folder / NAME
     try:
-        trust.make_private_folders(str(folder.parent))
+        make_private_folders(str(folder.parent))
         if not _is_usable(folder.parent):
             return None
         with _building(folder.parent) as alone:
             if alone:
                 _remove_leftovers(folder.parent)
-            if not trust.is_safe_file(str(library)):  # another process may have been first
+            if not is_safe_file(str(library)):  # another process may have been first
                 _compile_with_first_that_works(compilers, source, folder)
     except OSError:
         pass
-    return library if trust.is_safe_file(str(library)) else None
+    return library if is_safe_file(str(library)) else None
 
 
 def _compile_with_first_that_works(compilers: list[list[str]], source: Path, folder: Path) -> None:

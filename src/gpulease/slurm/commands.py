@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LOOKING = 30.0  # seconds; a controller that is away is told of by Slurm's commands after 9
 ACTING = 60.0
-MISSING = "Install Slurm's commands here (`apt-get install slurm-client`), or leave out --engine slurm."
+MISSING = "Install Slurm's commands here (`apt-get install slurm-client`), or leave the engine out."
 AWAY = (
     "Unable to contact slurm controller",
     "Socket timed out",
@@ -52,19 +52,19 @@ REFUSALS: tuple[tuple[str, type[GpuleaseError], str, str], ...] = (
         "Requested nodes are busy",
         NotGranted,
         "Slurm has no such GPUs free now.",
-        "Wait longer with --wait; `gpulease status --engine slurm` shows who holds what.",
+        "Wait longer; `gpulease status --engine slurm` shows who holds what.",
     ),
     (
         "Immediate execution impossible",
         NotGranted,
         "Slurm has no such GPUs free now.",
-        "Wait longer with --wait; `gpulease status --engine slurm` shows who holds what.",
+        "Wait longer; `gpulease status --engine slurm` shows who holds what.",
     ),
     (
         "Invalid --nice value",
         NotPermitted,
         "Slurm lets only its operators give a priority below 5.",
-        "Leave out --priority, or give 5 or more.",
+        "Leave the priority out, or give 5 or more.",
     ),
     (
         "Access/permission denied",

@@ -11,7 +11,7 @@ from gpulease.slurm import add as adding
 from gpulease.slurm import commands, fields
 from gpulease.slurm.known_jobs import nodes
 from gpulease.slurm.nodes import gpu_types, node_states, trouble_of
-from gpulease.slurm.site import ASKED, read
+from gpulease.slurm.options import ASKED, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ CANNOT = {
         "A pool lives on one machine, and Slurm's allocations are elsewhere.",
         "Start the program inside one: `gpulease run --engine slurm -n 4 -- python program.py`.",
     ),
-    "docker-args": ("Slurm's GPUs are on another machine.", "Ask inside the job, without --engine."),
+    "docker-args": ("Slurm's GPUs are on another machine.", "Ask inside the job, without an engine."),
     "top": (
         "`top` shows the GPUs of one machine, and what Slurm gives is on others.",
         "`gpulease status --engine slurm --watch` shows Slurm as it changes; `--engine local` this machine.",
@@ -61,13 +61,16 @@ CANNOT = {
     ),
     "learned": (
         "Slurm foresees starts by the time limits of jobs, and nothing is learned.",
-        "Give --time-limit, and see `gpulease explain`.",
+        "Give a time limit, and see `gpulease explain`.",
     ),
     "notify": (
         "Slurm tells people about their jobs by mail.",
         'Set GPULEASE_SLURM_OPTIONS="--mail-type=END,FAIL --mail-user=ada@example.org".',
     ),
-    "rebalance": ("Slurm has one queue for all nodes, so nothing has to move.", "Leave out --engine for hosts by ssh."),
+    "rebalance": (
+        "Slurm has one queue for all nodes, so nothing has to move.",
+        "Leave the engine out for hosts by ssh.",
+    ),
     "debug": ("Slurm's own log says why a job could not start.", "See `gpulease show` and `scontrol show job`."),
 }
 # verbs that Slurm's commands do themselves, with the terminal and the signals; and the one that looks at Slurm
@@ -134,7 +137,7 @@ class SlurmConnection:
     # ------------------------------------------------------------------ looking
 
     def _jobs(self, select: dict[str, Any] | None, looks: bool = True, all: bool = False) -> list[JobRow]:
-        from gpulease.slurm.job_selection import chosen
+        from gpulease.slurm.jobs import chosen
         from gpulease.slurm.known_jobs import SlurmJobs
 
         seen = SlurmJobs(self.records)
@@ -183,7 +186,7 @@ class SlurmConnection:
 
     def _usage(self, since: float | None = None, until: float | None = None, step: float = 60.0) -> dict[str, Any]:
         from gpulease.slurm.known_jobs import NO_ACCOUNTING, SlurmJobs
-        from gpulease.slurm.usage import usage_piece
+        from gpulease.slurm.status import usage_piece
 
         now = time.time()
         jobs, everybody = SlurmJobs(self.records).jobs_since(now - DAY if since is None else since)

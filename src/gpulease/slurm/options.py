@@ -6,12 +6,17 @@ unless the user's own options name more nodes.
 
 from __future__ import annotations
 
-from gpulease.errors import NotOnEngine
+import time
+
+from gpulease.errors import NotOnEngine, SlurmUnavailable
+from gpulease.slurm import commands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from gpulease.slurm.records import Records
 
 MARK = "gpulease "  # begins the comment of what was asked for by gpulease
 NICE = 100  # of Slurm, for one step of priority
@@ -24,12 +29,12 @@ INSIDE = "Take whole GPUs, and share them inside: `gpulease run --engine slurm -
 REFUSED = {
     "memory": ("Slurm gives whole GPUs, no shares by memory.", INSIDE),
     "pack": ("Slurm gives whole GPUs, and packs no jobs.", INSIDE),
-    "devices": ("Slurm chooses the devices itself.", "Leave out --devices; name a kind of GPU with --model."),
-    "exclude": ("Slurm chooses the devices itself.", "Leave out --exclude; name a kind of GPU with --model."),
-    "min_memory": ("Slurm does not know how much memory a GPU has.", "Name the kind of GPU with --model."),
+    "devices": ("Slurm chooses the devices itself.", "Leave the devices out; name a kind of GPU by its model."),
+    "exclude": ("Slurm chooses the devices itself.", "Exclude none; name a kind of GPU by its model."),
+    "min_memory": ("Slurm does not know how much memory a GPU has.", "Name the kind of GPU by its model."),
     "max_leases": ("Slurm gives whole GPUs, no shares by memory.", INSIDE),
-    "mig": ("On Slurm a MIG instance is a GPU of a type of its own.", "Ask for it with --model, as 1g.10gb."),
-    "beside_outside": ("Slurm does not know of outside use.", "Leave out --beside-outside."),
+    "mig": ("On Slurm a MIG instance is a GPU of a type of its own.", "Ask for it by its model, as 1g.10gb."),
+    "beside_outside": ("Slurm does not know of outside use.", "Leave `beside-outside` out."),
 }
 
 
@@ -148,3 +153,46 @@ def _value(name: str, value: Any) -> str:
     if name == "time_limit":
         return "UNLIMITED" if value is None else str(minutes(value))
     return str(0 if value is None else value)
+
+
+# -------------------------------------------------------------------- the site
+
+HOUR = 3600.0
+ASKED = ["scontrol", "show", "config"]
+KEPT = ("ProctrackType", "PreemptType")
+
+
+class Site:
+    def __init__(self, values: dict[str, str]) -> None:
+        self._values = values
+
+    @property
+    def signals_script_alone(self) -> bool:
+        """With control groups Slurm sends SIGTERM to the first process of a job only, else to all of them."""
+        return self._values.get("ProctrackType") == "proctrack/cgroup"
+
+    @property
+    def preempts(self) -> bool:
+        """Whether a job that runs may have to make room for another."""
+        return self._values.get("PreemptType", "preempt/none") != "preempt/none"
+
+
+def site(records: Records) -> Site:
+    """Nothing is known where Slurm does not tell; it then refuses the job too."""
+    kept = records.kept_site()
+    now = time.time()
+    if kept is not None and 0 <= now - kept[0] < HOUR:
+        return Site(kept[1])
+    try:
+        values = read(commands.told(ASKED))
+    except SlurmUnavailable:
+        return Site(kept[1] if kept else {})
+    found = {name: values[name] for name in KEPT if name in values}
+    records.keep_site(found, now)
+    return Site(found)
+
+
+def read(text: str) -> dict[str, str]:
+    """PURE: lines as `ProctrackType           = proctrack/cgroup`."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -8,10 +8,57 @@ from __future__ import annotations
 
 import os
 
+from gpulease.slurm.fields import are_words
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
+
+LARGEST = 1e12  # of a number
+TEXTS = ("name", "label", "note", "log")
+
+
+def is_record(found: Any) -> bool:
+    if not isinstance(found, dict):
+        return False
+    commands, each = found.get("commands"), found.get("each", [])
+    options: Any = found.get("options")
+    return (
+        isinstance(commands, list)
+        and bool(commands)
+        and all(are_words(words) for words in commands)
+        and isinstance(each, list)
+        and len(each) in (0, len(commands))
+        and all(_has_texts(texts) for texts in each)
+        and _has_texts(options)
+        and isinstance(options.get("cwd"), str)
+        and _is_number(options.get("retry") or 0)
+        and isinstance(found.get("log"), str)
+        and _is_number(found.get("added"))
+        and _is_number(found.get("uid", 0))
+        and _is_request(found.get("request"))
+        and _are_texts(found.get("forgotten", []))
+    )
+
+
+def _has_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(name), (str, type(None))) for name in TEXTS)
+
+
+def _is_request(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_number(value.get(name, 0)) for name in ("gpus", "priority"))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and -LARGEST < value < LARGEST
+
+
+# -------------------------------------------------------------------- the folder
 
 KEPT = 90 * 86400.0  # seconds
 LAST, SITE = "last-seen", "site"
@@ -38,11 +85,11 @@ def _short(text: str) -> str:
 class NotedEnd:
     """How a run of a job ended: `run` as Slurm counts runs, and whether Slurm had told it to end."""
 
-    def __init__(self, code: int, began: float, ended: float, run: int | None = None, killed: bool = False) -> None:
+    def __init__(self, code: int, began: float, ended: float, run: int, killed: bool) -> None:
         self.code, self.began, self.ended, self.run, self.killed = code, began, ended, run, killed
 
     def is_of(self, run: int | None) -> bool:
-        return None in (run, self.run) or run == self.run
+        return run is None or run == self.run
 
 
 class Records:
@@ -91,7 +138,6 @@ class Records:
         from time import time
 
         from gpulease.protocol.wire import from_text
-        from gpulease.slurm.record_shape import is_record
 
         for name in self._names():
             path = os.path.join(self.folder, name)
@@ -127,11 +173,10 @@ class Records:
         """As the job's own script wrote it."""
         try:
             with open(self._note(id, token)) as file:
-                code, began, ended, _, whose, *more = file.read(200).split()
+                code, began, ended, _, whose, run, *more = file.read(200).split()
                 if whose != token:
                     return None
-                run = int(more[0]) if more else None  # earlier versions did not write it
-                return NotedEnd(int(code), float(int(began)), float(int(ended)), run, more[1:2] == ["killed"])
+                return NotedEnd(int(code), float(int(began)), float(int(ended)), int(run), more[:1] == ["killed"])
         except (OSError, ValueError):
             return None
 

@@ -13,8 +13,7 @@ from glob import glob
 from gpulease.errors import NoDevices
 from gpulease.model.values import Device, Process, Sample
 from gpulease.system import identity
-from gpulease.system.processes import READER, facts, user_name
-from gpulease.system.topology import pci_root
+from gpulease.system.probe import READER, facts, pci_root, user_name
 
 AMD = "0x1002"
 FULL_FAN = 255  # what the file pwm1 has at full speed

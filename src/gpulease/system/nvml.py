@@ -1,4 +1,4 @@
-"""NVIDIA devices through nvidia-ml-py: initialised once, handles and fixed facts kept.
+"""NVIDIA devices through nvidia-ml-py: initialised once, handles and fixed facts kept; also of older drivers.
 
 A value that the driver refuses is None. A GPU that fell off the bus is marked lost and does not
 disturb the others. Only a failure of the whole library raises.
@@ -6,17 +6,50 @@ disturb the others. Only a failure of the whole library raises.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
 from gpulease.errors import DriverError, NoDevices, Unavailable
 from gpulease.model.device_states import throttle_reasons
 from gpulease.model.values import Device, Process, Sample
-from gpulease.system.processes import facts
-from gpulease.system.topology import groups, pci_root
+from gpulease.system.probe import facts, groups, pci_root
+
+NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
+MOST = 1024
+
+
+class OldProcess(NamedTuple):
+    pid: int
+    usedGpuMemory: int | None  # spelled as the bindings spell it
+
+
+class _ProcessInfo(ctypes.Structure):
+    _fields_ = (("pid", ctypes.c_uint), ("usedGpuMemory", ctypes.c_ulonglong))
+
+
+def running(what: str, handle: Any) -> list[OldProcess]:
+    """Processes of kind `what`, Compute or Graphics. The symbol without a suffix is version 1."""
+    call = getattr(pynvml.nvmlLib, f"nvmlDeviceGet{what}RunningProcesses", None)
+    if call is None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    count = ctypes.c_uint(MOST)
+    entries = (_ProcessInfo * MOST)()
+    code = call(handle, ctypes.byref(count), entries)
+    if code:
+        raise pynvml.NVMLError(code)
+    return [_entry(entries[number]) for number in range(count.value)]
+
+
+def _entry(info: _ProcessInfo) -> OldProcess:
+    memory = info.usedGpuMemory
+    return OldProcess(info.pid, None if memory == NOT_AVAILABLE else memory)
+
+
+# -------------------------------------------------------------------- the probe
 
 LOST = {15: "the GPU is lost: it fell off the bus", 16: "the GPU must be reset before it can be used"}
 NOT_HERE = {
@@ -237,9 +270,8 @@ def _running(what: str, handle: Any) -> list[Any] | None:
         entries: list[Any] | None = None if call is None else _optional(call, handle)
         if entries is not None:
             return entries
-    from gpulease.system import nvml_old
 
-    oldest: list[Any] | None = _optional(nvml_old.running, what, handle)
+    oldest: list[Any] | None = _optional(running, what, handle)
     return oldest
 
 

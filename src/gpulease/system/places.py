@@ -146,7 +146,7 @@ def engine(environ: Mapping[str, str]) -> str:
         except OSError:
             continue
         if mentioned:
-            from gpulease.system.user_config import setting
+            from gpulease.system.config_file import setting
 
             return str(setting("engine", environ) or LOCAL)
     return LOCAL

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
+from copy import copy
 from itertools import groupby
 from typing import NamedTuple
 
 from gpulease.model.job_selection import STATES
+from gpulease.render.hosts import LEGEND, simulated_line, table_lines
 from gpulease.render.jobs import command_text
 from gpulease.render.status import holder_text, host_memory, totals
-from gpulease.render.terminal import Terminal, fit, width_of
+from gpulease.render.terminal import Terminal, clean, fit, width_of
 from gpulease.tui.entries import GROUPS, SORTS, MachineSeen, Row, TableEntry
-from gpulease.tui.gpu_rows import gpu_lines
-from gpulease.tui.host_lines import OTHER_LINES, host_lines
+from gpulease.tui.gpu_rows import RecentLoad, gpu_lines
 from gpulease.tui.output_lines import wrapped
-from gpulease.tui.recent_load import RecentLoad
 from gpulease.tui.view import View
 
 Line = list[tuple[str, str]]  # texts, each with its style: a word of terminal.STYLES, `reverse` or nothing
@@ -296,3 +296,26 @@ def _footer(scene: Scene, view: View, width: int, terminal: Terminal) -> Line:
     keys = {"entry": KEYS_OF_ENTRY, "hosts": KEYS_OF_HOSTS, "help": "any key goes back"}.get(view.page, KEYS)
     keys = keys if terminal.unicode else keys.replace("↑↓", "j/k")
     return [(fit(f"{state}{keys}", width, terminal), "dim")]
+
+
+# -------------------------------------------------------------------- all hosts
+
+OTHER_LINES = 3  # beside those of the hosts
+
+
+def host_lines(
+    rows: tuple[Row, ...], note: str, scroll: int, width: int, room: int, terminal: Terminal, now: float
+) -> list[Line]:
+    """`note` says why there are no rows, `scroll` how many are above what is shown."""
+    if not rows:
+        return [[(text, "")] for text in wrapped(clean(note), width)]
+    sized = copy(terminal)
+    sized.width, sized.cuts = width, True
+    heading, *lines = table_lines(rows, sized, now)
+    shown = [[(line, "" if row["trouble"] is None else "red")] for row, line in zip(rows, lines, strict=True)]
+    return [
+        *([(fit(line, width, terminal), "yellow")] for line in simulated_line(rows)),
+        [(fit(heading, width, terminal), "reverse")],
+        *shown[scroll : scroll + max(1, room - OTHER_LINES)],
+        [(fit(LEGEND, width, terminal), "dim")],
+    ]

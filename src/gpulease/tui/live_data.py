@@ -18,7 +18,7 @@ from gpulease.errors import BrokerUnavailable, GpuleaseError
 from gpulease.model.job_selection import one_job
 from gpulease.render.status_document import unknown
 from gpulease.tui.entries import MachineSeen, Row
-from gpulease.tui.recent_load import RecentLoad, past_utilization
+from gpulease.tui.gpu_rows import RecentLoad, past_utilization
 
 Answer = Callable[[Any], None]  # takes the broker's answer, or its error
 Question = tuple[str, dict[str, Any], Answer]

@@ -5,9 +5,7 @@ Not for: the whole of a large log. `gpulease log` prints that.
 
 from __future__ import annotations
 
-import os
-
-from gpulease.api.log import LONGEST, MOST, open_log, shown_line
+from gpulease.api.log import LONGEST, MOST, LogReader, shown_line
 from gpulease.errors import GpuleaseError
 from gpulease.model.job_selection import ENDED
 from gpulease.render.terminal import width_of
@@ -38,8 +36,7 @@ class Output:
         self.count = 0  # of all lines that were read so far
         self._begun: list[str] = []
         self._rest = b""
-        self._position = -1  # where what was read ends; -1: nothing was read
-        self._file: tuple[int, int] | None = None
+        self._log: LogReader | None = None
 
     def grow(self, job: Row) -> bool:
         """Read what is new; whether anything is."""
@@ -56,20 +53,15 @@ class Output:
         return (self.lines, self.note) != before
 
     def _read(self, path: str, uid: int) -> None:
-        with open_log(path, uid) as file:
-            seen = os.fstat(file.fileno())
-            if (seen.st_dev, seen.st_ino) != self._file or seen.st_size < self._position:
-                self._file, self._position, self._begun, self._rest = (seen.st_dev, seen.st_ino), -1, [], b""
-            if seen.st_size == self._position:
-                return
-            begin = max(self._position, seen.st_size - MOST, 0)
-            skipped = begin != max(self._position, 0)
-            file.seek(begin)
-            data = file.read(seen.st_size - begin)
-        self._position = begin + len(data)
-        if skipped:  # from the middle of a line
-            self._begun, self._rest, data = [], b"", data.partition(b"\n")[2] or data
-        self._take(data)
+        if self._log is None or (self._log.path, self._log.uid) != (path, uid):
+            self._log = LogReader(path, uid)
+        data = self._log.read(MOST)
+        if self._log.fresh or self._log.skipped:
+            self._begun, self._rest = [], b""
+        if self._log.skipped:  # from the middle of a line
+            data = data.partition(b"\n")[2] or data
+        if data or self._log.fresh:
+            self._take(data)
 
     def _take(self, data: bytes) -> None:
         *ended, rest = (self._rest + data).split(b"\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeVar
 
 from gpulease.tui.entries import SORTS, TableEntry
-from gpulease.tui.recent_load import STEPS
+from gpulease.tui.gpu_rows import COLUMN_STEPS as STEPS
 
 GPU_ROWS = ("some", "all", "none")
 LONGEST_FILTER = 200

@@ -1,17 +1,22 @@
-"""PURE: who may look and who may act: token, cookie, Host, Origin, and a proxy's word on who the user is.
+"""Who may look and who may act: token, cookie, Host, Origin, a proxy's word; wrong tokens are answered late.
 
 Nothing here asks the network or the clock. What is compared with a secret is compared in constant time.
+
+Who has the right token is never kept waiting. Of those who wait there are only so many: more are refused at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from gpulease.model.pauses import pause_after
 from gpulease.web.picture import Viewer
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -143,3 +148,38 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
         return ip_address(text)
     except ValueError:
         return None
+
+
+# -------------------------------------------------------------------- wrong tokens
+
+FIRST, MOST = 0.25, 8.0  # seconds
+FORGET = 60.0  # seconds without a wrong one, after which the next counts as the first
+WAITING = 64
+
+
+class Slowdown:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._wrong, self._last, self._waiting = 0, 0.0, 0
+
+    def next_delay(self) -> float | None:
+        """Of a wrong one that came now; None when too many wait already."""
+        if self._waiting >= WAITING:
+            return None
+        now = self._now()
+        if now - self._last > FORGET:
+            self._wrong = 0
+        self._wrong, self._last = self._wrong + 1, now
+        return pause_after(self._wrong, FIRST, MOST)
+
+    async def wait(self) -> bool:
+        """Whether it was waited; not, when too many do."""
+        delay = self.next_delay()
+        if delay is None:
+            return False
+        self._waiting += 1
+        try:
+            await asyncio.sleep(delay)
+        finally:
+            self._waiting -= 1
+        return True

@@ -15,13 +15,11 @@ from gpulease.render.events import table_rows
 from gpulease.render.jobs import end_text, state_text
 from gpulease.render.status import totals
 from gpulease.render.times import clock, start_text
-from gpulease.web.buttons import buttons
 from gpulease.web.cards import card, state_word
-from gpulease.web.heat_map import day_rows
+from gpulease.web.heat_map import day_rows, usage_row
 from gpulease.web.host_table import host_row
-from gpulease.web.markup import Markup, join, tag
+from gpulease.web.markup import Markup, buttons, join, tag
 from gpulease.web.picture import PagePicture, Row, Viewer
-from gpulease.web.usage_bars import usage_row
 
 MOST_WAITING = 100
 MARK = "\0"  # where the word for a simulated machine belongs

@@ -1,4 +1,4 @@
-"""PURE: the last day, hour by GPU: coloured by who held it most, hatched where it was held and did nothing."""
+"""PURE: the last day, hour by GPU, coloured by who held it most; and one user's GPU-hours, held beside used."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from zlib import crc32
 
+from gpulease.web.cards import meter
 from gpulease.web.markup import Markup, tag
 from gpulease.web.picture import PagePicture, Row
 
@@ -86,3 +87,20 @@ def _legend(painted: Mapping[str, str]) -> Markup:
         for name, letters, what in marks
     ]
     return tag("tr", tag("td", *shown, colspan=HOURS + 1, class_="legend"), id="day-legend")
+
+
+# -------------------------------------------------------------------- usage
+
+
+def usage_row(row: Row, rows: tuple[Row, ...], id: str) -> Markup:
+    most = max((one["held"] for one in rows), default=0.0) or 1.0
+    idle = "" if row["idle_share"] is None else f"{row['idle_share']:.0%}"
+    bars = tag("td", meter(row["held"] / most, "held"), meter(row["busy"] / most, "busy"), class_="bars")
+    cells = (_hours(row["held"]), _hours(row["busy"]), idle)
+    return tag(
+        "tr", tag("th", row["name"], scope="row"), bars, *(tag("td", cell, class_="number") for cell in cells), id=id
+    )
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / HOUR:.1f} h"

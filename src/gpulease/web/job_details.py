@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from gpulease.model.quantities import format_bytes
-from gpulease.render.job_facts import facts
+from gpulease.render.jobs import facts
 from gpulease.render.terminal import clean
-from gpulease.web.buttons import buttons
 from gpulease.web.log_text import LogText
-from gpulease.web.markup import Markup, tag
+from gpulease.web.markup import Markup, buttons, tag
 from gpulease.web.picture import Row, Viewer
 
 

@@ -1,8 +1,10 @@
-"""PURE: HTML from elements. Whatever is no Markup is escaped, so no text of a user's can become an element."""
+"""PURE: HTML from elements, and buttons. Whatever is no Markup is escaped: no text of a user's can become one."""
 
 from __future__ import annotations
 
 from html import escape
+
+from gpulease.web.picture import Row, Viewer
 
 VOID = frozenset({"meta", "link", "input", "br"})
 
@@ -40,3 +42,44 @@ def _shown(one: Content) -> str:
 def printable(text: str) -> str:
     """Without control characters, nor those that turn the direction of a line: a name must look like what it is."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text)
+
+
+# -------------------------------------------------------------------- buttons
+
+# action -> (what the button says, the states of jobs that it is for, whether it is asked about first)
+ACTIONS: dict[str, tuple[str, tuple[str, ...], bool]] = {
+    "move": ("To the front", ("waiting",), False),
+    "pause": ("Pause", ("running", "waiting"), False),
+    "resume": ("Resume", ("paused", "held"), False),
+    "kill": ("Kill", ("running", "paused", "waiting", "held"), True),
+}
+
+
+def may_act(job: Row, viewer: Viewer) -> bool:
+    return bool(viewer.action_token) and job["user"] == viewer.user
+
+
+def buttons(job: Row, viewer: Viewer, prefix: str, base: str = "") -> Markup:
+    """None for a job of another user's, nor for one that is ending."""
+    if not may_act(job, viewer) or job.get("ending"):
+        return join()
+    return join(
+        *(
+            _form(job["id"], action, viewer.action_token, f"{prefix}{job['id']}-{action}", base)
+            for action, (_, states, _) in ACTIONS.items()
+            if job["state"] in states
+        )
+    )
+
+
+def _form(id: int, action: str, token: str, name: str, base: str) -> Markup:
+    label, _, ask = ACTIONS[action]
+    confirm = f"{label} job {id}?" if ask else None
+    return tag(
+        "form",
+        tag("input", type="hidden", name="token", value=token),
+        tag("button", label, type="submit", id=name, aria_label=f"{label}: job {id}", class_=action),
+        method="post",
+        action=f"{base}jobs/{id}/{action}",
+        data_confirm=confirm,
+    )

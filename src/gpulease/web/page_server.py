@@ -1,36 +1,111 @@
 """The HTTP server: which address gives what, to whom, and with which headers. What it shows comes from the hub.
 
 Each answer is for one viewer, whom `guard` has found out before anything else is done.
+
+Answers have the headers that keep a page to itself: as HTML for a browser, as text for everything else. A click does
+the same verbs as on the command line, about one job of the viewer's own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
+from typing import Any
 
 from aiohttp import web
 
-from gpulease.errors import GpuleaseError, NotFound
+from gpulease.errors import GpuleaseError, NotFound, NotPermitted, UsageError
 from gpulease.hosts.watch import HostWatch
+from gpulease.model.job_selection import one_job
 from gpulease.render.metrics import CONTENT_TYPE, text
-from gpulease.web.access import Access, Refusal, Visit
-from gpulease.web.broker_feed import BrokerFeed
-from gpulease.web.broker_link import BrokerLink
+from gpulease.render.terminal import clean
+from gpulease.web.access import Access, Refusal, Slowdown, Visit
+from gpulease.web.broker_feed import BrokerFeed, BrokerLink
 from gpulease.web.fragments import sections
-from gpulease.web.http_answers import answer_with, headed, html, plain, tell_mistake, wants_page
-from gpulease.web.hub import Hub
+from gpulease.web.hub import MOST_VIEWERS, Hub, stream
 from gpulease.web.job_details import about_log, as_text, details
-from gpulease.web.job_stream import NOT_SHOWN, JobEvents, may_read
-from gpulease.web.job_watch import JobWatch, ask_totals
-from gpulease.web.page_actions import act
-from gpulease.web.pages import first_page, job_page
+from gpulease.web.job_watch import NOT_SHOWN, JobEvents, JobWatch, ask_for_job, ask_totals, may_read
+from gpulease.web.markup import ACTIONS, printable
+from gpulease.web.pages import first_page, job_page, refusal_page, status_text
 from gpulease.web.picture import PagePicture, Row, Viewer, job_seen_by, seen_by, totals_seen_by
-from gpulease.web.plain import status_text
-from gpulease.web.slowdown import Slowdown
-from gpulease.web.streams import MOST_VIEWERS, stream
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "gpulease",
+}
+
+
+def wants_page(request: web.Request) -> bool:
+    """A browser says so; curl takes anything, and gets text."""
+    return "text/html" in request.headers.get("Accept", "")
+
+
+def html(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status, content_type="text/html", charset="utf-8")
+
+
+def answer_with(request: web.Request, status: int, what: str) -> web.Response:
+    return html(refusal_page(what), status) if wants_page(request) else plain(f"{what}\n", status)
+
+
+def plain(text: str, status: int = 200) -> web.Response:
+    """Of other people's texts only what can be printed: a half letter would be no answer at all."""
+    return web.Response(text=printable(text), status=status)
+
+
+def tell_mistake(about: str, error: object) -> None:
+    """A line, however often it is asked for: a traceback for each request would fill the disk."""
+    print(f"gpulease: {clean(about)[:80]}: {clean(repr(error))[:200]}", file=sys.stderr, flush=True)
+
+
+class OneLine(logging.Handler):
+    """For what the HTTP library says by itself, as of requests that are no HTTP."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell_mistake(record.getMessage(), record.exc_info[1] if record.exc_info else None)
+
+
+def headed(response: web.StreamResponse) -> web.StreamResponse:
+    if not response.prepared:
+        response.headers.update(HEADERS)
+    return response
+
+
+# -------------------------------------------------------------------- actions
+
+
+def act(link: BrokerLink, action: str, id: int, viewer: Viewer) -> dict[str, Any]:
+    """Whose job it is is asked first: this process may be root's, and whoever looks is not."""
+    if action not in ACTIONS:
+        raise UsageError(f"There is no action {action[:40]!r}.", f"There are: {', '.join(ACTIONS)}.")
+    if ask_for_job(link, id)["user"] != viewer.user:
+        raise NotPermitted(f"Job {id} is not yours.", "Only its user or root may do that.")
+    client = link.open()
+    try:
+        about: dict[str, Any] = {"id": id, "index": 0} if action == "move" else {"select": one_job(id)}
+        if action == "kill" and link.for_others:
+            about["by"] = viewer.user  # who pressed the button; the connection is of who runs the page
+        done: dict[str, Any] = client.ask(action, **about)
+        return done
+    finally:
+        client.close()
+
+
+# -------------------------------------------------------------------- the server
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}

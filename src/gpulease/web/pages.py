@@ -1,7 +1,12 @@
-"""PURE: whole pages around the fragments; what a browser without JavaScript sees, and reads again every few seconds."""
+"""Whole pages around the fragments: what a browser without JavaScript sees, and what `curl` gets as text."""
 
 from __future__ import annotations
 
+from io import StringIO
+
+from gpulease.render.hosts import status_lines
+from gpulease.render.status import lines
+from gpulease.render.terminal import Terminal
 from gpulease.web.fragments import Sections
 from gpulease.web.markup import Markup, join, tag
 from gpulease.web.picture import PagePicture
@@ -112,3 +117,15 @@ def refusal_page(what: str) -> str:
         "main", tag("h1", "Not shown"), tag("p", what), tag("p", "gpulease prints the address when it starts the page.")
     )
     return document("gpulease", body, "")
+
+
+# -------------------------------------------------------------------- as text
+
+
+def status_text(picture: PagePicture, now: float) -> str:
+    terminal = Terminal(StringIO())
+    terminal.unicode, terminal.width = True, 80
+    shown = lines(picture.document(), terminal, now) if picture.status else []
+    if picture.hosts:
+        shown += [*([""] if shown else []), *status_lines(picture.hosts, terminal, now)]
+    return "\n".join([*shown, *([picture.trouble] if picture.trouble else [])]) + "\n"

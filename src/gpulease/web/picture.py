@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gpulease.render.hidden import of_device, of_event, of_job, of_lease
+from gpulease.render.metrics import KINDS
 from gpulease.render.status_document import unknown
-from gpulease.render.totals import KINDS
 
 Row = dict[str, Any]
 

@@ -18,11 +18,9 @@ from aiohttp import web
 from gpulease.errors import NotPermitted, UsageError, in_words
 from gpulease.hosts.watch import HostWatch
 from gpulease.web.access import LONGEST, Access
-from gpulease.web.broker_feed import BrokerFeed
-from gpulease.web.broker_link import BrokerLink
-from gpulease.web.http_answers import OneLine
+from gpulease.web.broker_feed import BrokerFeed, BrokerLink
 from gpulease.web.hub import Hub
-from gpulease.web.page_server import PageServer
+from gpulease.web.page_server import OneLine, PageServer
 from gpulease.web.picture import PagePicture
 
 PORT = 8420

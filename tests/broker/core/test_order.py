@@ -36,7 +36,7 @@ def asks(id: str, gpus: int = 1, user: str = "ada", waited: float = 10.0, **more
 
 
 def granted(line: Line, order: tuple[str, ...], gpus: int = 1, policy: Policy | None = None, **more: Any) -> list[str]:
-    ranking = ranked(line, order) if order else None
+    ranking = ranked(line, order)
     done = plan(machine(gpus), (), line, policy or Policy(), NOW, order=ranking, **more)
     return [grant.id for grant in done.grants]
 
@@ -203,7 +203,7 @@ def test_nonsense_costs_only_its_say_and_is_told_once() -> None:
         if world.questions:
             answer(world, ["L999"])
     assert world.core.state.requests.own_order.failures > 2
-    assert world.core.state.requests.own_order.ranking is None
+    assert world.core.state.requests.own_order.ranking == ()
     said = [text for text in world.logs if "not followed" in text]
     assert len(said) == 1
     assert "L999" in said[0]

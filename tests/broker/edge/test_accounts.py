@@ -114,9 +114,7 @@ def test_what_is_known_is_asked_for_again_after_a_while_and_serves_meanwhile() -
 def test_a_child_that_is_silent_or_ends_is_no_end_of_anything() -> None:
     looked = Looked(patience=2.0)
     looked.wait(("uid", 0))
-    child = looked.accounts._child
-    assert child is not None
-    os.kill(child.pid, signal.SIGSTOP)
+    os.kill(looked.accounts._child.key[0], signal.SIGSTOP)
     looked.wait(("uid", 12345))
     assert looked.accounts.account(12345) is None
     assert len(looked.lines) == 1

@@ -25,8 +25,8 @@ from gpulease.broker.core.instructions import Holding
 from gpulease.broker.neighbours import claim_keeper
 from gpulease.broker.neighbours.claim_shelves import Shelves
 from gpulease.broker.neighbours.claims import Claims
-from gpulease.system import claim_holders, identity
 from gpulease.system import claims as claim_names
+from gpulease.system import identity
 from gpulease.system.places import Place
 
 UUID = "GPU-1"
@@ -223,12 +223,12 @@ def test_who_takes_a_name_and_does_not_listen_is_named_however_short_it_is_ago(
     "line", [b"", b"5\n", b"[" * 900, b'{"note": 1e400, "since": "x"}\n', b'{"since": NaN}', b"\xff\n"]
 )
 def test_whatever_a_holder_says_can_be_shown(line: bytes) -> None:
-    told = claim_holders.read(line)
+    told = claim_names.read(line)
     assert not any(told.values())
     nobody = claim_names.ClaimHolder(None)
-    user = claim_holders.whose(nobody, identity.user_name)
-    assert json.dumps(claim_holders.shown(nobody, user, told))
-    assert claim_holders.through(user, told) == "through somebody's own gpulease"
+    user = claim_names.whose(nobody, identity.user_name)
+    assert json.dumps(claim_names.shown(nobody, user, told))
+    assert claim_names.through(user, told) == "through somebody's own gpulease"
 
 
 def test_long_names_of_devices_stay_apart() -> None:

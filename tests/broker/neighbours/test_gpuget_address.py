@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulease.broker.neighbours.gpuget_script import Picture, Taker
-from gpulease.broker.neighbours.gpuget_share import CONSIDERED, Share
+from gpulease.broker.neighbours.gpuget_script import CONSIDERED, Picture, Share, Taker
 from gpulease.errors import UsageError
 from gpulease.model.gpuget_address import read_address
 

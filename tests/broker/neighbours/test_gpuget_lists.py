@@ -77,13 +77,13 @@ class Side:
 
     @property
     def pid(self) -> int:
-        assert self.gpuget._child is not None
-        return self.gpuget._child.pid
+        assert self.gpuget._child.running
+        return self.gpuget._child.key[0]
 
     def kill(self) -> None:
         before = self.pid
         os.kill(before, signal.SIGKILL)
-        self.until(lambda: self.gpuget._child is not None and self.pid != before)
+        self.until(lambda: self.gpuget._child.running and self.pid != before)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_after_a_reboot_what_waited_waits_what_ran_is_lost_and_reservations_keep
     root, user = Session(island, 0, {}), Session(island, alice, {})
     wait_until(lambda: island.found(alice) == "system /run/gpulease")
     reserved = json.loads(user.run("get", "--devices", "0", "--for", "5h", "--json"))
-    root.run("set", "quotas", "user:someone:gpus=1")
+    root.run("set", "limits", "user:someone:gpus=1")
     ended = user.run("add", "--", "sh", "-c", "echo before").strip()
     user.until(ended, "complete")
     running = user.run("add", "-n", "3", "--", "sh", "-c", "echo halfway; exec sleep 600").strip()

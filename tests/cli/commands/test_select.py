@@ -24,8 +24,8 @@ def test_it_prints_only_idle_indices(machine: Machine) -> None:
         done = machine.run("select", "--count", "3")
         assert done.returncode == 75, "they are in use, and will not always be"
         assert "3 asked for, 4 exist, 2 matched" in done.stderr
-        assert "--util 0 excluded 1" in done.stderr
-        assert "--processes 0 excluded 0" in done.stderr
+        assert "util=0 excluded 1" in done.stderr
+        assert "processes=0 excluded 0" in done.stderr
 
 
 def test_it_becomes_the_command_with_uuids_and_pci_order(machine: Machine) -> None:
@@ -58,7 +58,7 @@ def test_thresholds_may_be_fractions(machine: Machine) -> None:
     for gpu in range(4):
         machine.set(f"gpu.{gpu}.utilization={7 + gpu}")
     assert machine.run("select", "--util", "7.5").stdout == "0\n"
-    assert "--util 7.5 excluded 1" in machine.run("select", "--util", "7.5", "-n", "2").stderr
+    assert "util=7.5 excluded 1" in machine.run("select", "--util", "7.5", "-n", "2").stderr
     assert machine.run("select", "--util", "nan").returncode == 2
 
 

@@ -26,7 +26,7 @@ from gpulease.system.execution import end_with
 Function = Callable[[tuple[LineEntry, ...], float], Iterable[str]]
 
 MEMORY = 1 << 30  # bytes of address space
-PRINTED = 4096  # bytes that it may print into the broker's log
+PRINTED = 4096  # bytes that it may print into the broker's log: the rest would fill its disk
 
 
 class Unusable(Exception):
@@ -37,16 +37,14 @@ def main(spec: str, descriptor: int) -> int:
     end_with(os.getppid())
     questions, answers = os.fdopen(os.dup(0), "rb", buffering=0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    _bound_prints()
-    _bound_memory()
+    _bound()
     function: Function | None = None
     for line in questions:
-        question = json.loads(os.pread(descriptor, int(line), 0))
         try:
             if function is None:
                 function = load(spec)
                 os.write(answers, pack({"loaded": True}))
-            answer: Message = {"order": _asked(function, question)}
+            answer: Message = {"order": _asked(function, json.loads(os.pread(descriptor, int(line), 0)))}
         except Unusable as trouble:
             answer = {"trouble": str(trouble)}
         except BaseException as trouble:  # whatever it raises, SystemExit too
@@ -55,28 +53,22 @@ def main(spec: str, descriptor: int) -> int:
     return 0
 
 
-def _bound_prints() -> None:
-    """The beginning of what the function prints belongs into the broker's log; the rest would fill its disk."""
-    log = os.dup(2)
-    reading, writing = os.pipe()
-    os.dup2(writing, 1)
-    os.dup2(writing, 2)
+def _bound() -> None:
+    """What the function prints, and the memory that it takes."""
+    log, (reading, writing) = os.dup(2), os.pipe()
+    for output in (1, 2):
+        os.dup2(writing, output)
     os.close(writing)
     threading.Thread(target=_copy_beginning, args=(reading, log), daemon=True).start()
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    bound = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
+    resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
 
 
 def _copy_beginning(reading: int, log: int) -> None:
     left = PRINTED
     while data := os.read(reading, 1 << 16):
-        if left:
-            os.write(log, data[:left])
-            left = max(0, left - len(data))
-
-
-def _bound_memory() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    bound = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
-    resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+        left -= os.write(log, data[:left]) if left else 0
 
 
 def _where(trouble: BaseException) -> str:
@@ -108,15 +100,6 @@ def load(spec: str) -> Function:
 
 def _from_file(path: str) -> ModuleType:
     """Compiled from the text that was checked; a cache beside it may be anybody's, and so may the folder be."""
-    module = ModuleType("gpulease_own_order")
-    module.__file__ = path
-    code = compile(_checked_text(path), path, "exec", dont_inherit=True)
-    sys.modules[module.__name__] = module  # dataclasses look for it there
-    exec(code, module.__dict__)
-    return module
-
-
-def _checked_text(path: str) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a fifo would keep us waiting
     except OSError as error:
@@ -128,7 +111,12 @@ def _checked_text(path: str) -> bytes:
             raise Unusable(f"{path} is no Python file")
         if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
             raise Unusable(f"{path} may be written by others than root and the user who runs the broker")
-        return file.read()
+        text = file.read()
+    module = ModuleType("gpulease_own_order")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # dataclasses look for it there
+    exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
+    return module
 
 
 def _installed(name: str) -> ModuleType:

@@ -114,7 +114,7 @@ def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str])
     if state.jobs.environments.get(peer.uid, 0) + size_of(environ) > MOST_ENVIRONMENTS:
         raise TooMuch(
             f"The variables of your jobs take more than {MOST_ENVIRONMENTS >> 20} MiB: many have values of their own.",
-            "Forget ended jobs with `gpulease clean`, or leave variables out with --no-env.",
+            "Forget ended jobs with `gpulease clean`, or leave variables out with `no-env`.",
         )
     state.jobs.keep_environment(peer.uid, key, environ)
 
@@ -186,7 +186,7 @@ def _gathered(turn: Turn, event: Received) -> Parts | None:
         return None
     number, texts_of_own = sum(map(len, parts.commands)), sum(map(len, parts.each))
     if not number:
-        raise UsageError("No command was given.", "Write it behind `--`, or one a line with --file.")
+        raise UsageError("No command was given.", "Write it behind `--`, or one a line in a `file`.")
     if texts_of_own and texts_of_own != number:
         raise UsageError("Some commands have texts of their own, and others have not.")
     return parts

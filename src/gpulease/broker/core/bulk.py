@@ -73,7 +73,7 @@ def choice(turn: Turn, event: Received, states: tuple[str, ...] = (), look: bool
         raise UsageError("The choice of jobs is not right.", "Give the label, the state and the user as text.")
     everyone = look or event.peer.uid == 0
     if user == EVERYBODY and not everyone:
-        raise NotPermitted("Only root may do that to the jobs of every user.", "Leave --all-users out.")
+        raise NotPermitted("Only root may do that to the jobs of every user.", "Choose the jobs of one user.")
     uid = _whose(turn, event.peer, select, user, look or bool(ranges))
     which = Which(tuple(state.split(",")) if state else states, uid, label, ranges)
     return Chosen(which, bool(select.get("last")), everyone, bool(select.get("all")))
@@ -101,7 +101,7 @@ def _ranges(select: Select) -> list[Range]:
     if not all(len(pair) == 2 and min(pair) >= 0 for pair in ranges):
         raise UsageError("The choice of jobs is not right.", "Write ids and ranges, as 3,5-9.")
     if len(ranges) > MOST_RANGES:
-        raise UsageError(f"More than {MOST_RANGES} ids and ranges were given.", "Use ranges, as 5-900, or --label.")
+        raise UsageError(f"More than {MOST_RANGES} ids and ranges were given.", "Use ranges, as 5-900, or a label.")
     return sorted((first, last) for first, last in ranges)
 
 
@@ -235,7 +235,9 @@ def is_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> bool:
 def refuse_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> None:
     """When no job was found that the client may do something about."""
     if progress.found is None:
-        hint = "Root's `all` is root's own: name others by --user." if chosen.roots_own else "See `gpulease ls --all`."
+        hint = (
+            "Root's `all` is root's own; name others: `--user ada`." if chosen.roots_own else "See `gpulease ls --all`."
+        )
         raise NotFound(f"No such job{_called(chosen.ranges)}.", hint)
     if progress.mine is None:
         job = turn.state.jobs.get(progress.found)

@@ -41,8 +41,8 @@ def _over(turn: Turn, job: Job) -> list[int]:
     }
     over = [id for id, count in counts.items() if not count]
     if not over:
-        what = f"{MOST_CAPS} of your sweeps with --at-most are not over, and more are not taken."
-        raise TooMuch(what, "Let one end, or leave --at-most out.")
+        what = f"{MOST_CAPS} of your sweeps with `at-most` are not over, and more are not taken."
+        raise TooMuch(what, "Let one end, or leave `at-most` out.")
     return over
 
 

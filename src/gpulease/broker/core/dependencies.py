@@ -49,7 +49,7 @@ def _named(turn: Turn, uid: int, options: Fields, own: int, last: int) -> list[L
     if after == "last":
         newest = turn.state.store.jobs(Which((), uid, ids=[(1, last)]), 1, newest=True)
         if not newest:
-            raise NotFound("It is to come after your last job, and you have none.", "Leave --after out.")
+            raise NotFound("It is to come after your last job, and you have none.", "Leave `after` out.")
         after = [newest[0]["id"]]
     ranges = _ranges(after)
     if (own, own) in ranges:
@@ -66,7 +66,7 @@ def _ranges(after: Any) -> list[Range]:
     given = after if isinstance(after, list) else [after]
     pairs: list[Any] = [[one, one] if type(one) is int else one for one in given]
     if not all(map(_is_range, pairs)):
-        raise UsageError("The list of jobs to come after is not right.", "Write ids and ranges, as --after 3,5-9.")
+        raise UsageError("The list of jobs to come after is not right.", "Write ids and ranges, as 3,5-9.")
     if len(pairs) > MOST_AFTER:
         raise TooMuch(f"It is to come after more than {MOST_AFTER} jobs.", IN_BETWEEN)
     return [(first, last) for first, last in pairs]
@@ -98,13 +98,13 @@ def _refuse_missing(ranges: list[Range], there: list[int], newest: int) -> None:
         if last > newest:
             raise NotFound(
                 f"It is to come after jobs {first}-{last}, and the newest job is {newest}.",
-                f"Write --after {first}-{newest}, or `all`.",
+                f"Write {first}-{newest}, or `all`.",
             )
 
 
 def _refuse_in_vain(row: ListedJob) -> None:
     if row.state in jobs.ENDS and row.state != "complete":
-        raise WrongState(f"Job {row.id} is {row.state}, so nothing can come after it.", "Use --after-any, or retry it.")
+        raise WrongState(f"Job {row.id} is {row.state}, so nothing can come after it.", "Use `after-any`, or retry it.")
 
 
 # -------------------------------------------------------------------- by label
@@ -116,7 +116,7 @@ def _labelled(turn: Turn, uid: int, options: Fields, last: int) -> list[ListedJo
     if label is None:
         return []
     if not isinstance(label, str) or not label:
-        raise UsageError("The label of the jobs to come after is not right.", "Write it as --after-label sweep1.")
+        raise UsageError("The label of the jobs to come after is not right.", "Write a label, as sweep1.")
     which = Which((), uid, label, [(1, last)])
     open_ones = _rows(turn, which._replace(states=jobs.OPEN))
     ends = {} if open_ones else turn.state.store.count_jobs(which)
@@ -124,7 +124,7 @@ def _labelled(turn: Turn, uid: int, options: Fields, last: int) -> list[ListedJo
         raise NotFound(f"You have no job with the label {label[:40]!r}.", "See labels with `gpulease show all`.")
     if not open_ones and (uid, "complete") not in ends and not options.get("after_any"):
         what = f"All your jobs with the label {label[:40]!r} have ended, and none is complete."
-        raise WrongState(what, "Use --after-any-label, or retry them.")
+        raise WrongState(what, "Use `after-any-label`, or retry them.")
     return open_ones
 
 

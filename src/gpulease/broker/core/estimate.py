@@ -17,8 +17,7 @@ from gpulease.model.request import read_request
 from gpulease.model.store import Document
 from gpulease.model.values import Waiting
 from gpulease.planner import Plan
-from gpulease.planner.expected import Start
-from gpulease.planner.forecast import NO_FORECAST
+from gpulease.planner.forecast import NO_FORECAST, Start
 from gpulease.protocol.messages import KINDS, ExplainRequest
 
 MOST = 64  # alike that are foreseen at once; the planner looks no further ahead

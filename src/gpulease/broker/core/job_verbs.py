@@ -71,7 +71,7 @@ def _each(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[J
 def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[list[Job]], object], wrong: str) -> None:
     """Do `act` to the chosen jobs that are in one of `states`, a piece at a time; if none is, say in which they are."""
     if event.message.get("select") is None:
-        raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, --label or --state.")
+        raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, a label or a state.")
     chosen = bulk.choice(turn, event)
     piece = bulk.take(turn, event, chosen)
     fitting: dict[int, Job] = {}
@@ -141,7 +141,7 @@ def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
     elif wrong == "edited" and any(text.rpartition(" ")[2] in jobs.ENDS for text in skipped):
         step = "What has ended is changed as it is queued again: `gpulease retry ID --min-memory 40G`."
     elif wrong == "run again" and any(text.endswith("complete") for text in skipped):
-        step = "Complete ones are run again by their ids, or with --state complete."
+        step = "Complete ones are run again by their ids, or by `gpulease retry --state complete`."
     if len(skipped) == 1:
         return WrongState(f"Job {skipped[0]}, so it cannot be {wrong}.", step)
     return WrongState(f"None of these jobs can be {wrong}: {left_text(skipped)}.", step)

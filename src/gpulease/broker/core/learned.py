@@ -12,11 +12,22 @@ from gpulease.broker.core.shapes import parts_of, shape_of
 from gpulease.broker.core.turn import Turn
 from gpulease.model.job import Job
 from gpulease.model.values import Lease, Request
-from gpulease.planner.expected import BY_LATEST, BY_LIKELY, judged, missed
-from gpulease.planner.forecast import Forecast, said_now
-from gpulease.planner.lengths import ALL, LATEST, LIKELY, Lengths, learned, of_declared, of_shape, of_user
+from gpulease.planner.forecast import BY_LATEST, BY_LIKELY, Forecast, judged, missed, said_now
+from gpulease.planner.lengths import (
+    ALL,
+    EMPTY,
+    LATEST,
+    LIKELY,
+    Lengths,
+    Sketch,
+    faded,
+    learned,
+    of_declared,
+    of_shape,
+    of_user,
+    seen,
+)
 from gpulease.planner.packing import known
-from gpulease.planner.sketch import EMPTY, Sketch, faded, seen
 from gpulease.protocol.messages import ShapeRow, Starts, UsualRow
 
 IN_LINE = 256  # shapes in the line at once, since each costs every plan a little; others count as their user's

@@ -46,7 +46,7 @@ def check_request(limit: Limit, request: Request) -> None:
     if not low <= request.priority <= high:
         raise NotPermitted(
             f"User {limit.name} may ask for priority {low} to {high}, not {request.priority}.",
-            f"Ask with --priority {max(low, min(high, request.priority))}.",
+            f"Ask with priority {max(low, min(high, request.priority))}.",
         )
     _check_time(limit, request.duration, "lease")
 
@@ -110,7 +110,7 @@ def request_of(turn: Turn, user: Peer | Job, fields: Fields, hold: bool) -> Requ
     probe = Waiting("probe", request._replace(not_before=None), user.user, user.uid, 0.0, groups, "job")
     reason = None if hold else impossible(turn, probe)
     if reason is not None:
-        raise refused(reason, "Ask for less, or queue it all the same with --hold.")
+        raise refused(reason, "Ask for less, or queue it all the same with `hold`.")
     return request
 
 

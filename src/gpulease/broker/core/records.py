@@ -38,7 +38,6 @@ def read_lease(document: Document) -> tuple[Lease, bool]:
     claimed = bool(fields.pop("claimed", True))
     fields["owner"] = read_owner(fields["owner"])
     fields["devices"] = tuple(fields["devices"])
-    fields.setdefault("packed", fields.get("shape") is not None)  # an older version had shapes of packed ones only
     fields["outsiders"] = tuple((pid, start_time) for pid, start_time in fields.get("outsiders", ()))
     return Lease(**_known(Lease, fields)), claimed
 

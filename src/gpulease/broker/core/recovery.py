@@ -23,8 +23,8 @@ from gpulease.model.job_selection import line_id
 from gpulease.model.request import stored_request
 from gpulease.model.store import Document, Which
 from gpulease.model.values import Request, Waiting
-from gpulease.planner import Peak, Spent, settings
-from gpulease.planner.sketch import Sketch
+from gpulease.planner import Peak, Spent
+from gpulease.planner.lengths import Sketch
 
 FIRST_PRUNING = 10.0  # seconds, in which what waits for the broker is served
 CHUNK = 5000  # jobs that are read from the store at a time
@@ -63,10 +63,6 @@ def _load_facts(turn: Turn) -> None:
     neighbouring.load(turn, facts.get("neighbours", {}))
     known_devices.load(state, facts.get("devices", {}))
     state.devices.excluded.fill({uuid: document["note"] for uuid, document in store.load("excluded").items()})
-    for old, name in settings.RENAMED.items():
-        if (kept := store.get("settings", old)) is not None:
-            store.write("settings", name, kept)
-            store.write("settings", old, None)
     state.texts.fill({name: document["text"] for name, document in store.load("settings").items()})
     for complaint in (*state.use_settings(), *limit_names.strangers(turn)):
         turn.emit(WriteLog(complaint))

@@ -59,7 +59,7 @@ def renew(turn: Turn, event: Received) -> None:
         return
     timed = [lease for lease in leases if lease.until is not None]
     if not timed:
-        raise NotFound("There is no timed lease to renew.", "Only what was taken with --for ends by the clock.")
+        raise NotFound("There is no timed lease to renew.", "Only a lease that was taken for a time ends by the clock.")
     renewed = [lease._replace(until=turn.now + message["duration"]) for lease in timed]
     for lease in renewed:
         check_renewal(allowance(turn.state, lease.owner.user, lease.owner.groups), lease)
@@ -106,7 +106,7 @@ def _named_leases(turn: Turn, event: Received, progress: Releasing, mine: bool =
     if mine or message.get("mine"):
         return [one for one in turn.state.requests.leases.values() if one.owner.uid == peer.uid and one.kind != "job"]
     if not names and not if_held:
-        raise UsageError("Nothing to release was named.", "Give a lease id, a device, or --mine.")
+        raise UsageError("Nothing to release was named.", "Give a lease id, a device, or `mine`.")
     meant = _meant(turn, names)
     asked = [lease for name, on in meant.items() for lease in on if name not in turn.state.requests.leases]
     known, more = _with_scripts(turn, peer, asked, progress)

@@ -92,15 +92,13 @@ class OwnOrder(NamedTuple):
     """What the administrator's own function says of the line (order.py)."""
 
     function: str = ""  # whose this is
-    ids: tuple[str, ...] = ()  # as it answered last
-    ranking: Ranking | None = None  # of these, as they were then
-    asked: tuple[str, ...] | None = None  # of the question under way
+    ranking: Ranking = ()  # as it answered last, and as they were then
+    asked: tuple[str, ...] = ()  # ids of the question under way
     asked_at: float = -inf
     revision: int = -1  # of the state, when it was asked
     not_before: float = -inf
     failures: int = 0  # one after the other
     trouble: str | None = None  # of the last answer
-    due: float = inf  # when the alarm goes off that is set
 
 
 class Moved(NamedTuple):

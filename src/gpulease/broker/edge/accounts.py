@@ -7,26 +7,23 @@ for a minute and is then asked for again; while there is no answer, what was kno
 from __future__ import annotations
 
 import contextlib
-import os
 import select
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from gpulease.broker.child import Child
 from gpulease.broker.children.accounts import look_up
 from gpulease.broker.core.turn import NotLookedUp
 from gpulease.errors import BrokerUnavailable
 from gpulease.model.peer import Account
-from gpulease.protocol.wire import Unpacker, pack
+from gpulease.protocol.wire import pack
 
 FRESH = 60.0  # seconds that an answer serves
 ANSWER = 5.0  # seconds for one
 MOST_NAMES = 1000  # that are remembered: they come in messages
 LONGEST_NAME = 256  # letters
 MOST_USERS = 10_000  # that are remembered: one user may have thousands of numbers
-READ = 1 << 16
 
 Question = tuple[str, Any]  # kind and name
 SILENT = object()  # in the place of an answer
@@ -36,23 +33,26 @@ class Accounts:
     def __init__(
         self, poll: select.epoll, log: Callable[[str], None], fresh: float = FRESH, patience: float = ANSWER
     ) -> None:
-        self._poll, self._log, self._fresh, self._patience = poll, log, fresh, patience
+        self._log, self._fresh, self._patience = log, fresh, patience
         self._accounts: dict[int, Account] = {}
         self._told: dict[Question, tuple[float, Any]] = {}  # when, and what
         self._asked: Question | None = None  # which is under way
         self._users: dict[Question, None] = {}  # who somebody is; goes before names, of which a stranger may ask many
         self._names: dict[Question, None] = {}
         self._waiting: dict[Question, list[Callable[[], None]]] = {}
-        self._child: subprocess.Popen[bytes] | None = None
-        self._unpacker = Unpacker()
+        self._child = Child(poll, ["gpulease.broker.children.accounts"])
         self._complained = False
         self._again = False  # another child was asked the same
-        self.due: float | None = None  # when the question under way is overdue
         self.starting = True  # the loop has not begun: nobody else waits
 
     @property
     def descriptor(self) -> int:
-        return -1 if self._child is None or self._child.stdout is None else self._child.stdout.fileno()
+        return self._child.descriptor
+
+    @property
+    def due(self) -> float | None:
+        """When the question under way is overdue."""
+        return self._child.due
 
     # ---------------------------------------------------------------- what is known
 
@@ -132,30 +132,19 @@ class Accounts:
 
     def _send(self) -> None:
         assert self._asked is not None
-        self.due = time.monotonic() + self._patience  # what cannot be asked is overdue, too
         kind, name = self._asked
-        with contextlib.suppress(OSError):
-            if self._child is None:
-                self._start()
-            assert self._child is not None
-            assert self._child.stdin is not None
-            os.write(self._child.stdin.fileno(), pack({"kind": kind, "name": name}))
-
-    def _start(self) -> None:
-        words = [sys.executable, "-P", "-m", "gpulease.broker.children.accounts"]
-        self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
-        self._unpacker = Unpacker()
-        self._poll.register(self.descriptor, select.EPOLLIN)
+        with contextlib.suppress(OSError):  # what cannot be asked is overdue, too
+            self._child.send(pack({"kind": kind, "name": name}), time.monotonic() + self._patience)
 
     def read(self) -> None:
-        data = os.read(self.descriptor, READ)
-        if not data:  # it had nothing to do for a while, or was killed: another one is asked
+        messages = self._child.messages()
+        if messages is None:  # it had nothing to do for a while, or was killed: another one is asked
             self.close()
             if self._asked is not None and not self._again:
                 self._again = True
                 self._send()
             return
-        for message in self._unpacker.feed(data):
+        for message in messages:
             if self._asked is not None:
                 self._complained = self._again = False
                 self._next(message.get("told"))
@@ -170,7 +159,7 @@ class Accounts:
 
     def _next(self, told: Any) -> None:
         assert self._asked is not None
-        question, self._asked, self.due = self._asked, None, None
+        question, self._asked, self._child.due = self._asked, None, None
         self._learn(question, told)
         self._send_next()
         for action in self._waiting.pop(question, ()):
@@ -191,11 +180,4 @@ class Accounts:
             account.groups, account.home, account.exists = tuple(groups), home, exists
 
     def close(self) -> None:
-        if self._child is None:
-            return
-        self._poll.unregister(self.descriptor)
-        self._child.kill()
-        for stream in (self._child.stdin, self._child.stdout):
-            if stream:
-                stream.close()
-        self._child = None
+        self._child.close()

@@ -19,7 +19,7 @@ from gpulease.broker.store.history import CountedRow, HistoryFile
 from gpulease.errors import HistoryError, in_words
 from gpulease.model.spans import Asked, Count, Counted, DeviceName, Row, Span, SpanHolder, count_in, joined
 from gpulease.protocol.messages import Message
-from gpulease.render import totals
+from gpulease.render import metrics
 
 ROWS = 1000  # of one kind that are read from the file for one answer
 ALL = -1
@@ -41,7 +41,7 @@ class History:
         self._file: HistoryFile | None = None
         self._minutes = Minutes()
         self._places: dict[str, DeviceName] = {}
-        self._waits: totals.Amounts = {}  # of grants that are not written yet
+        self._waits: metrics.Amounts = {}  # of grants that are not written yet
         self._written = self._tidied = 0  # up to which minute, and on which day
         self._trouble = ""
         if os.path.isfile(path) and not os.path.getsize(path):
@@ -61,7 +61,7 @@ class History:
         else:
             labels = tuple(place.label for place in one.places)
             self._minutes.count(holder, labels, Count(1, _milliseconds(one.waited)), at)
-            totals.add(self._waits, totals.of_wait(_milliseconds(one.waited)))
+            metrics.add(self._waits, metrics.of_wait(_milliseconds(one.waited)))
         self._minutes.began(lease.id, lease.devices, holder, at)
 
     def over(self, one: told.Over) -> None:
@@ -110,8 +110,8 @@ class History:
         if until // DAY != self._tidied:
             file.forget_holders()
             self._tidied = until // DAY
-        sums = totals.of_spans(span for minute in rows.values() for span in minute.values())
-        totals.add(sums, self._waits)
+        sums = metrics.of_spans(span for minute in rows.values() for span in minute.values())
+        metrics.add(sums, self._waits)
         file.write(rows, counts, self._places.values(), until, sums)
         self._waits = {}
         self._trouble = ""
@@ -125,7 +125,7 @@ class History:
 
     def answer(self, one: told.AnswerHistory) -> Message:
         if one.question is None:
-            return dict(totals.shown(self._read(HistoryFile.totals), one.user))
+            return dict(metrics.shown(self._read(HistoryFile.totals), one.user))
         read = self._usage if one.verb == "usage" else self._history
         return read(one.question, one.now, one.user)
 

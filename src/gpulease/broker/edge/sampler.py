@@ -5,29 +5,24 @@ A driver that hangs costs the child its life and the broker nothing but a fresh 
 
 from __future__ import annotations
 
-import os
 import select
-import subprocess
-import sys
 
+from gpulease.broker.child import Child
 from gpulease.broker.children.sampler import LARGEST
 from gpulease.errors import DriverError, DriverHangs, GpuleaseError
 from gpulease.errors import by_code as error_by_code
-from gpulease.protocol.wire import Message, Unpacker
+from gpulease.model.pauses import pause_after
+from gpulease.protocol.wire import Message
 
-READ = 1 << 16
 ATTEMPTS = 4  # children that are started anew for one question
-LONGEST_PAUSE = 30.0  # seconds before a driver that hung is asked again
+PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a driver that hung is asked again
 
 
 class Sampling:
     def __init__(self, poll: select.epoll, deadline: float) -> None:
-        self._poll = poll
         self.seconds = deadline
-        self._child: subprocess.Popen[bytes] | None = None
-        self._unpacker = Unpacker(LARGEST)
+        self._child = Child(poll, ["gpulease.broker.children.sampler"], LARGEST)
         self._questions: list[str] = []  # the first one is under way
-        self._due: float | None = None
         self._failures = 0
         self._ends = 0  # children that ended over the question under way
         self._not_before = 0.0
@@ -36,12 +31,12 @@ class Sampling:
 
     @property
     def descriptor(self) -> int:
-        return -1 if self._child is None or self._child.stdout is None else self._child.stdout.fileno()
+        return self._child.descriptor
 
     @property
     def due(self) -> float | None:
         """When the question under way is overdue, on the clock that `ask` was given."""
-        return self._due
+        return self._child.due
 
     def may_ask(self, now: float) -> bool:
         """False for a while after a driver that hung: it most likely still does."""
@@ -56,18 +51,16 @@ class Sampling:
 
     def read(self, now: float) -> list[Message | GpuleaseError]:
         """Answers that have come in. The child's unexpected end is an answer too."""
-        assert self._child is not None
-        assert self._child.stdout is not None
-        data = os.read(self._child.stdout.fileno(), READ)
-        if not data:
+        messages = self._child.messages()
+        if messages is None:
             return self._child_ended(now)
         answers: list[Message | GpuleaseError] = []
-        for message in self._unpacker.feed(data):
+        for message in messages:
             self._questions.pop(0)
             self._failures = self._ends = 0
             answers.append(_judge(message))
         if answers:  # else a part of a long one
-            self._due = None
+            self._child.due = None
             if self._questions:
                 self._send(now)
         return answers
@@ -89,44 +82,22 @@ class Sampling:
         return self._failed(now, trouble)
 
     def close(self) -> None:
-        if self._child is None:
-            return
-        self._poll.unregister(self.descriptor)
-        self._child.kill()
-        for stream in (self._child.stdin, self._child.stdout):
-            if stream:
-                stream.close()
-        self._child = None
+        self._child.close()
 
     def _send(self, now: float) -> None:
         try:
-            if self._child is None:
-                self._start()
+            self._child.send(self._questions[0].encode() + b"\n", now + self.seconds)
         except OSError as error:
             what = f"The process that reads the driver cannot be started: {error.strerror}."
-            self._not_started, self._due = DriverError(what), now
-            return
-        assert self._child is not None
-        assert self._child.stdin is not None
-        self._due = now + self.seconds
-        try:
-            os.write(self._child.stdin.fileno(), self._questions[0].encode() + b"\n")
-        except BrokenPipeError:
-            return  # its end is read from the other pipe
-
-    def _start(self) -> None:
-        words = [sys.executable, "-P", "-m", "gpulease.broker.children.sampler"]
-        self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
-        self._unpacker = Unpacker(LARGEST)
-        self._poll.register(self.descriptor, select.EPOLLIN)
+            self._not_started, self._child.due = DriverError(what), now
 
     def _failed(self, now: float, trouble: GpuleaseError) -> GpuleaseError:
         self.close()
         self._questions.clear()
-        self._due, self._ends = None, 0
+        self._child.due, self._ends = None, 0
         self._failures += 1
         self.trouble = trouble
-        self._not_before = now + min(LONGEST_PAUSE, 0.5 * 2**self._failures)
+        self._not_before = now + pause_after(self._failures, PAUSE, LONGEST_PAUSE)
         return trouble
 
 

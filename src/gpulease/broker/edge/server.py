@@ -203,7 +203,7 @@ class Server:
             elif descriptor == self._sampling.descriptor:
                 self._answers()
             elif descriptor == self._ordering.descriptor:
-                self._ordering.read(time.monotonic())
+                self._ordering.answered(time.monotonic())
             elif descriptor == self._accounts.descriptor:
                 self._accounts.read()
             elif self._neighbours.owns(descriptor):

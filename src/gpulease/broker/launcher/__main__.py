@@ -259,8 +259,9 @@ def _main(words: list[str]) -> int:
     kernel.join_new_keyring()  # what is in root's own is nobody else's
     if "--replace" in words:
         _check_config(account)
-    _take_over(home.place, account.pw_uid, "--replace" in words)
-    _enter(home)
+        home.replace()
+    else:
+        _enter(home)
     known = f"{home.place.state}-launcher"  # what the launcher knows is not the broker's to change
     places.prepare(known, everyone=False)
     with home.listen() as listener:
@@ -307,21 +308,6 @@ def _as_broker(account: pwd.struct_passwd, more: Mapping[str, str] = NO_MORE) ->
         "extra_groups": os.getgrouplist(account.pw_name, account.pw_gid),
         "env": {**_environ(FOR_BROKER), **more, "HOME": home, "USER": ACCOUNT, "LOGNAME": ACCOUNT},
     }  # fmt: skip
-
-
-def _take_over(place: places.Place, uid: int, replace: bool) -> None:
-    """From a broker that runs, or from where earlier versions kept state: by a process of its own, before all else."""
-    if replace or os.path.exists(os.path.join(place.run, "state.db")):
-        words = [
-            sys.executable,
-            "-P",
-            "-m",
-            "gpulease.broker.edge.takeover",
-            str(uid),
-            *(["--replace"] if replace else []),
-        ]
-        if subprocess.run(words, stdin=subprocess.DEVNULL, cwd="/").returncode:
-            raise BrokerUnavailable(f"What is in {place.run!r} could not be taken over.", "See above.")
 
 
 def _start_broker(

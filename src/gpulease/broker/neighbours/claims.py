@@ -22,8 +22,8 @@ from gpulease.broker.neighbours.claim_shelves import Shelves
 from gpulease.model.store import Document
 from gpulease.system import claims as names
 from gpulease.system import strangers
-from gpulease.system.claim_holders import LETTERS, LONGEST, read, say, shown, through, whose
-from gpulease.system.claims import ClaimHolder
+from gpulease.system.claims import LETTERS, ClaimHolder, read, say, shown, through, whose
+from gpulease.system.claims import LONGEST_TOLD as LONGEST
 from gpulease.system.places import Place
 
 ANSWER = 0.05  # seconds that a sample waits for what the holders say

@@ -6,21 +6,17 @@ kept; what was asked of it is refused, and meanwhile every GPU that gpuget manag
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any
 
+from gpulease.broker.child import Child
 from gpulease.model.gpuget_address import Address
 from gpulease.model.values import Device
-from gpulease.protocol.wire import Message, Unpacker, pack
+from gpulease.protocol.wire import Message, pack
 
-READ = 1 << 16
 DEADLINE = 10.0  # seconds for an answer: the child waits up to 2 s for each connection and each call
 PAUSE = 1.0  # seconds before a child that ended is replaced
 ENDED = "the process that talks to its Redis ended unexpectedly"
@@ -45,7 +41,7 @@ class Gpuget:
         former: Collection[str] = (),
         left: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._poll, self._address, self._broker = poll, address, broker
+        self._address, self._broker = address, broker
         self._answered, self._changed, self._log = answered, changed, log
         self._former, self._left = former, left  # addresses where something of ours may be left, and is not any more
         self._numbers: dict[str, int] = {}  # by device; empty until the devices are known
@@ -54,9 +50,7 @@ class Gpuget:
         self._wanted: frozenset[str] = frozenset()
         self._told: Message | None = None  # what the child was told last, if nothing was claimed since
         self._claims: dict[int, tuple[tuple[str, ...], float]] = {}  # under way: devices, and when overdue
-        self._child: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._unpacker = Unpacker()
+        self._child = Child(poll, ["gpulease.broker.neighbours.gpuget_child"])
         self._not_before = 0.0
         self._again: float | None = None  # when the broker is told again what is held
         self._report: Message = {"held": {}, "managed": [], "trouble": ["", ""]}  # at first, a claim tells
@@ -67,19 +61,19 @@ class Gpuget:
     def due(self) -> float | None:
         """When something is overdue: an answer, a new child, or a word about a device that was refused."""
         moments = [moment for _, moment in self._claims.values()]
-        if self._child is None and self._numbers:
+        if not self._child.running and self._numbers:
             moments.append(self._not_before)
         return min([*moments, *([] if self._again is None else [self._again])], default=None)
 
     def owns(self, descriptor: int) -> bool:
-        return self._socket is not None and descriptor == self._socket.fileno()
+        return self._child.running and descriptor == self._child.descriptor
 
     # ---------------------------------------------------------------- what the broker says
 
     def see(self, devices: Iterable[Device]) -> None:
         """A device that is missing now may be leased still: it keeps its number."""
         self._numbers |= {one.uuid: one.index for one in devices if one.vendor == "nvidia"}
-        if self._child is None and self._numbers:
+        if not self._child.running and self._numbers:
             self._start()
         self._judge()
 
@@ -114,10 +108,7 @@ class Gpuget:
 
     def _part(self, last: Message) -> None:
         self._send(last)
-        with contextlib.suppress(OSError):
-            if self._socket is not None:
-                self._socket.shutdown(socket.SHUT_WR)
-        self._drop()
+        self._child.close(kill=False)
 
     def _numbers_of(self, devices: Iterable[str]) -> list[int]:
         return sorted({self._numbers[uuid] for uuid in devices if uuid in self._numbers})
@@ -125,14 +116,10 @@ class Gpuget:
     # ---------------------------------------------------------------- what the child says
 
     def ready(self, descriptor: int, flags: int) -> None:
-        assert self._socket is not None
-        try:
-            data = self._socket.recv(READ)
-        except OSError:
-            data = b""
-        if not data:
+        messages = self._child.messages()
+        if messages is None:
             return self._ended(ENDED)
-        for message in self._unpacker.feed(data):
+        for message in messages:
             self._understand(message)
         return None
 
@@ -141,7 +128,7 @@ class Gpuget:
         if self._again is not None and self._again <= now:
             self._again = None
             self._changed()
-        if self._child is None and self._not_before <= now:
+        if not self._child.running and self._not_before <= now:
             self._start()
         if any(moment <= now for _, moment in self._claims.values()):
             self._ended(SILENT)
@@ -180,9 +167,7 @@ class Gpuget:
             self._changed()
 
     def _ended(self, why: str) -> None:
-        if self._child is not None:
-            self._child.kill()
-        self._drop()
+        self._child.close()
         self._not_before = monotonic() + PAUSE
         self._report = {**self._report, "held": {}, "trouble": [why, f"gpuget: {why}."]}
         self._judge()
@@ -197,42 +182,20 @@ class Gpuget:
     # ---------------------------------------------------------------- the child
 
     def _start(self) -> None:
-        """The address goes through the socket: everybody sees the words of a process."""
-        ours, theirs = socket.socketpair()
-        words = [sys.executable, "-P", "-m", "gpulease.broker.neighbours.gpuget_child"]
+        """The address goes through the pipe: everybody sees the words of a process."""
         try:
-            self._child = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), process_group=0)
+            self._child.start()
         except OSError as error:
-            ours.close()
             return self._ended(f"the process that talks to its Redis cannot be started ({error.strerror})")
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        self._socket, self._unpacker, self._told = ours, Unpacker(), None
-        self._poll.register(ours.fileno(), select.EPOLLIN)
+        self._told = None
         opening = {"open": self._address.text, "former": [one for one in self._former if one != self._address.text]}
         self._send({**opening, "broker": self._broker, "pid": os.getpid(), **self._all()})
         return None
 
     def _send(self, message: Message) -> bool:
-        """A child that has stopped reading is done with: its end is read next."""
-        if self._socket is None:
-            return False
-        data = pack(message)
-        try:
-            sent = self._socket.send(data)
-        except OSError:
-            sent = 0
-        if sent < len(data):
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-        return True
-
-    def _drop(self) -> None:
-        if self._socket is not None:
-            self._poll.unregister(self._socket.fileno())
-            self._socket.close()
-        self._child = self._socket = None
+        if self._child.running:
+            self._child.send(pack(message))
+        return self._child.running
 
 
 def _words(who: Message) -> str:

@@ -22,8 +22,7 @@ import time
 from math import inf
 from typing import Any, NamedTuple
 
-from gpulease.broker.neighbours.gpuget_script import Picture, Taker
-from gpulease.broker.neighbours.gpuget_share import Share
+from gpulease.broker.neighbours.gpuget_script import Picture, Share, Taker
 from gpulease.model.gpuget_address import Address, read_address
 from gpulease.protocol.wire import Message, Unpacker, pack
 from gpulease.system import identity
@@ -46,7 +45,7 @@ READ = 1 << 16
 SAID = 200  # characters of what went wrong
 
 
-class Child:
+class GpugetChild:
     def __init__(self) -> None:
         self._address, self._broker, self._pid = Address("", "", "", ""), "", 0
         self._name = f"{secrets.token_hex(4)}:"  # all turns of this child begin with it
@@ -256,7 +255,7 @@ def _ousted(address: Address) -> Trouble:
 
 def main() -> int:
     try:
-        Child().run(sys.stdin.fileno())
+        GpugetChild().run(sys.stdin.fileno())
     except (ConnectionError, KeyboardInterrupt):
         pass
     os._exit(0)  # threads that wait in gpuget's line are not waited for

@@ -5,39 +5,23 @@ Where none can be had the device is granted without one: that is told once, and 
 
 from __future__ import annotations
 
-import os
 import select
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gpulease.broker.child import Child
 from gpulease.broker.core.events import Key
-from gpulease.system import identity
+from gpulease.model.pauses import pause_after
 
-READ = 4096
 PAUSE, LONGEST_PAUSE = 10.0, 300.0  # seconds before a device on which none could be placed is tried again
 SOON = 0.1  # seconds before one is started: a lease that is over by then needs none
 KNOWN = 60.0  # seconds that one that ended is known: a sample may be older than its end
 
 
-class Placed(NamedTuple):
-    """One child."""
-
-    process: subprocess.Popen[bytes]
-    key: Key
-    due: float | None  # when it must have said that it is there; None from then on
-
-    @property
-    def descriptor(self) -> int:
-        assert self.process.stdout is not None
-        return self.process.stdout.fileno()
-
-
 class Failure(NamedTuple):
     why: str
     until: float  # when it is tried again
-    pause: float
+    times: int  # in a row
 
 
 class Placeholders:
@@ -46,7 +30,7 @@ class Placeholders:
     ) -> None:
         self._poll, self._seconds, self._changed, self._log = poll, seconds, changed, log
         self._coming: dict[str, float] = {}  # devices that are to have one, and when it is started
-        self._placed: dict[str, Placed] = {}  # by device
+        self._placed: dict[str, Child] = {}  # by device; `due` until it has said that it is there
         self._ended: dict[Key, tuple[str, float]] = {}  # device, and when
         self._failures: dict[str, Failure] = {}
 
@@ -63,7 +47,7 @@ class Placeholders:
 
     @property
     def pids(self) -> dict[str, int]:
-        return {uuid: one.process.pid for uuid, one in self._placed.items()}
+        return {uuid: one.key[0] for uuid, one in self._placed.items()}
 
     @property
     def failures(self) -> dict[str, str]:
@@ -85,25 +69,20 @@ class Placeholders:
 
     def _start(self, uuid: str, now: float) -> None:
         del self._coming[uuid]
-        words = [sys.executable, "-P", "-m", "gpulease.broker.children.placeholder", uuid]
+        child = Child(self._poll, ["gpulease.broker.children.placeholder", uuid])
         try:
-            child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+            child.start()
         except OSError as trouble:
             return self._fail(uuid, f"it cannot be started: {trouble.strerror}", now)
-        one = Placed(child, (child.pid, identity.start_time(child.pid)), now + self._seconds)
-        self._placed[uuid] = one
-        self._poll.register(one.descriptor, select.EPOLLIN)
+        child.due = now + self._seconds
+        self._placed[uuid] = child
         return self._changed()
 
     def end(self, uuid: str, now: float) -> None:
         if self._coming.pop(uuid, None) is not None:
             return
         one = self._placed.pop(uuid)
-        self._poll.unregister(one.descriptor)
-        one.process.kill()
-        for stream in (one.process.stdin, one.process.stdout):
-            if stream:
-                stream.close()
+        one.close()
         self._ended[one.key] = (uuid, now)
         self._changed()
 
@@ -129,10 +108,10 @@ class Placeholders:
         return any(one.descriptor == descriptor for one in self._placed.values())
 
     def ready(self, descriptor: int, now: float) -> None:
-        uuid = next(uuid for uuid, one in self._placed.items() if one.descriptor == descriptor)
-        said = os.read(descriptor, READ).decode(errors="replace").strip()
+        uuid, child = next((uuid, one) for uuid, one in self._placed.items() if one.descriptor == descriptor)
+        said = child.read().decode(errors="replace").strip()
         if said == "placed":
-            self._placed[uuid] = self._placed[uuid]._replace(due=None)
+            child.due = None
             self._failures.pop(uuid, None)
             self._changed()
         else:
@@ -140,8 +119,8 @@ class Placeholders:
 
     def _fail(self, uuid: str, why: str, now: float) -> None:
         before = self._failures.get(uuid)
-        pause = PAUSE if before is None else min(LONGEST_PAUSE, 2 * before.pause)
-        self._failures[uuid] = Failure(why, now + pause, pause)
+        times = 1 if before is None else before.times + 1
+        self._failures[uuid] = Failure(why, now + pause_after(times, PAUSE, LONGEST_PAUSE), times)
         if before is None or before.why != why:
             self._log(f"no placeholder on {uuid}, which safe-gpu may take for free: {why}")
         if uuid in self._placed:

@@ -1,4 +1,10 @@
-"""The file of a state in SQLite: made, copied and put into its place, each whole or not at all."""
+"""The file of a state in SQLite: made and put into its place, whole or not at all; and how many commits it had.
+
+SQLite takes a log that was cut, damaged or left behind for one that ends there: acknowledged jobs and leases are gone
+then, and nothing says so. So the number of durable commits is in the database, and after each commit that and the
+number of the last event are here. A power cut may take commits that were not forced to the disk, which is no loss: what
+they told of has ended with it. So events count within one boot.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,7 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
-
-from gpulease.errors import StateError
+from typing import NamedTuple
 
 
 def create(path: str) -> None:
@@ -19,22 +24,6 @@ def create(path: str) -> None:
         database.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before the first table
         upgrade(database, 0)
     move(fresh, path)
-
-
-def copy(source: str, target: str) -> None:
-    """A database that nobody writes to now, whole, with what is still in the log beside it."""
-    remove(target)
-    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    try:
-        with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
-            old.backup(new)
-            with contextlib.suppress(sqlite3.OperationalError), new:  # of a version without such facts
-                new.execute("UPDATE own SET log = 0")
-    except sqlite3.Error as error:
-        raise StateError(
-            f"The state in {source!r} cannot be taken over: {error}.",
-            "Make room, or move the file away to begin anew: no lease, no queue. End first what still runs.",
-        ) from None
 
 
 def move(fresh: str, path: str) -> None:
@@ -60,10 +49,64 @@ def remove(fresh: str) -> None:
 
 
 def upgrade(database: sqlite3.Connection, present: int) -> None:
-    for number, step in list(enumerate(steps()))[present:]:
-        database.executescript(f"BEGIN;{step};PRAGMA user_version={number + 1};COMMIT;")
+    for version, step in steps().items():
+        if version > present:
+            database.executescript(f"BEGIN;{step};PRAGMA user_version={version};COMMIT;")
 
 
-def steps() -> list[str]:
+def steps() -> dict[int, str]:
+    """By the version that it leads to: what an older state lacks. The first one makes everything."""
     text = Path(__file__).with_name("schema.sql").read_text()
-    return [part.split("\n", 1)[1] for part in text.split("-- Version ")[1:]]
+    parts = (part.split("\n", 1) for part in text.split("-- Version ")[1:])
+    return {int(version): step for version, step in parts}
+
+
+# -------------------------------------------------------------------- how many commits there were
+
+
+class Commits(NamedTuple):
+    durable: int = 0
+    event: int | None = None  # number of the last one; None where all were forgotten, or there was none
+
+    def lacks(self, other: Commits, same_boot: bool) -> bool:
+        """Whether some of the other's are missing here."""
+        return other.durable > self.durable or (same_boot and (self.event or 0) < (other.event or 0))
+
+
+class CommitCount:
+    def __init__(self, path: str, boot_id: str) -> None:
+        self._path, self._boot = path, boot_id
+        self._file: int | None = None
+        self.known = _read(path)  # what was written here last, and in which boot; None where nothing was
+
+    def forget(self) -> None:
+        """Another database begins."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        self.known = None
+
+    def missing(self, present: Commits) -> bool:
+        return self.known is not None and present.lacks(self.known[0], self.known[1] == self._boot)
+
+    def write(self, number: Commits) -> None:
+        """Always of the same length, so that it needs no room. What cannot be written is older, which is no harm."""
+        text = f"{number.durable:020d} {number.event or 0:020d} {self._boot}\n".encode()
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                self._file = os.open(self._path, flags, 0o600)
+            os.pwrite(self._file, text, 0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _read(path: str) -> tuple[Commits, str] | None:
+    try:
+        with open(path, "rb") as file:
+            durable, event, boot = file.read(200).split()
+        return Commits(int(durable), int(event)), boot.decode()
+    except (OSError, ValueError):
+        return None

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpulease.broker.store import database_file
-from gpulease.broker.store.commit_count import CommitCount, Commits
+from gpulease.broker.store.database_file import CommitCount, Commits
 from gpulease.errors import StateError, in_words
 from gpulease.model.store import ENDS, EVERY, SOME, TABLES, Document, HistoryEvent, ListedJob, Which
 from gpulease.system.identity import boot_id
@@ -30,7 +30,6 @@ LOG_KEPT = 4 << 20  # bytes: the log beside the database is cut to this after a 
 CHECKPOINT = 1000  # pages in the log, from which on they are put into the file
 SPARE = 256  # free pages that are kept for what comes next
 STEP = 1024  # pages that are given back at a time: some ten milliseconds
-OVERWRITING = 5  # the version since which what is removed is overwritten
 NEWEST = 1000  # a version beyond this was never written
 
 # About the file itself, in one row: how many durable commits there were, and whether a log belongs to it.
@@ -61,7 +60,6 @@ class SqliteStore:
             self._connect()
             self._upgrade()
             self._check_whole(logged)
-            self._make_shrinkable()
         except sqlite3.Error as error:
             raise self._trouble("opened", error) from None
         except OSError as error:
@@ -321,13 +319,6 @@ class SqliteStore:
                 # As a script: of a statement without columns `execute` does only the first page.
                 self._database.executescript(f"PRAGMA incremental_vacuum({STEP}); PRAGMA wal_checkpoint;")
 
-    def _make_shrinkable(self) -> None:
-        """A file from before, of which most is free, is written anew."""
-        if self._pragma("auto_vacuum") == 0 and self._pragma("freelist_count") * 2 > self._pragma("page_count"):
-            with contextlib.suppress(sqlite3.OperationalError):  # a full disk: the next broker may have room
-                self._database.execute("PRAGMA auto_vacuum=INCREMENTAL")
-                self._database.execute("VACUUM")
-
     def _pragma(self, name: str) -> int:
         value: int = self._database.execute(f"PRAGMA {name}").fetchone()[0]
         return value
@@ -351,15 +342,17 @@ class SqliteStore:
         steps = database_file.steps()
         if not 0 <= present <= NEWEST:
             raise self.damaged(f"its version is {present}")
-        if present > len(steps):
+        if present > max(steps):
             raise StateError(
-                f"The state in {self._path!r} was written by a newer gpulease (version {present}, known {len(steps)}).",
+                f"The state in {self._path!r} was written by a newer gpulease (version {present}, known {max(steps)}).",
                 "Use that gpulease again, or set GPULEASE_DIR to another folder.",
             )
+        if 0 < present < min(steps):
+            raise StateError(
+                f"The state in {self._path!r} was written before gpulease 0.1.0 (version {present}).",
+                "Move the file away, and the next broker begins anew: no lease, no queue. End first what still runs.",
+            )
         database_file.upgrade(self._database, present)
-        if 0 < present < OVERWRITING:
-            with contextlib.suppress(sqlite3.OperationalError):  # a full disk
-                self._database.execute("VACUUM")  # what was removed before is still there to be read
 
     def _trouble(self, what: str, error: sqlite3.Error) -> StateError:
         code = getattr(error, "sqlite_errorcode", 0)

@@ -85,7 +85,7 @@ def run(arguments: Namespace) -> int:
         return _transfer()
     commands, lines, request, options, each = prepare(arguments)
     if not arguments.force:
-        refuse_unstartable(commands, options, arguments.file or "", lines)
+        refuse_unstartable(commands, options, arguments.file or "", lines, as_option)
     done = add(commands, request, options, each)
     _tell_ids(ids_of(done))
     tell_left_out(done["left_out"])

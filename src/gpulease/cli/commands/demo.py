@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gpulease.cli.parsing import ArgumentParser, Namespace
-from gpulease.render.tables import Terminal
+from gpulease.render.terminal import Terminal
 
 EXAMPLES = """\
 examples:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gpulease import __version__
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, clean, print_json
 from gpulease.errors import GpuleaseError, NoLibrary
-from gpulease.render.tables import Terminal
+from gpulease.render.terminal import Terminal
 
 EXAMPLES = """\
 The exit code is 0 when no finding is an error, and 69 when one is.

@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
     import time
 
     from gpulease.render.events import HEADINGS, WHAT, table_rows
-    from gpulease.render.tables import Terminal, plain_table
+    from gpulease.render.terminal import Terminal, plain_table
 
     rows = table_rows(told, arguments.until is not None, time.time())
     if not rows:

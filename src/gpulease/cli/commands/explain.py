@@ -68,7 +68,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _print_devices(told: Explained) -> None:
-    from gpulease.render.tables import Terminal, plain_table
+    from gpulease.render.terminal import Terminal, plain_table
 
     rows, heading = [(row["label"], row["why"]) for row in told["devices"]], ("GPU", "WHY NOT")
     if places.engine(os.environ) != places.LOCAL:

@@ -71,7 +71,7 @@ def refuse_pairs(arguments: Namespace) -> None:
 
 def _refuse_short_lived(owner: int) -> None:
     """In `$(…)` the shell's $BASHPID is that of a fork which is gone when the answer is read, and the GPUs with it."""
-    from gpulease.system.short_lived import ends_with
+    from gpulease.system.identity import ends_with
 
     if ends_with(os.getpid(), owner):
         raise UsageError(

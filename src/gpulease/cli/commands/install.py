@@ -40,7 +40,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.cli.install import fitness, manifest
     from gpulease.cli.install.changes import Target
-    from gpulease.cli.install.report import how_to_start, show, start_commands
+    from gpulease.cli.install.manifest import how_to_start, show, start_commands
 
     check_words(arguments)
     target = Target(arguments.root or "/", arguments.force)

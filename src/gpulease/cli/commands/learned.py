@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
     told = learned()
     if arguments.json:
         return print_json(told, 2)
-    from gpulease.render.tables import Terminal, plain_table
+    from gpulease.render.terminal import Terminal, plain_table
 
     rows = shape_rows(told["shapes"])
     print("\n".join(plain_table([HEADINGS, *rows], Terminal(), least=COMMAND)) if rows else NOTHING)

@@ -6,8 +6,7 @@ import os
 import sys
 
 from gpulease.api.log import open_log, tail
-from gpulease.cli.job_selection import add_choice, filters, say_missing
-from gpulease.cli.moved_jobs import tell_moved
+from gpulease.cli.job_selection import add_choice, filters, say_missing, tell_moved
 from gpulease.cli.parsing import ArgumentParser, Namespace, at_least, say
 from gpulease.errors import GpuleaseError, NotFound, UsageError
 from gpulease.model.job_selection import ENDED, one_job, ranges
@@ -177,7 +176,7 @@ def _follow(path: str, position: int, job: JobRow | None) -> None:
     """As it grows, until the job is over; the broker tells when that is, or the one that comes after it."""
     if job is None:
         return _grow(path, position, None, _pause, None)
-    from gpulease.cli.job_waiting import JobInLine
+    from gpulease.cli.waiting import JobInLine
     from gpulease.client.subscriptions import Subscription
 
     with Subscription("jobs", select=one_job(job["id"])) as told:

@@ -11,7 +11,7 @@ from gpulease.render.jobs import COLOURS, job_text, state_text, wants
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpulease.protocol.messages import JobRow, Listing
-    from gpulease.render.tables import Terminal
+    from gpulease.render.terminal import Terminal
 
 EXAMPLES = """\
 Running jobs first, then the line in order with the reason why each waits, then
@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> int:
         return watch(arguments, ("jobs", "line"), listed, lines)
     if arguments.json:
         return print_json(listed(), 2)
-    from gpulease.render.tables import Terminal
+    from gpulease.render.terminal import Terminal
 
     print("\n".join(lines(listed(), Terminal())))
     return 0
@@ -108,7 +108,7 @@ def _mark(terminal: Terminal) -> str:
 
 
 def _lines(told: Listing, terminal: Terminal) -> list[str]:
-    from gpulease.render.tables import plain_table
+    from gpulease.render.terminal import plain_table
 
     mark = "SIMULATED GPUs; " if told["simulated"] else ""
     counts = ", ".join(f"{number} {state}" for state, number in sorted(told["counts"].items()))

@@ -107,7 +107,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _start(arguments: Namespace) -> int:
-    from gpulease.pool.start import start
+    from gpulease.pool.places import start
 
     start(
         arguments.name,
@@ -128,7 +128,7 @@ def _start(arguments: Namespace) -> int:
 
 
 def _report(name: str) -> int:
-    from gpulease.pool.start import wait_for_workers
+    from gpulease.pool.places import wait_for_workers
 
     states = wait_for_workers(name)
     waiting, failed = states.count("waiting"), states.count("failed")
@@ -176,7 +176,7 @@ def _list(arguments: Namespace) -> int:
     if not found:
         print("no pools")
         return 0
-    from gpulease.render.tables import Terminal, plain_table
+    from gpulease.render.terminal import Terminal, plain_table
 
     rows = [("NAME", "PID", "READY", "GPU", "PROGRAMS", "SINCE"), *map(_row, found)]
     print("\n".join(plain_table(rows, Terminal())))

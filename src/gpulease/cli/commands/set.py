@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> int:
                 print(f"gpulease: {clean(warning)}{then}", file=sys.stderr)
     if arguments.json:
         return print_json({"parameters": told}, 2)
-    from gpulease.render.tables import Terminal, plain_table
+    from gpulease.render.terminal import Terminal, plain_table
 
     rows = [("NAME", "VALUE", "", "MEANING")]
     rows += [(row["name"], row["value"], "" if row["default"] else row["from"], row["meaning"]) for row in told]

@@ -24,7 +24,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.cli.prompt import marked_shell
+    from gpulease.cli.foreground import marked_shell
     from gpulease.cli.waiting import environment_of, wait_for
     from gpulease.system.execution import become
 

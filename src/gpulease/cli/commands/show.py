@@ -8,7 +8,7 @@ import time
 from gpulease.api.log import shown_line, tail
 from gpulease.cli.job_selection import add_choice, filters, say_missing
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, clean, print_json
-from gpulease.render.job_facts import facts
+from gpulease.render.jobs import facts
 
 EXAMPLES = """\
 examples:

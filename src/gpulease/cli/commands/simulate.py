@@ -127,7 +127,7 @@ def _prepare(directory: Path, broker: Path, arguments: Namespace) -> dict[str, s
 
 
 def _shell(arguments: Namespace) -> tuple[list[str], dict[str, str]]:
-    from gpulease.cli.prompt import marked_shell
+    from gpulease.cli.foreground import marked_shell
 
     print(f"SIMULATED: {arguments.gpus} GPUs ({arguments.profile}). Leave with `exit`.", file=sys.stderr)
     return marked_shell(f"simulated {arguments.gpus}", os.environ)
@@ -167,7 +167,7 @@ def _set(words: list[str]) -> int:
 
 
 def _show(words: list[str]) -> int:
-    from gpulease.simulator.output import print_anything
+    from gpulease.simulator.nvidia_smi import print_anything
 
     parser = _parser("show")
     add_json(parser)
@@ -190,7 +190,7 @@ def _print_json(directory: Path) -> None:
 
 
 def _print_keys(directory: Path) -> None:
-    from gpulease.simulator.output import printable
+    from gpulease.simulator.nvidia_smi import printable
 
     print(f"# SIMULATED machine in {printable(str(directory))}")
     for key, value in state.read_machine(directory).items():

@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
-from gpulease.errors import HostUnavailable, StateError, UsageError
+from gpulease.errors import StateError, UsageError
 
 EXAMPLES = """\
 The hosts are looked at by ssh, and nothing is changed there. The first of them
@@ -58,15 +58,16 @@ def _probed(host: str):  # type: ignore[no-untyped-def]  # a SeenHost, whose mod
     import subprocess
 
     from gpulease.hosts import ssh
+    from gpulease.model.shell_text import quoted
     from gpulease.slurm.configuration import PROBE, read_probe
 
-    words = ssh.command(host, f"sh -c {ssh.quoted(PROBE)}")
+    words = ssh.command(host, f"sh -c {quoted(PROBE)}")
     try:
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=3 * ssh.patience())
     except FileNotFoundError:
         raise ssh.no_ssh() from None
     except subprocess.TimeoutExpired:
-        raise HostUnavailable(f"{host} does not answer.", f"See what `ssh {host}` says.", host=host) from None
+        raise ssh.silent(host) from None
     if done.returncode == ssh.LOST:
         raise ssh.failure(host, done.stderr.decode(errors="replace"))
     return read_probe(host, done.stdout.decode(errors="replace"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from gpulease.cli.commands.slurm_run import run_there
+from gpulease.cli.foreground import marked_shell
 from gpulease.cli.parsing import Namespace
-from gpulease.cli.prompt import marked_shell
 from gpulease.cli.request_options import acquire_fields, enter_folder
 
 

@@ -6,7 +6,7 @@ import os
 
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_hosts, add_json, add_watch, print_json
 from gpulease.errors import BrokerUnavailable, UsageError
-from gpulease.render.tables import Terminal
+from gpulease.render.terminal import Terminal
 
 EXAMPLES = """\
 examples:

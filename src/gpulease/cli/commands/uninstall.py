@@ -34,7 +34,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.cli.install import fitness, manifest
     from gpulease.cli.install.changes import Target
-    from gpulease.cli.install.report import has_systemd, show
+    from gpulease.cli.install.manifest import has_systemd, show
 
     arguments.user = arguments.user or not (arguments.system or arguments.root or os.geteuid() == 0)
     arguments.system = not arguments.user

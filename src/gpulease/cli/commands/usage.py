@@ -11,7 +11,7 @@ from gpulease.render.usage import BY, ENDS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpulease.protocol.messages import UsageDocument, UsageRow
-    from gpulease.render.tables import Terminal
+    from gpulease.render.terminal import Terminal
 
 EXAMPLES = """\
 HELD are GPU-hours of leases and jobs, BUSY those in which the GPU computed.
@@ -62,7 +62,7 @@ def show(arguments: Namespace, told: UsageDocument) -> int:
         if told["note"]:
             print(f"gpulease: {told['note']}", file=sys.stderr)
         return _print_csv(told)
-    from gpulease.render.tables import Terminal
+    from gpulease.render.terminal import Terminal
 
     print("\n".join(shown(told, Terminal())))
     return 0
@@ -79,7 +79,7 @@ def shown(told: UsageDocument, terminal: Terminal) -> list[str]:
     note = [clean(text)] if (text := told.get("note")) else []
     if not told["rows"]:
         return [title, *note, "nothing was held, used or run"]
-    from gpulease.render.tables import plain_table
+    from gpulease.render.terminal import plain_table
 
     return [title, *note, *plain_table(_table(told, terminal), terminal, least=JOBS)]
 

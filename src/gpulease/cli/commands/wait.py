@@ -60,7 +60,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _tell_moved(ids: list[str], *since: float) -> None:
-    from gpulease.cli.moved_jobs import tell_moved
+    from gpulease.cli.job_selection import tell_moved
 
     tell_moved("wait", ids, *since)
 
@@ -91,7 +91,7 @@ def exit_code(ended: list[JobEnd]) -> int:
 
 class _Bar:
     def __init__(self, quiet: bool) -> None:
-        from gpulease.render.tables import Terminal
+        from gpulease.render.terminal import Terminal
 
         self._terminal = Terminal(sys.stderr)
         self._silent, self._shown = quiet or not self._terminal.interactive, False
@@ -102,7 +102,7 @@ class _Bar:
         self.total = max(total, self.total)
         if self._silent or total < 2:
             return
-        from gpulease.render.tables import fit
+        from gpulease.render.terminal import fit
 
         bar = self._terminal.bar(len(ended) / total, 30)
         text = f"{bar} {len(ended)} of {total} ended{_others(ended)}"

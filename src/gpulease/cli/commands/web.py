@@ -123,7 +123,7 @@ def _only_managers(option: str) -> None:
         return
     if os.geteuid() != 0:
         raise NotPermitted(f"{option} is for whoever runs the broker.", "Ask them.")
-    from gpulease.web.broker_link import not_own
+    from gpulease.web.broker_feed import not_own
 
     raise not_own(client.broker_uid)
 

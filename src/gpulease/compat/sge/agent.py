@@ -5,18 +5,18 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from gpulease.compat.sge import arrays, folders
+from gpulease.compat.sge import folders, jobs
 from gpulease.compat.sge.jobs import Call, Job
 from gpulease.compat.sge.working import run_job
 from gpulease.errors import NotFound
 from gpulease.pool import places as pool_places
 from gpulease.pool.executor import Pool
-from gpulease.pool.shared_data import SharedData
+from gpulease.pool.plan import SharedData
 
 
 def load_shared(path: str | None) -> SharedData:
     """The shared file, read once, however many agents there are."""
-    return SharedData({"shared_data": None if path is None else arrays.load(path)})
+    return SharedData({"shared_data": None if path is None else jobs.load(path)})
 
 
 class Agent:
@@ -34,7 +34,7 @@ class Agent:
         """Only what a `deploy` or `collect` of the user's own asks for goes through files."""
         base = self.base_path if base_path is None else base_path
         deployed = _is_own(job, "deploy") and job.deploy(self.sge_job_id, base) is not False
-        data = None if deployed else (job.data if isinstance(job, Call) else arrays.as_saved(job.data))
+        data = None if deployed else (job.data if isinstance(job, Call) else jobs.as_saved(job.data))
         job.sge_job_id = self.sge_job_id
         options: dict[str, Any] = {
             "deployed": deployed,

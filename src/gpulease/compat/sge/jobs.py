@@ -9,13 +9,57 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpulease.compat.sge import arrays, folders
+from gpulease.compat.sge import folders
 from gpulease.errors import PoolBroken, PoolClosed
 
 if TYPE_CHECKING:
     from gpulease.compat.sge.agent import Agent
+
+
+class Loaded(dict[str, Any]):
+    """The arrays of a `.npz`, used as `numpy.load` gives it."""
+
+    @property
+    def files(self) -> list[str]:
+        return list(self)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def load(path: str | Path, allow_pickle: bool = False) -> Any:
+    import numpy
+
+    loaded = numpy.load(path, allow_pickle=allow_pickle)
+    if not hasattr(loaded, "files"):
+        return loaded  # of a .npy
+    with loaded:
+        return Loaded(loaded)
+
+
+def save(path: Path, values: Mapping[str, Any]) -> None:
+    """There whole or not at all: somebody may wait for the file."""
+    import numpy
+
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        numpy.savez(file, **{name: value for name, value in values.items() if value is not None})
+    part.rename(path)
+
+
+def as_saved(data: Any) -> Any:
+    """Each value as an array, as it would come out of a `.npz`; what is no dictionary is left as it is."""
+    if not isinstance(data, Mapping):
+        return data
+    import numpy
+
+    return {name: numpy.asarray(value) for name, value in data.items()}
+
+
+# -------------------------------------------------------------------- jobs
 
 
 class Job:
@@ -33,7 +77,7 @@ class Job:
     def deploy(self, sge_job_id: str, base_path: str) -> bool:
         """Write the data where the agent finds them."""
         data = self.data if isinstance(self.data, Mapping) else {"data": self.data}
-        arrays.save(folders.job_file(base_path, sge_job_id), {**data, "name": self.name})
+        save(folders.job_file(base_path, sge_job_id), {**data, "name": self.name})
         self.sge_job_id = sge_job_id
         return True
 
@@ -47,7 +91,7 @@ class Job:
         path = folders.result_file(base_path, self.name)
         if not path.exists():
             return False
-        self.result = arrays.load(path, allow_pickle=True)["result"]
+        self.result = load(path, allow_pickle=True)["result"]
         path.unlink()
         return True
 

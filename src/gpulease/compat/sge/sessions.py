@@ -14,7 +14,7 @@ from gpulease.compat.sge.working import AGENT, BASE, VISIBLE
 from gpulease.errors import GpuleaseError, NotFound, UsageError
 from gpulease.pool import places
 from gpulease.pool.daemon import serve
-from gpulease.pool.start import checked_options, start, wait_for_workers
+from gpulease.pool.places import checked_options, start, wait_for_workers
 
 INIT = "gpulease.compat.sge.working:load"
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gpulease.compat.sge import arrays, folders
+from gpulease.compat.sge import folders, jobs
 from gpulease.pool.context import worker
 
 AGENT, BASE, VISIBLE = "SGE_AGENT", "SGE_BASE", "SGE_VISIBLE_DEVICES"  # how an agent's process is told of itself
@@ -70,7 +70,7 @@ def run_job(name: str, data: Any, deployed: bool, keep: bool, shared_data_path: 
         logging.info(f"Agent {state.agent} completed task - (GPU:{is_cuda}).")
         if keep:
             values = data if isinstance(data, Mapping) else {"data": data}
-            arrays.save(folders.result_file(state.base, name), {**values, "name": name, "result": result})
+            jobs.save(folders.result_file(state.base, name), {**values, "name": name, "result": result})
         return result, is_cuda
     finally:
         file.write_text("")
@@ -78,7 +78,7 @@ def run_job(name: str, data: Any, deployed: bool, keep: bool, shared_data_path: 
 
 def _take_deployed(state: AgentState) -> dict[str, Any]:
     file = folders.job_file(state.base, state.agent)
-    loaded = arrays.load(file, allow_pickle=True)
+    loaded = jobs.load(file, allow_pickle=True)
     file.unlink()
     return {name: value for name, value in loaded.items() if name != "name"}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpulease.broker.core.state.tables import Part, Table, cell, table
 from gpulease.planner import Peak, Spent
-from gpulease.planner.sketch import Sketch
+from gpulease.planner.lengths import Sketch
 
 LEARNT = "learnt "  # begins the keys of sketches among the facts
 

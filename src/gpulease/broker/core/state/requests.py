@@ -19,7 +19,7 @@ NUMBERS = 100  # ids of leases that are put on disk at a time
 class Requests(Part):
     leases: Table[str, Lease] = table(planned=True)
     line: Line = cell_of(lambda: Line(Policy()))
-    own_order: OwnOrder = cell(OwnOrder(), planned=lambda own: (own.ids, own.ranking and own.ranking.waiting))
+    own_order: OwnOrder = cell(OwnOrder(), planned=lambda own: own.ranking)
     wall_ahead: float = cell(0.0)  # seconds that the wall clock is ahead of the broker's time
     pending: Table[str, Pending] = table()
     unwritten: Table[str, None] = table()  # pending, and neither on disk nor told to anybody
