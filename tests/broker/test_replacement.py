@@ -12,7 +12,7 @@ import pytest
 from support import landed
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 from support.site import HOLD, Site, fresh_site  # noqa: F401  # pytest finds the fixture here
-from support.waiting import wait_for_end, wait_until
+from support.waiting import wait_until
 
 
 def replacement(queue: QueueSite) -> subprocess.Popen[str]:
@@ -94,8 +94,7 @@ def test_either_side_may_be_killed_while_it_is_replaced(queue: QueueSite, who: s
         after.kill()
         after.wait()
         os.kill(before, signal.SIGCONT)
-        wait_for_end(before)  # it was told to stop
-        replacement(queue)
+        replacement(queue)  # whether the one before was told to stop already or not
     load.goes_on()
 
 

@@ -57,14 +57,6 @@ def test_a_text_is_refused_as_wrong_usage_or_it_can_be_planned_with(name: str, t
     _decide(policy)
 
 
-def test_a_size_that_an_older_version_stored_as_bytes_counts_and_is_shown_with_its_unit() -> None:
-    stored = {"log-limit": str(5 * G), "half-life": "86400"}
-    kept, policy = settings.apply(stored, lambda _: None)
-    shown = {row["name"]: (row["value"], row["number"]) for row in settings.shown(kept, policy, stored, {}, True)}
-    assert (shown["log-limit"], shown["half-life"]) == (("5G", 5 * G), ("1d", 86400))
-    assert shown["longest-wait"][0] == "14d"
-
-
 @given(st.dictionaries(st.sampled_from([*settings.PARAMETERS, "paused", "gone"]), texts))
 def test_whatever_is_stored_there_are_settings_and_a_plan(stored: dict[str, str]) -> None:
     _decide(settings.apply(stored, lambda _: None)[1])
