@@ -304,11 +304,11 @@ def _note_found(turn: Turn, job: Job, said: Found) -> None:
 
 
 def _schedule_check(turn: Turn, job: Job, said: object) -> None:
-    state, looks = turn.state, turn.state.jobs.runs[job.id].checks
-    _change(turn, job, looks=looks + 1)
+    state, checks = turn.state, turn.state.jobs.runs[job.id].checks
+    _change(turn, job, checks=checks + 1)
     if not state.jobs.tree_check_due:
         state.jobs.tree_check_due = True
-        turn.alarm(min(LONGEST_CHECK, FIRST_CHECK * (1 + looks / 10)), "trees")
+        turn.alarm(min(LONGEST_CHECK, FIRST_CHECK * (1 + checks / 10)), "trees")
 
 
 def _force(turn: Turn, job: Job, said: object) -> None:
