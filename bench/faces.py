@@ -73,10 +73,10 @@ def view(pipe: Connection, port: int, token: str, count: int) -> None:
                     left.discard(descriptor)
                     pipe.send(time.monotonic())
                 continue
-            told = pipe.recv()
-            if told is None:
+            reply = pipe.recv()
+            if reply is None:
                 return
-            mark, left = told, set(viewers)
+            mark, left = reply, set(viewers)
 
 
 class Crowd:

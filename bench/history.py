@@ -26,7 +26,7 @@ from processes import seconds, with_children
 from report import Report, Size, bench
 from scratch import scratch
 
-from gpulease.broker.core.instructions import AnswerHistory, Began, Observed
+from gpulease.broker.core.instructions import AnswerHistory, DevicesSampled, LeaseStarted
 from gpulease.broker.edge.history import History
 from gpulease.broker.store.history import HistoryFile
 from gpulease.model.peer import Account, Peer
@@ -72,10 +72,10 @@ def measure_own(folder: str) -> float:
     history = History(f"{folder}/own.db", False, print)
     for device in DEVICES:
         lease = Lease(f"L{device.index}", "get", (device.uuid,), OWNER, NOW)
-        history.began(Began(NOW, lease, (PLACES[device.index],), None, 0.0))
+        history.lease_started(LeaseStarted(NOW, lease, (PLACES[device.index],), None, 0.0))
     begin = time.process_time()
     for second in range(SAMPLES):
-        history.observed(Observed(NOW + second, DEVICES, {}))
+        history.devices_sampled(DevicesSampled(NOW + second, DEVICES, {}))
         if second % 5 == 0:
             history.keep(NOW + second)
     return (time.process_time() - begin) / SAMPLES * 100
@@ -128,9 +128,9 @@ def slowest(path: str) -> tuple[float, float]:
         begin = time.perf_counter()
         while start is not None:
             piece = time.process_time()
-            told = history.answer(AnswerHistory(ROOT, "history", NOW, asked(start, NOW, step, NOW)))
+            reply = history.answer(AnswerHistory(ROOT, "history", NOW, asked(start, NOW, step, NOW)))
             longest = max(longest, time.process_time() - piece)
-            start = told["next"]
+            start = reply["next"]
         whole = time.perf_counter() - begin
     return longest * 1000, whole * 1000
 

@@ -45,7 +45,7 @@ from gpulease.client.connection import Client, connect
 from gpulease.protocol.wire import Unpacker, pack
 
 MOST = 5.0  # times as long as alone
-MOST_MEMORY = 1024.0  # MiB
+MAX_MEMORY = 1024.0  # MiB
 READ = 1 << 20
 PAIR = "acquire + release"
 REST = 600  # fifths of a second
@@ -386,7 +386,7 @@ def main(report: Report, load: str, rounds: int, each: int, settle: float, conne
         MOST,
     )
     report.value(
-        "memory of the broker under these loads", [max(one.memory for one in found.values())], "MiB", MOST_MEMORY
+        "memory of the broker under these loads", [max(one.memory for one in found.values())], "MiB", MAX_MEMORY
     )
 
 

@@ -29,8 +29,8 @@ def main(report: Report, span: float, rounds: int) -> None:
         environ = {**os.environ, "GPULEASE_DIR": str(folder), "GPULEASE_SIMULATE": "8"}
         gpulease = own_command()
         subprocess.run([gpulease, "get", "--for", "1h"], env=environ, stdout=subprocess.DEVNULL, check=True)
-        told = subprocess.run([gpulease, "status", "--json"], env=environ, capture_output=True, text=True, check=True)
-        pid = json.loads(told.stdout)["broker"]["pid"]
+        reply = subprocess.run([gpulease, "status", "--json"], env=environ, capture_output=True, text=True, check=True)
+        pid = json.loads(reply.stdout)["broker"]["pid"]
         time.sleep(span / 4)  # until what was asked is over
         parts = []
         for _ in range(rounds):

@@ -192,10 +192,10 @@ def compare_items(report: Report, rounds: int, count: int, others: list[str]) ->
         for name, path in versions.items():
             figures[name].append(_run_version(path, count))
     for way in figures["this version"][0]:
-        middle = {name: median(each[way] for each in told) for name, told in figures.items()}
+        middle = {name: median(each[way] for each in reply) for name, reply in figures.items()}
         print(f"{way:<26}", *(f"{name}: {value:.3f} x the items" for name, value in middle.items()), sep="  ")
     for way in figures["this version"][0]:
-        report.value(f"Pool: {way} an item / the items alone", [told[way] for told in figures["this version"]], TIMES)
+        report.value(f"Pool: {way} an item / the items alone", [reply[way] for reply in figures["this version"]], TIMES)
 
 
 def _run_version(path: str, count: int) -> dict[str, float]:
@@ -204,8 +204,8 @@ def _run_version(path: str, count: int) -> dict[str, float]:
         done = subprocess.run(
             [sys.executable, __file__, "--once", str(count)], env=environ, stdout=subprocess.PIPE, text=True, check=True
         )
-    told: dict[str, float] = json.loads(done.stdout)
-    return told
+    reply: dict[str, float] = json.loads(done.stdout)
+    return reply
 
 
 # -------------------------------------------------------------------- a large array for all

@@ -25,7 +25,7 @@ from scratch import scratch
 
 from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.client.connection import Client
-from gpulease.model.job import Job, JobSpec, stored
+from gpulease.model.jobs import Job, JobSpec, stored
 from gpulease.model.values import Request
 
 MOST = 2.0  # seconds

@@ -47,8 +47,8 @@ class Machine(SystemSite):
         environ = {**self.environ, "XDG_CACHE_HOME": shared_cache(self), MARK: str(self.folder)}
         options = {"cwd": "/tmp", "environment": environ, "name": name}
         commands = [["sh", "-c", command]]
-        told = self.told(self.accounts.users[user], "add", request=request, options=options, commands=commands)
-        assert "ok" in told, told
+        reply = self.told(self.accounts.users[user], "add", request=request, options=options, commands=commands)
+        assert "ok" in reply, reply
 
     def use(self, memory: str) -> str:
         return f"exec {self.python_of_all} -m gpulease simulate use --memory {memory} -- sleep 600"

@@ -20,7 +20,7 @@ from gpulease.simulator.state import create, set_values
 from gpulease.tui.entries import entries, ordered
 from gpulease.tui.layout import Line, Scene, frame
 from gpulease.tui.live_data import LiveData
-from gpulease.tui.view import View, settled
+from gpulease.tui.view import View, with_valid_selection
 
 PICTURE = Path(__file__).parent.parent / "docs" / "how-to" / "top.svg"
 HOST = "lab"  # in the place of the name of the machine on which this runs
@@ -87,7 +87,9 @@ def watched(machine: Path, seconds: float) -> list[Line]:
     rows = ordered(entries(seen, time.time()), "order", False)
     terminal = Terminal(io.StringIO())
     terminal.unicode = True
-    return frame(Scene(seen, rows, live.history, time.time()), settled(View(), rows), COLUMNS, ROWS, terminal)
+    return frame(
+        Scene(seen, rows, live.history, time.time()), with_valid_selection(View(), rows), COLUMNS, ROWS, terminal
+    )
 
 
 def signs(percent: int) -> list[str]:

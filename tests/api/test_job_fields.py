@@ -60,9 +60,9 @@ def test_options_and_arguments_make_the_same_request() -> None:
 )
 def test_a_mistake_is_told_in_the_words_of_the_caller(given: dict[str, Any], option: str, argument: str) -> None:
     for said, text in ((as_option, option), (as_argument, argument)):
-        with pytest.raises(UsageError) as told:
+        with pytest.raises(UsageError) as reply:
             request_fields(given, said)
-        assert told.value.what.startswith(text)
+        assert reply.value.what.startswith(text)
 
 
 def test_none_takes_back_what_a_job_had() -> None:

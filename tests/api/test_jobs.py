@@ -12,7 +12,7 @@ from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # p
 from support.waiting import wait_until
 
 import gpulease
-from gpulease.api import jobs as queueing
+from gpulease.api import jobs
 from gpulease.client.subscriptions import Subscription
 from gpulease.errors import NotEnoughDevices, NotFound, NotGranted, UsageError
 
@@ -94,7 +94,7 @@ def test_a_hundred_jobs_are_waited_for_on_one_connection(queue: QueueSite, monke
             opened.extend(topics)
             super().__init__(*topics, **options)
 
-    monkeypatch.setattr(queueing, "Subscription", Counted)
+    monkeypatch.setattr(jobs, "Subscription", Counted)
     with pytest.raises(NotGranted):
         gpulease.wait(made, timeout=0)
     gpulease.kill(made)

@@ -130,11 +130,11 @@ def test_every_reply_has_the_fields_that_it_is_typed_with(queue: QueueSite) -> N
             gpulease.resume(queue=True)
             wait_until(lambda: gpulease.show("last")[0]["state"] == "running")
         typed = REPLIES[verb]
-        told = queue.ask(verb, **words.get(verb, {}))
-        known = fits(verb, told, get_args(typed)[0] if get_origin(typed) is UnionType else typed)
+        reply = queue.ask(verb, **words.get(verb, {}))
+        known = fits(verb, reply, get_args(typed)[0] if get_origin(typed) is UnionType else typed)
         for name, kind in known.items() if len(known) == 1 else ():
             if get_origin(kind) is list and is_typeddict(get_args(kind)[0]):
-                assert [fits(verb, row, get_args(kind)[0]) for row in told[name]], verb
+                assert [fits(verb, row, get_args(kind)[0]) for row in reply[name]], verb
 
 
 def fits(verb: str, told: dict[str, Any], typed: Any) -> dict[str, Any]:

@@ -34,9 +34,9 @@ def test_a_broker_that_has_just_come_does_not_say_that_no_device_matches(queue: 
     queue.until(first, "running")
     second = queue.submit("true")
     queue.restart()
-    told = queue.job(second)["why_waiting"]
-    assert told is not None
-    assert "No device" not in told
+    reply = queue.job(second)["why_waiting"]
+    assert reply is not None
+    assert "No device" not in reply
 
 
 def test_a_run_whose_beginning_cannot_be_noted_waits_and_says_why(queue: QueueSite) -> None:
@@ -79,12 +79,12 @@ def test_a_thousand_jobs_are_one_range() -> None:
 def test_a_subscriber_hears_of_a_job_from_its_beginning_to_its_end(queue: QueueSite) -> None:
     id = queue.shell("while ! [ -e go ]; do sleep 0.05; done", hold=True)
     seen: list[str] = []
-    with Subscription("jobs", select=pick(id)) as told:
-        told.receive(40)
-        assert told.open == 1
+    with Subscription("jobs", select=pick(id)) as reply:
+        reply.receive(40)
+        assert reply.open == 1
         queue.act("resume", id)
-        while told.open:
-            changed = told.receive(40)
+        while reply.open:
+            changed = reply.receive(40)
             assert changed is not None
             seen.append(changed["jobs"][str(id)]["state"])
             if seen[-1] == "running":
@@ -94,37 +94,37 @@ def test_a_subscriber_hears_of_a_job_from_its_beginning_to_its_end(queue: QueueS
 
 
 def test_a_subscriber_hears_of_leases_and_of_the_line(queue: QueueSite) -> None:
-    with Subscription("leases", "line") as told:
-        told.receive(40)
-        assert told.rows == {"leases": {}, "line": {}}
+    with Subscription("leases", "line") as reply:
+        reply.receive(40)
+        assert reply.rows == {"leases": {}, "line": {}}
         queue.run("get", "-n", "4", "--for", "1h")
         with queue.raw() as waiting:
             waiting.acquire()
-            wait_until(lambda: told.receive(0.1) is not None and told.rows["line"] and told.rows["leases"])
-            (row,) = told.rows["line"].values()
+            wait_until(lambda: reply.receive(0.1) is not None and reply.rows["line"] and reply.rows["leases"])
+            (row,) = reply.rows["line"].values()
             assert "4" in row["why"]
         queue.run("release", "--mine")
-        wait_until(lambda: told.receive(0.1) is not None and told.rows == {"leases": {}, "line": {}})
+        wait_until(lambda: reply.receive(0.1) is not None and reply.rows == {"leases": {}, "line": {}})
 
 
 def test_a_subscription_goes_on_after_a_restart(queue: QueueSite) -> None:
-    with Subscription("leases") as told:
-        told.receive(40)
+    with Subscription("leases") as reply:
+        reply.receive(40)
         queue.run("get", "--for", "1h")
-        wait_until(lambda: told.receive(0.1) is not None and told.rows["leases"])
+        wait_until(lambda: reply.receive(0.1) is not None and reply.rows["leases"])
         queue.kill_broker()
         queue.ensure_broker()
         queue.run("release", "--mine")
-        wait_until(lambda: told.receive(0.1) is not None and told.rows["leases"] == {})
+        wait_until(lambda: reply.receive(0.1) is not None and reply.rows["leases"] == {})
 
 
 def test_whoever_only_watches_does_not_start_a_broker_that_was_stopped(queue: QueueSite) -> None:
-    with Subscription("leases", client=Client(start=False)) as told:
-        told.receive(40)
+    with Subscription("leases", client=Client(start=False)) as reply:
+        reply.receive(40)
         pid = queue.ask("ping")["pid"]
         queue.run("stop")
         with pytest.raises(ConnectionError):
-            told.receive(40)
+            reply.receive(40)
     wait_for_end(pid)
     assert queue.broker_pid() is None
 
@@ -143,8 +143,8 @@ def test_a_subscriber_that_does_not_read_gets_a_fresh_snapshot_instead_of_what_i
             queue.submit("true", hold=True)
         queue.ask("kill", select={"state": "held"})
         queue.ask("kill", select={"state": "waiting"})
-        snapshots, told = 0, {"open": -1}
-        while snapshots < 2 or told["open"]:
-            ((kind, told),) = slow.receive().items()
+        snapshots, reply = 0, {"open": -1}
+        while snapshots < 2 or reply["open"]:
+            ((kind, reply),) = slow.receive().items()
             snapshots += kind == "snapshot"
         assert snapshots >= 2

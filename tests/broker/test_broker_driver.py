@@ -96,9 +96,9 @@ def test_who_was_granted_by_a_former_broker_hears_of_it_once_the_devices_are_kno
         raw.send("acquire", **asked)
         assert raw.receive()["waiting"]["id"] == granted["id"]
         site.set("fault.hang=0")
-        while "granted" not in (told := raw.receive()):
+        while "granted" not in (reply := raw.receive()):
             pass
-        assert told["granted"] == granted
+        assert reply["granted"] == granted
         assert raw.ask("taken", id=granted["id"])["ok"]["taken"]
 
 

@@ -175,8 +175,8 @@ def test_killed_brokers_leave_no_sampler_behind(site: Site) -> None:
 def test_status_says_which_broker(site: Site) -> None:
     assert site.status()["broker"] is None
     pid = site.ensure_broker()
-    told = site.status()["broker"]
-    assert (told["pid"], told["kind"], told["directory"]) == (pid, "own", site.directory)
+    reply = site.status()["broker"]
+    assert (reply["pid"], reply["kind"], reply["directory"]) == (pid, "own", site.directory)
 
 
 def test_a_python_that_cannot_run_the_broker_is_reported(site: Site) -> None:

@@ -120,9 +120,9 @@ def test_another_version_of_the_protocol_is_told_so(attacked: Site) -> None:
     with attacked.raw() as sender:
         for version in (0, 2, "1", None, [1], True and 1.5):
             sender.socket.sendall(pack({"v": version, "do": "ping"}))
-            told = sender.receive()["error"]
-            assert told["code"] == "protocol"
-            assert "version" in told["what"]
+            reply = sender.receive()["error"]
+            assert reply["code"] == "protocol"
+            assert "version" in reply["what"]
 
 
 def test_identity_in_a_message_is_ignored(attacked: Site) -> None:
@@ -204,8 +204,8 @@ def test_thousands_of_connections_of_one_user_are_limited_and_others_wait_little
         for _ in range(2000):
             held.append(attacked.raw())
         wait_until(lambda: _turned_away(held[-1]))
-        told = held[-1].receive()
-        assert told["error"]["code"] == "too-much"
+        reply = held[-1].receive()
+        assert reply["error"]["code"] == "too-much"
         for raw in held[:200]:
             raw.close()
         wait_until(lambda: _welcome(attacked))

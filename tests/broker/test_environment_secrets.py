@@ -43,9 +43,9 @@ def on_disk(queue: QueueSite, text: str) -> bool:
 
 
 def test_secrets_by_name_do_not_reach_the_disk_and_add_says_so(queue: QueueSite) -> None:
-    output, told = added(queue)
+    output, reply = added(queue)
     assert output == "none none none key-1 key-2"
-    assert "AWS_SECRET_ACCESS_KEY, DB_PASSWORD, GITHUB_TOKEN" in told
+    assert "AWS_SECRET_ACCESS_KEY, DB_PASSWORD, GITHUB_TOKEN" in reply
     assert on_disk(queue, "key-1")
     assert not any(on_disk(queue, secret) for secret in SECRETS.values())
 
@@ -85,10 +85,10 @@ def test_an_ended_job_whose_variables_were_forgotten_runs_again_with_new_ones(qu
 
 
 def test_one_is_kept_by_its_name_and_others_are_left_out_by_theirs(queue: QueueSite) -> None:
-    output, told = added(queue, "--env", "DB_PASSWORD", "--env", "GITHUB_TOKEN=other", "--no-env", "wandb_*")
+    output, reply = added(queue, "--env", "DB_PASSWORD", "--env", "GITHUB_TOKEN=other", "--no-env", "wandb_*")
     assert output == "s3cret-1 none other none key-2"
-    assert "DB_PASSWORD" not in told
-    assert "WANDB" not in told
+    assert "DB_PASSWORD" not in reply
+    assert "WANDB" not in reply
     assert not on_disk(queue, "key-1")
 
 
@@ -106,8 +106,8 @@ def test_the_broker_leaves_them_out_of_what_any_client_sends(queue: QueueSite) -
         "env_kept": ["DB_PASSWORD"],
         "hold": True,
     }
-    told = queue.ask("add", request={}, options=options, commands=[["true"]])
-    assert told["left_out"] == ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN"]
+    reply = queue.ask("add", request={}, options=options, commands=[["true"]])
+    assert reply["left_out"] == ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN"]
     (row,) = queue.ask("show", select={"last": True}, environment=True)["jobs"]
     assert set(row["environment"]) == {"DB_PASSWORD", *USEFUL}
     with pytest.raises(UsageError):

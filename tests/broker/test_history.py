@@ -17,15 +17,15 @@ from gpulease.errors import StateError, UsageError
 
 def history(queue: QueueSite, step: float = 60.0) -> tuple[float, dict[str, Any]]:
     """The broker's time, and the rows of this hour or two by device, added up."""
-    told = queue.ask("history", step=step)
-    assert told["next"] is None
+    reply = queue.ask("history", step=step)
+    assert reply["next"] is None
     found: dict[str, Any] = {}
-    for row in told["rows"]:
+    for row in reply["rows"]:
         before = found.setdefault(row["device"], {**dict.fromkeys(("held", "known", "busy", "idle"), 0), "holders": []})
         for name in ("held", "known", "busy", "idle"):
             before[name] += row[name]
         before["holders"] += row["holders"]
-    return told["now"], found
+    return reply["now"], found
 
 
 def held_whole(queue: QueueSite, device: str) -> None:

@@ -12,14 +12,14 @@ SECRET = "s3cret-w0rd"
 
 
 def test_the_hook_is_not_among_the_words_of_any_process(queue: QueueSite) -> None:
-    gate, told = queue.folder / "gate", queue.folder / "told"
-    script = f": {SECRET}; echo begun >> {told}; until [ -e {gate} ]; do sleep 0.01; done; cat >> {told}"
+    gate, reply = queue.folder / "gate", queue.folder / "told"
+    script = f": {SECRET}; echo begun >> {reply}; until [ -e {gate} ]; do sleep 0.01; done; cat >> {reply}"
     queue.ask("set", name="on-finish", value=script)
     queue.end(queue.submit("true"))
-    wait_until(told.exists)
+    wait_until(reply.exists)
     assert SECRET not in words_of_all()
     gate.touch()
-    wait_until(lambda: '"complete"' in told.read_text())
+    wait_until(lambda: '"complete"' in reply.read_text())
 
 
 @needs_root

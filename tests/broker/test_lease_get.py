@@ -90,9 +90,9 @@ def test_a_subshell_in_the_background_may_be_the_owner(site: Site, taking: str) 
     """The output of the whole script is a pipe, as that of `$(…)`; its input is /dev/null, as cron's."""
     script = f"exec </dev/null; ( me=$BASHPID; {taking}; echo $me $G; gpulease status --json ) & wait"
     done = site.bash(script, PYTHON=sys.executable)
-    told, _, shown = done.stdout.removeprefix("0\n").partition("\n")
-    assert told.endswith(" 0"), done.stderr
-    assert [lease["pid"] for lease in json.loads(shown)["leases"]] == [int(told.split()[0])]
+    reply, _, shown = done.stdout.removeprefix("0\n").partition("\n")
+    assert reply.endswith(" 0"), done.stderr
+    assert [lease["pid"] for lease in json.loads(shown)["leases"]] == [int(reply.split()[0])]
 
 
 OUTPUTS: dict[str, Callable[[], tuple[int, int]]] = {

@@ -73,7 +73,7 @@ def test_the_line_keeps_its_order_through_killed_brokers(site: Site) -> None:
     served: list[int] = []
     script = """
 import os, sys, threading
-from gpulease.client import connection as client
+from gpulease.client import connection
 def fail(told):
     sys.excepthook(told.exc_type, told.exc_value, told.exc_traceback)
     os._exit(3)
@@ -81,14 +81,14 @@ threading.excepthook = fail
 count, served, ready = 20, [], threading.Event()
 def one(number):
     fields = {"request": {"gpus": 1}, "kind": "acquire", "wait": None, "note": str(number)}
-    granted, connection = client.acquire(fields, lambda told: ready.set())
+    granted, client = connection.acquire(fields, lambda told: ready.set())
     print(number, flush=True)
     while True:
         try:
-            connection.ask("release", what=[granted["id"]]); break
+            client.ask("release", what=[granted["id"]]); break
         except ConnectionError:
-            connection = client.again(connection)
-        except client.by_code("not-found", "", None, {}).__class__:
+            client = connection.again(client)
+        except connection.by_code("not-found", "", None, {}).__class__:
             break
 threads = []
 for number in range(count):

@@ -118,8 +118,8 @@ def test_the_waiting_line_tells_place_and_reason_once_for_each_place(site: Site)
     assert second.stderr is not None
     assert first.stderr is not None
     assert "waits, number 1 in the line. It wants one device; 0 of 4 are free" in first.stderr.readline()
-    told = second.stderr.readline()
-    assert "waits, number 2 in the line. It wants 4 devices" in told
+    reply = second.stderr.readline()
+    assert "waits, number 2 in the line. It wants 4 devices" in reply
     holder.kill()
     assert first.stdout is not None
     assert first.stdout.readline() == "ready\n"
@@ -198,10 +198,10 @@ def test_explain_says_device_by_device_why_it_waits(site: Site) -> None:
     process = site.start("run", "--", "true")
     wait_until(lambda: line_length(site) == 1)
     id = site.status()["line"][0]["id"]
-    told = site.json("explain", id)
-    assert told["place"] == 1
-    assert [row["label"] for row in told["devices"]] == ["0", "1", "2", "3"]
-    assert "fan broken" in told["devices"][3]["why"]
+    reply = site.json("explain", id)
+    assert reply["place"] == 1
+    assert [row["label"] for row in reply["devices"]] == ["0", "1", "2", "3"]
+    assert "fan broken" in reply["devices"][3]["why"]
     table = site.run("explain", id)
     assert table.returncode == 0
     assert "fan broken" in table.stdout

@@ -93,8 +93,8 @@ def test_the_longest_lease_bounds_what_is_declared_and_ends_the_others(queue: Qu
 
 def test_whoever_is_cut_by_the_longest_lease_is_told_at_the_grant_and_in_events(queue: QueueSite) -> None:
     limit(queue, "user:*:longest-lease=2m")
-    told = "gpulease: this lease ends after 2m00s, by the limit `longest-lease`.\n"
-    assert queue.run("run", "--", "true").stderr == told
+    reply = "gpulease: this lease ends after 2m00s, by the limit `longest-lease`.\n"
+    assert queue.run("run", "--", "true").stderr == reply
     assert queue.run("run", "-q", "--", "true").stderr == ""
     assert queue.run("get", "--for", "1m").stderr == ""
     limit(queue, "user:*:longest-lease=0.1s")

@@ -92,10 +92,10 @@ def test_what_has_ended_does_not_keep_the_rest_of_a_label_from_being_killed(queu
 def test_an_end_by_a_signal_is_told_as_such_everywhere(queue: QueueSite) -> None:
     id = queue.shell("kill -SEGV $$")
     queue.end(id)
-    told = "signal 11 (SIGSEGV)"
-    assert queue.run("ls").stdout.rstrip().endswith(f"[{told}]")
-    assert f"failed, {told}" in queue.run("show", str(id)).stdout
-    assert f"is failed: {told}" in queue.run("events").stdout
+    reply = "signal 11 (SIGSEGV)"
+    assert queue.run("ls").stdout.rstrip().endswith(f"[{reply}]")
+    assert f"failed, {reply}" in queue.run("show", str(id)).stdout
+    assert f"is failed: {reply}" in queue.run("events").stdout
     assert queue.job(id)["exit_code"] == 128 + 11
 
 

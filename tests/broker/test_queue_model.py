@@ -61,7 +61,7 @@ class Model:
     def _sort(self, ids: list[int]) -> None:
         self.line = sorted(ids, key=lambda id: (self.priority[id], self.place[id]))
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         while (free := self.free()) and (ready := self.forced or ([] if self.paused else self.line)):
             assert free > 0
             id = ready[0]
@@ -173,7 +173,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_queue_is_where_the_model_is(self) -> None:
-        self.model.settle()
+        self.model.reconcile()
         line = [*self.model.forced, *self.model.line]
         try:
             wait_until(lambda: self.seen() == (self.model.states, line))

@@ -111,11 +111,11 @@ def test_a_hook_hears_of_each_end_in_order(queue: QueueSite) -> None:
     many = queue.submit_all([["true"]] * 50, hold=True)
     queue.act("kill", *many)
 
-    def told() -> list[dict[str, Any]] | None:
+    def reply() -> list[dict[str, Any]] | None:
         lines = heard.read_text().splitlines() if heard.exists() else []
         return [json.loads(line) for line in lines] if len(lines) == 52 else None
 
-    found = wait_until(told)
+    found = wait_until(reply)
     assert {job["id"]: job["state"] for job in found[:2]} == {ids[0]: "failed", ids[1]: "complete"}
     assert [job["id"] for job in found[2:]] == many
     assert not {"environment", "history"} & set(found[0])

@@ -245,7 +245,7 @@ def test_an_invalid_job_of_another_user_says_so(system: SystemSite) -> None:
         system.told(one, "add", request={}, options={**options, "cwd": "/root/x"}, commands=[["true"]]),
         system.told(one, "add", request={}, options={**options, "cwd": "/", "log": "/root/x"}, commands=[["true"]]),
     ]
-    found = system.end(*(told["ok"]["first"] for told in ids))
+    found = system.end(*(reply["ok"]["first"] for reply in ids))
     assert [job["state"] for job in found] == ["invalid"] * 3
     assert ["does not exist" in found[0]["why"], "folder" in found[1]["why"], "log" in found[2]["why"]] == [True] * 3
 
@@ -290,8 +290,8 @@ def test_a_kill_by_roots_page_is_recorded_as_who_pressed_the_button(system: Syst
     assert web.act(id, "kill", action_token(page), **named).status == 200
     (job,) = system.end(id)
     assert (job["state"], job["why"]) == ("killed", "killed by alice")
-    told = system.ask("events", most=50)["events"]
-    assert any("killed by alice" in event.get("why", "") for event in told if event["id"] == f"J{id}")
+    reply = system.ask("events", most=50)["events"]
+    assert any("killed by alice" in event.get("why", "") for event in reply if event["id"] == f"J{id}")
 
 
 def test_only_who_runs_the_broker_kills_in_anothers_name(system: SystemSite) -> None:

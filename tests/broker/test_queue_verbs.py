@@ -42,10 +42,10 @@ def test_ls_has_running_then_the_line_with_reasons_then_the_ended(queue: QueueSi
     late = queue.submit("true")
     soon = queue.submit("echo", "soon", request={"priority": 1})
     held = queue.submit("true", hold=True)
-    told = queue.json("ls")
-    assert [job["id"] for job in told["jobs"]] == [running, soon, late, held, ended]
-    assert told["counts"] == {"failed": 1, "running": 1, "waiting": 2, "held": 1}
-    assert "0 of 4 are free" in told["jobs"][1]["why_waiting"]
+    reply = queue.json("ls")
+    assert [job["id"] for job in reply["jobs"]] == [running, soon, late, held, ended]
+    assert reply["counts"] == {"failed": 1, "running": 1, "waiting": 2, "held": 1}
+    assert "0 of 4 are free" in reply["jobs"][1]["why_waiting"]
     table = queue.run("ls", COLUMNS="120").stdout
     assert [line.split()[:2] for line in table.splitlines()[2:]] == [
         [str(running), "running"],
@@ -296,8 +296,8 @@ def test_log_does_not_show_what_a_job_of_an_earlier_queue_wrote(queue: QueueSite
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("of an earlier queue\n")
     assert "earlier" not in queue.run("show", str(first)).stdout
-    told = queue.run("log", str(first))
-    assert (told.stdout, "has written nothing yet" in told.stderr) == ("", True)
+    reply = queue.run("log", str(first))
+    assert (reply.stdout, "has written nothing yet" in reply.stderr) == ("", True)
     follower = queue.start("log", "-f", str(first))
     queue.act("resume", first)
     queue.end(first)

@@ -40,9 +40,9 @@ class Load:
         self.waiting = queue.submit("true", request={"gpus": 4})
 
     def goes_on(self) -> None:
-        told = self.queue.ask("status")
-        assert {lease["pid"] for lease in told["leases"] if lease["kind"] == "run"} == {self.holder.pid}
-        assert [len(row["why"]) > 0 for row in told["line"]] == [True, True]
+        reply = self.queue.ask("status")
+        assert {lease["pid"] for lease in reply["leases"] if lease["kind"] == "run"} == {self.holder.pid}
+        assert [len(row["why"]) > 0 for row in reply["line"]] == [True, True]
         self.flag.touch()
         assert self.queue.until(self.running, "failed")["exit_code"] == 3
         assert self.waiter.poll() is None

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpulease.broker.core.jobs import SHOWN
-from gpulease.model.job import Job, JobSpec
 from gpulease.model.job_selection import STATES
+from gpulease.model.jobs import Job, JobSpec
 from gpulease.planner import Policy
 from gpulease.planner.settings import PARAMETERS, Settings
 

@@ -25,8 +25,8 @@ def test_a_skip_that_the_list_does_not_name_fails_roots_run() -> None:
 
 
 def test_the_list_at_the_end_counts_the_tests_and_says_what_to_install() -> None:
-    told = skips.summary(Counter({"zsh is not installed (Debian: zsh)": 2, "only root can do this": 7}))
-    assert told == [
+    reply = skips.summary(Counter({"zsh is not installed (Debian: zsh)": 2, "only root can do this": 7}))
+    assert reply == [
         "9 tests were skipped:",
         "     7  only root can do this",
         "     2  zsh is not installed (Debian: zsh)",

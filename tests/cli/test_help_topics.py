@@ -55,9 +55,9 @@ def test_the_pages_are_listed_and_printed(machine: Machine) -> None:
 
 
 def test_a_verb_has_its_options_and_the_pages_about_it(machine: Machine) -> None:
-    told = machine.run("help", "pool").stdout
-    assert "usage: gpulease pool" in told
-    assert "`gpulease help reference/pool`" in told
+    reply = machine.run("help", "pool").stdout
+    assert "usage: gpulease pool" in reply
+    assert "`gpulease help reference/pool`" in reply
 
 
 def test_an_unknown_topic_is_refused_with_the_nearest(machine: Machine) -> None:
@@ -120,8 +120,8 @@ def test_the_manual_page_has_verbs_exit_codes_variables_and_files() -> None:
 def test_mandoc_has_nothing_to_say_about_it(tmp_path: Path) -> None:
     (tmp_path / "gpulease.1").write_text(man_page())
     words = ["mandoc", "-Tlint", "-W", "warning", str(tmp_path / "gpulease.1")]
-    told = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
-    assert [line for line in told if "missing date" not in line] == []
+    reply = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
+    assert [line for line in reply if "missing date" not in line] == []
 
 
 @needs("man", "groff")

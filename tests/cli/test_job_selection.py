@@ -7,7 +7,7 @@ import os
 import pytest
 from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixtures here
 
-from gpulease.api import add as submission
+from gpulease.api import add
 from gpulease.cli.argument_parser import make_parser
 from gpulease.cli.main import VERBS, main
 from gpulease.errors import NotFound, UsageError
@@ -54,9 +54,9 @@ def test_only_all_is_told_that_it_is_roots_own(
 ) -> None:
     for words in (["kill", "last"], ["wait", "last"], ["explain", "last"]):
         assert main(words) == 1
-        told = capsys.readouterr().err
-        assert "No such job" in told
-        assert "`all`" not in told
+        reply = capsys.readouterr().err
+        assert "No such job" in reply
+        assert "`all`" not in reply
     main(["kill", "all"])
     assert ("Root's `all` is root's own" in capsys.readouterr().err) == (os.getuid() == 0)
 
@@ -66,7 +66,7 @@ def test_every_function_takes_them_too(queue: QueueSite, inside: None) -> None: 
 
     for name in ("kill", "rm", "pause", "resume", "start", "retry", "wait", "ls", "show", "clean", "move", "edit"):
         more = {"priority": 3} if name == "edit" else {}
-        act = getattr(submission if name == "edit" else gpulease, name)
+        act = getattr(add if name == "edit" else gpulease, name)
         with pytest.raises(NotFound):
             act("last", user="no-such-user", **more)
         with pytest.raises(UsageError):

@@ -116,9 +116,10 @@ def test_a_broker_that_does_not_answer_is_named(machine: Machine) -> None:
 
 
 SILENT = """
-from gpulease.client import connection as client
-client.ANSWER = 1.0
-for act in (lambda: client.Client().ask("ping"), lambda: client.acquire({"request": {}, "kind": "acquire", "wait": 0})):
+from gpulease.client import connection
+connection.ANSWER = 1.0
+take = {"request": {}, "kind": "acquire", "wait": 0}
+for act in (lambda: connection.Client().ask("ping"), lambda: connection.acquire(take)):
     try:
         act()
     except Exception as error:

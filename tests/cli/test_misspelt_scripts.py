@@ -10,7 +10,7 @@ from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest fi
 
 from gpulease.api.job_commands import interpreted
 from gpulease.errors import StateError
-from gpulease.model import job as jobs
+from gpulease.model import jobs
 
 
 def test_a_script_that_does_not_exist_is_refused_unless_forced(queue: QueueSite) -> None:
@@ -46,9 +46,9 @@ def test_a_script_is_looked_for_only_where_it_is_sure_which(words: list[str], sc
 def test_debug_of_a_failed_job_says_that_its_command_failed(queue: QueueSite) -> None:
     failed = queue.submit(sys.executable, "-c", "raise SystemExit(2)")
     queue.end(failed)
-    told = queue.run("debug", str(failed)).stdout
-    assert "its command failed (exit code 2)" in told
-    assert "nothing is wrong" not in told
+    reply = queue.run("debug", str(failed)).stdout
+    assert "its command failed (exit code 2)" in reply
+    assert "nothing is wrong" not in reply
 
 
 def test_a_list_says_that_it_has_a_bound_where_more_was_asked_for(queue: QueueSite) -> None:
@@ -56,9 +56,9 @@ def test_a_list_says_that_it_has_a_bound_where_more_was_asked_for(queue: QueueSi
     lines = Path(queue.folder, "lines")
     lines.write_text("true\n" * 1005)
     assert queue.run("add", "--file", str(lines)).returncode == 0
-    told = queue.run("ls", "--most", "5000").stdout.splitlines()[-1]
-    assert "and 5 more that wait; 1000 of each kind are listed" in told
-    assert "see --most" not in told
+    reply = queue.run("ls", "--most", "5000").stdout.splitlines()[-1]
+    assert "and 5 more that wait; 1000 of each kind are listed" in reply
+    assert "see --most" not in reply
     assert queue.json("ls", "--most", "5000")["most"] == 1000
     assert "and 995 more that wait; see --most" in queue.run("ls", "--most", "10").stdout
 

@@ -71,9 +71,9 @@ def test_an_option_that_is_not_there_names_the_one_that_is_meant(
 
 def test_an_option_like_none_is_refused_without_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--frobnicate", "--", "true"]) == 2
-    told = capsys.readouterr().err
-    assert "There is no option --frobnicate." in told
-    assert "mean" not in told
+    reply = capsys.readouterr().err
+    assert "There is no option --frobnicate." in reply
+    assert "mean" not in reply
 
 
 def test_what_is_suggested_is_there() -> None:
@@ -98,9 +98,9 @@ def test_a_verb_of_another_tool_is_answered_with_ours(
 
 def test_help_for_a_verb_of_another_tool_does_not_mislead(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "htop"]) == 1
-    told = capsys.readouterr().err
-    assert "`gpulease top`" in told
-    assert "stop" not in told
+    reply = capsys.readouterr().err
+    assert "`gpulease top`" in reply
+    assert "stop" not in reply
 
 
 def test_habits_name_verbs_that_are_there_and_none_that_is_a_verb() -> None:
@@ -111,10 +111,10 @@ def test_habits_name_verbs_that_are_there_and_none_that_is_a_verb() -> None:
 
 def test_the_list_of_verbs_is_in_groups_and_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    told = capsys.readouterr().out
-    assert max(map(len, told.splitlines())) <= 80
-    assert all(f"\n{heading}:\n  {verb} " in told for verb, heading in HEADINGS.items())
-    assert all(told.count(f"\n  {verb:<11} ") == 1 for verb in VERBS)
+    reply = capsys.readouterr().out
+    assert max(map(len, reply.splitlines())) <= 80
+    assert all(f"\n{heading}:\n  {verb} " in reply for verb, heading in HEADINGS.items())
+    assert all(reply.count(f"\n  {verb:<11} ") == 1 for verb in VERBS)
     assert next(iter(VERBS)) in HEADINGS
 
 

@@ -12,7 +12,7 @@ from support.site import Site
 from support.waiting import wait_for_end, wait_until
 
 from gpulease import errors
-from gpulease.api import status as api
+from gpulease.api import status
 from gpulease.tui.live_data import LiveData
 
 
@@ -74,12 +74,12 @@ def test_a_process_of_an_unknown_lease_is_not_called_outside_use(down: Site) -> 
 
 
 def test_python_is_told_the_same(down: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "_kept", None)
+    monkeypatch.setattr(status, "_kept", None)
     for name in ("GPULEASE_SIMULATION", "GPULEASE_DIR"):
         monkeypatch.setenv(name, down.environ[name])
-    assert {device["state"] for device in api.status()["devices"]} == {"unknown"}
+    assert {device["state"] for device in status.status()["devices"]} == {"unknown"}
     with pytest.raises(errors.BrokerUnavailable):
-        api.select(set_environment=False)
+        status.select(set_environment=False)
 
 
 def test_a_broker_that_does_not_answer_leaves_its_leases_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_broker_that_does_not_answer_leaves_its_leases_unknown(monkeypatch: py
         pid = wait_until(site.broker_pid)
         os.kill(pid, signal.SIGSTOP)
         done = site.python(
-            "import gpulease, gpulease.client.connection; gpulease.client.connection.LOOKING = 0.2\n"
+            "import gpulease, gpulease.client.connection; gpulease.client.connection.READ_ONLY = 0.2\n"
             "print({device['state'] for device in gpulease.status()['devices']})"
         )
         assert done.communicate(timeout=30)[0] == "{'unknown'}\n"

@@ -14,8 +14,8 @@ import pytest
 from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # pytest finds the fixtures here
 from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
 
-from gpulease.api import jobs as queueing
-from gpulease.client import connection as client_module
+from gpulease.api import jobs
+from gpulease.client import connection
 from gpulease.client.connection import Client, _enter
 from gpulease.errors import BrokerUnavailable
 
@@ -62,12 +62,12 @@ def test_what_a_stopped_broker_does_not_read_is_not_sent_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("ANSWER", "LONG"):
-        monkeypatch.setattr(client_module, name, 0.3)
+        monkeypatch.setattr(connection, name, 0.3)
     pid = queue.ensure_broker()
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(BrokerUnavailable, match="does not answer") as raised:
-            queueing.add([["true", "x" * 100_000]] * 100, {}, OPTIONS)
+            jobs.add([["true", "x" * 100_000]] * 100, {}, OPTIONS)
         assert "may be queued" in raised.value.next_step
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -80,13 +80,13 @@ def test_a_long_answer_is_not_waited_for_where_the_broker_answers_nobody(
 ) -> None:
     """Before, `add` waited two minutes for a broker that was stopped; once it had read the jobs, twenty."""
     pid = queue.ensure_broker()
-    queueing.ls()
-    monkeypatch.setattr(client_module, "LOOKING", 0.3)
+    jobs.ls()
+    monkeypatch.setattr(connection, "READ_ONLY", 0.3)
     os.kill(pid, signal.SIGSTOP)
     try:
         begin = time.monotonic()
         with pytest.raises(BrokerUnavailable, match="does not answer") as raised:
-            queueing.add([["true"]] * 3, {}, OPTIONS)
+            jobs.add([["true"]] * 3, {}, OPTIONS)
         assert "no open file left" in raised.value.next_step
         assert time.monotonic() - begin < 30
     finally:
@@ -99,20 +99,20 @@ def test_an_add_that_was_not_answered_is_asked_again_and_queued_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pid = queue.ensure_broker()
-    queueing.ls()  # it knows its devices
-    real, asked = client_module.again, []
+    jobs.ls()  # it knows its devices
+    real, asked = connection.again, []
 
     def wake(ended: BackendConnection) -> BackendConnection:
         asked.append(ended)
-        monkeypatch.setattr(client_module, "LONG", 60.0)
+        monkeypatch.setattr(connection, "LONG", 60.0)
         os.kill(pid, signal.SIGCONT)
         return real(ended)
 
-    monkeypatch.setattr(queueing, "again", wake)
+    monkeypatch.setattr(jobs, "again", wake)
     for name in ("LONG", "ANSWER"):  # the parameters are asked for first
-        monkeypatch.setattr(client_module, name, 0.3)
+        monkeypatch.setattr(connection, name, 0.3)
     os.kill(pid, signal.SIGSTOP)
-    added = queueing.add([["true"]], {}, OPTIONS)
+    added = jobs.add([["true"]], {}, OPTIONS)
     assert len(asked) == 1
     assert [job["id"] for job in queue.jobs()] == [added["first"]]
 

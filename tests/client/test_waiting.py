@@ -11,9 +11,9 @@ import pytest
 from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
 from support.waiting import read_terminal, wait_until
 
-from gpulease.client import waiting
+from gpulease.client import wait_notice
 
-AT_ONCE = "import gpulease, gpulease.client.waiting, sys\ngpulease.client.waiting.UNTOLD = 0.0\n"
+AT_ONCE = "import gpulease, gpulease.client.wait_notice, sys\ngpulease.client.wait_notice.SILENT_FOR = 0.0\n"
 NOTEBOOK = """
 import types
 kernel = types.SimpleNamespace(kernel=object())
@@ -96,19 +96,19 @@ def test_who_waits_for_what_his_own_lease_holds_is_told_so(site: Site, code: str
 def test_a_command_that_waits_for_what_its_own_lease_holds_is_told_so(site: Site) -> None:
     process = site.start("run", "-n", "4", "--", *site.words("get"))
     assert process.stderr is not None
-    told = process.stderr.readline()
+    reply = process.stderr.readline()
     process.kill()
     process.communicate(timeout=30)
-    assert " in the line. Its own lease L1 holds GPU 0-3. It wants one device" in told
+    assert " in the line. Its own lease L1 holds GPU 0-3. It wants one device" in reply
 
 
 def test_a_notebook_gets_a_line_for_each_place_and_one_at_the_end(site: Site) -> None:
     holder = site.holder("-n", "4")
     process = site.python(AT_ONCE + NOTEBOOK + "gpulease.acquire(); print(sorted(sys.modules).count('IPython'))")
     assert process.stderr is not None
-    told = process.stderr.readline()
-    assert told.startswith("gpulease: ")
-    assert "waits, number 1 in the line. It wants one device" in told
+    reply = process.stderr.readline()
+    assert reply.startswith("gpulease: ")
+    assert "waits, number 1 in the line. It wants one device" in reply
     holder.kill()
     out, err = process.communicate(timeout=30)
     assert err.startswith("gpulease: got GPU 0 after ")
@@ -170,8 +170,8 @@ def test_following_a_job_that_waits_tells_place_and_reason(site: Site) -> None:
     assert site.run("add", "--", "echo", "it runs").returncode == 0
     process = site.start("log", "-f", "last")
     assert process.stderr is not None
-    told = process.stderr.readline()
-    assert told.startswith("gpulease: job 1 waits, number 1 in the line. It wants one device")
+    reply = process.stderr.readline()
+    assert reply.startswith("gpulease: job 1 waits, number 1 in the line. It wants one device")
     holder.kill()
     assert process.communicate(timeout=30) == ("it runs\n", "")
 
@@ -189,13 +189,13 @@ def test_a_wait_of_less_than_a_second_is_not_told(monkeypatch: pytest.MonkeyPatc
     ours, theirs = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     clock = SimpleNamespace(monotonic=lambda: 0.0)
-    monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(wait_notice, "time", clock)
     with open(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        one = waiting.WaitNotice()
+        one = wait_notice.WaitNotice()
         one.say("L1 waits, number 1 in the line.")
         one.end("0")
-        two = waiting.WaitNotice()
+        two = wait_notice.WaitNotice()
         clock.monotonic = lambda: 1.5
         two.say("L2 waits, number 1 in the line.", "why\x1b[2J")
         two.end("0")

@@ -17,7 +17,7 @@ from support.gpulimit_in_process import Completed, InProcess, tables, tasks
 from support.machine import Machine
 from support.waiting import wait_until
 
-from gpulease.compat.writing import SHIMS
+from gpulease.compat.shim_files import SHIMS
 
 CALLS: list[dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "recorded" / "gpulimit.toml").read_text(encoding="utf-8")

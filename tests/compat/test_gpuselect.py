@@ -95,9 +95,9 @@ def test_in_a_lease_its_own_gpus_are_selected_and_no_second_lease_is_taken(machi
     site = machines.site(Call("four"))
     environ = machines.environ(site, sys.executable)
     words = site.words("run", "-n", "2", "--devices", "1,3", "--", sys.executable, "-c", OUTER)
-    told = site.popen(words, env=environ).communicate(timeout=60)
-    lease = told[0].split()[1]
-    assert told[0] == f"True {lease}\nTrue\n", told[1]
+    reply = site.popen(words, env=environ).communicate(timeout=60)
+    lease = reply[0].split()[1]
+    assert reply[0] == f"True {lease}\nTrue\n", reply[1]
     assert [event["id"] for event in site.json("events")["events"] if event["what"] == "granted"][-1] == lease
 
 

@@ -127,8 +127,8 @@ class Rows:
 
     def cold(self, new: str, old: str) -> None:
         self.gpulease("gpulease pool stop mine")
-        told = self.python(f"with {new} as pool: print(len(set(pool.map(abs, range(5)))))")
-        assert told == "5\n"
+        reply = self.python(f"with {new} as pool: print(len(set(pool.map(abs, range(5)))))")
+        assert reply == "5\n"
 
     def hot(self, new: str, old: str) -> None:
         self.gpulease("gpulease pool start NAME --gpus 2")
@@ -137,8 +137,8 @@ class Rows:
     def map(self, new: str, old: str) -> None:
         with_shared = self.rows['`shared_data_path=BASE + "data/shared.npz"`'][0]
         each = new.replace("items)", "*zip(*items))")  # two arguments each
-        told = self.python(f"with {code(with_shared)} as pool: print({{value for value, _ in {each}}})")
-        assert told == "{36.0}\n"
+        reply = self.python(f"with {code(with_shared)} as pool: print({{value for value, _ in {each}}})")
+        assert reply == "{36.0}\n"
 
     def shared(self, new: str, old: str) -> None:
         text = f"with {new} as pool: print(pool.submit(expensive_task, *items[0]).result()[0])"
@@ -208,9 +208,9 @@ def test_who_edited_the_template_keeps_the_files_and_their_agents_hold_leases(ma
     shim.chmod(0o755)
     environ = {**machine.environ, "PATH": f"{tmp_path}:{python}:{machine.environ['PATH']}"}
     with subprocess.Popen(["bash", "-ec", f"{block('sh')}\nwait"], cwd=tmp_path, env=environ) as agents:
-        told = [tmp_path / "agent-0", tmp_path / "agent-1"]
-        wait_until(lambda: all(path.exists() and path.read_text() for path in told))
-        assert [path.read_text() for path in told] == ["all", "all"]  # `cuda:1` is GPU 1
+        reply = [tmp_path / "agent-0", tmp_path / "agent-1"]
+        wait_until(lambda: all(path.exists() and path.read_text() for path in reply))
+        assert [path.read_text() for path in reply] == ["all", "all"]  # `cuda:1` is GPU 1
         held = machine.json("status")["leases"]
         assert sorted(label for lease in held for label in lease["labels"]) == ["0", "1"]
         (tmp_path / "go").touch()

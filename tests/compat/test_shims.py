@@ -158,8 +158,8 @@ def test_shells_complete_it(machine: Machine) -> None:
 def test_placeholders_of_the_broker_are_nobodys_use(machine: Machine, tmp_path: Path) -> None:
     processes = [{"pid": pid, "graphics": False} for pid in (7, 8)]
     device = {"label": "0", "state": "leased", "processes": processes}
-    told = {"devices": [device, {**device, "processes": None}], "neighbours": {"safe-gpu": {"placeholders": {"0": 7}}}}
-    (tmp_path / "told").write_text(json.dumps(told))
+    reply = {"devices": [device, {**device, "processes": None}], "neighbours": {"safe-gpu": {"placeholders": {"0": 7}}}}
+    (tmp_path / "told").write_text(json.dumps(reply))
     code = """
 import gpulease_shim, sys
 gpulease_shim.COMMAND = ["/bin/sh", "-c", "cat " + sys.argv[1]]

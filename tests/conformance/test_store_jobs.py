@@ -12,8 +12,8 @@ import pytest
 from gpulease.broker.store.memory import MemoryStore
 from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.errors import StateError
-from gpulease.model import job as jobs
-from gpulease.model.job import Job, JobSpec
+from gpulease.model import jobs
+from gpulease.model.jobs import Job, JobSpec
 from gpulease.model.store import SOME, Document, Store, Which
 from gpulease.model.values import Request
 

@@ -169,7 +169,7 @@ def test_one_table_has_all_hosts(hosts: SshHosts) -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()[2:5]] == ["gpu1", "gpu2", "gpu3"]
     assert max(map(len, done.stdout.splitlines())) <= 80
     documents = [row["answer"] for row in rows(hosts, "status", "--hosts").values()]
-    assert [len(told["devices"]) for told in documents] == [2, 4, 1]  # type: ignore[index]
+    assert [len(reply["devices"]) for reply in documents] == [2, 4, 1]  # type: ignore[index]
 
 
 def test_the_queues_of_all_hosts_are_listed_with_ids_that_are_taken(hosts: SshHosts) -> None:
@@ -186,7 +186,7 @@ def test_what_was_is_shown_for_all_hosts_together(hosts: SshHosts) -> None:
     assert table[0].split()[:2] == ["HOST", "START"]
     assert {"gpu1", "gpu3"} <= {line.split()[0] for line in table[1:] if "job " in line}
     documents = [row["answer"] for row in hosts.json("usage", "--hosts", "--since", "1h")["hosts"]]
-    jobs = sum(told["total"]["jobs"].get("complete", 0) for told in documents)
+    jobs = sum(reply["total"]["jobs"].get("complete", 0) for reply in documents)
     (row,) = csv.DictReader(hosts.run("usage", "--hosts", "--since", "1h", "--csv").stdout.splitlines())
     assert int(row["complete"]) == jobs >= 2
     assert hosts.run("events", "--hosts", "--job", "1").returncode == 2

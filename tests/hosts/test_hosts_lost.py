@@ -95,8 +95,8 @@ def test_a_host_that_hangs_is_waited_for_once_and_is_back_as_soon_as_it_answers(
         done = hosts.run("run", "-q", "--host", "any", "--", "true", environ=short)
         assert (done.returncode, "gpu3 does not answer." in done.stderr) == (0, True)
         assert (waited >= 1, time.monotonic() - second < 10) == (True, True)
-        told = hosts.run("doctor", "--hosts", environ={"GPULEASE_HOST_TIMEOUT": "1"}).stdout
-        assert "gpu3 does not answer. Silent for" in " ".join(told.split())
+        reply = hosts.run("doctor", "--hosts", environ={"GPULEASE_HOST_TIMEOUT": "1"}).stdout
+        assert "gpu3 does not answer. Silent for" in " ".join(reply.split())
     finally:
         hosts["gpu3"].freeze(signal.SIGCONT)
     assert hosts.json("status", "--hosts")["hosts"][2]["absent_since"] is None
@@ -107,7 +107,7 @@ def test_a_broker_that_is_stopped_is_told_of_in_time(hosts: SshHosts) -> None:
     hosts.run("--host", "gpu1", "set", "grace")
     broker = listener_at(hosts["gpu1"].directory)
     assert broker is not None
-    program = "import gpulease.client.connection as client; client.CHECK = client.LOOKING = 0.5\n"
+    program = "import gpulease.client.connection as client; client.CHECK = client.READ_ONLY = 0.5\n"
     program += "from gpulease.cli.main import main; main(['add', '--', 'true'])"
     environ = {
         **hosts.environ,

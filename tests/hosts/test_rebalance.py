@@ -79,10 +79,10 @@ def test_what_is_tied_to_its_host_stays(hosts: SshHosts, tmp_path: Path) -> None
     hosts.run("add", "--host", "gpu1", "--hold", "--", "true")
     hosts.run("add", "--host", "gpu1", "--name", "free", "--", "true")
     for words in (("rebalance", "--dry-run"), ("rebalance", "--yes")):
-        told = hosts.json(*words)
-        assert [row["from"] for row in told["moved"]] == [f"gpu1:{int(first.partition(':')[2]) + 4}"]
-        assert [one.partition(" stays")[0] for one in told["stayed"]] == [first]
-        assert "comes after" in told["stayed"][0]
+        reply = hosts.json(*words)
+        assert [row["from"] for row in reply["moved"]] == [f"gpu1:{int(first.partition(':')[2]) + 4}"]
+        assert [one.partition(" stays")[0] for one in reply["stayed"]] == [first]
+        assert "comes after" in reply["stayed"][0]
     assert hosts.json("--host", "gpu1", "ls")["counts"] == {"running": 1, "waiting": 3, "held": 1}
 
 
@@ -175,9 +175,9 @@ def test_a_share_by_memory_moves_with_all_that_was_asked(hosts: SshHosts, tmp_pa
     more = ("--for", "20m", "--retry", "2", "--time-limit", "1h", "--label", "l", "--note", "n", "--env", "COLOUR=red")
     for name in ("gpu1", "gpu2"):
         hosts.run("--host", name, "notify", "set", "tty")
-    told = ("--notify=failed", "--env", "MY_TOKEN=secret")
+    reply = ("--notify=failed", "--env", "MY_TOKEN=secret")
     script = f"echo $COLOUR $MY_TOKEN $PWD $GPULEASE_DIR > {tmp_path}/out"
-    done = hosts.run("add", "--host", "gpu1", *asked, *more, *told, "--", "sh", "-c", script, cwd=tmp_path)
+    done = hosts.run("add", "--host", "gpu1", *asked, *more, *reply, "--", "sh", "-c", script, cwd=tmp_path)
     before = hosts.json("show", done.stdout.strip())["jobs"][0]
     to = hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")["moved"][0]["to"]
     after = hosts.json("show", to)["jobs"][0]
@@ -211,9 +211,9 @@ def test_an_original_that_was_changed_stays(hosts: SshHosts, tmp_path: Path) -> 
     first = fill(hosts, 2, tmp_path / "out")[0]
     killed_at(hosts, tmp_path, 6, "after")
     assert hosts.run("edit", first, "--", "sh", "-c", f"echo changed >> {tmp_path}/out").returncode == 0
-    told = hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")
-    assert f"{first} stays: it is not as it was copied" in told["stayed"][0]
-    assert [row["from"] for row in told["moved"]].count(first) == 1  # anew, as it is now
+    reply = hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")
+    assert f"{first} stays: it is not as it was copied" in reply["stayed"][0]
+    assert [row["from"] for row in reply["moved"]].count(first) == 1  # anew, as it is now
     wait_until(lambda: len((tmp_path / "out").read_text().split()) == 2)
     assert wait_until(lambda: settled(hosts))["gpu2"] == {"complete": 2}
     assert sorted((tmp_path / "out").read_text().split()) == ["2", "changed"]
@@ -226,8 +226,8 @@ def test_what_its_user_removes_meanwhile_does_not_run(hosts: SshHosts, tmp_path:
     done = run_as_victim(hosts, tmp_path)
     hosts["gpu1"].as_it_was()
     assert (done.returncode, hosts.run("rm", first).returncode) == (-signal.SIGKILL, 0)
-    told = hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")
-    assert first not in [row["from"] for row in told["moved"]]
+    reply = hosts.json("rebalance", "--yes", "--hosts", "gpu1,gpu2")
+    assert first not in [row["from"] for row in reply["moved"]]
     wait_until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text().split() == ["2"])
     assert wait_until(lambda: settled(hosts))["gpu2"] == {"complete": 1}
     assert (tmp_path / "out").read_text().split() == ["2"]

@@ -10,7 +10,7 @@ import gpulease
 from gpulease.cli.parsing import Options
 from gpulease.errors import UsageError
 from gpulease.model.fields import JOB, NAMES, OWN, RELATIVE, REQUEST, Field, kept
-from gpulease.model.job import JobSpec
+from gpulease.model.jobs import JobSpec
 from gpulease.model.request import WIRE
 from gpulease.model.values import Request
 from gpulease.protocol.messages import JobRow

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import leases as lease_life
-from gpulease.broker.core import runs as run_life
-from gpulease.model import job as jobs
+from gpulease.broker.core import jobs as core_jobs
+from gpulease.broker.core import leases, runs
+from gpulease.model import jobs as model_jobs
 from gpulease.model import lifecycle
 from gpulease.model.lifecycle import (
     IGNORED,
@@ -27,8 +26,8 @@ from gpulease.model.lifecycle import (
 )
 from gpulease.model.values import Request
 
-NEW = jobs.Job(12, 1, "ada", jobs.JobSpec(("true",), "/", "e", Request()), 0.0, state=START)
-BROKER = Path(lease_life.__file__).parent
+NEW = model_jobs.Job(12, 1, "ada", model_jobs.JobSpec(("true",), "/", "e", Request()), 0.0, state=START)
+BROKER = Path(leases.__file__).parent
 ROOT = Path(__file__).parents[2]
 
 
@@ -63,7 +62,7 @@ def _reached(table: lifecycle.Table, start: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("table", "functions"), [(LEASE, lease_life.EFFECTS), (JOB, job_life.EFFECTS), (RUN, run_life.EFFECTS)]
+    ("table", "functions"), [(LEASE, leases.EFFECTS), (JOB, core_jobs.EFFECTS), (RUN, runs.EFFECTS)]
 )
 def test_every_effect_is_executed_and_no_other(table: lifecycle.Table, functions: dict[str, object]) -> None:
     assert {effect for _, effects in table.values() for effect in effects} == set(functions)
@@ -71,7 +70,7 @@ def test_every_effect_is_executed_and_no_other(table: lifecycle.Table, functions
 
 def test_jobs_that_are_added_together_have_the_effects_of_the_table() -> None:
     assert {one for (state, _), (_, effects) in JOB.items() if state == START for one in effects} == {
-        *job_life.BATCH_EFFECTS
+        *core_jobs.BATCH_EFFECTS
     }
 
 
@@ -101,21 +100,21 @@ def test_every_phase_of_a_run_but_one_has_a_deadline_and_all_serve_a_new_agent()
     assert [name for name, phase in PHASES.items() if phase.deadline is None] == ["running"]
     assert {state for state, event in RUN if event == "deadline"} == PHASES.keys() - {"running"}
     assert {state for state, event in RUN if event == "new-agent"} == PHASES.keys()
-    assert {phase.question for phase in PHASES.values()} - {None} == run_life.QUESTIONS.keys()
+    assert {phase.question for phase in PHASES.values()} - {None} == runs.QUESTIONS.keys()
 
 
 def test_an_impossible_transition_tells_its_history() -> None:
     job = NEW
     for moment, event in enumerate(("add", "start", "exit-zero")):
-        job, _ = jobs.step(job, event, float(moment))
+        job, _ = model_jobs.step(job, event, float(moment))
     with pytest.raises(ImpossibleTransition, match=r"job 12 in state 'complete' cannot 'pause'") as raised:
-        jobs.step(job, "pause", 9.0)
+        model_jobs.step(job, "pause", 9.0)
     assert "at 1 start: waiting -> running" in str(raised.value)
     assert [step.event for step in raised.value.history] == ["add", "start", "exit-zero"]
 
 
 def test_the_history_does_not_grow_for_ever() -> None:
-    job, _ = jobs.step(NEW, "add", 0.0)
+    job, _ = model_jobs.step(NEW, "add", 0.0)
     for moment in range(50):
-        job, _ = jobs.step(job, "edit", float(moment))
+        job, _ = model_jobs.step(job, "edit", float(moment))
     assert len(job.history) == lifecycle.REMEMBERED

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulease.model.shell_text import only_command, told
+from gpulease.model.shell_text import only_command, text_or_script
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_a_text_that_goes_on_asks_for_itself(text: str) -> None:
     ],
 )
 def test_a_shell_is_told_a_text_or_a_file(words: list[str], found: tuple[str | None, str | None]) -> None:
-    assert told(words) == found
+    assert text_or_script(words) == found
 
 
-WHO = "#!{python}\nimport os\nfrom gpulease.system.identity import asking_process\n\
-print(asking_process(os.getpid(), read_scripts=True))\n"
+WHO = "#!{python}\nimport os\nfrom gpulease.system.identity import requesting_process\n\
+print(requesting_process(os.getpid(), read_scripts=True))\n"
 
 
 @pytest.fixture
@@ -106,14 +106,14 @@ def test_a_script_that_only_asks_is_passed_by(command: str, shell: str, tmp_path
 def test_a_script_that_goes_on_asks_for_itself(command: str, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text(f"echo $$\n{command}\nsleep 0\n")
-    pid, asker = subprocess.check_output(["sh", str(script)], text=True, timeout=60).split()
-    assert asker == pid
+    pid, requester = subprocess.check_output(["sh", str(script)], text=True, timeout=60).split()
+    assert requester == pid
 
 
 def test_an_exported_function_asks_for_its_shell(command: str) -> None:
     line = f"task() {{ echo $$; {command}; sleep 0; }}; export -f task; bash -c task; true"
-    pid, asker = subprocess.check_output(["bash", "-c", line], text=True, timeout=60).split()
-    assert asker == pid
+    pid, requester = subprocess.check_output(["bash", "-c", line], text=True, timeout=60).split()
+    assert requester == pid
 
 
 def test_a_command_that_became_another_is_still_the_one_that_was_run(command: str, tmp_path: Path) -> None:

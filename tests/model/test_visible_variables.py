@@ -14,8 +14,8 @@ AMD = (Device(0, "GPU-1", "MI300", "amd"), Device(1, "GPU-2", "MI300", "amd"))
 
 
 def cuda(value: str, containers: str | None = None) -> dict[str, str]:
-    told = value if containers is None else containers
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value, "NVIDIA_VISIBLE_DEVICES": told}
+    reply = value if containers is None else containers
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value, "NVIDIA_VISIBLE_DEVICES": reply}
 
 
 def test_each_vendor_has_its_own_variable() -> None:

@@ -140,9 +140,9 @@ def test_a_secret_that_is_typed_is_not_shown(queue: QueueSite, hook: WebHook) ->
         assert asking.stderr is not None
         assert asking.stderr.read(9) == "address: "  # from now on nothing is echoed
         os.write(ours, f"{hook.url(SECRET)}\n".encode())
-        told, complained = asking.communicate(timeout=PATIENCE)
+        reply, complained = asking.communicate(timeout=PATIENCE)
         assert (asking.returncode, complained.strip()) == (0, "")
-        assert SECRET not in told
+        assert SECRET not in reply
         os.set_blocking(ours, False)
         assert SECRET.encode() not in _all_of(ours)
     finally:
@@ -261,9 +261,9 @@ def send(path: Path, address: str, longest: int) -> str | None:
     order = {"file": str(path), "notice": {"event": "ended", "job": 1, "ran": 1.0}}
     words = [sys.executable, "-c", SEND.format((longest, (0, 0)))]
     subprocess.run(words, input=json.dumps(order), text=True, timeout=PATIENCE, check=True)
-    told = own_file.last(str(path))
-    assert told is not None
-    trouble: str | None = told["trouble"]
+    reply = own_file.last(str(path))
+    assert reply is not None
+    trouble: str | None = reply["trouble"]
     return trouble
 
 
@@ -317,15 +317,15 @@ def test_a_lease_that_waited_has_its_turn_told(queue: QueueSite, hook: WebHook) 
 
 
 def test_a_gpu_that_breaks_is_told_of_to_its_holder_and_to_the_hook(queue: QueueSite, hook: WebHook) -> None:
-    told = queue.folder / "told"
-    queue.ask("set", name="on-broken", value=f"cat >> {told}")
+    reply = queue.folder / "told"
+    queue.ask("set", name="on-broken", value=f"cat >> {reply}")
     choose(queue, hook.url(SECRET), "--on", "gpu-broken")
     queue.holder("-d", "2")
     queue.set("gpu.2.lost=1")
     wait_until(lambda: hook.heard)
     assert "GPU 2 is broken, the driver lost it" in hook.heard[0]["text"]
     assert "Your lease L" in hook.heard[0]["text"]
-    document = json.loads(wait_until(lambda: _read(told)))
+    document = json.loads(wait_until(lambda: _read(reply)))
     assert (document["devices"], document["users"]) == (["2"], [queue.status()["leases"][0]["user"]])
 
 
@@ -397,9 +397,9 @@ def test_an_address_of_mail_without_a_mail_program_is_told_at_once(queue: QueueS
     assert queue.run("notify", "test", **config).returncode in (0, 1)
     own_file.write_last(str(tmp_path / "gpulease" / "notify.json"), 1, None)
     assert " sent" in queue.run("notify", **config).stdout
-    told = queue.run("notify", "set", "mailto:ada@example.org", **config)
+    reply = queue.run("notify", "set", "mailto:ada@example.org", **config)
     if Path("/usr/sbin/sendmail").exists() or Path("/usr/lib/sendmail").exists():
-        assert told.stderr == ""
+        assert reply.stderr == ""
     else:
-        assert "no notice will arrive: there is no `sendmail` here" in told.stderr
-    assert "none was sent yet" in told.stdout
+        assert "no notice will arrive: there is no `sendmail` here" in reply.stderr
+    assert "none was sent yet" in reply.stdout

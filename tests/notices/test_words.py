@@ -14,7 +14,7 @@ import pytest
 
 from gpulease.errors import NotFound, UsageError
 from gpulease.model.notices import EVENTS, OF_JOBS, of_job, read_events
-from gpulease.notices import address as own_file
+from gpulease.notices import address
 from gpulease.notices.address import NoticeAddress, read_address
 from gpulease.notices.channels import _letter, deliver, payload
 from gpulease.notices.words import EACH, compose
@@ -67,8 +67,8 @@ def test_control_characters_and_line_breaks_leave_with_no_message() -> None:
     assert letter["Bcc"] is None
     assert letter["To"] == "ada@example.org"
     assert payload(message)["text"].replace("\n", "").isprintable()
-    (told,) = payload(message)["notices"]
-    assert told["name"] == told["why"] == "x ]0;owned  Bcc: all@example.org  "
+    (reply,) = payload(message)["notices"]
+    assert reply["name"] == reply["why"] == "x ]0;owned  Bcc: all@example.org  "
 
 
 def test_a_long_text_is_cut() -> None:
@@ -136,43 +136,43 @@ def test_what_a_job_asks_for() -> None:
 
 def test_the_file_is_its_users_alone(tmp_path: Path) -> None:
     path = str(tmp_path / "new" / "notify.json")
-    own_file.write(path, read_address(f"https://h/{SECRET}"))
+    address.write(path, read_address(f"https://h/{SECRET}"))
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
-    assert own_file.read(path).text == f"https://h/{SECRET}"
+    assert address.read(path).text == f"https://h/{SECRET}"
     assert os.listdir(os.path.dirname(path)) == ["notify.json"]
 
 
 def test_a_test_does_not_hide_how_the_last_notice_fared(tmp_path: Path) -> None:
     path = str(tmp_path / "notify.json")
-    own_file.write_test(path)
-    assert (own_file.last(path) or {})["test"]
-    own_file.write_last(path, 3, "the server cannot be reached")
-    own_file.write_test(path)
-    assert (own_file.last(path) or {})["trouble"] == "the server cannot be reached"
+    address.write_test(path)
+    assert (address.last(path) or {})["test"]
+    address.write_last(path, 3, "the server cannot be reached")
+    address.write_test(path)
+    assert (address.last(path) or {})["trouble"] == "the server cannot be reached"
 
 
 def test_a_file_that_others_may_read_or_that_is_a_link_is_not_trusted(tmp_path: Path) -> None:
     path = tmp_path / "notify.json"
-    own_file.write(str(path), read_address("tty"))
+    address.write(str(path), read_address("tty"))
     link = tmp_path / "link"
     link.symlink_to(path)
     with pytest.raises(Exception, match="address of notices"):
-        own_file.read(str(link))
+        address.read(str(link))
     path.chmod(0o644)
     with pytest.raises(UsageError, match="yours alone"):
-        own_file.read(str(path))
+        address.read(str(path))
     if os.geteuid() == 0:
         path.chmod(0o600)
         os.chown(path, 12345, -1)
         with pytest.raises(UsageError, match="yours alone"):
-            own_file.read(str(path))
+            address.read(str(path))
     path.unlink()
     with pytest.raises(NotFound):
-        own_file.read(str(path))
+        address.read(str(path))
     os.mkfifo(path, 0o600)
     with pytest.raises(UsageError):
-        own_file.read(str(path))
+        address.read(str(path))
 
 
 class MailServer(socketserver.StreamRequestHandler):

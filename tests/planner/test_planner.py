@@ -8,7 +8,7 @@ import pytest
 
 from gpulease.model.values import Cause, Device, Lease, Owner, Process, Request, Waiting
 from gpulease.planner import DeviceView, Limit, Line, Plan, Policy, Spent, charged, device_state, limits_of, plan
-from gpulease.planner.policy import MOST_SHARES, UNLIMITED
+from gpulease.planner.policy import MAX_SHARES, UNLIMITED
 
 G = 1 << 30
 NOW = 100_000.0
@@ -254,10 +254,10 @@ def test_shares_of_one_user_are_bounded_and_the_rest_wait_while_others_go_on(
     limits: tuple[Limit, ...],
 ) -> None:
     """20,000 jobs that asked for a byte each made every plan, and so everybody's commands, slow."""
-    entries = [waiting(f"s{at:05}", Request(memory=1), since=NOW + at) for at in range(MOST_SHARES + 5)]
+    entries = [waiting(f"s{at:05}", Request(memory=1), since=NOW + at) for at in range(MAX_SHARES + 5)]
     other = waiting("other", Request(memory=G), user="ben", since=NOW + 9999)
     done = decide(devices(2), [*entries, other], policy=Policy(limits=limits))
-    assert len(done.grants) == MOST_SHARES + 1
+    assert len(done.grants) == MAX_SHARES + 1
     assert "other" in granted(done)
     assert done.reason(entries[-1].id).sentence == "The limit of 2000 shares for user ada is reached: 2000 in use."
 

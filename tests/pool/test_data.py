@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy
 import pytest
-from support import pool_tasks as tasks
+from support import pool_tasks
 from support.machine import Machine
 
 import gpulease
@@ -27,7 +27,7 @@ def echo(value: Any) -> Any:
 
 def who_after(value: int) -> Any:
     time.sleep(0.01)
-    return tasks.who()
+    return pool_tasks.who()
 
 
 def change(array: Any) -> Any:
@@ -39,7 +39,7 @@ def memory_of_shared(name: str) -> tuple[int, int]:
     """(KiB of the mapped memory that are a copy of this process's own, the mapped file's identity)."""
     array = gpulease.worker().shared[name]
     float(array.sum())
-    return tasks.mapping_at(array.ctypes.data)
+    return pool_tasks.mapping_at(array.ctypes.data)
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def array() -> Any:
 
 def test_shared_data_is_one_mapping_for_all_workers_and_read_only(in_machine: Machine, array: Any) -> None:
     with gpulease.Pool(gpus=2, shared={"array": array, "small": [1, 2]}) as pool:
-        assert list(pool.map(tasks.shared_sum, ["array"] * 10)) == [array.sum()] * 10
+        assert list(pool.map(pool_tasks.shared_sum, ["array"] * 10)) == [array.sum()] * 10
         seen = set(pool.map(memory_of_shared, ["array"] * 20))
         assert {private for private, _ in seen} == {0}
         assert len({inode for _, inode in seen}) == 1
         with pytest.raises(ValueError, match="read-only"):
-            pool.submit(tasks.write_shared, "array").result(30)
+            pool.submit(pool_tasks.write_shared, "array").result(30)
 
 
 def try_to_write(path: tuple[Any, ...]) -> str:
@@ -80,9 +80,9 @@ def test_arrays_of_every_kind_and_byte_buffers_are_read_only(in_machine: Machine
     }
     paths = [(name,) for name in shared if name != "inside"] + [("inside", "list", 0), ("inside", "tuple", 0)]
     with gpulease.Pool(gpus=2, shared=shared) as pool:
-        for path, told in zip(paths, pool.map(try_to_write, paths), strict=True):
-            assert "read-only" in told or "cannot modify" in told, path
-        assert pool.submit(tasks.shared_sum, "columns").result(30) == shared["columns"].sum()
+        for path, reply in zip(paths, pool.map(try_to_write, paths), strict=True):
+            assert "read-only" in reply or "cannot modify" in reply, path
+        assert pool.submit(pool_tasks.shared_sum, "columns").result(30) == shared["columns"].sum()
         seen = set(pool.map(memory_of_shared, ["strided"] * 20))
         assert {private for private, _ in seen} == {0}
         assert pool.submit(lambda: bytes(gpulease.worker().shared["few"])).result(30) == b"x"
@@ -99,7 +99,7 @@ def test_a_shared_tensor_is_mapped_and_a_write_to_it_stays_in_its_worker(in_mach
     def private_pages() -> int:
         tensor = gpulease.worker().shared["tensor"]
         tensor.sum()
-        return tasks.mapping_at(tensor.data_ptr())[0]
+        return pool_tasks.mapping_at(tensor.data_ptr())[0]
 
     tensor = torch.ones((1000, 1000), dtype=torch.bfloat16).t()
     with gpulease.Pool(gpus=2, shared={"tensor": tensor}) as pool:
@@ -168,32 +168,32 @@ def test_each_worker_holds_a_lease_of_its_own_and_sees_only_its_gpu(in_machine: 
         assert {lease["kind"] for lease in status["leases"]} == {"pool"}
         assert {lease["id"] for lease in status["leases"]} == {current.lease for current in seen.values()}
         assert sorted(label for current in seen.values() for label in current.gpus.split(",")) == ["0", "1", "2", "3"]
-        visible = pool.submit(tasks.environment, "CUDA_VISIBLE_DEVICES").result(30)
+        visible = pool.submit(pool_tasks.environment, "CUDA_VISIBLE_DEVICES").result(30)
         assert visible is not None
         assert tuple(visible.split(",")) in {current.uuids for current in seen.values()}
 
 
 def test_workers_share_a_gpu_by_memory(in_machine: Machine) -> None:
     with gpulease.Pool(gpus=3, mem="6G", devices="0") as pool:
-        assert list(pool.map(tasks.double, range(10))) == [2 * value for value in range(10)]
+        assert list(pool.map(pool_tasks.double, range(10))) == [2 * value for value in range(10)]
         for _ in range(100):
             if len(pool.gpus) == 3:
                 break
-            pool.submit(tasks.pid).result(30)
+            pool.submit(pool_tasks.pid).result(30)
         assert set(pool.gpus) == {"0"}
 
 
 def test_the_first_worker_works_while_the_others_wait(in_machine: Machine) -> None:
     with in_machine.occupied("1,2,3"), gpulease.Pool(gpus=4) as pool:
-        assert list(pool.map(tasks.double, range(50))) == [2 * value for value in range(50)]
+        assert list(pool.map(pool_tasks.double, range(50))) == [2 * value for value in range(50)]
         assert pool.gpus == ["0"]
 
 
 def test_init_runs_once_in_each_worker_and_its_value_is_kept(in_machine: Machine, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()
-    with gpulease.Pool(gpus=1, init=tasks.initialise, initargs=(str(folder),)) as pool:
-        states = {pool.submit(tasks.state).result(30) for _ in range(5)}
+    with gpulease.Pool(gpus=1, init=pool_tasks.initialise, initargs=(str(folder),)) as pool:
+        states = {pool.submit(pool_tasks.state).result(30) for _ in range(5)}
         assert states == {f"state of {name}" for name in os.listdir(folder)}
         assert len(states) == 1
 
@@ -211,14 +211,14 @@ def test_results_are_written_as_they_come_and_skipped_the_second_time(in_machine
         raise LookupError("the program crashed here")
 
     with gpulease.Pool(gpus=1, results=folder) as pool:
-        first = pool.map(tasks.add, items())
+        first = pool.map(pool_tasks.add, items())
         assert [next(first) for _ in range(10)] == list(range(10))
         assert len(list(folder.glob("*.pickle"))) == 10
         marks = str(tmp_path / "marks")
         assert list(pool.map(count_runs, [marks] * 5, range(5))) == list(range(5))
         assert list(pool.map(count_runs, [marks] * 8, range(8))) == list(range(8))
         assert Path(marks).read_text() == "x" * 8
-        assert list(pool.map(tasks.double, [7, 7], key=lambda value: f"item/{value}")) == [14, 14]
+        assert list(pool.map(pool_tasks.double, [7, 7], key=lambda value: f"item/{value}")) == [14, 14]
     assert len([path for path in folder.iterdir() if path.name.startswith("item_7")]) == 2
 
 
@@ -246,8 +246,8 @@ def made(number: int) -> Any:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (functools.partial(tasks.add, 1), functools.partial(tasks.add, 100)),
-        (functools.partial(tasks.add, right=1), functools.partial(tasks.add, right=100)),
+        (functools.partial(pool_tasks.add, 1), functools.partial(pool_tasks.add, 100)),
+        (functools.partial(pool_tasks.add, right=1), functools.partial(pool_tasks.add, right=100)),
         (Adder(1), Adder(100)),
         (Adder(1).add, Adder(100).add),
         (made(1), made(100)),
@@ -328,7 +328,7 @@ def test_what_cannot_be_named_is_said_once(in_machine: Machine, tmp_path: Path) 
         assert len(warned) == 1
         with pytest.raises(UsageError, match="key="):
             pool.map(functools.partial(echo, Nameless()), [1])
-        assert list(pool.map(functools.partial(tasks.double), [1], key=str)) == [2]
+        assert list(pool.map(functools.partial(pool_tasks.double), [1], key=str)) == [2]
 
 
 def test_one_log_names_the_worker_on_each_line(in_machine: Machine, tmp_path: Path) -> None:
@@ -346,8 +346,8 @@ def test_the_progress_bar_shows_count_failures_and_gpus(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     with gpulease.Pool(gpus=1) as pool:
-        list(pool.map(tasks.fail_odd, range(10), progress="sums", return_errors=True))
-        pool.map(tasks.double, (value for value in range(7)), progress="unasked")
+        list(pool.map(pool_tasks.fail_odd, range(10), progress="sums", return_errors=True))
+        pool.map(pool_tasks.double, (value for value in range(7)), progress="unasked")
     shown = capfd.readouterr().err
     assert "unasked" in shown
     assert "7/7" in shown
@@ -383,8 +383,8 @@ def test_stored_results_are_counted_apart(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     with gpulease.Pool(gpus=1, results=tmp_path / "r") as pool:
-        list(pool.map(tasks.double, range(5)))
-        list(pool.map(tasks.double, range(8), progress="sums"))
+        list(pool.map(pool_tasks.double, range(5)))
+        list(pool.map(pool_tasks.double, range(8), progress="sums"))
     shown = capfd.readouterr().err
     assert "8/8" in shown
     assert "5 stored" in shown
@@ -393,6 +393,6 @@ def test_stored_results_are_counted_apart(
 def test_a_pool_is_shown_with_its_gpus(in_machine: Machine) -> None:
     with gpulease.Pool(gpus=1) as pool:
         assert repr(pool).startswith("<pool: ")
-        pool.submit(tasks.double, 1).result(30)
+        pool.submit(pool_tasks.double, 1).result(30)
         assert repr(pool) == "<pool: workers on GPU 0>"
     assert repr(pool) == "<pool: ended>"

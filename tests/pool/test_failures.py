@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import pool_tasks as tasks
+from support import pool_tasks
 from support.machine import Machine
 from support.waiting import wait_until
 
@@ -29,12 +29,12 @@ def pool(in_machine: Machine) -> Iterator[gpulease.Pool]:
 
 def test_an_exception_is_the_tasks_own_with_the_workers_traceback(pool: gpulease.Pool) -> None:
     with pytest.raises(ValueError, match="no 3") as caught:
-        pool.submit(tasks.fail, 3).result(30)
+        pool.submit(pool_tasks.fail, 3).result(30)
     assert 'raise ValueError(f"no {value}")' in str(caught.value.__cause__)
 
 
 def test_map_goes_on_behind_an_item_that_failed(pool: gpulease.Pool) -> None:
-    results = pool.map(tasks.fail_odd, range(6))
+    results = pool.map(pool_tasks.fail_odd, range(6))
     seen: list[int | str] = []
     for _ in range(6):
         try:
@@ -42,70 +42,71 @@ def test_map_goes_on_behind_an_item_that_failed(pool: gpulease.Pool) -> None:
         except ValueError as error:
             seen.append(str(error))
     assert seen == [0, "odd 1", 2, "odd 3", 4, "odd 5"]
-    kept = list(pool.map(tasks.fail_odd, range(4), return_errors=True))
+    kept = list(pool.map(pool_tasks.fail_odd, range(4), return_errors=True))
     assert [type(value) for value in kept] == [int, ValueError, int, ValueError]
 
 
 def test_an_error_that_cannot_be_rebuilt_here_is_told_in_words(pool: gpulease.Pool) -> None:
     with pytest.raises(TaskFailed, match=r"Unloadable: 1 2\. The worker's"):
-        pool.submit(tasks.raise_unloadable).result(30)
+        pool.submit(pool_tasks.raise_unloadable).result(30)
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError])
 def test_a_result_that_raises_when_it_is_read_here_fails_alone(pool: gpulease.Pool, kind: type[BaseException]) -> None:
     with pytest.raises(TaskFailed, match=rf"cannot be read here: {kind.__name__}"):
-        pool.submit(tasks.RaisesWhenRead, kind).result(30)
-    kept = list(pool.map(tasks.RaisesWhenRead, [kind] * 2, return_errors=True))
+        pool.submit(pool_tasks.RaisesWhenRead, kind).result(30)
+    kept = list(pool.map(pool_tasks.RaisesWhenRead, [kind] * 2, return_errors=True))
     assert [type(error) for error in kept] == [TaskFailed] * 2
-    assert pool.submit(tasks.double, 2).result(30) == 4
+    assert pool.submit(pool_tasks.double, 2).result(30) == 4
 
 
 def test_an_error_that_raises_when_it_is_read_here_is_told_in_words(pool: gpulease.Pool) -> None:
     with pytest.raises(TaskFailed, match="ErrorThatExits"):
-        pool.submit(tasks.raise_error_that_exits).result(30)
+        pool.submit(pool_tasks.raise_error_that_exits).result(30)
 
 
 def test_a_callback_that_exits_does_not_stop_the_pool(pool: gpulease.Pool) -> None:
-    pool.submit(tasks.double, 1).add_done_callback(lambda future: sys.exit(3))
-    assert [pool.submit(tasks.double, value).result(30) for value in range(5)] == [0, 2, 4, 6, 8]
+    pool.submit(pool_tasks.double, 1).add_done_callback(lambda future: sys.exit(3))
+    assert [pool.submit(pool_tasks.double, value).result(30) for value in range(5)] == [0, 2, 4, 6, 8]
 
 
 def test_nor_when_it_is_the_last_thing_that_the_pool_waits_for(in_machine: Machine) -> None:
     with gpulease.Pool(gpus=2) as pool:
-        future = pool.submit(tasks.double, 1)
+        future = pool.submit(pool_tasks.double, 1)
         future.add_done_callback(lambda future: sys.exit(3))
     assert future.result(0) == 2
 
 
 def test_out_of_memory_on_the_device_is_told_apart(pool: gpulease.Pool) -> None:
     with pytest.raises(OutOfMemory, match="CUDA out of memory") as caught:
-        pool.submit(tasks.out_of_memory).result(30)
+        pool.submit(pool_tasks.out_of_memory).result(30)
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(OutOfMemory, match=r"The machine's own memory, not a GPU's, ran out .*: MemoryError\. "):
-        pool.submit(tasks.host_out_of_memory).result(30)
-    assert pool.submit(tasks.double, 2).result(30) == 4
+        pool.submit(pool_tasks.host_out_of_memory).result(30)
+    assert pool.submit(pool_tasks.double, 2).result(30) == 4
 
 
 def test_a_dead_worker_costs_one_try_and_its_gpu_is_used_again(pool: gpulease.Pool, tmp_path: Path) -> None:
-    assert pool.submit(tasks.die_once, str(tmp_path / "mark"), 7).result(30) == 7
-    assert list(pool.map(tasks.double, range(100))) == [2 * value for value in range(100)]
+    assert pool.submit(pool_tasks.die_once, str(tmp_path / "mark"), 7).result(30) == 7
+    assert list(pool.map(pool_tasks.double, range(100))) == [2 * value for value in range(100)]
 
 
 @pytest.mark.parametrize(
-    ("function", "argument", "words"), [(tasks.die, signal.SIGSEGV, "SIGSEGV"), (tasks.leave, 7, "exit code 7")]
+    ("function", "argument", "words"),
+    [(pool_tasks.die, signal.SIGSEGV, "SIGSEGV"), (pool_tasks.leave, 7, "exit code 7")],
 )
 def test_how_a_worker_ended_is_named(in_machine: Machine, function: object, argument: int, words: str) -> None:
     with gpulease.Pool(gpus=1, retries=0) as pool:
         with pytest.raises(WorkerDied, match=words) as caught:
             pool.submit(function, int(argument)).result(30)  # type: ignore[arg-type]
         assert caught.value.fields["tries"] == 1
-        assert pool.submit(tasks.double, 2).result(30) == 4
+        assert pool.submit(pool_tasks.double, 2).result(30) == 4
 
 
 def test_an_item_that_kills_three_workers_fails_alone(pool: gpulease.Pool, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
-    poison = pool.submit(tasks.die_and_count, str(marks))
-    others = [pool.submit(tasks.double, value) for value in range(200)]
+    poison = pool.submit(pool_tasks.die_and_count, str(marks))
+    others = [pool.submit(pool_tasks.double, value) for value in range(200)]
     with pytest.raises(WorkerDied, match="SIGKILL") as caught:
         poison.result(60)
     assert marks.read_text() == "xxx"
@@ -117,9 +118,9 @@ def test_the_last_try_is_in_a_worker_that_has_done_nothing(pool: gpulease.Pool, 
     marks = tmp_path / "marks"
     marks.touch()
     while len(pool.gpus) < 2:
-        pool.submit(tasks.count_in_process, 1).result(30)
-    list(pool.map(tasks.count_in_process, range(200)))
-    assert pool.submit(tasks.die_twice, str(marks)).result(30) == 0
+        pool.submit(pool_tasks.count_in_process, 1).result(30)
+    list(pool.map(pool_tasks.count_in_process, range(200)))
+    assert pool.submit(pool_tasks.die_twice, str(marks)).result(30) == 0
 
 
 @pytest.mark.parametrize(("retries", "tries"), [(0, 1), (1, 3)])
@@ -128,9 +129,9 @@ def test_a_death_costs_a_try_of_the_one_item_that_ran(
 ) -> None:
     """Short items travel many at a time; those before and behind the one that kills run once, and count."""
     with gpulease.Pool(gpus=2, retries=retries) as pool:
-        list(pool.map(tasks.mark_and_maybe_die, [str(tmp_path)] * 200, range(2001, 2201), [10_000] * 200))
+        list(pool.map(pool_tasks.mark_and_maybe_die, [str(tmp_path)] * 200, range(2001, 2201), [10_000] * 200))
         arguments = [str(tmp_path)] * 1000, range(1, 1001), [200] * 1000
-        results = list(pool.map(tasks.mark_and_maybe_die, *arguments, return_errors=True))
+        results = list(pool.map(pool_tasks.mark_and_maybe_die, *arguments, return_errors=True))
     killers = {200, 400, 600, 800, 1000}
     failed = {value for value, result in zip(range(1, 1001), results, strict=True) if result != value}
     assert failed == killers
@@ -174,9 +175,9 @@ def _kill_workers(pool: gpulease.Pool, stop: threading.Event) -> None:
 def test_a_worker_whose_lease_was_released_by_hand_asks_anew(in_machine: Machine, tmp_path: Path) -> None:
     go, mark = str(tmp_path / "go"), str(tmp_path / "mark")
     with gpulease.Pool(gpus=1) as pool:
-        lease = pool.submit(tasks.who).result(30).lease
-        running = pool.submit(tasks.mark_and_wait, mark, go)
-        tasks.wait_for(mark)
+        lease = pool.submit(pool_tasks.who).result(30).lease
+        running = pool.submit(pool_tasks.mark_and_wait, mark, go)
+        pool_tasks.wait_for(mark)
         assert in_machine.run("release", lease).returncode == 0
         until = time.monotonic() + 20
         while pool._engine.source.slots[0].state == "ready":  # type: ignore[attr-defined]
@@ -184,22 +185,22 @@ def test_a_worker_whose_lease_was_released_by_hand_asks_anew(in_machine: Machine
             time.sleep(0.01)
         Path(go).touch()
         first = running.result(30)  # what ran is finished
-        current = pool.submit(tasks.who).result(30)
+        current = pool.submit(pool_tasks.who).result(30)
         assert current.lease != lease
-        assert pool.submit(tasks.pid).result(30) != first
+        assert pool.submit(pool_tasks.pid).result(30) != first
         assert [each["id"] for each in in_machine.json("status")["leases"]] == [current.lease]
 
 
 def test_init_that_always_fails_is_one_clear_error(in_machine: Machine, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    with gpulease.Pool(gpus=2, init=tasks.initialise_badly_later, initargs=(str(go),)) as pool:
-        futures = [pool.submit(tasks.double, value) for value in range(3)]
+    with gpulease.Pool(gpus=2, init=pool_tasks.initialise_badly_later, initargs=(str(go),)) as pool:
+        futures = [pool.submit(pool_tasks.double, value) for value in range(3)]
         go.touch()
         for future in futures:
             with pytest.raises(PoolBroken, match="no model here"):
                 future.result(30)
         with pytest.raises(PoolBroken, match="no model here"):
-            pool.submit(tasks.double, 1)
+            pool.submit(pool_tasks.double, 1)
 
 
 def test_the_traceback_of_init_is_in_the_log_alone(
@@ -207,10 +208,10 @@ def test_the_traceback_of_init_is_in_the_log_alone(
 ) -> None:
     for log in (None, tmp_path / "pool.log"):
         with (
-            gpulease.Pool(gpus=1, init=tasks.initialise_badly, log=log) as pool,
+            gpulease.Pool(gpus=1, init=pool_tasks.initialise_badly, log=log) as pool,
             pytest.raises(PoolBroken) as caught,
         ):
-            pool.submit(tasks.double, 1).result(60)
+            pool.submit(pool_tasks.double, 1).result(60)
         assert "Traceback" in str(caught.value.__cause__)
     assert "no model here" in caplog.text
     assert "Traceback" not in caplog.text
@@ -220,17 +221,17 @@ def test_the_traceback_of_init_is_in_the_log_alone(
 
 def test_init_that_kills_its_worker_is_not_tried_for_ever(in_machine: Machine) -> None:
     with (
-        gpulease.Pool(gpus=1, init=tasks.die, initargs=(9,)) as pool,
+        gpulease.Pool(gpus=1, init=pool_tasks.die, initargs=(9,)) as pool,
         pytest.raises(PoolBroken, match=r"3 times in a row.*SIGKILL"),
     ):
-        pool.submit(tasks.double, 1).result(60)
+        pool.submit(pool_tasks.double, 1).result(60)
 
 
 def test_a_worker_that_dies_once_it_is_ready_is_started_again_less_and_less_often(
     in_machine: Machine, tmp_path: Path
 ) -> None:
     log = tmp_path / "pool.log"
-    with gpulease.Pool(gpus=1, init=tasks.die_soon, log=log):
+    with gpulease.Pool(gpus=1, init=pool_tasks.die_soon, log=log):
         wait_until(lambda: "starts again in 0.4 s" in log.read_text())
     pauses = [line.split()[-2] for line in log.read_text().splitlines() if "starts again" in line]
     assert pauses[:3] == ["0.1", "0.2", "0.4"]
@@ -242,9 +243,9 @@ def test_what_cannot_be_pickled_is_named(pool: gpulease.Pool) -> None:
     with pytest.raises(CannotPickle, match=r"its variable 'lock'.*cannot pickle '_thread.lock'"):
         pool.submit(lambda: lock)
     with pytest.raises(CannotPickle, match="Argument 1 of double, key 'inner'"):
-        pool.submit(tasks.double, {"inner": lock})  # type: ignore[arg-type]
+        pool.submit(pool_tasks.double, {"inner": lock})  # type: ignore[arg-type]
     with pytest.raises(CannotPickle, match="Argument 'right' of add"):
-        pool.submit(tasks.add, 1, right=lock)  # type: ignore[arg-type]
+        pool.submit(pool_tasks.add, 1, right=lock)  # type: ignore[arg-type]
     with pytest.raises(CannotPickle, match="a pool cannot be sent to its own workers"):
         pool.submit(lambda: pool.gpus)
     with pytest.raises(CannotPickle, match="result"):
@@ -255,10 +256,10 @@ def test_what_cannot_be_pickled_is_named(pool: gpulease.Pool) -> None:
 
 def test_a_nested_pool_divides_its_workers_gpus(in_machine: Machine) -> None:
     with gpulease.Pool(gpus=4, gpus_per_worker=2) as pool:
-        assert pool.submit(tasks.nested, 2).result(60) == [0, 2, 4, 6, 8]
+        assert pool.submit(pool_tasks.nested, 2).result(60) == [0, 2, 4, 6, 8]
         with pytest.raises(NotEnoughDevices, match="the worker has 2"):
-            pool.submit(tasks.nested, 3).result(60)
-        before, after = pool.submit(tasks.nested_death).result(60)
+            pool.submit(pool_tasks.nested, 3).result(60)
+        before, after = pool.submit(pool_tasks.nested_death).result(60)
         assert before == after  # the worker that follows has the same GPU, and no lease of its own
 
 
@@ -275,8 +276,8 @@ def test_terminate_fails_what_a_worker_has_and_has_not_begun(in_machine: Machine
 def test_terminate_ends_what_runs(in_machine: Machine, tmp_path: Path) -> None:
     pool = gpulease.Pool(gpus=1)
     mark = str(tmp_path / "mark")
-    future = pool.submit(tasks.mark_and_wait, mark, str(tmp_path / "never"))
-    tasks.wait_for(mark)
+    future = pool.submit(pool_tasks.mark_and_wait, mark, str(tmp_path / "never"))
+    pool_tasks.wait_for(mark)
     pool.terminate()
     with pytest.raises(PoolClosed):
         future.result(0)
@@ -284,11 +285,11 @@ def test_terminate_ends_what_runs(in_machine: Machine, tmp_path: Path) -> None:
 
 PARENT = """
 import sys, time, gpulease
-from support import pool_tasks as tasks
+from support import pool_tasks
 pool = gpulease.Pool(gpus=2)
-pids = [pool.submit(tasks.pid).result(30)]
-busy = pool.submit(tasks.mark_and_wait, sys.argv[1], sys.argv[1] + ".never")
-tasks.wait_for(sys.argv[1])
+pids = [pool.submit(pool_tasks.pid).result(30)]
+busy = pool.submit(pool_tasks.mark_and_wait, sys.argv[1], sys.argv[1] + ".never")
+pool_tasks.wait_for(sys.argv[1])
 while not all(slot.process for slot in pool._engine.source.slots): time.sleep(0.01)
 print(*[slot.process.pid for slot in pool._engine.source.slots], flush=True)
 sys.stdin.read()
@@ -350,13 +351,13 @@ def test_what_a_worker_started_ends_with_it(machine: Machine, ending: str) -> No
 FORKS = """
 import multiprocessing, gpulease
 from concurrent.futures import ProcessPoolExecutor
-from support import pool_tasks as tasks
+from support import pool_tasks
 with gpulease.Pool(gpus=2) as pool:
     other = multiprocessing.get_context("fork").Pool(2)  # while the workers start
-    assert list(pool.map(tasks.double, range(10))) == list(other.map(tasks.double, range(10)))
+    assert list(pool.map(pool_tasks.double, range(10))) == list(other.map(pool_tasks.double, range(10)))
     other.terminate()
 with ProcessPoolExecutor(2) as other:
-    assert list(other.map(tasks.double, range(3))) == [0, 2, 4]
+    assert list(other.map(pool_tasks.double, range(3))) == [0, 2, 4]
 print("ok")
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 import pytest
-from support import pool_tasks as tasks
+from support import pool_tasks
 from support.machine import Machine
 from support.waiting import wait_until
 
@@ -36,19 +36,19 @@ def warm(in_machine: Machine, tmp_path: Path) -> Iterator[Machine]:
 @pytest.mark.parametrize("size", [10, 200_000])  # in the message, and mapped
 def test_a_later_program_gives_warm_workers_new_shared_data(warm: Machine, size: int) -> None:
     with gpulease.Pool.connect("warm") as first:
-        pid = first.submit(tasks.pid).result(30)
-        assert first.submit(tasks.shared_sum, "array").result(30) == 45
+        pid = first.submit(pool_tasks.pid).result(30)
+        assert first.submit(pool_tasks.shared_sum, "array").result(30) == 45
     new = numpy.arange(float(size)) + 1
     with gpulease.Pool.connect("warm", shared={"array": new, "more": new * 2}) as second:
-        assert second.submit(tasks.shared_sum, "array").result(30) == new.sum()
-        assert second.submit(tasks.shared_sum, "more").result(30) == 2 * new.sum()
-        assert second.submit(tasks.shared_sum, "kept").result(30) == 3  # what it does not name stays
-        assert second.submit(tasks.pid).result(30) == pid  # not started anew
-        assert second.submit(tasks.state).result(30) == pid
+        assert second.submit(pool_tasks.shared_sum, "array").result(30) == new.sum()
+        assert second.submit(pool_tasks.shared_sum, "more").result(30) == 2 * new.sum()
+        assert second.submit(pool_tasks.shared_sum, "kept").result(30) == 3  # what it does not name stays
+        assert second.submit(pool_tasks.pid).result(30) == pid  # not started anew
+        assert second.submit(pool_tasks.state).result(30) == pid
         with pytest.raises(ValueError, match="read-only"):
-            second.submit(tasks.write_shared, "array").result(30)
+            second.submit(pool_tasks.write_shared, "array").result(30)
     with gpulease.Pool.connect("warm") as third:
-        assert third.submit(tasks.shared_sum, "array").result(30) == 45
+        assert third.submit(pool_tasks.shared_sum, "array").result(30) == 45
 
 
 def test_programs_at_the_same_time_have_each_their_own(warm: Machine) -> None:
@@ -57,21 +57,21 @@ def test_programs_at_the_same_time_have_each_their_own(warm: Machine) -> None:
         gpulease.Pool.connect("warm", shared={"array": numpy.full(4, 2.0)}) as other,
     ):
         names = ["array"] * 100
-        pairs = list(zip(one.map(tasks.shared_sum, names), other.map(tasks.shared_sum, names), strict=True))
+        pairs = list(zip(one.map(pool_tasks.shared_sum, names), other.map(pool_tasks.shared_sum, names), strict=True))
     assert pairs == [(4, 8)] * 100
     # A worker that follows a dead one has them too.
     with gpulease.Pool.connect("warm", retries=0, shared={"array": numpy.full(4, 1.0)}) as pool:
-        assert pool.submit(tasks.leave, 3).exception(30)
-        assert pool.submit(tasks.shared_sum, "array").result(30) == 4
+        assert pool.submit(pool_tasks.leave, 3).exception(30)
+        assert pool.submit(pool_tasks.shared_sum, "array").result(30) == 4
 
 
 def test_shared_data_that_a_worker_cannot_read_fails_the_items_and_not_the_worker(warm: Machine) -> None:
-    with gpulease.Pool.connect("warm", shared={"bad": tasks.RaisesWhenRead(ValueError)}) as pool:
-        error = pool.submit(tasks.pid).exception(30)
+    with gpulease.Pool.connect("warm", shared={"bad": pool_tasks.RaisesWhenRead(ValueError)}) as pool:
+        error = pool.submit(pool_tasks.pid).exception(30)
         assert isinstance(error, ValueError)
         assert "while it was read" in str(error)
     with gpulease.Pool.connect("warm") as pool:
-        assert pool.submit(tasks.pid).result(30) == pool.submit(tasks.state).result(30)
+        assert pool.submit(pool_tasks.pid).result(30) == pool.submit(pool_tasks.state).result(30)
     with pytest.raises(CannotPickle):
         gpulease.Pool.connect("warm", shared={"bad": threading.Lock()})
     with pytest.raises(UsageError):
@@ -84,8 +84,8 @@ def test_shared_data_that_a_worker_cannot_read_fails_the_items_and_not_the_worke
 def both_at_once(pool: gpulease.Pool, folder: Path, grow: Any) -> set[Any]:
     """The GPUs of two items of one map, which end only when both of them run."""
     marks = [str(folder / "one"), str(folder / "two")]
-    results = pool.map(tasks.mark_and_wait_for_other, marks, reversed(marks))
-    tasks.wait_for(marks[0])
+    results = pool.map(pool_tasks.mark_and_wait_for_other, marks, reversed(marks))
+    pool_tasks.wait_for(marks[0])
     grow()
     return set(results)
 

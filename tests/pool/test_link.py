@@ -53,11 +53,11 @@ def work_off(session: Session, count: int) -> None:
 
 def hear(link: SocketLink, count: int) -> list[Any]:
     """What the worker told of so many items."""
-    told: list[Any] = []
-    while len(told) < count:
-        told += link.rest()
+    reply: list[Any] = []
+    while len(reply) < count:
+        reply += link.rest()
         link.flush()
-    return [link.finished(each) for each in told]
+    return [link.finished(each) for each in reply]
 
 
 def test_a_link_from_which_all_was_taken_back_is_as_good_as_new(ends: tuple[SocketLink, Session]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from support import pool_tasks as tasks
+from support import pool_tasks
 from support.machine import Machine
 
 import gpulease
@@ -52,11 +52,13 @@ def test_a_second_program_finds_the_same_warm_workers(started: Machine) -> None:
 
 def test_it_is_used_like_any_pool(started: Machine) -> None:
     with gpulease.Pool.connect("sums") as pool, gpulease.Pool.connect("sums") as other:
-        mixed = zip(pool.map(tasks.double, range(500)), other.map(tasks.double, range(500, 1000)), strict=True)
+        mixed = zip(
+            pool.map(pool_tasks.double, range(500)), other.map(pool_tasks.double, range(500, 1000)), strict=True
+        )
         assert list(mixed) == [(2 * value, 2 * (value + 500)) for value in range(500)]
-        assert pool.submit(tasks.shared_sum, "array").result(30) == numpy.arange(100_000.0).sum()
+        assert pool.submit(pool_tasks.shared_sum, "array").result(30) == numpy.arange(100_000.0).sum()
         with pytest.raises(ValueError, match="no 3"):
-            pool.submit(tasks.fail, 3).result(30)
+            pool.submit(pool_tasks.fail, 3).result(30)
     row = started.run("pool", "ls").stdout.splitlines()[1]
     assert row.split()[0] == "sums"
     assert "2/2" in row
@@ -65,12 +67,12 @@ def test_it_is_used_like_any_pool(started: Machine) -> None:
 def test_a_dead_worker_is_replaced_and_the_new_one_is_used(started: Machine, tmp_path: Path) -> None:
     with gpulease.Pool.connect("sums", retries=0) as pool:
         with pytest.raises(WorkerDied, match="SIGSEGV"):
-            pool.submit(tasks.die, int(signal.SIGSEGV)).result(30)
+            pool.submit(pool_tasks.die, int(signal.SIGSEGV)).result(30)
         go = str(tmp_path / "go")
         marks = [str(tmp_path / f"mark{number}") for number in range(2)]
-        both = [pool.submit(tasks.mark_and_wait, mark, go) for mark in marks]
+        both = [pool.submit(pool_tasks.mark_and_wait, mark, go) for mark in marks]
         for mark in marks:
-            tasks.wait_for(mark)  # both run at once, so the second one on the worker that is new
+            pool_tasks.wait_for(mark)  # both run at once, so the second one on the worker that is new
         Path(go).touch()
         assert len({future.result(30) for future in both}) == 2
     assert "loaded" in started.run("pool", "log", "sums").stdout
@@ -81,7 +83,7 @@ def test_a_death_costs_only_the_item_that_ran_here_too(started: Machine, tmp_pat
     folder.mkdir()
     with gpulease.Pool.connect("sums", retries=0) as pool:
         arguments = [str(folder)] * 400, range(1, 401), [100] * 400
-        results = list(pool.map(tasks.mark_and_maybe_die, *arguments, return_errors=True))
+        results = list(pool.map(pool_tasks.mark_and_maybe_die, *arguments, return_errors=True))
     assert [value for value, result in enumerate(results, 1) if result != value] == [100, 200, 300, 400]
     assert {path.read_text() for path in folder.iterdir()} == {"x"}
 
@@ -89,14 +91,14 @@ def test_a_death_costs_only_the_item_that_ran_here_too(started: Machine, tmp_pat
 def test_a_stopped_pool_fails_what_is_left_and_leaves_nothing(started: Machine, tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     with gpulease.Pool.connect("sums") as pool:
-        running = pool.submit(tasks.mark_and_wait, mark, str(tmp_path / "go"))
-        tasks.wait_for(mark)
+        running = pool.submit(pool_tasks.mark_and_wait, mark, str(tmp_path / "go"))
+        pool_tasks.wait_for(mark)
         pid = started.json("pool", "ls")["pools"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(PoolClosed, match="ended unexpectedly"):
             running.result(30)
         with pytest.raises(PoolClosed):
-            pool.submit(tasks.double, 1)
+            pool.submit(pool_tasks.double, 1)
     assert started.json("pool", "ls")["pools"] == []
     deadline = time.monotonic() + 20
     while started.json("status")["leases"]:
@@ -106,9 +108,9 @@ def test_a_stopped_pool_fails_what_is_left_and_leaves_nothing(started: Machine, 
 def test_stop_waits_for_what_runs_and_now_does_not(started: Machine, tmp_path: Path) -> None:
     go, mark = str(tmp_path / "go"), str(tmp_path / "mark")
     with gpulease.Pool.connect("sums") as pool:
-        running = pool.submit(tasks.mark_and_wait, mark, go)
-        tasks.wait_for(mark)
-        never = pool.submit(tasks.mark_and_wait, str(tmp_path / "other"), str(tmp_path / "never"))
+        running = pool.submit(pool_tasks.mark_and_wait, mark, go)
+        pool_tasks.wait_for(mark)
+        never = pool.submit(pool_tasks.mark_and_wait, str(tmp_path / "other"), str(tmp_path / "never"))
         stopping = subprocess.Popen(started.words("pool", "stop", "sums"), env=started.environ)
         Path(go).touch()
         assert running.result(30)
@@ -170,9 +172,9 @@ def test_of_many_that_start_one_name_at_once_one_wins(machine: Machine) -> None:
         for _ in range(4)
     ]
     try:
-        told = [process.communicate(timeout=60) for process in starting]
+        reply = [process.communicate(timeout=60) for process in starting]
         assert sorted(process.returncode for process in starting) == [0, 2, 2, 2]
-        assert sum("already running" in errors for _, errors in told) == 3
+        assert sum("already running" in errors for _, errors in reply) == 3
         assert len(machine.json("status")["leases"]) == 1
     finally:
         machine.run("pool", "stop", "one")
@@ -193,10 +195,10 @@ def test_a_pool_whose_process_is_stopped_is_named_and_hides_no_other(started: Ma
         words = [started.words("pool", "ls"), started.words("pool", "stop", "sums")]
         pipe = subprocess.PIPE
         asked = [subprocess.Popen(each, env=started.environ, stdout=pipe, stderr=pipe, text=True) for each in words]
-        told = [(*process.communicate(timeout=60), process.returncode) for process in asked]
+        reply = [(*process.communicate(timeout=60), process.returncode) for process in asked]
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert [code for *_, code in told] == [0, 1]
-    for _, error, _ in told:
+    assert [code for *_, code in reply] == [0, 1]
+    for _, error, _ in reply:
         assert f"process {pid}, does not answer" in error
         assert "Traceback" not in error

@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, as_completed, wait
 from pathlib import Path
 
 import pytest
-from support import pool_tasks as tasks
+from support import pool_tasks
 from support.machine import Machine
 
 import gpulease
@@ -25,18 +25,18 @@ def pool(in_machine: Machine) -> Iterator[gpulease.Pool]:
 
 
 def test_map_keeps_the_order_and_takes_several_iterables(pool: gpulease.Pool) -> None:
-    assert list(pool.map(tasks.double, range(3000))) == [2 * value for value in range(3000)]
-    assert list(pool.map(tasks.add, [1, 2, 3], [10, 20])) == [11, 22]
-    assert list(pool.map(tasks.double, [])) == []
+    assert list(pool.map(pool_tasks.double, range(3000))) == [2 * value for value in range(3000)]
+    assert list(pool.map(pool_tasks.add, [1, 2, 3], [10, 20])) == [11, 22]
+    assert list(pool.map(pool_tasks.double, [])) == []
 
 
 def test_unordered_results_are_all_there(pool: gpulease.Pool) -> None:
-    assert sorted(pool.map_unordered(tasks.double, range(2000))) == [2 * value for value in range(2000)]
+    assert sorted(pool.map_unordered(pool_tasks.double, range(2000))) == [2 * value for value in range(2000)]
 
 
 def test_unordered_results_come_as_they_are_done(pool: gpulease.Pool, tmp_path: Path) -> None:
     go = str(tmp_path / "go")
-    results = pool.map_unordered(tasks.short_or_wait, [go] * 40, range(40))
+    results = pool.map_unordered(pool_tasks.short_or_wait, [go] * 40, range(40))
     seen = [next(results)[0] for _ in range(39)]
     Path(go).touch()
     assert sorted(seen) == list(range(1, 40))
@@ -46,8 +46,8 @@ def test_unordered_results_come_as_they_are_done(pool: gpulease.Pool, tmp_path: 
 def test_nothing_stands_behind_a_long_item_while_a_worker_idles(pool: gpulease.Pool, tmp_path: Path) -> None:
     """Short ones make the pool send many ahead; then one of them is long."""
     go = str(tmp_path / "go")
-    list(pool.map(tasks.short_or_wait, [go] * 2000, range(1, 2001)))
-    futures = [pool.submit(tasks.short_or_wait, go, (value - 100) % 300) for value in range(300)]
+    list(pool.map(pool_tasks.short_or_wait, [go] * 2000, range(1, 2001)))
+    futures = [pool.submit(pool_tasks.short_or_wait, go, (value - 100) % 300) for value in range(300)]
     long = futures.pop(100)
     done, _ = wait(futures, timeout=20)
     assert len(done) == len(futures)
@@ -57,7 +57,7 @@ def test_nothing_stands_behind_a_long_item_while_a_worker_idles(pool: gpulease.P
 
 
 def test_submit_with_keywords_and_as_completed(pool: gpulease.Pool) -> None:
-    futures = {pool.submit(tasks.add, value, right=1): value for value in range(20)}
+    futures = {pool.submit(pool_tasks.add, value, right=1): value for value in range(20)}
     assert {future.result() - 1 for future in as_completed(futures, timeout=30)} == set(range(20))
 
 
@@ -75,10 +75,10 @@ def test_functions_of_main_and_closures_travel_by_value_and_follow_changes(pool:
 
 def test_a_waiting_item_can_be_cancelled_and_a_running_one_cannot(pool: gpulease.Pool, tmp_path: Path) -> None:
     go = str(tmp_path / "go")
-    running = [pool.submit(tasks.mark_and_wait, str(tmp_path / f"mark{n}"), go) for n in range(2)]
+    running = [pool.submit(pool_tasks.mark_and_wait, str(tmp_path / f"mark{n}"), go) for n in range(2)]
     for number in range(2):
-        tasks.wait_for(str(tmp_path / f"mark{number}"))
-    waiting = pool.submit(tasks.double, 1)
+        pool_tasks.wait_for(str(tmp_path / f"mark{number}"))
+    waiting = pool.submit(pool_tasks.double, 1)
     assert waiting.cancel()
     assert not running[0].cancel()
     Path(go).touch()
@@ -89,11 +89,11 @@ def test_a_waiting_item_can_be_cancelled_and_a_running_one_cannot(pool: gpulease
 
 def test_timeouts_are_the_callers_and_leave_the_item_running(pool: gpulease.Pool, tmp_path: Path) -> None:
     go = str(tmp_path / "go")
-    future = pool.submit(tasks.wait_for, go)
+    future = pool.submit(pool_tasks.wait_for, go)
     with pytest.raises(TimeoutError):
         future.result(0.01)
     with pytest.raises(TimeoutError):
-        next(pool.map(tasks.wait_for, [go], timeout=0.01))
+        next(pool.map(pool_tasks.wait_for, [go], timeout=0.01))
     Path(go).touch()
     assert future.result(30) == go
 
@@ -108,7 +108,7 @@ def test_input_is_read_a_bounded_way_ahead(pool: gpulease.Pool) -> None:
             yield value
             value += 1
 
-    results = pool.map(tasks.double, endless())
+    results = pool.map(pool_tasks.double, endless())
     assert [next(results) for _ in range(10)] == [2 * value for value in range(10)]
     assert len(taken) < 3000
     results.close()
@@ -120,7 +120,7 @@ def test_a_generator_that_raises_gives_what_came_before_it(pool: gpulease.Pool) 
         yield from range(5)
         raise LookupError("no sixth")
 
-    results = pool.map(tasks.double, broken())
+    results = pool.map(pool_tasks.double, broken())
     assert [next(results) for _ in range(5)] == [0, 2, 4, 6, 8]
     with pytest.raises(LookupError, match="no sixth"):
         next(results)
@@ -131,20 +131,20 @@ def test_a_generator_that_raises_gives_what_came_before_it(pool: gpulease.Pool) 
 def test_all_of_a_map_runs_though_nobody_takes_its_results(in_machine: Machine, tmp_path: Path) -> None:
     dropped, kept = tmp_path / "dropped", tmp_path / "kept"
     with gpulease.Pool(gpus=2) as pool:
-        pool.map(tasks.count_run, [str(dropped)] * 3000)
-        results = pool.map(tasks.count_run, [str(kept)] * 3000)
+        pool.map(pool_tasks.count_run, [str(dropped)] * 3000)
+        results = pool.map(pool_tasks.count_run, [str(kept)] * 3000)
     assert len(dropped.read_text()) == len(kept.read_text()) == 3000
     assert list(results) == [str(kept)] * 3000
     with pytest.raises(PoolClosed):
-        pool.map(tasks.double, [1])
+        pool.map(pool_tasks.double, [1])
 
 
 def test_shutdown_without_waiting_runs_the_rest_of_the_input_too(in_machine: Machine) -> None:
     pool = gpulease.Pool(gpus=1)
-    results = pool.map(tasks.double, (value for value in range(3000)))
+    results = pool.map(pool_tasks.double, (value for value in range(3000)))
     pool.shutdown(wait=False)
     with pytest.raises(PoolClosed):
-        pool.submit(tasks.double, 1)
+        pool.submit(pool_tasks.double, 1)
     assert list(results) == [2 * value for value in range(3000)]
     pool.shutdown()
 
@@ -152,7 +152,7 @@ def test_shutdown_without_waiting_runs_the_rest_of_the_input_too(in_machine: Mac
 def test_a_loop_that_is_left_cancels_what_has_not_begun(in_machine: Machine, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with gpulease.Pool(gpus=1) as pool:
-        for _ in pool.map(tasks.count_run_slowly, [str(mark)] * 500):
+        for _ in pool.map(pool_tasks.count_run_slowly, [str(mark)] * 500):
             break
     assert len(mark.read_text()) < 50
 
@@ -164,7 +164,7 @@ def test_an_error_in_a_loop_over_endless_input_ends_the_block(in_machine: Machin
 
     def leave() -> None:
         with gpulease.Pool(gpus=1) as pool:
-            results = pool.map(tasks.double, endless())
+            results = pool.map(pool_tasks.double, endless())
             assert next(results) == 2
             raise LookupError
 
@@ -175,7 +175,7 @@ def test_an_error_in_a_loop_over_endless_input_ends_the_block(in_machine: Machin
 def test_an_error_in_a_block_does_not_wait_for_workers_that_stand_in_the_line(in_machine: Machine) -> None:
     def leave() -> None:
         with gpulease.Pool(gpus=1, quiet=True) as pool:
-            list(pool.map(tasks.double, [1, 2, 3], timeout=0.5))
+            list(pool.map(pool_tasks.double, [1, 2, 3], timeout=0.5))
 
     with gpulease.acquire(4), pytest.raises(TimeoutError):
         leave()
@@ -191,7 +191,7 @@ def test_results_come_out_while_the_input_still_waits(pool: gpulease.Pool, tmp_p
         yield 4
 
     folder = tmp_path / "results"
-    results = (pool.map if ordered else pool.map_unordered)(tasks.double, slow(), results=folder)
+    results = (pool.map if ordered else pool.map_unordered)(pool_tasks.double, slow(), results=folder)
     assert {next(results) for _ in range(3)} == {2, 4, 6}
     assert len(list(folder.glob("*.pickle"))) == 3
     seen.set()
@@ -200,9 +200,9 @@ def test_results_come_out_while_the_input_still_waits(pool: gpulease.Pool, tmp_p
 
 def test_an_item_that_cannot_be_pickled_fails_alone_in_its_place(pool: gpulease.Pool) -> None:
     items = [1, threading.Lock(), 3]
-    kept = list(pool.map(tasks.double, items, return_errors=True))
+    kept = list(pool.map(pool_tasks.double, items, return_errors=True))
     assert [kept[0], type(kept[1]), kept[2]] == [2, CannotPickle, 6]
-    results = pool.map(tasks.double, iter(items))
+    results = pool.map(pool_tasks.double, iter(items))
     assert next(results) == 2
     with pytest.raises(CannotPickle):
         next(results)
@@ -213,7 +213,7 @@ def test_many_threads_share_one_pool(pool: gpulease.Pool) -> None:
     results: dict[int, list[int]] = {}
 
     def use(number: int) -> None:
-        results[number] = list(pool.map(tasks.add, range(300), [number] * 300))
+        results[number] = list(pool.map(pool_tasks.add, range(300), [number] * 300))
 
     threads = [threading.Thread(target=use, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -225,24 +225,24 @@ def test_many_threads_share_one_pool(pool: gpulease.Pool) -> None:
 
 def test_after_shutdown_nothing_is_taken_and_all_is_done(in_machine: Machine) -> None:
     pool = gpulease.Pool(gpus=1)
-    futures = [pool.submit(tasks.double, value) for value in range(50)]
+    futures = [pool.submit(pool_tasks.double, value) for value in range(50)]
     pool.shutdown(wait=False)
     with pytest.raises(PoolClosed, match="shut down") as caught:
-        pool.submit(tasks.double, 1)
+        pool.submit(pool_tasks.double, 1)
     assert isinstance(caught.value, RuntimeError)
     assert [future.result(30) for future in futures] == [2 * value for value in range(50)]
     pool.shutdown()
     pool.shutdown()
     with pytest.raises(PoolClosed):
-        pool.map(tasks.double, [1])
+        pool.map(pool_tasks.double, [1])
 
 
 def test_shutdown_can_cancel_what_waits(in_machine: Machine, tmp_path: Path) -> None:
     pool = gpulease.Pool(gpus=1)
     go, mark = str(tmp_path / "go"), str(tmp_path / "mark")
-    running = pool.submit(tasks.mark_and_wait, mark, go)
-    tasks.wait_for(mark)
-    waiting = [pool.submit(tasks.double, value) for value in range(10)]
+    running = pool.submit(pool_tasks.mark_and_wait, mark, go)
+    pool_tasks.wait_for(mark)
+    waiting = [pool.submit(pool_tasks.double, value) for value in range(10)]
     pool.shutdown(wait=False, cancel_futures=True)
     Path(go).touch()
     pool.shutdown()
@@ -253,7 +253,7 @@ def test_shutdown_can_cancel_what_waits(in_machine: Machine, tmp_path: Path) -> 
 def test_shutdown_that_cancels_lets_the_workers_that_start_finish_one_item_each(in_machine: Machine) -> None:
     """As of the standard library's: of many that were submitted at once, some run and most do not."""
     pool = gpulease.Pool(gpus=2)
-    futures = [pool.submit(tasks.double, value) for value in range(50)]
+    futures = [pool.submit(pool_tasks.double, value) for value in range(50)]
     pool.shutdown(cancel_futures=True)
     assert all(future.done() for future in futures)
     done = [future.result(0) for future in futures if not future.cancelled()]
@@ -264,7 +264,7 @@ def test_shutdown_that_cancels_lets_the_workers_that_start_finish_one_item_each(
 def test_shutdown_that_cancels_does_not_wait_in_the_line(in_machine: Machine) -> None:
     with in_machine.occupied("0,1,2,3"):
         pool = gpulease.Pool(gpus=1)
-        future = pool.submit(tasks.double, 1)
+        future = pool.submit(pool_tasks.double, 1)
         pool.shutdown(cancel_futures=True)
         assert future.cancelled()
 
@@ -272,8 +272,8 @@ def test_shutdown_that_cancels_does_not_wait_in_the_line(in_machine: Machine) ->
 def test_cancelling_says_that_the_rest_of_the_input_is_missing(in_machine: Machine, tmp_path: Path) -> None:
     pool = gpulease.Pool(gpus=1)
     go, mark = str(tmp_path / "go"), str(tmp_path / "mark")
-    results = pool.map(tasks.mark_and_wait, [mark] * 3000, [go] * 3000, return_errors=True)
-    tasks.wait_for(mark)
+    results = pool.map(pool_tasks.mark_and_wait, [mark] * 3000, [go] * 3000, return_errors=True)
+    pool_tasks.wait_for(mark)
     pool.shutdown(wait=False, cancel_futures=True)
     Path(go).touch()
     pool.shutdown()
@@ -293,7 +293,7 @@ def test_terminate_ends_a_loop_whose_input_hangs(in_machine: Machine) -> None:
         yield 1
         hang.wait()
 
-    results = pool.map(tasks.double, hanging())
+    results = pool.map(pool_tasks.double, hanging())
     assert next(results) == 2
     threading.Timer(0.1, pool.terminate).start()
     with pytest.raises(PoolClosed):
@@ -304,7 +304,7 @@ def test_terminate_ends_a_loop_whose_input_hangs(in_machine: Machine) -> None:
 def test_a_forgotten_pool_finishes_its_work_and_ends(in_machine: Machine) -> None:
     pool = gpulease.Pool(gpus=1)
     thread = pool._engine.reactor.thread
-    future = pool.submit(tasks.double, 21)
+    future = pool.submit(pool_tasks.double, 21)
     gone = weakref.ref(pool)
     del pool
     gc.collect()
@@ -320,7 +320,7 @@ def test_a_dropped_result_is_not_kept(pool: gpulease.Pool) -> None:
     del future
     until = time.monotonic() + 10
     while kept() is not None and time.monotonic() < until:
-        pool.submit(tasks.pid).result(30)
+        pool.submit(pool_tasks.pid).result(30)
         gc.collect()
     assert kept() is None
 
@@ -344,7 +344,7 @@ def test_a_dropped_result_is_not_kept(pool: gpulease.Pool) -> None:
         ({"results": "/etc/passwd"}, "not a folder"),
         ({"results": 3}, "results is 3"),
         ({"log": "/tmp"}, "log"),
-        ({"init": tasks.double, "initargs": 3}, "initargs"),
+        ({"init": pool_tasks.double, "initargs": 3}, "initargs"),
         ({"shared": [1, 2]}, "names as keys"),
         ({"max_workers": 3}, "gpus="),
     ],
@@ -381,8 +381,8 @@ def test_what_no_worker_could_ever_get_is_refused_at_once(
 
 def test_map_of_nothing_is_refused(pool: gpulease.Pool) -> None:
     with pytest.raises(UsageError, match="iterable"):
-        pool.map(tasks.double)
+        pool.map(pool_tasks.double)
     with pytest.raises(UsageError, match="timeout is '3'"):
-        pool.map(tasks.double, [1], timeout="3")  # type: ignore[call-overload]
+        pool.map(pool_tasks.double, [1], timeout="3")  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="not a function"):
         pool.submit(3)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import pool_tasks as tasks
+from support import pool_tasks
 from support.machine import Machine
 from support.waiting import wait_until
 
@@ -76,7 +76,7 @@ def test_an_iterator_keeps_no_result_that_it_has_given(pool: gpulease.Pool, orde
 
 
 def test_an_argument_of_a_submitted_call_is_let_go(pool: gpulease.Pool) -> None:
-    future = pool.submit(tasks.pid)
+    future = pool.submit(pool_tasks.pid)
     payload = bytearray(b"x" * 200_000)  # beside the pickle
     before = sys.getrefcount(payload)
     future = pool.submit(len, payload)

@@ -15,13 +15,9 @@ from support.core_machine import CoreMachine
 from support.run_machine import RunMachine
 from support.scripted import MEMORY
 
-from gpulease.broker.core import core
-from gpulease.broker.core import grants as granting
-from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import leases as lease_life
-from gpulease.broker.core import neighbours as neighbouring
+from gpulease.broker.core import core, grants, jobs, leases, neighbours
 from gpulease.broker.core.events import Checked, LaunchFailed, Occupancy
-from gpulease.broker.core.instructions import Keep
+from gpulease.broker.core.instructions import UpdateNeighbours
 from gpulease.broker.core.state import State
 from gpulease.broker.core.state.devices import Devices
 from gpulease.broker.core.state.requests import Requests
@@ -79,7 +75,7 @@ def lease_ends_during_check(monkeypatch: pytest.MonkeyPatch) -> None:
     def checked(turn: Turn, event: Checked) -> None:
         for uuid, seen in event.seen.items():
             turn.state.devices.verified.put(uuid, None)
-            turn.state.devices.see_device(uuid, seen)
+            turn.state.devices.set_device(uuid, seen)
         turn.state.devices.check = Idle()
 
     monkeypatch.setattr("gpulease.broker.core.core.HANDLERS", {**_handlers(), Checked: checked})
@@ -108,12 +104,12 @@ def line_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lock_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """safe-gpu's lock stayed taken after a check that nobody wanted any more."""
-    monkeypatch.setattr(granting, "unlock", lambda turn: None)
+    monkeypatch.setattr(grants, "unlock", lambda turn: None)
 
 
 def lease_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job's lease outlived the job."""
-    monkeypatch.setitem(job_life.EFFECTS, "end-lease", lambda turn, before, after: turn.state.jobs.runs.drop(after.id))
+    monkeypatch.setitem(jobs.EFFECTS, "end-lease", lambda turn, before, after: turn.state.jobs.runs.drop(after.id))
 
 
 def nobody_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,14 +119,12 @@ def nobody_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def request_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was told that it waits was forgotten by the next broker."""
-    monkeypatch.setitem(
-        lease_life.EFFECTS, "write-request", lambda turn, step: turn.state.requests.unwritten.drop(step.id)
-    )
+    monkeypatch.setitem(leases.EFFECTS, "write-request", lambda turn, step: turn.state.requests.unwritten.drop(step.id))
 
 
 def neighbour_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device was granted that a neighbour did not let us have."""
-    checked = granting.checked
+    checked = grants.checked
 
     def ignoring(turn: Turn, event: Checked) -> None:
         empty = dict.fromkeys(event.held, Occupancy(0, (), None))  # as the sampler would see it
@@ -141,13 +135,13 @@ def neighbour_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A neighbour never heard of the end of a lease."""
-    keep = neighbouring._keep
+    keep = neighbours._update
 
-    def keeping(turn: Turn) -> Keep:
-        told, before = keep(turn), turn.planned.kept
-        return told if before is None else told._replace(held={**before.held, **told.held})
+    def keeping(turn: Turn) -> UpdateNeighbours:
+        reply, before = keep(turn), turn.planned.kept
+        return reply if before is None else reply._replace(held={**before.held, **reply.held})
 
-    monkeypatch.setattr(neighbouring, "_keep", keeping)
+    monkeypatch.setattr(neighbours, "_update", keeping)
 
 
 def silence_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +177,7 @@ def launch_failure_believed_later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def claim_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease whose client had claimed it was taken back after ten seconds."""
-    monkeypatch.setitem(lease_life.EFFECTS, "claim", lambda turn, step: None)
+    monkeypatch.setitem(leases.EFFECTS, "claim", lambda turn, step: None)
 
 
 MUTANTS: list[Patch] = [
@@ -274,7 +268,7 @@ def owner_dies_during_a_check(story: Story) -> None:
 def job_fails_at_its_start(story: Story) -> None:
     story.add_now(1, gpus=1)
     story.answer_check(now=True, refused=False)
-    story.launch(fails=True, passing=False, now=True)
+    story.launch(fails=True, temporary=False, now=True)
 
 
 def neighbour_takes_during_a_check(story: Story) -> None:
@@ -286,7 +280,7 @@ def neighbour_takes_during_a_check(story: Story) -> None:
 def job_runs(story: Story) -> None:
     story.add_now(1, gpus=1)
     story.answer_check(now=True, refused=False)
-    story.launch(fails=False, passing=False, now=True)
+    story.launch(fails=False, temporary=False, now=True)
 
 
 def job_is_killed_and_its_agent_is_silent(story: Story) -> None:

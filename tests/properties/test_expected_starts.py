@@ -84,8 +84,8 @@ def test_they_are_those_of_a_replay(
     decided = plan(machine(count), leases, line_of(*many), PATIENT, NOW)
     truth = replayed(machine(count), leases, line_of(*many))
     granted = {grant.id for grant in decided.grants}
-    told = decided.ahead.play(AsDeclared())
-    assert told == {id: start for id, start in truth.items() if id not in granted}
+    reply = decided.ahead.play(AsDeclared())
+    assert reply == {id: start for id, start in truth.items() if id not in granted}
 
 
 def starts(decided: Plan, *ids: str) -> list[float | None]:

@@ -46,11 +46,11 @@ def history(*leases: Lease) -> dict[str, Sketch]:
 
 @given(AMOUNTS, st.floats(0.01, 0.99))
 def test_a_quantile_is_near_the_true_one(amounts: list[float], part: float) -> None:
-    told = quantile(dict(sketch_of(amounts).counts), part)
+    reply = quantile(dict(sketch_of(amounts).counts), part)
     ordered = sorted(amounts)
     rank = part * len(ordered)
     near = (ordered[max(0, int(rank) - 1)], ordered[min(len(ordered) - 1, int(rank) + 1)])
-    assert near[0] / 1.42 <= told <= near[1] * 1.42, "a bucket is a half power of two"
+    assert near[0] / 1.42 <= reply <= near[1] * 1.42, "a bucket is a half power of two"
 
 
 @given(AMOUNTS, st.floats(0, 10))

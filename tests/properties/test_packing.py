@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpulease.broker.core.shapes import shape_of
 from gpulease.model.values import Device, Lease, Owner, Process, Request, Waiting
 from gpulease.planner import DeviceView, Line, Peak, Policy, lease_of, plan
-from gpulease.planner.packing import FORGOTTEN, MOST_PEAKS, may_pack, raised, superfluous
+from gpulease.planner.packing import FORGOTTEN, MAX_PEAKS, may_pack, raised, superfluous
 
 G = 1 << 30
 TOTAL = 16 * G
@@ -134,5 +134,5 @@ def test_the_largest_use_of_late_is_remembered(seen: list[tuple[int, int, float]
         for old in superfluous(peaks, time):
             assert time - peaks[old].time > FORGOTTEN
             del peaks[old]
-    many = {str(at): Peak(1, float(at)) for at in range(MOST_PEAKS + 7)}
+    many = {str(at): Peak(1, float(at)) for at in range(MAX_PEAKS + 7)}
     assert superfluous(many, NOW) == [str(at) for at in range(7)]

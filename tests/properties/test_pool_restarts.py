@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulease.pool.slot import FREE, LONGEST, MOST_UNREADY, SOON, Restarts
+from gpulease.pool.slot import FREE, LONGEST, MAX_UNREADY, SOON, Restarts
 
 lives = st.lists(st.one_of(st.none(), st.floats(min_value=0, max_value=100)))
 
@@ -46,5 +46,5 @@ def test_the_starts_of_a_worker_that_always_ends_at_once_are_few() -> None:
 
 @given(lives)
 def test_it_is_hopeless_when_the_last_ones_were_never_ready(ends: list[float | None]) -> None:
-    assert after([*ends, *[None] * MOST_UNREADY]).hopeless
-    assert not after([*ends, 0.0, *[None] * (MOST_UNREADY - 1)]).hopeless
+    assert after([*ends, *[None] * MAX_UNREADY]).hopeless
+    assert not after([*ends, 0.0, *[None] * (MAX_UNREADY - 1)]).hopeless

@@ -15,7 +15,7 @@ from gpulease.broker.edge.minutes import MINUTE, REACH, Measured, Minutes
 from gpulease.broker.store.history import HistoryFile
 from gpulease.model.spans import (
     KEPT,
-    MOST_LABELS,
+    MAX_LABELS,
     Activity,
     DeviceName,
     Row,
@@ -132,7 +132,7 @@ def test_labels_have_a_bound_and_no_time_is_lost_for_it(numbers: list[int]) -> N
     for number in numbers:
         uses = added(uses, {SpanHolder("ada", (), f"sweep-{number}"): SpanUse(held=1)})
     assert sum(use.held for use in uses.values()) == len(numbers)
-    assert len(uses) <= MOST_LABELS + 1
+    assert len(uses) <= MAX_LABELS + 1
 
 
 @given(st.integers(0, 100 * 86400), st.integers(0, 100 * 86400), st.integers(0, 10**6))
@@ -167,13 +167,13 @@ def test_a_device_is_held_for_as_long_as_there_is_a_lease_on_it(steps: list[Any]
     for what, *rest in steps:
         if what == "begin" and rest[0] not in held:
             held[rest[0]] = rest[1]
-            minutes.began(rest[0], [rest[1]], SpanHolder(rest[0]), at)
+            minutes.lease_started(rest[0], [rest[1]], SpanHolder(rest[0]), at)
             watched_until[rest[1]] = 0
         elif what == "end":
-            minutes.over(rest[0], at)
+            minutes.lease_ended(rest[0], at)
             held.pop(rest[0], None)
         elif what == "sample":
-            minutes.observed({uuid: Measured(rest[0], 1 << 30, 5) for uuid in "xy"}, {}, at)
+            minutes.devices_sampled({uuid: Measured(rest[0], 1 << 30, 5) for uuid in "xy"}, {}, at)
             watched_until = dict.fromkeys("xy", at + REACH)
         elif what == "pass":
             for uuid in "xy":

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpulease.model.values import Device, Lease, Owner, Request, Waiting
 from gpulease.planner import Line, Policy, charged, lease_of, plan
 from gpulease.planner.fairness import Spent
-from gpulease.planner.forecast import Fates
+from gpulease.planner.forecast import KnownEnds
 
 NOW = 1e6
 G = 1 << 30
@@ -61,16 +61,16 @@ def test_who_is_told_a_sure_time_starts_by_then(
     sure: dict[str, float] = {}
     now = NOW + 1
     while True:
-        decided = plan(devices, leases, line, POLICY, now, fates=lambda: Fates(limits=limits))
+        decided = plan(devices, leases, line, POLICY, now, known_ends=lambda: KnownEnds(limits=limits))
         for grant in decided.grants:
             waiting = line.remove(grant.id)
             assert now <= sure.get(grant.id, now), f"{grant.id} was sure to start by {sure[grant.id] - NOW}"
             leases.append(lease_of(grant, waiting, owner(waiting.user), now))
             ends[grant.id] = now + lengths[grant.id]
         for waiting in line:
-            told = decided.forecast(waiting.id)[0].sure
-            if now == NOW + 1 and told is not None:
-                sure[waiting.id] = told.moment
+            reply = decided.forecast(waiting.id)[0].sure
+            if now == NOW + 1 and reply is not None:
+                sure[waiting.id] = reply.moment
             assert now <= sure.get(waiting.id, now)
         if not leases:
             break
@@ -84,7 +84,9 @@ def test_the_next_of_a_capped_sweep_starts_when_one_of_it_ends_and_others_are_no
     other = Lease("l1", "job", ("G1",), owner("bob"), NOW)
     waiting = [Waiting(f"w{at}", Request(duration=50.0), "ada", 1, NOW + at, kind="job", cap=1) for at in range(2)]
     line = line_of([*waiting, Waiting("w9", Request(4), "bob", 1, NOW + 9)])
-    decided = plan(machine(4), [mine, other], line, POLICY, NOW + 10, caps={1: 1}, fates=lambda: Fates(limits=ends))
+    decided = plan(
+        machine(4), [mine, other], line, POLICY, NOW + 10, caps={1: 1}, known_ends=lambda: KnownEnds(limits=ends)
+    )
     first, second = (decided.expected_start(one.id) for one in waiting)
     assert first is not None
     assert second is not None
@@ -121,6 +123,6 @@ def test_a_request_that_another_user_passes_is_told_of_fair_share() -> None:
     busy = [Lease("l0", "job", ("G0",), owner("eva"), NOW, duration=600.0)]
     line = line_of([Waiting("w0", Request(), "ada", 1, NOW), Waiting("w1", Request(), "bob", 1, NOW + 1)])
     decided = plan(machine(1), busy, line, POLICY, NOW + 10, usage=used)
-    told = decided.reason("w0").sentence
-    assert "Fair share: bob, who had less GPU time lately, goes first." in told
+    reply = decided.reason("w0").sentence
+    assert "Fair share: bob, who had less GPU time lately, goes first." in reply
     assert "Fair share" not in decided.reason("w1").sentence

@@ -9,7 +9,7 @@ import pytest
 from gpulease import PROTOCOL
 from gpulease.broker.core.lease_verbs import VERBS
 from gpulease.errors import UsageError
-from gpulease.model.job import AskedRow, JobSpec
+from gpulease.model.jobs import AskedRow, JobSpec
 from gpulease.model.request import RequestRow
 from gpulease.model.values import Request
 from gpulease.protocol.check import check, misfit

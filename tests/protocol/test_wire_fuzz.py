@@ -28,8 +28,8 @@ RUNS = {"add", "edit", "notify"}  # a mutated one might run a command that nobod
 VERBS = sorted(set(REQUESTS) - RUNS - {"stop"})
 ODD: list[Any] = [None, True, -1, 0, 7, 2**31, 2**63, 1e300, "", "0", "L1", "*", "x" * 5000, [], [[]], ["0"] * 1024, {}]
 SELECTS: list[Any] = [{"all": True}, {"ids": [[1, 2**60]]}, {"user": "nobody-at-all"}, {"label": "\udcff"}, {"x": 1}]
-MOST_GROWTH = 150  # MiB
-MOST_OPEN = 100  # connections at a time
+MAX_GROWTH = 150  # MiB
+MAX_OPEN = 100  # connections at a time
 LONGEST = 250  # messages that are sent at once, of which 150 fill all buffers with answers
 
 
@@ -93,7 +93,7 @@ class Fuzz:
         until, done = time.monotonic() + seconds, 0
         while time.monotonic() < until:
             done += 1
-            fresh = not self.open or (len(self.open) < MOST_OPEN and self.random.random() < 0.6)
+            fresh = not self.open or (len(self.open) < MAX_OPEN and self.random.random() < 0.6)
             if fresh:
                 self.open.append(self.site.raw().socket)
                 self.open[-1].setblocking(False)
@@ -155,7 +155,7 @@ def check(site: Site, seconds: float) -> None:
     assert "Traceback" not in site.log(), site.log()
     # The keeper of claims has a pair of sockets for each device, and a claim is one more.
     wait_until(lambda: _descriptors(pid) <= descriptors + 30)
-    assert _memory(pid) - memory < MOST_GROWTH
+    assert _memory(pid) - memory < MAX_GROWTH
 
 
 def test_the_broker_survives_seconds_of_nonsense(site: Site) -> None:

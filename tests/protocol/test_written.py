@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.errors import ProtocolError
-from gpulease.protocol.wire import MOST_VALUES, Unpacker, Written, listed, pack, to_text
+from gpulease.protocol.wire import MAX_VALUES, Unpacker, Written, listed, pack, to_text
 
 VALUES = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=5)
 DOCUMENTS = st.dictionaries(st.text("abcxyz_", min_size=1), VALUES, max_size=4)
@@ -29,9 +29,9 @@ def test_a_table_that_was_written_once_is_read_as_a_table() -> None:
 
 def test_a_request_of_too_many_values_is_refused_before_it_is_read() -> None:
     with pytest.raises(ProtocolError, match="more than 100000 values"):
-        Unpacker(values=MOST_VALUES).feed(pack({"do": "add", "each": [{}] * (MOST_VALUES + 2)}))
+        Unpacker(values=MAX_VALUES).feed(pack({"do": "add", "each": [{}] * (MAX_VALUES + 2)}))
 
 
 def test_commas_inside_of_texts_are_no_values() -> None:
     words = ['1,2,"3",' * 100] * 1000
-    assert Unpacker(values=MOST_VALUES).feed(pack({"words": words})) == [{"words": words}]
+    assert Unpacker(values=MAX_VALUES).feed(pack({"words": words})) == [{"words": words}]

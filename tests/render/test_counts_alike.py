@@ -28,19 +28,19 @@ STATUS = {"simulated": False, "broker": {}, "leases": [], "line": [], "line_leng
 
 
 def test_the_page_counts_as_status_does() -> None:
-    told = totals(DEVICES, "")
-    assert told == "3 GPUs, 1 free; 3 MIG instances, 2 free"
+    reply = totals(DEVICES, "")
+    assert reply == "3 GPUs, 1 free; 3 MIG instances, 2 free"
     summary = sections(PagePicture(STATUS, devices=tuple(DEVICES)), Viewer(""))["summary"]["now"]
-    assert summary == f'<p id="summary-now">{told}; 2 held; 0 waiting</p>'
+    assert summary == f'<p id="summary-now">{reply}; 2 held; 0 waiting</p>'
     simulated = PagePicture({**STATUS, "simulated": True}, devices=tuple(DEVICES))
     assert "3 <strong" in sections(simulated, Viewer(""))["summary"]["now"]
 
 
 def test_metrics_count_gpus_and_instances_apart() -> None:
-    told = text({**STATUS, "devices": DEVICES}, None).splitlines()
-    assert 'gpulease_gpus{state="free"} 1' in told
-    assert 'gpulease_gpus{state="leased"} 1' in told
-    assert 'gpulease_mig_instances{state="free"} 2' in told
-    assert 'gpulease_mig_instances{state="leased"} 1' in told
+    reply = text({**STATUS, "devices": DEVICES}, None).splitlines()
+    assert 'gpulease_gpus{state="free"} 1' in reply
+    assert 'gpulease_gpus{state="leased"} 1' in reply
+    assert 'gpulease_mig_instances{state="free"} 2' in reply
+    assert 'gpulease_mig_instances{state="leased"} 1' in reply
     without = text({**STATUS, "devices": DEVICES[:2]}, None)
     assert "gpulease_mig_instances" not in without

@@ -55,15 +55,15 @@ def shown(device: dict[str, Any]) -> dict[str, str]:
 
 
 def test_it_is_marked_in_status_top_page_and_doctor() -> None:
-    for face, told in shown(row(8)).items():
-        assert "without a lease" in told.lower(), face
-        assert "bob" in told, face
-    for face, told in shown(row()).items():
-        assert "without a lease" not in told.lower(), face
+    for face, reply in shown(row(8)).items():
+        assert "without a lease" in reply.lower(), face
+        assert "bob" in reply, face
+    for face, reply in shown(row()).items():
+        assert "without a lease" not in reply.lower(), face
     assert _device(row(8), "").level == "warning"
     assert _device(row(), "").level == "ok"
 
 
 def test_metrics_count_such_processes_though_the_gpu_is_leased() -> None:
-    told = text({"broker": {}, "devices": [row(8)], "leases": []}, None)
-    assert 'gpulease_gpu_outside_processes{uuid="GPU-0"} 1\n' in told
+    reply = text({"broker": {}, "devices": [row(8)], "leases": []}, None)
+    assert 'gpulease_gpu_outside_processes{uuid="GPU-0"} 1\n' in reply

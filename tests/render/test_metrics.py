@@ -43,14 +43,14 @@ def test_promtool_accepts_it_and_the_names_are_those_promised(site: QueueSite) -
     site.until(waiting, "waiting")
     wait_until(lambda: site.run("stop").returncode == 0)  # so that the first minute is written
     site.ensure_broker()
-    told = wait_until(lambda: one if "held_seconds_total{" in (one := site.run("metrics").stdout) else None)
-    assert set(re.findall(r"^# TYPE (\S+)", told, re.MULTILINE)) == NAMES
-    assert values(told, "gpulease_gpus")['{state="leased"}'] == 2
-    assert total(told, "gpulease_waiting") == 1
-    assert total(told, "gpulease_lease_info") == 2
-    assert total(told, "gpulease_wait_seconds_count") >= 1
-    assert "sleep" not in told
-    done = subprocess.run([program("promtool"), "check", "metrics"], input=told, capture_output=True, text=True)
+    reply = wait_until(lambda: one if "held_seconds_total{" in (one := site.run("metrics").stdout) else None)
+    assert set(re.findall(r"^# TYPE (\S+)", reply, re.MULTILINE)) == NAMES
+    assert values(reply, "gpulease_gpus")['{state="leased"}'] == 2
+    assert total(reply, "gpulease_waiting") == 1
+    assert total(reply, "gpulease_lease_info") == 2
+    assert total(reply, "gpulease_wait_seconds_count") >= 1
+    assert "sleep" not in reply
+    done = subprocess.run([program("promtool"), "check", "metrics"], input=reply, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -72,8 +72,8 @@ def test_sums_never_fall_though_the_broker_is_killed(site: QueueSite) -> None:
 def test_the_page_s_server_tells_the_same_to_who_has_the_token(site: QueueSite, web: Web) -> None:
     assert web.ask("/metrics", Host="localhost").status == 403
     id = site.shell("sleep 60")
-    told = wait_until(lambda: one if f'lease="J{id}"' in (one := web.ask("/metrics").text) else None)
-    assert values(told, "gpulease_up") == {"": 1}
+    reply = wait_until(lambda: one if f'lease="J{id}"' in (one := web.ask("/metrics").text) else None)
+    assert values(reply, "gpulease_up") == {"": 1}
     assert web.ask("/metrics").headers["Content-Type"].startswith("text/plain; version=0.0.4")
 
 
@@ -130,9 +130,9 @@ def test_the_query_of_the_page_answers_where_leases_share_a_gpu(tmp_path: Path) 
 
 
 def test_without_a_broker_it_says_so_and_what_is_seen(tmp_path: Path) -> None:
-    told = text({"broker": None, "devices": [], "leases": []}, None)
-    assert "gpulease_up 0\n" in told
-    assert "held" not in told
+    reply = text({"broker": None, "devices": [], "leases": []}, None)
+    assert "gpulease_up 0\n" in reply
+    assert "held" not in reply
 
 
 def test_what_is_added_up_is_what_was_held_and_each_wait_is_in_one_bucket() -> None:
@@ -161,6 +161,6 @@ def test_labels_are_escaped() -> None:
         "granted": 0,
         "waited": 0.0,
     }
-    told = text(document, sums)
-    assert 'gpulease_gpu_held_seconds_total{user="a\\"b\\\\c\\nd"} 1.5\n' in told
-    assert 'gpulease_waiting{reason="further-back"} 3\n' in told
+    reply = text(document, sums)
+    assert 'gpulease_gpu_held_seconds_total{user="a\\"b\\\\c\\nd"} 1.5\n' in reply
+    assert 'gpulease_waiting{reason="further-back"} 3\n' in reply

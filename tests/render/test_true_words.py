@@ -38,8 +38,8 @@ def reasons(request: Request, *devices: Device) -> tuple[str, list[str]]:
 
 def test_who_asks_for_a_model_that_is_not_here_hears_which_are() -> None:
     cards = [Device(at, f"G{at}", name, memory_used=0) for at, name in enumerate(("A100", "A100", "T4"))]
-    told, _ = reasons(Request(models=("V100", "H100")), *cards)
-    assert told == "There is no V100 or H100 here, but 2 A100, 1 T4."
+    reply, _ = reasons(Request(models=("V100", "H100")), *cards)
+    assert reply == "There is no V100 or H100 here, but 2 A100, 1 T4."
 
 
 def test_outside_use_is_told_with_its_user() -> None:

@@ -255,9 +255,9 @@ def test_use_takes_the_devices_of_cuda_visible_devices(environ: dict[str, str], 
     ],
 )
 def test_wrong_use_says_what_to_do(environ: dict[str, str], words: tuple[str, ...], code: int, said: str) -> None:
-    told = simulate(environ, *words, code=code)
-    assert said in told
-    assert max(map(len, told.splitlines())) < 160
+    reply = simulate(environ, *words, code=code)
+    assert said in reply
+    assert max(map(len, reply.splitlines())) < 160
     assert left_behind(environ) == []
 
 
@@ -370,9 +370,9 @@ def test_a_process_uses_no_more_memory_than_there_is(environ: dict[str, str], tm
 def test_any_name_is_shown_on_any_output(environ: dict[str, str]) -> None:
     shown = ("-n", "1", "--set", "gpu.0.name=Grün", "--", "sh", "-c", 'nvidia-smi -L; "$@"', "sh")
     for encoding, name in (("ascii", "Gr?n"), ("utf-8", "Grün")):
-        told = simulate({**environ, "PYTHONIOENCODING": encoding}, *shown, *GPULEASE, "simulate", "show")
-        assert f"GPU 0: {name} (" in told
-        assert f"gpu.0.name={name}\n" in told
+        reply = simulate({**environ, "PYTHONIOENCODING": encoding}, *shown, *GPULEASE, "simulate", "show")
+        assert f"GPU 0: {name} (" in reply
+        assert f"gpu.0.name={name}\n" in reply
 
 
 def test_bytes_that_are_no_text_are_wrong_usage(environ: dict[str, str], tmp_path: Path) -> None:
@@ -416,11 +416,11 @@ def test_a_wrong_number_of_gpus_is_refused(tmp_path: Path, value: str) -> None:
 def test_a_state_directory_of_somebody_else_is_no_traceback(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     environ = {**environ, "GPULEASE_SIMULATE": "2"}
-    told = run([*GPULEASE, "simulate", "show"], {**environ, "GPULEASE_DIR": str(tmp_path / "file")}, code=1)
-    assert "Set GPULEASE_DIR to a folder that can be written to." in told
+    reply = run([*GPULEASE, "simulate", "show"], {**environ, "GPULEASE_DIR": str(tmp_path / "file")}, code=1)
+    assert "Set GPULEASE_DIR to a folder that can be written to." in reply
     environ.pop("XDG_RUNTIME_DIR", None)
-    told = run([*GPULEASE, "simulate", "show"], {**environ, "HOME": str(tmp_path / "file")}, code=1)
-    assert "Set GPULEASE_DIR to a folder that can be written to." in told
+    reply = run([*GPULEASE, "simulate", "show"], {**environ, "HOME": str(tmp_path / "file")}, code=1)
+    assert "Set GPULEASE_DIR to a folder that can be written to." in reply
 
 
 @needs_root
@@ -443,9 +443,9 @@ def test_a_machine_that_is_gone_or_damaged_is_said_to_be_simulated(
     (tmp_path / "machine").mkdir()
     if content is not None:
         (tmp_path / "machine" / "machine").write_bytes(content)
-    told = run([*GPULEASE, *words], {**environ, "GPULEASE_SIMULATION": str(tmp_path / "machine")}, code=1)
+    reply = run([*GPULEASE, *words], {**environ, "GPULEASE_SIMULATION": str(tmp_path / "machine")}, code=1)
     for part in ("simulated machine", str(tmp_path / "machine"), "unsetting GPULEASE_SIMULATION"):
-        assert part in told
+        assert part in reply
 
 
 def test_a_damaged_machine_of_an_environment_is_repaired_by_removing_it(
@@ -462,8 +462,8 @@ def test_a_relative_folder_is_that_of_where_one_stands(environ: dict[str, str], 
     environ = {**environ, "GPULEASE_SIMULATION": "machine"}
     assert f"in {tmp_path}/machine\n" in run([*GPULEASE, "simulate", "show"], environ, here=tmp_path)
     script = ["sh", "-c", 'cd /; "$@"', "sh", *GPULEASE, "simulate", "show"]
-    told = run([*GPULEASE, "simulate", "-n", "1", "--", *script], {**environ, "TMPDIR": "."}, here=tmp_path)
-    assert f"in {tmp_path}/gpulease-simulated-" in told
+    reply = run([*GPULEASE, "simulate", "-n", "1", "--", *script], {**environ, "TMPDIR": "."}, here=tmp_path)
+    assert f"in {tmp_path}/gpulease-simulated-" in reply
 
 
 @pytest.mark.parametrize("environ", [{}, {"GPULEASE_SIMULATE": ""}, {"GPULEASE_SIMULATE": "0"}])
@@ -569,9 +569,9 @@ def test_a_compiler_that_fails_is_named_with_what_it_said(no_compiler: dict[str,
     compiler = tmp_path / "bin" / "cc"
     compiler.write_text("#!/bin/sh\necho 'In file x:' >&2\necho 'x.c:1: fatal error: stdio.h: not there' >&2\nexit 1\n")
     compiler.chmod(0o755)
-    told = simulate(no_compiler, "-n", "1", "--", "sh", "-c", "echo ran", code=69)
-    assert f"{compiler} failed: x.c:1: fatal error: stdio.h: not there." in told
-    assert "apt-get install libc6-dev" in told
+    reply = simulate(no_compiler, "-n", "1", "--", "sh", "-c", "echo ran", code=69)
+    assert f"{compiler} failed: x.c:1: fatal error: stdio.h: not there." in reply
+    assert "apt-get install libc6-dev" in reply
 
 
 def test_a_library_that_cannot_be_loaded_is_an_error_with_a_way_out(environ: dict[str, str], tmp_path: Path) -> None:
@@ -579,8 +579,8 @@ def test_a_library_that_cannot_be_loaded_is_an_error_with_a_way_out(environ: dic
     built = library.library_path(environ)
     built.write_bytes(b"damaged")
     with TemporaryDirectory(prefix="gpulease-") as short:
-        told = run([*GPULEASE, "select"], {**environ, "GPULEASE_DIR": short}, code=69)
-    assert f"Remove {built.parent}" in told
+        reply = run([*GPULEASE, "select"], {**environ, "GPULEASE_DIR": short}, code=69)
+    assert f"Remove {built.parent}" in reply
 
 
 # ---- where the library is kept
@@ -679,9 +679,9 @@ def test_a_colon_breaks_no_path(environ: dict[str, str], tmp_path: Path) -> None
     (tmp_path / "a:b").mkdir()
     script = 'nvidia-smi -L; echo "$GPULEASE_SIMULATION:$LD_LIBRARY_PATH"'
     for name in ("TMPDIR", "XDG_CACHE_HOME"):
-        told = simulate({**environ, name: str(tmp_path / "a:b")}, "-n", "1", "--", "sh", "-c", script)
-        assert told.startswith("GPU 0: ")
-        assert "a:b" not in told
+        reply = simulate({**environ, name: str(tmp_path / "a:b")}, "-n", "1", "--", "sh", "-c", script)
+        assert reply.startswith("GPU 0: ")
+        assert "a:b" not in reply
 
 
 # ---- where the machine is kept
@@ -689,8 +689,8 @@ def test_a_colon_breaks_no_path(environ: dict[str, str], tmp_path: Path) -> None
 
 def test_a_machine_is_not_made_where_others_could_exchange_it(environ: dict[str, str]) -> None:
     Path(environ["TMPDIR"]).chmod(0o777)
-    told = simulate(environ, "-n", "1", "--", "sh", "-c", 'echo "$GPULEASE_SIMULATION"')
-    assert not told.startswith(environ["TMPDIR"])
+    reply = simulate(environ, "-n", "1", "--", "sh", "-c", 'echo "$GPULEASE_SIMULATION"')
+    assert not reply.startswith(environ["TMPDIR"])
 
 
 def test_the_next_machine_removes_what_a_killed_one_left(environ: dict[str, str]) -> None:
@@ -724,15 +724,15 @@ def test_no_place_to_write_is_an_error_with_a_way_out(environ: dict[str, str]) -
 
 def test_the_help_fits_eighty_columns(environ: dict[str, str]) -> None:
     for words in ((), ("set",), ("show",), ("use",)):
-        told = simulate({**environ, "COLUMNS": "80"}, *words, "--help")
-        assert max(map(len, told.splitlines())) <= 80
+        reply = simulate({**environ, "COLUMNS": "80"}, *words, "--help")
+        assert max(map(len, reply.splitlines())) <= 80
 
 
 def test_the_slow_driver_of_the_how_to_keeps_within_the_deadline(environ: dict[str, str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "simulate.md").read_text()
     (slow,) = re.findall(r"fault\.slow=\d+", page)
-    told = simulate(environ, "-n", "4", "--set", slow, "--", *GPULEASE, "status")
-    assert "4 SIMULATED GPUs, 4 free" in told
+    reply = simulate(environ, "-n", "4", "--set", slow, "--", *GPULEASE, "status")
+    assert "4 SIMULATED GPUs, 4 free" in reply
 
 
 # ---- nvidia-smi

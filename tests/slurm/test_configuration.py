@@ -101,8 +101,8 @@ def test_what_is_there_is_not_written_over_and_hosts_that_fail_are_told(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     out = str(tmp_path / "out")
-    told = run(environ, "localhost", "--to", out, "--json")
-    assert json.loads(told.stdout)["files"] == [
+    reply = run(environ, "localhost", "--to", out, "--json")
+    assert json.loads(reply.stdout)["files"] == [
         "slurm.conf",
         "gres.conf",
         "cgroup.conf",
@@ -189,8 +189,8 @@ def test_fewer_cores_than_gpus_is_told() -> None:
 def test_homes_that_are_not_shared_are_told() -> None:
     local = [host(name)._replace(home="/dev/sda1") for name in ("a", "b")]
     shared = [host(name)._replace(home="server:/home") for name in ("a", "b")]
-    (told,) = warnings(local)
-    assert told.startswith("The home on a, b is on a disk of its own:")
+    (reply,) = warnings(local)
+    assert reply.startswith("The home on a, b is on a disk of its own:")
     assert warnings(shared) == warnings(local[:1]) == []
     seen = subprocess.run(["sh", "-c", PROBE], capture_output=True, text=True, check=True).stdout
     assert "\nhome " in seen

@@ -80,8 +80,8 @@ def test_a_job_that_makes_room_saves_its_work_and_goes_back_into_the_line(box: S
     assert box.run("wait", first).returncode == 0
     assert (job := box.job(first))["state"] == "complete", job
     assert job["tries"] == 2
-    told = [line for line in box.ok("log", first).splitlines() if "slurmstepd" not in line]
-    assert told == ["began", "heard", "saved", "began", "over"]
+    reply = [line for line in box.ok("log", first).splitlines() if "slurmstepd" not in line]
+    assert reply == ["began", "heard", "saved", "began", "over"]
 
 
 def test_a_job_whose_output_cannot_be_opened_says_so(box: SlurmBox) -> None:
@@ -150,8 +150,8 @@ def test_usage_says_whose_it_is(box: SlurmBox) -> None:
     mine = box.add("--", "true")
     for id in (theirs, mine):
         box.until(id, "complete")
-    told = box.json("usage")  # there is no accounting
-    assert (told["everybody"], [row["name"] for row in told["rows"]]) == (False, ["root"])
+    reply = box.json("usage")  # there is no accounting
+    assert (reply["everybody"], [row["name"] for row in reply["rows"]]) == (False, ["root"])
     title, note, *_ = box.ok("usage").splitlines()
     assert title.startswith("GPU-hours of your own from ")
     assert note == "Slurm's accounting is off, or does not answer: only your own jobs are known."
@@ -159,6 +159,6 @@ def test_usage_says_whose_it_is(box: SlurmBox) -> None:
     folder.mkdir()
     (folder / "sacct").write_text("#!/bin/sh\nexit 0\n")
     (folder / "sacct").chmod(0o755)
-    told = box.json("usage", environ={"PATH": f"{folder}:{box.environ['PATH']}"})
-    assert (told["everybody"], told["note"]) == (True, None)
-    assert {"nobody", "root"} <= {row["name"] for row in told["rows"]}
+    reply = box.json("usage", environ={"PATH": f"{folder}:{box.environ['PATH']}"})
+    assert (reply["everybody"], reply["note"]) == (True, None)
+    assert {"nobody", "root"} <= {row["name"] for row in reply["rows"]}

@@ -59,13 +59,13 @@ def test_a_job_waits_with_slurms_reason_in_a_sentence_and_its_expected_start(box
         box.until(box.add("-n", "4", "--time-limit", "10m", "--", "sleep", "600"), "running")
     id = box.add("-n", "4", "--time-limit", "10m", "--", "sleep", "600")
     wait_until(lambda: box.job(id)["why_short"] == "Resources", LONG, 0.2)  # at first it may be Priority, or None
-    told = wait_until(lambda: (seen := box.json("explain", id))["expected_start"] and seen, LONG, 0.2)
-    assert 0 < told["expected_start"] - time.time() <= 660
-    assert told["why"].endswith(".")
-    assert [row["why"] for row in told["devices"]] == ["4 of 4 GPUs are held"] * 2
+    reply = wait_until(lambda: (seen := box.json("explain", id))["expected_start"] and seen, LONG, 0.2)
+    assert 0 < reply["expected_start"] - time.time() <= 660
+    assert reply["why"].endswith(".")
+    assert [row["why"] for row in reply["devices"]] == ["4 of 4 GPUs are held"] * 2
     assert "It should start in" in box.ok("explain", id)
     (line,) = box.json("status")["line"]
-    assert (line["id"], line["gpus"], line["why"]) == (id, 4, told["why"])
+    assert (line["id"], line["gpus"], line["why"]) == (id, 4, reply["why"])
     assert box.json("explain", "-n", "1")["starts"][0] > 0  # of a request that nobody has made
     assert box.json("explain", "-n", "9")["possible"] is False
     refused = box.run("explain", "999999")
@@ -187,8 +187,8 @@ def test_a_refused_job_is_no_job(box: SlurmBox) -> None:  # noqa: F811
 
 def test_no_comment_of_another_user_hinders_anybody_or_shows_under_anothers_name(box: SlurmBox) -> None:  # noqa: F811
     mine = box.add("--hold", "--name", "mine", "--", "sleep", "600")
-    told = json.loads(box.slurm("squeue", "-j", mine, "--json"))["jobs"][0]["comment"]
-    comments = ["gpulease {", 'gpulease {"token":"a","command":[1,{}],"note":5,"label":[]}', told]
+    reply = json.loads(box.slurm("squeue", "-j", mine, "--json"))["jobs"][0]["comment"]
+    comments = ["gpulease {", 'gpulease {"token":"a","command":[1,{}],"note":5,"label":[]}', reply]
     ids = []
     for comment in comments:
         words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sbatch", "--parsable", "--hold"]
@@ -257,8 +257,8 @@ def test_a_request_that_would_start_now_is_foreseen_and_not_queued(box: SlurmBox
 def test_events_tell_who_had_what(box: SlurmBox) -> None:  # noqa: F811
     id = box.add("--name", "seen", "--", "true")
     box.run("wait", id)
-    told = box.json("events", "--job", id)["events"]
-    assert [event["what"] for event in told] == ["granted", "ended"]
+    reply = box.json("events", "--job", id)["events"]
+    assert [event["what"] for event in reply] == ["granted", "ended"]
     assert f"job {id}" in box.ok("events", "--since", "1h")
 
 

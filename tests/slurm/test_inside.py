@@ -119,8 +119,8 @@ def test_on_several_nodes_each_has_a_broker_and_any_spreads_over_them(box: Slurm
     assert {one.partition(":")[0] for one in ids} == {"node1", "node2"}
     ran = [(work / f"spread.{number}").read_text().split() for number in range(1, 5)]
     assert [node for node, _ in ran] == [one.partition(":")[0] for one in ids]
-    told = json.loads((work / "hosts.json").read_text())
-    assert [len(row["answer"]["devices"]) for row in told["hosts"]] == [2, 2], told
+    reply = json.loads((work / "hosts.json").read_text())
+    assert [len(row["answer"]["devices"]) for row in reply["hosts"]] == [2, 2], reply
     wait_until(lambda: not list(Path("/tmp").glob(f"gpulease-*-slurm-{id}-*")), LONG, 0.2)
 
 

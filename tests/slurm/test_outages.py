@@ -60,11 +60,11 @@ def test_while_the_controller_is_away_it_is_told_what_is_known_and_what_runs_goe
     runs = box.add("--", "sh", "-c", f"until test -e {gate}; do sleep 0.1; done; touch {done}")
     box.until(runs, "running")
     box.kill("slurmctld")
-    told = box.run("ls")
-    assert told.returncode == 69
-    assert "controller does not answer" in told.stderr
-    assert "ago you had these jobs: 1 running." in told.stderr
-    assert "go on without it" in told.stderr
+    reply = box.run("ls")
+    assert reply.returncode == 69
+    assert "controller does not answer" in reply.stderr
+    assert "ago you had these jobs: 1 running." in reply.stderr
+    assert "go on without it" in reply.stderr
     refused = box.run("add", "--", "true")
     assert (refused.returncode, refused.stdout) == (69, "")
     gate.touch()

@@ -22,8 +22,7 @@ from gpulease.errors import (
 from gpulease.model.job_selection import ranges, selection, to_come_after
 from gpulease.model.shell_text import quoted
 from gpulease.render.usage import of_hosts
-from gpulease.slurm import fields
-from gpulease.slurm import options as asking
+from gpulease.slurm import fields, options
 from gpulease.slurm.add import batch_script, parts
 from gpulease.slurm.commands import refusal
 from gpulease.slurm.commands import run as run_command
@@ -190,8 +189,8 @@ def test_nodes_are_devices_with_their_holders_and_troubles() -> None:
 
 def test_a_request_becomes_arguments_and_what_slurm_cannot_do_is_refused() -> None:
     request = {"gpus": 2, "priority": 7}
-    options = {"cwd": "/w", "time_limit": 61.0, "hold": True, "at_most": 8, "after_any": True}
-    words = asking.batch(request, options, "a100", 100, ["12", "13_2"], "/logs/%A_%a.log")
+    job_options = {"cwd": "/w", "time_limit": 61.0, "hold": True, "at_most": 8, "after_any": True}
+    words = options.batch(request, job_options, "a100", 100, ["12", "13_2"], "/logs/%A_%a.log")
     assert words[0] == "sbatch"
     for word in (
         "--gres=gpu:a100:2", "--nice=200", "--time=2", "--hold", "--array=0-99%8", "--chdir=/w", "--no-requeue",
@@ -200,10 +199,10 @@ def test_a_request_becomes_arguments_and_what_slurm_cannot_do_is_refused() -> No
         assert word in words
     for field in ("memory", "devices", "min_memory", "pack"):
         with pytest.raises(NotOnEngine):
-            asking.resources({"gpus": 1, field: ["x"]}, None)
-    assert not any("gres" in word for word in asking.resources({"gpus": 0}, None))
-    assert asking.pattern("/a/100%/", "/logs", 5) == "/a/100%%/%A_%a.log"
-    assert asking.changes({"time_limit": None, "request": {"priority": 5}}, []) == ["TimeLimit=UNLIMITED", "Nice=0"]
+            options.resources({"gpus": 1, field: ["x"]}, None)
+    assert not any("gres" in word for word in options.resources({"gpus": 0}, None))
+    assert options.pattern("/a/100%/", "/logs", 5) == "/a/100%%/%A_%a.log"
+    assert options.changes({"time_limit": None, "request": {"priority": 5}}, []) == ["TimeLimit=UNLIMITED", "Nice=0"]
 
 
 def test_a_script_quotes_what_a_shell_would_read() -> None:
@@ -310,14 +309,14 @@ def test_ids_of_arrays_are_chosen_and_shown_as_slurm_writes_them() -> None:
 def test_usage_is_what_was_held_within_the_time_that_is_asked_for() -> None:
     running = job_row({**OLD, "job_state": "RUNNING", "start_time": 1000}, "6_3", {}, 0.0)
     ended = job_row({**OLD, "start_time": 500, "end_time": 1500, "gres_detail": []}, "6_4", {}, 0.0)
-    told = usage_piece([running, ended], 1200.0, None, 60.0, 2000.0)
-    assert [(row["device"], row["held"]) for row in told["rows"]] == [
+    reply = usage_piece([running, ended], 1200.0, None, 60.0, 2000.0)
+    assert [(row["device"], row["held"]) for row in reply["rows"]] == [
         ("node1:0", 800.0),
         ("node1:2", 800.0),
         ("-", 300.0),
         ("-", 300.0),
     ]
-    assert told["counts"] == []
+    assert reply["counts"] == []
     (count,) = usage_piece([ended], 0.0, None, 60.0, 2000.0)["counts"]
     assert (count["jobs"], count["user"], count["label"]) == ({"failed": 1}, "ada", "sweep")
 

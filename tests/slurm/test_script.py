@@ -106,17 +106,17 @@ def test_other_signals_reach_the_command_too_and_its_input_is_that_of_the_job(re
 
 def test_what_slurm_ended_may_be_started_again_and_what_lost_its_node_may_not(records: Records) -> None:
     began = Path(records.ends, "12.ab.began")
-    for told, run, code in (
+    for reply, run, code in (
         ("0\n0 ended\n", 1, 0),  # it made room for another
         ("0\n0 ended\n", 0, 75),  # the controller forgot that it was killed
         ("0\n", 1, 75),  # its node failed
         ("", 0, 0),
     ):
-        began.write_text(told)
+        began.write_text(reply)
         Path(records.ends, "12.ab").unlink(missing_ok=True)
         with start(records, ["true"], run=run) as script:
             assert script.communicate(timeout=60)[0] == ""
-        assert script.returncode == code, (told, run)
+        assert script.returncode == code, (reply, run)
     with start(records, ["false"], run=1) as script:  # somebody requeued what had ended by itself
         script.communicate(timeout=60)
     assert (script.returncode, end_of(records).run) == (1, 1)

@@ -51,9 +51,9 @@ def test_the_doctor_names_a_partition_that_is_not_there(box: SlurmBox, options: 
 def test_a_drained_node_may_serve_later(box: SlurmBox) -> None:  # noqa: F811
     box.slurm("scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=fan")
     try:
-        told = box.json("explain", "-n", "2")
-        assert (told["possible"], told["starts"]) == (True, [None])
-        assert told["why"] == (
+        reply = box.json("explain", "-n", "2")
+        assert (reply["possible"], reply["starts"]) == (True, [None])
+        assert reply["why"] == (
             "The nodes that could serve it give no GPUs now: node node1 is drained: fan; node node2 is drained: fan."
         )
         assert "can ever" not in box.ok("explain", "-n", "2")

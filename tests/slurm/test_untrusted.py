@@ -35,8 +35,8 @@ OURS = {"token": "ab", "command": ["train", "now"], "job_name": "train", "retry"
 
 
 def job(comment: str, **more: Any) -> dict[str, Any]:
-    told = {"job_id": 7, "user_id": UID, "user_name": "ada", "name": "train", "job_state": "RUNNING", "nodes": "node1"}
-    return {**told, "comment": comment, **more}
+    reply = {"job_id": 7, "user_id": UID, "user_name": "ada", "name": "train", "job_state": "RUNNING", "nodes": "node1"}
+    return {**reply, "comment": comment, **more}
 
 
 def ours(**more: Any) -> str:
@@ -185,21 +185,21 @@ def test_tries_are_counted_by_slurm_and_by_the_jobs_own_notes(records: Records) 
 
 
 def test_what_was_added_since_slurm_last_told_is_said(records: Records) -> None:
-    def told() -> str:
+    def reply() -> str:
         return with_last(SlurmUnavailable("Away."), records).what
 
-    assert told() == "Away."
+    assert reply() == "Away."
     records.write("ab", {**RECORD, "added": time.time() - 50, "commands": [["a"], ["b"]]})
-    assert told() == "Away."  # it was not taken yet
+    assert reply() == "Away."  # it was not taken yet
     records.submitted("ab", "7")
-    assert told() == "Away. You have added 2 jobs."
+    assert reply() == "Away. You have added 2 jobs."
     records.saw({"running": 1}, time.time() - 100)
-    assert told().endswith("ago you had these jobs: 1 running. You have added 2 jobs since.")
+    assert reply().endswith("ago you had these jobs: 1 running. You have added 2 jobs since.")
     records.saw({"running": 3}, time.time())
-    assert told().endswith("ago you had these jobs: 3 running.")
+    assert reply().endswith("ago you had these jobs: 3 running.")
     for text in ("{", "[]", '{"time":1,"counts":[]}', '{"time":"x","counts":{}}'):
         Path(records.folder, "last-seen").write_text(text)
-        assert told() == "Away. You have added 2 jobs."
+        assert reply() == "Away. You have added 2 jobs."
 
 
 def test_a_configuration_that_is_not_there_is_told_of_at_once() -> None:

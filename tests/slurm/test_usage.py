@@ -37,6 +37,6 @@ def test_without_accounting_it_is_not_called_everybodys(tmp_path: Path, answers:
     assert done.returncode == 0, done.stderr
     assert whose in done.stdout
     assert ("accounting" in done.stdout) != answers
-    told = json.loads(subprocess.run([*words, "--json"], env=environ, capture_output=True, text=True).stdout)
-    assert told["everybody"] == answers
-    assert (told["note"] is None) == answers
+    reply = json.loads(subprocess.run([*words, "--json"], env=environ, capture_output=True, text=True).stdout)
+    assert reply["everybody"] == answers
+    assert (reply["note"] is None) == answers

@@ -19,8 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gpulease.client import connection as client
-from gpulease.client import thread as thread_client
+from gpulease.client import connection, thread_connection
 from gpulease.errors import GpuleaseError, NotFound, StateError, Unavailable
 from gpulease.system.execution import end_with
 
@@ -51,7 +50,7 @@ def insist(action: Callable[[], Any]) -> Any:
         try:
             return action()
         except (StateError, Unavailable):
-            thread_client.forget()
+            thread_connection.forget()
             time.sleep(0.02)
 
 
@@ -66,7 +65,7 @@ def lease(folder: Path, seed: int) -> None:
         with alone(folder, granted):
             time.sleep(dice.random() * 0.01)  # its use of the devices
         with suppress(NotFound):  # the broker was killed before it could answer
-            insist(lambda: thread_client.ask("release", what=[granted["id"]]))  # noqa: B023
+            insist(lambda: thread_connection.ask("release", what=[granted["id"]]))  # noqa: B023
         note(folder, "leases", ".")
 
 
@@ -85,18 +84,18 @@ def companion() -> int:
 
 def granted_one(folder: Path, gpus: int, owner: int | None) -> Any:
     """Who was told that it waits is granted at last, and keeps what it was granted, whatever happens in between."""
-    told: list[Any] = []
+    reply: list[Any] = []
     fields = {"request": {"gpus": gpus}, "kind": "acquire", "wait": None, "note": None, "owner": owner}
     try:
-        granted, connection = client.acquire(fields, told.append, thread_client.take())
-        told.append(granted)
+        granted, client = connection.acquire(fields, reply.append, thread_connection.take())
+        reply.append(granted)
         if owner is not None:
-            client.take(connection, granted)
+            connection.take(client, granted)
     except GpuleaseError as trouble:
-        if told:
-            note(folder, "wrong", f"told {told[-1]}, and then refused: {trouble.code}: {trouble}\n")
+        if reply:
+            note(folder, "wrong", f"told {reply[-1]}, and then refused: {trouble.code}: {trouble}\n")
         raise
-    thread_client.put_back(connection)
+    thread_connection.put_back(client)
     return granted
 
 
@@ -128,8 +127,8 @@ def add(folder: Path) -> None:
             "commands": [["sh", "-c", JOB, str(folder), *each] for each in words],
             "token": f"batch-{first}",
         }
-        told = insist(lambda: thread_client.ask("add", **fields))  # noqa: B023
-        print(told["first"], told["last"], flush=True)
+        reply = insist(lambda: thread_connection.ask("add", **fields))  # noqa: B023
+        print(reply["first"], reply["last"], flush=True)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpulease.broker.core import requests as requesting
-from gpulease.broker.core.events import Due, EndRead, LaunchFailed
+from gpulease.broker.core import requests
+from gpulease.broker.core.events import AlarmRang, EndRead, LaunchFailed
 from gpulease.broker.core.grants import current_plan
 from gpulease.broker.core.turn import Planned, Turn
 from gpulease.broker.core.values import Checking, Refused
-from gpulease.model.job import OPEN, RUNNING
+from gpulease.model.jobs import OPEN, RUNNING
 from gpulease.model.values import Lease
 from support.scripted import MEMORY, Client, ScriptedWorld
 
@@ -271,9 +271,9 @@ class CoreMachine(RuleBasedStateMachine):
         self._maybe(now)
 
     @precondition(lambda self: self.world.launches)
-    @rule(now=st.booleans(), fails=st.sampled_from([False, False, True]), passing=st.booleans())
-    def launch(self, now: bool, fails: bool, passing: bool) -> None:
-        self.world.launch(fails, passing)
+    @rule(now=st.booleans(), fails=st.sampled_from([False, False, True]), temporary=st.booleans())
+    def launch(self, now: bool, fails: bool, temporary: bool) -> None:
+        self.world.launch(fails, temporary)
         self._maybe(now)
 
     @rule(now=st.booleans())
@@ -437,7 +437,9 @@ class CoreMachine(RuleBasedStateMachine):
         found = self.world.reloaded()
         assert dict(found.requests.leases) == dict(state.requests.leases)
         written = {id: one for id, one in state.requests.pending.items() if id not in state.requests.unwritten}
-        later = [event.id for event in self.world.core._late if isinstance(event, Due)]  # no room to write that it left
+        later = [
+            event.id for event in self.world.core._late if isinstance(event, AlarmRang)
+        ]  # no room to write that it left
         left = {id for id in later if id in found.requests.pending and id not in state.requests.pending}
         assert {id: one for id, one in found.requests.pending.items() if id not in left} == written
         assert dict(found.devices.excluded) == dict(state.devices.excluded)
@@ -515,8 +517,8 @@ class CoreMachine(RuleBasedStateMachine):
         cached = Turn(state, world, world.now, world.core._planned)
         fresh = Turn(state, world, world.now, Planned())
         for entry in state.requests.line:
-            assert requesting.reason(cached, entry.id)[0] == requesting.reason(fresh, entry.id)[0]
-            assert requesting.place(fresh, entry.id) >= 1
+            assert requests.reason(cached, entry.id)[0] == requests.reason(fresh, entry.id)[0]
+            assert requests.place(fresh, entry.id) >= 1
 
     @invariant()
     def what_fits_does_not_wait(self) -> None:

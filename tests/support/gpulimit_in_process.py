@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpulease.cli.main import main
-from gpulease.client import thread as thread_client
-from gpulease.compat.loading import become
+from gpulease.client import thread_connection
+from gpulease.compat.loader import become
 from support.machine import Machine
 
 become("gpulimit", "gpulimit/__init__.py")
@@ -44,13 +44,13 @@ class InProcess:
         return json.loads(self.gpulease(*words, "--json").out)
 
     def _enter(self) -> None:
-        thread_client.forget()
+        thread_connection.forget()
         for name, value in self._machine.environ.items():
             self._patch.setenv(name, value)
         self._patch.chdir(self.folder)
 
     def close(self) -> None:
-        thread_client.forget()
+        thread_connection.forget()
         self._machine.run("kill", "all")
         self._machine.run("stop")
 

@@ -48,7 +48,7 @@ def as_user(
             os._exit(0)
     os.close(theirs)
     with open(ours, "rb") as pipe:
-        told = pipe.read()
+        reply = pipe.read()
     os.waitpid(pid, 0)
-    assert told, "the other user's process failed"
-    return json.loads(told)
+    assert reply, "the other user's process failed"
+    return json.loads(reply)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.client import thread as thread_client
+from gpulease.client import thread_connection
 from gpulease.errors import by_code
 from support.needs import NAMESPACES
 from support.site import Site
@@ -25,11 +25,11 @@ class QueueSite(Site):
     def ask(self, verb: str, **fields: Any) -> Any:
         """One question on a connection of its own; an error is raised as a client would raise it."""
         with self.raw() as raw:
-            told = raw.ask(verb, **fields)
-        if "error" in told:
-            trouble = told["error"]
+            reply = raw.ask(verb, **fields)
+        if "error" in reply:
+            trouble = reply["error"]
             raise by_code(trouble["code"], trouble["what"], trouble["next_step"], trouble["fields"])
-        return told["ok"]
+        return reply["ok"]
 
     def submit(self, *words: str, request: dict[str, Any] | None = None, **options: Any) -> int:
         """The id of a new job."""
@@ -37,8 +37,8 @@ class QueueSite(Site):
 
     def submit_all(self, commands: list[list[str]], request: dict[str, Any] | None = None, **options: Any) -> list[int]:
         given = {"cwd": str(self.folder), "environment": self.environ, **options}
-        told = self.ask("add", request=request or {}, options=given, commands=commands)
-        return list(range(told["first"], told["last"] + 1))
+        reply = self.ask("add", request=request or {}, options=given, commands=commands)
+        return list(range(reply["first"], reply["last"] + 1))
 
     def shell(self, script: str, request: dict[str, Any] | None = None, **options: Any) -> int:
         return self.submit("sh", "-c", script, request=request, **options)
@@ -174,6 +174,6 @@ def inside(queue: QueueSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION"):
         monkeypatch.setenv(name, queue.environ[name])
     monkeypatch.chdir(queue.folder)
-    thread_client.forget()
+    thread_connection.forget()
     yield
-    thread_client.forget()
+    thread_connection.forget()

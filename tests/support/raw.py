@@ -44,9 +44,9 @@ class Raw:
 
     def granted(self) -> Any:
         """The lease, once it is granted: where the driver takes its time, the broker says first that one waits."""
-        while "granted" not in (told := self.receive()):
-            assert "waiting" in told, told
-        return told["granted"]
+        while "granted" not in (reply := self.receive()):
+            assert "waiting" in reply, reply
+        return reply["granted"]
 
     def closed(self) -> bool:
         """Waits for the other end to close, past whatever it still says."""

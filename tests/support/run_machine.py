@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from gpulease.broker.core.events import EndRead, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.model.job import OPEN
+from gpulease.model.jobs import OPEN
 from support.core_machine import CoreMachine
 
 ASKED = {  # in which phases an agent is asked for it, and so is believed
@@ -23,7 +23,7 @@ ASKED = {  # in which phases an agent is asked for it, and so is believed
     Found: ("finding", "finding-to-end"),
     TreeSeen: ("terminating", "killing"),
 }
-MOST_JOBS = 3  # that are not over
+MAX_JOBS = 3  # that are not over
 _rules = [one.function.__name__ for one in CoreMachine.setup_state().rules]
 _NoRules: Any = type("_NoRules", (CoreMachine,), dict.fromkeys(_rules))
 
@@ -33,7 +33,7 @@ class RunMachine(_NoRules):  # type: ignore[misc]
     def happen(self, data: st.DataObject) -> None:
         world, state = self.world, self.world.core.state
         alive = bool(world.alive())
-        few = sum(state.jobs.counts.get(one, 0) for one in OPEN) < MOST_JOBS
+        few = sum(state.jobs.counts.get(one, 0) for one in OPEN) < MAX_JOBS
         errands = bool(world.ends or world.trees or world.finds)
         can: dict[Callable[..., None], int] = {  # how likely each is now
             self._add: 2 * few,
@@ -73,14 +73,14 @@ class RunMachine(_NoRules):  # type: ignore[misc]
 
     def _ask(self, choose: Callable[..., Any]) -> None:
         last = self.world.core.state.jobs.number
-        id = choose(*(self.world.core.state.jobs.running or range(max(1, last - MOST_JOBS), last + 1)))
+        id = choose(*(self.world.core.state.jobs.running or range(max(1, last - MAX_JOBS), last + 1)))
         verb = choose("kill", "pause", "resume", "rm", "retry", "start")
         self.world.say(self.world.connect(0), verb, select={"ids": [[id, id]]})
 
     # ---------------------------------------------------------------- what agents and runs do
 
     def _launch(self, choose: Callable[..., Any]) -> None:
-        self.world.launch(fails=choose(False, False, False, True), passing=choose(False, True))
+        self.world.launch(fails=choose(False, False, False, True), temporary=choose(False, True))
 
     def _do_errand(self, choose: Callable[..., Any]) -> None:
         world = self.world

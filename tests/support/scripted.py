@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
-from gpulease.broker.core import events as happened
-from gpulease.broker.core import instructions as told
+from gpulease.broker.core import events, instructions
 from gpulease.broker.core.core import Core
-from gpulease.broker.core.events import Event, Key
+from gpulease.broker.core.events import Event, ProcessKey
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Planned, Turn
 from gpulease.broker.core.values import About
-from gpulease.broker.runs import Fate
+from gpulease.broker.runs import RunNote
 from gpulease.broker.store.memory import MemoryStore
 from gpulease.errors import StateError
-from gpulease.model.job import Job
+from gpulease.model.jobs import Job
 from gpulease.model.peer import Account, Peer
 from gpulease.model.store import HistoryEvent
 from gpulease.model.values import Device, HostMemory, Process, Sample
@@ -34,11 +33,11 @@ DEVICES = 3
 
 
 LIES: dict[type, Callable[[int, int], Event]] = {
-    happened.EndRead: lambda id, run: happened.EndRead(id, run, Fate(2, 0), False, None),
-    happened.LaunchFailed: lambda id, run: happened.LaunchFailed(id, run, "a lie", passing=True),
-    happened.Launched: lambda id, run: happened.Launched(id, run, 2, 1, 0),
-    happened.Found: lambda id, run: happened.Found(id, run, Fate(), None, None, False),
-    happened.TreeSeen: lambda id, run: happened.TreeSeen(id, run, 0),
+    events.EndRead: lambda id, run: events.EndRead(id, run, RunNote(2, 0), False, None),
+    events.LaunchFailed: lambda id, run: events.LaunchFailed(id, run, "a lie", temporary=True),
+    events.Launched: lambda id, run: events.Launched(id, run, 2, 1, 0),
+    events.Found: lambda id, run: events.Found(id, run, RunNote(), None, None, False),
+    events.TreeSeen: lambda id, run: events.TreeSeen(id, run, 0),
 }
 
 
@@ -105,32 +104,32 @@ class ScriptedWorld:
         self.now = 1_000_000.0
         self.wall_ahead = 0.0  # of the broker that is started next
         self.disk = Disk()
-        self.processes: set[Key] = set()  # that live
-        self.watched: set[Key] = set()
+        self.processes: set[ProcessKey] = set()  # that live
+        self.watched: set[ProcessKey] = set()
         self.outside: dict[str, int] = {}  # devices with somebody on them, and who
         self.clients: dict[Peer, Client] = {}
         self.left: dict[Peer, Client] = {}  # who left; what they had asked for is done all the same
         self.ready: list[Event] = []
         self.alarms: list[tuple[float, str, str]] = []
-        self.checks: list[told.Check] = []
+        self.checks: list[instructions.Check] = []
         self.samples = 0
-        self.launches: list[told.Launch] = []
-        self.ends: list[told.ReadEnd] = []
-        self.trees: list[told.SignalTree] = []
-        self.finds: list[told.Find] = []
-        self.shells: dict[tuple[int, int], Key] = {}  # by job and run
+        self.launches: list[instructions.Launch] = []
+        self.ends: list[instructions.ReadEnd] = []
+        self.trees: list[instructions.SignalTree] = []
+        self.finds: list[instructions.FindRun] = []
+        self.shells: dict[tuple[int, int], ProcessKey] = {}  # by job and run
         self.tended: set[tuple[int, int]] = set()  # runs that an agent watches
         self.adopted: set[tuple[int, int]] = set()  # those of them that a former agent started: it learns no code
         self.silent = False  # the agent neither does what it is told nor tells of anything
         self.codes: dict[tuple[int, int], int] = {}  # noted by shells; one that was killed notes nothing
         self.children: set[tuple[int, int]] = set()  # runs with a process that outlives its shell, and TERM
-        self.notices: list[told.Notify] = []
-        self.hooked: list[told.Hook] = []
+        self.notices: list[instructions.Notify] = []
+        self.hooked: list[instructions.CallHook] = []
         self.lost: dict[str, str] = {}  # devices that the driver lost, and why
         self.logs: list[str] = []
-        self.questions: list[told.AskOrder] = []  # to a function that orders the line
+        self.questions: list[instructions.AskForOrder] = []  # to a function that orders the line
         self.removed: list[str] = []  # logs of jobs
-        self.sent: list[told.Send] = []  # in the last turn
+        self.sent: list[instructions.Send] = []  # in the last turn
         self.launched: list[Job] = []  # in the last turn
         self.turns = 0
         self.asked: dict[int, int] = {}  # checks by revision: the turn in which each was asked for
@@ -141,7 +140,7 @@ class ScriptedWorld:
         self.claimed: set[str] = set()  # devices that the neighbour let us have; it remembers them whoever dies
         self.undecided: set[str] = set()  # of a check that was answered
         self.placeholders: dict[str, int] = {}  # by device
-        self.kept = told.Keep()
+        self.kept = instructions.UpdateNeighbours()
         self.remembered: dict[str, tuple[str, ...]] = {}  # leases that the history knows of, and their devices
         self.memory: float | None = 0.9
         self.pids = iter(range(1000, 10_000_000))
@@ -159,7 +158,7 @@ class ScriptedWorld:
     def above(self, pid: int) -> list[int]:
         return [pid]
 
-    def asking_process(self, pid: int) -> int:
+    def requesting_process(self, pid: int) -> int:
         return 2  # one script for all
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
@@ -180,8 +179,8 @@ class ScriptedWorld:
     def host_memory(self) -> HostMemory:
         return HostMemory(1000, None if self.memory is None else round(1000 * self.memory))
 
-    def at_once(self, instruction: told.Check | told.TakeSample) -> None:
-        if isinstance(instruction, told.Check):
+    def at_once(self, instruction: instructions.Check | instructions.TakeSample) -> None:
+        if isinstance(instruction, instructions.Check):
             self.locked = True
             self.asked[instruction.revision] = self.turns
             self.checks.append(instruction)
@@ -233,7 +232,7 @@ class ScriptedWorld:
 
     # ---------------------------------------------------------------- carrying out
 
-    def _Send(self, one: told.Send) -> None:
+    def _Send(self, one: instructions.Send) -> None:
         client = self.clients.get(one.peer)
         one = one._replace(
             message=cast(Reply, Unpacker(LARGEST).feed(pack(one.message, LARGEST))[0])
@@ -243,24 +242,24 @@ class ScriptedWorld:
             return
         if one.droppable and self.slow:
             client.missed = True
-            self.ready.append(happened.Behind(one.peer))
+            self.ready.append(events.Behind(one.peer))
         elif "snapshot" in one.message or "changed" in one.message:
             client.hear(one.message)
             if one.more:
-                self.ready.append(happened.Drained(one.peer))
+                self.ready.append(events.CaughtUp(one.peer))
 
-    def _GoOn(self, one: told.GoOn) -> None:
+    def _Continue(self, one: instructions.Continue) -> None:
         self.ready.append(one.event)
 
-    def _AnswerHistory(self, one: told.AnswerHistory) -> None:
-        self._Send(told.Send(one.peer, {"ok": {"rows": []}}))
+    def _AnswerHistory(self, one: instructions.AnswerHistory) -> None:
+        self._Send(instructions.Send(one.peer, {"ok": {"rows": []}}))
 
-    def _Unlock(self, one: told.Unlock) -> None:
+    def _Unlock(self, one: instructions.Unlock) -> None:
         if not self.checks:
             self.locked = False
             self.undecided.clear()
 
-    def _Keep(self, one: told.Keep) -> None:
+    def _UpdateNeighbours(self, one: instructions.UpdateNeighbours) -> None:
         self.kept = one
 
     def settle(self) -> None:
@@ -271,42 +270,42 @@ class ScriptedWorld:
         for uuid in self.placeholders.keys() - self.claimed:
             del self.placeholders[uuid]
 
-    def _Watch(self, one: told.Watch) -> None:
+    def _Watch(self, one: instructions.Watch) -> None:
         if one.key in self.processes:
             self.watched.add(one.key)
         else:
-            self.ready.append(happened.ProcessEnded(one.key, already=True))
+            self.ready.append(events.ProcessEnded(one.key, already=True))
 
-    def _Unwatch(self, one: told.Unwatch) -> None:
+    def _Unwatch(self, one: instructions.Unwatch) -> None:
         self.watched.discard(one.key)
 
-    def _Alarm(self, one: told.Alarm) -> None:
+    def _SetAlarm(self, one: instructions.SetAlarm) -> None:
         if one.id:
-            self._Silence(told.Silence(one.what, one.id))  # it is set anew
+            self._CancelAlarm(instructions.CancelAlarm(one.what, one.id))  # it is set anew
         heappush(self.alarms, (one.time, one.what, one.id))
 
-    def _Silence(self, one: told.Silence) -> None:
+    def _CancelAlarm(self, one: instructions.CancelAlarm) -> None:
         self.alarms = [alarm for alarm in self.alarms if alarm[1:] != (one.what, one.id)]
         heapify(self.alarms)
 
-    def _Launch(self, one: told.Launch) -> None:
+    def _Launch(self, one: instructions.Launch) -> None:
         self.launched.append(one.job)
         self._order(self.launches, one)
 
-    def _ReadEnd(self, one: told.ReadEnd) -> None:
+    def _ReadEnd(self, one: instructions.ReadEnd) -> None:
         self._order(self.ends, one)
 
-    def _SignalTree(self, one: told.SignalTree) -> None:
+    def _SignalTree(self, one: instructions.SignalTree) -> None:
         self._order(self.trees, one)
 
-    def _Find(self, one: told.Find) -> None:
+    def _FindRun(self, one: instructions.FindRun) -> None:
         self._order(self.finds, one)
 
     def _order(self, orders: list[Any], one: Any) -> None:
         if not self.silent:
             orders.append(one)
 
-    def _Force(self, one: told.Force) -> None:
+    def _ForceEnd(self, one: instructions.ForceEnd) -> None:
         """The broker ends the run's processes itself, and has another agent."""
         run = (one.job.id, one.job.run)
         key = self.shells.get(run)
@@ -314,38 +313,38 @@ class ScriptedWorld:
         self.children.discard(run)
         if key is not None:
             self.die(key)
-        self.ready.append(happened.Forced(one.job.id, one.job.run, int(alive)))
+        self.ready.append(events.Forced(one.job.id, one.job.run, int(alive)))
         self.lose_agent(one.job.uid)
 
-    def _Replace(self, one: told.Replace) -> None:
+    def _ReplaceAgent(self, one: instructions.ReplaceAgent) -> None:
         self.lose_agent(one.uid)
 
-    def _AskOrder(self, one: told.AskOrder) -> None:
+    def _AskForOrder(self, one: instructions.AskForOrder) -> None:
         if one.waiting:
             self.questions.append(one)
 
-    def _WriteLog(self, one: told.WriteLog) -> None:
+    def _WriteLog(self, one: instructions.WriteLog) -> None:
         self.logs.append(one.text)
 
-    def _Notify(self, one: told.Notify) -> None:
+    def _Notify(self, one: instructions.Notify) -> None:
         self.notices.append(one)
 
-    def _Hook(self, one: told.Hook) -> None:
+    def _CallHook(self, one: instructions.CallHook) -> None:
         self.hooked.append(one)
 
     def _nothing(self, one: object) -> None:
         pass
 
-    _Tidy = _Stop = _JobOver = _Observed = _nothing
+    _RemoveNotes = _Stop = _JobEnded = _DevicesSampled = _nothing
 
-    def _Began(self, one: told.Began) -> None:
+    def _LeaseStarted(self, one: instructions.LeaseStarted) -> None:
         assert one.lease.id not in self.remembered, "a lease began twice"
         self.remembered[one.lease.id] = one.lease.devices
 
-    def _Over(self, one: told.Over) -> None:
+    def _LeaseEnded(self, one: instructions.LeaseEnded) -> None:
         del self.remembered[one.id]
 
-    def _Remove(self, one: told.Remove) -> None:
+    def _RemoveLogs(self, one: instructions.RemoveLogs) -> None:
         self.removed += one.logs
 
     # ---------------------------------------------------------------- what the world does
@@ -360,25 +359,25 @@ class ScriptedWorld:
     def say(self, client: Client, verb: str, **fields: Any) -> None:
         message = {"v": 1, "do": verb, **fields}
         client.asked.append(message)
-        self.ready.append(happened.Received(client.peer, message))
+        self.ready.append(events.Received(client.peer, message))
 
     def read(self) -> None:
         """Slow subscribers read everything that was sent to them."""
         for client in self.clients.values():
             if client.missed:
                 client.missed = False
-                self.ready.append(happened.Drained(client.peer))
+                self.ready.append(events.CaughtUp(client.peer))
 
     def leave(self, client: Client) -> None:
         self.left[client.peer] = self.clients.pop(client.peer)
-        self.ready.append(happened.Left(client.peer))
+        self.ready.append(events.ClientGone(client.peer))
 
-    def die(self, key: Key) -> None:
+    def die(self, key: ProcessKey) -> None:
         if key in self.processes:
             self.processes.discard(key)
             if key in self.watched:
                 self.watched.discard(key)
-                self.ready.append(happened.ProcessEnded(key))
+                self.ready.append(events.ProcessEnded(key))
 
     def devices(self) -> list[Device]:
         return [self._device(index) for index in range(DEVICES)]
@@ -395,29 +394,29 @@ class ScriptedWorld:
 
     def answer_sample(self) -> None:
         self.samples -= 1
-        self.ready.append(happened.Sampled(Sample(self.now, tuple(self.devices()), True, "550")))
+        self.ready.append(events.Sampled(Sample(self.now, tuple(self.devices()), True, "550")))
 
     def fail_driver(self) -> None:
         """Whatever it was asked for."""
         self.samples = 0
         self.checks.clear()
         self.undecided.clear()
-        self.ready.append(happened.SampleFailed(StateError("The driver did not answer.")))
+        self.ready.append(events.SampleFailed(StateError("The driver did not answer.")))
 
     def answer_check(self) -> None:
         check = self.checks.pop(0)
         self.looked |= dict.fromkeys(check.devices, self.asked[check.revision])
-        seen = {one.uuid: happened.Occupancy(one.memory_used, one.processes, one.lost) for one in self.devices()}
+        seen = {one.uuid: events.Occupancy(one.memory_used, one.processes, one.lost) for one in self.devices()}
         held = {uuid: who for uuid, who in self.neighbour.items() if uuid in check.devices}
         claimed = set(check.devices) - held.keys()
         self.claimed |= claimed
         self.undecided |= claimed
-        self.ready.append(happened.Checked(check.revision, {uuid: seen[uuid] for uuid in sorted(claimed)}, held))
+        self.ready.append(events.Checked(check.revision, {uuid: seen[uuid] for uuid in sorted(claimed)}, held))
 
     def refuse_check(self) -> None:
         check = self.checks.pop(0)
         self.locked = bool(self.checks)
-        self.ready.append(happened.CheckRefused(check.revision, "Process 7 is choosing GPUs.", passing=True))
+        self.ready.append(events.CheckRefused(check.revision, "Process 7 is choosing GPUs.", temporary=True))
 
     def neighbour_takes(self, uuid: str, told: bool) -> None:
         """What it let us have it cannot take. It may tell of it only when it is asked for the device."""
@@ -437,19 +436,19 @@ class ScriptedWorld:
             self.tell_neighbours()
 
     def tell_neighbours(self) -> None:
-        placeholders: dict[Key, str] = {(pid, 5): uuid for uuid, pid in self.placeholders.items()}
-        self.ready.append(happened.NeighboursChanged(dict(self.neighbour), placeholders))
+        placeholders: dict[ProcessKey, str] = {(pid, 5): uuid for uuid, pid in self.placeholders.items()}
+        self.ready.append(events.NeighboursChanged(dict(self.neighbour), placeholders))
 
-    def launch(self, fails: bool = False, passing: bool = False) -> None:
+    def launch(self, fails: bool = False, temporary: bool = False) -> None:
         job = self.launches.pop(0).job
         if fails:
-            self.ready.append(happened.LaunchFailed(job.id, job.run, "no such file", passing))
+            self.ready.append(events.LaunchFailed(job.id, job.run, "no such file", temporary))
             return
         key = (next(self.pids), 1)
         self.processes.add(key)
         self.shells[job.id, job.run] = key
         self.tended.add((job.id, job.run))
-        self.ready.append(happened.Launched(job.id, job.run, key[0], 1, 0))
+        self.ready.append(events.Launched(job.id, job.run, key[0], 1, 0))
 
     def alive(self) -> list[tuple[int, int]]:
         """Runs whose shell lives."""
@@ -461,7 +460,7 @@ class ScriptedWorld:
         self.die(self.shells[run])
         if run in self.tended and not self.silent:
             self.tended.discard(run)
-            self.ready.append(happened.RunEnded(*run, None if run in self.adopted else code))
+            self.ready.append(events.RunEnded(*run, None if run in self.adopted else code))
 
     def lose_agent(self, uid: int = 0) -> None:
         """With all that it was told and has not done, and all that it has not told."""
@@ -469,10 +468,10 @@ class ScriptedWorld:
             store.clear()
         self.tended.clear()
         self.silent = False
-        told_by_agent = (happened.Launched, happened.LaunchFailed, happened.RunEnded, happened.Found)
-        told_by_agent += (happened.EndRead, happened.TreeSeen)  # type: ignore[assignment]
+        told_by_agent = (events.Launched, events.LaunchFailed, events.RunEnded, events.Found)
+        told_by_agent += (events.EndRead, events.TreeSeen)  # type: ignore[assignment]
         self.ready = [event for event in self.ready if not isinstance(event, told_by_agent)]
-        self.ready.append(happened.AgentLost(uid))
+        self.ready.append(events.AgentLost(uid))
 
     def silence_agent(self) -> None:
         """It hangs, or its user keeps it from acting; nobody hears of that."""
@@ -504,7 +503,7 @@ class ScriptedWorld:
         one = self.ends.pop(0)
         run = (one.job.id, one.job.run)
         code = one.code if one.code is not None else self.codes.get(run)
-        self.ready.append(happened.EndRead(*run, Fate(one.job.pid, code), False, None))
+        self.ready.append(events.EndRead(*run, RunNote(one.job.pid, code), False, None))
 
     def see_tree(self) -> None:
         """A tree that gets TERM or KILL ends, but for a child that outlives TERM; its shell notes that."""
@@ -516,19 +515,19 @@ class ScriptedWorld:
             self.children.discard(run)
         if alive and key is not None and one.signals and one.signals[0] in (9, 15):
             self.end_shell(run, 128 + one.signals[0])
-        self.ready.append(happened.TreeSeen(*run, alive + left))
+        self.ready.append(events.TreeSeen(*run, alive + left))
 
     def find(self) -> None:
         one = self.finds.pop(0)
         run = (one.job.id, one.job.run)
         key = self.shells.get(run)
         alive = key is not None and key in self.processes
-        fate = Fate(None if key is None else key[0], self.codes.get(run))
+        fate = RunNote(None if key is None else key[0], self.codes.get(run))
         if alive and not fate.over:
             self.tended.add(run)
             self.adopted.add(run)
         self.ready.append(
-            happened.Found(*run, fate, None if key is None else key[0], 1 if alive else None, alive and not fate.over)
+            events.Found(*run, fate, None if key is None else key[0], 1 if alive else None, alive and not fate.over)
         )
 
     def until_next_alarm(self) -> None:
@@ -539,7 +538,7 @@ class ScriptedWorld:
         self.now += seconds
         while self.alarms and self.alarms[0][0] <= self.now:
             _, what, id = heappop(self.alarms)
-            self.ready.append(happened.Due(what, id))
+            self.ready.append(events.AlarmRang(what, id))
 
     # ---------------------------------------------------------------- looking
 

@@ -27,8 +27,8 @@ def is_strict() -> bool:
 
 def reasons(reports: list[Any]) -> Counter[str]:
     """How many tests were skipped for each reason."""
-    told = (report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr) for report in reports)
-    return Counter(reason.removeprefix("Skipped: ") for reason in told)
+    reply = (report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr) for report in reports)
+    return Counter(reason.removeprefix("Skipped: ") for reason in reply)
 
 
 def unexpected(counted: Counter[str]) -> list[str]:

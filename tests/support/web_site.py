@@ -43,15 +43,15 @@ class Events:
             line = self._answer.readline()
             assert line, "the server closed the stream"
             if line.startswith(b"data: "):
-                told: dict[str, Any] = json.loads(line[6:])
-                return told
+                reply: dict[str, Any] = json.loads(line[6:])
+                return reply
 
     def until(self, *words: str) -> str:
         """What was told, once all these words were in it."""
-        told = ""
-        while not all(word in told for word in words):
-            told += json.dumps(self.next())
-        return told
+        reply = ""
+        while not all(word in reply for word in words):
+            reply += json.dumps(self.next())
+        return reply
 
     def close(self) -> None:
         self._answer.close()
@@ -66,8 +66,8 @@ class Web:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.stderr and process.stderr.read()
-        told = json.loads(line)
-        self.address, self.port, self.token = told["address"], told["port"], told["token"]
+        reply = json.loads(line)
+        self.address, self.port, self.token = reply["address"], reply["port"], reply["token"]
 
     def headers(self, **more: str) -> dict[str, str]:
         names = {name.replace("_", "-"): value for name, value in more.items()}

@@ -37,14 +37,14 @@ FOLDERS = {
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_is_wrong_with_the_folder_is_said_by_commands_and_by_doctor(island: Island, folder: str) -> None:
     """Before, `run` said only `Run gpulease doctor`, and doctor said ok."""
-    script, told, found = FOLDERS[folder]
+    script, reply, found = FOLDERS[folder]
     island.sh(script)
     environ = {**island.login(FIRST), "XDG_STATE_HOME": "/run/s"}
     for words in (("get", "--for", "1h"), ("run", "--", "true"), ("add", "--", "true")):
         done = island.run(FIRST, gpulease(*words), **environ)
         assert done.returncode in (1, 69)
         assert "Traceback" not in done.stderr
-        assert told in done.stderr
+        assert reply in done.stderr
         assert "/run/s" in done.stderr
         assert "gpulease doctor" not in done.stderr
     doctor = island.run(FIRST, gpulease("doctor"), COLUMNS="500", **environ)

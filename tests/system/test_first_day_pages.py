@@ -129,9 +129,9 @@ def test_docker_itself_understands_the_options() -> None:
     from gpulease.cli.commands.docker_args import options
 
     words = [docker, "-H", "unix:///nowhere.sock", "run", *options("docker", "GPU-a,GPU-b"), "image"]
-    told = subprocess.run(words, capture_output=True, text=True, timeout=60).stderr
-    assert "invalid argument" not in told
-    assert "daemon" in told
+    reply = subprocess.run(words, capture_output=True, text=True, timeout=60).stderr
+    assert "invalid argument" not in reply
+    assert "daemon" in reply
 
 
 def test_outside_a_lease_docker_args_prints_nothing_and_says_what_to_do(machine: Machine) -> None:

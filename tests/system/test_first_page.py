@@ -16,12 +16,12 @@ def test_the_tutorial_runs_as_it_stands(site: Site) -> None:
     seen = 'until [ "$(gpulease status --fresh --count outside)" = 1 ]; do sleep 0.1; done'
     blocks[2] = blocks[2].replace("sleep 300 &", f"sleep 300 >/dev/null 2>&1 &\n{seen}")  # a person looks later
     done = site.bash("\n".join(f"echo '== {number}'\n{block}" for number, block in enumerate(blocks[1:], 2)))
-    told = dict(re.findall(r"== (\d+)\n(.*?)(?=== |\Z)", done.stdout, re.DOTALL))
-    assert (done.returncode, len(told)) == (0, len(blocks) - 1), done.stderr
-    assert "outside" in told["3"]
-    assert re.fullmatch(r"\s*[1-3],[1-3]\n", told["4"])
-    assert re.search(r"GPU [1-3],[1-3]: GPU-[^,]+,GPU-", told["8"])
-    assert "3 complete" in told["9"]
+    reply = dict(re.findall(r"== (\d+)\n(.*?)(?=== |\Z)", done.stdout, re.DOTALL))
+    assert (done.returncode, len(reply)) == (0, len(blocks) - 1), done.stderr
+    assert "outside" in reply["3"]
+    assert re.fullmatch(r"\s*[1-3],[1-3]\n", reply["4"])
+    assert re.search(r"GPU [1-3],[1-3]: GPU-[^,]+,GPU-", reply["8"])
+    assert "3 complete" in reply["9"]
 
 
 def test_readmes_line_points_cuda_at_the_gpu_and_ends_the_script_when_there_is_none(site: Site) -> None:

@@ -13,10 +13,10 @@ import pytest
 from gpulease.broker.edge.reaper import Reaper
 from gpulease.system import identity
 
-WHO = "import os; from gpulease.system.identity import asking_process; print(asking_process(os.getpid()))"
+WHO = "import os; from gpulease.system.identity import requesting_process; print(requesting_process(os.getpid()))"
 
 
-def asker(script: str, shell: str = "bash") -> tuple[int, str]:
+def requester(script: str, shell: str = "bash") -> tuple[int, str]:
     """(pid of the script, what its child found)."""
     line = f'echo $$; who() {{ "{sys.executable}" -c "{WHO}"; }}; {script}'
     done = subprocess.run([shell, "-c", line], capture_output=True, text=True, timeout=60)
@@ -39,27 +39,27 @@ def asker(script: str, shell: str = "bash") -> tuple[int, str]:
     ],
 )
 def test_the_script_is_found_past_its_subshells(shell: str, script: str) -> None:
-    pid, found = asker(script, shell)
+    pid, found = requester(script, shell)
     assert found == str(pid)
 
 
 def test_a_process_substitution_is_a_subshell_too() -> None:
-    pid, found = asker("read X < <(who); echo $X")
+    pid, found = requester("read X < <(who); echo $X")
     assert found == str(pid)
 
 
 @pytest.mark.parametrize("wrapper", ["timeout 60", "env", "nice", "timeout 60 env nice"])
 def test_wrappers_are_passed_by(wrapper: str) -> None:
-    pid, found = asker(f'X=$({wrapper} "{sys.executable}" -c "{WHO}"); echo $X')
+    pid, found = requester(f'X=$({wrapper} "{sys.executable}" -c "{WHO}"); echo $X')
     assert found == str(pid)
 
 
 def test_a_shell_in_a_shell_asks_for_itself() -> None:
     inner = f'echo $$; "{sys.executable}" -c "{WHO}"; true'
-    pid, found = asker(f"bash -c '{inner}'; true")
-    asking, told = found.split()
-    assert asking == told
-    assert told != str(pid)
+    pid, found = requester(f"bash -c '{inner}'; true")
+    asking, reply = found.split()
+    assert asking == reply
+    assert reply != str(pid)
 
 
 def test_the_name_of_a_process_may_hold_anything(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_who_is_gone_is_nobody() -> None:
     assert identity.user_of(process.pid) is None
     assert identity.parent_of(process.pid) is None
     assert identity.pidfd(process.pid) is None
-    assert identity.asking_process(process.pid) == 1
+    assert identity.requesting_process(process.pid) == 1
 
 
 @pytest.mark.parametrize("pid", [0, -1, -(2**40), 2**31, 2**40, 2**62])
@@ -94,7 +94,7 @@ WITHOUT_DESCRIPTORS = """
 import os, resource, select
 from gpulease.system import identity
 from gpulease.broker.edge.reaper import Reaper
-from gpulease.system import probe as processes
+from gpulease.system import probe
 poll, parent = select.epoll(), os.getppid()
 reaper = Reaper(poll)
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -103,21 +103,21 @@ for look in (identity.pidfd, identity.start_time, identity.family, lambda pid: i
         print(look(parent))
     except OSError:
         print("nobody knows")
-print(identity.user_of(parent) == os.geteuid(), processes.facts([parent])[parent])
-print(reaper.watch(parent, 1), reaper.watch(parent, None), reaper.look_again())
+print(identity.user_of(parent) == os.geteuid(), probe.facts([parent])[parent])
+print(reaper.watch(parent, 1), reaper.watch(parent, None), reaper.recheck())
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-print(reaper.look_again(), reaper.look_again())
+print(reaper.recheck(), reaper.recheck())
 """
 
 
 def test_a_lack_of_descriptors_is_no_proof_of_anybodys_end() -> None:
     """What cannot be looked at counts as alive, and is looked at again once that is possible."""
     words = [sys.executable, "-c", WITHOUT_DESCRIPTORS]
-    told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
-    assert told[:4] == ["nobody knows"] * 4
-    assert told[4] == "True (None, None, None)"
-    assert told[5] == "True True []"
-    assert told[6] == f"[({os.getpid()}, 1)] []"  # gone: under that pid is one that began at another time
+    reply = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert reply[:4] == ["nobody knows"] * 4
+    assert reply[4] == "True (None, None, None)"
+    assert reply[5] == "True True []"
+    assert reply[6] == f"[({os.getpid()}, 1)] []"  # gone: under that pid is one that began at another time
 
 
 def test_a_reaper_leaves_descriptors_to_others_and_still_learns_of_every_end() -> None:
@@ -125,10 +125,10 @@ def test_a_reaper_leaves_descriptors_to_others_and_still_learns_of_every_end() -
     process = subprocess.Popen(["sleep", "600"])
     assert reaper.watch(os.getpid(), None)
     assert reaper.watch(process.pid, None)
-    assert reaper.look_again() == []
+    assert reaper.recheck() == []
     process.kill()
     process.wait()
-    assert reaper.look_again() == [(process.pid, None)]
+    assert reaper.recheck() == [(process.pid, None)]
 
 
 def test_a_pidfd_becomes_readable_when_its_process_ends() -> None:
@@ -156,12 +156,12 @@ for level in range(150):
         os._exit(0)
     chain.append(os.getpid())
     open("/proc/self/comm", "w").write("env")
-print(len(identity.above(os.getpid())), chain.index(identity.asking_process(os.getpid())), flush=True)
+print(len(identity.above(os.getpid())), chain.index(identity.requesting_process(os.getpid())), flush=True)
 """
 
 
 def test_the_processes_above_one_are_looked_at_up_to_some_height_only() -> None:
     """With 3,000 processes called `env` above a client, one message of it took half a minute."""
-    told = subprocess.run([sys.executable, "-c", CHAIN], capture_output=True, text=True, timeout=60)
-    height, found = map(int, told.stdout.split())
-    assert (height, found) == (identity.LEVELS, 150 - 1 - identity.LEVELS), told
+    reply = subprocess.run([sys.executable, "-c", CHAIN], capture_output=True, text=True, timeout=60)
+    height, found = map(int, reply.stdout.split())
+    assert (height, found) == (identity.LEVELS, 150 - 1 - identity.LEVELS), reply

@@ -33,11 +33,11 @@ def test_systemd_is_told_and_children_cannot_tell_it(
         manager.bind(f"\0{name[1:]}" if abstract else name)
         manager.settimeout(10)
         environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid()), "PATH": "/bin"}
-        told = Manager(environ)
+        reply = Manager(environ)
         assert environ == {"PATH": "/bin"}
-        told.ready()
-        told.alive()
-        assert (manager.recv(100), manager.recv(100), told.patience) == (b"READY=1", b"WATCHDOG=1", 2.0)
+        reply.ready()
+        reply.alive()
+        assert (manager.recv(100), manager.recv(100), reply.patience) == (b"READY=1", b"WATCHDOG=1", 2.0)
 
 
 def test_a_manager_that_is_gone_or_was_never_there_ends_nothing(tmp_path: Path) -> None:

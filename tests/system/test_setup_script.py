@@ -163,6 +163,6 @@ def test_ci_runs_what_the_readme_says_to_try_and_sets_nothing() -> None:
 
 def test_the_table_of_packages_can_be_read_before_anything_is_installed() -> None:
     words = [sys.executable, "-I", "-S", str(ROOT / "tests/support/packages.py")]
-    told = subprocess.run(words, capture_output=True, text=True, check=True, env={"PATH": "/nowhere"}).stdout.split()
-    assert set(told) <= set(PACKAGES)
-    assert "tmux" in told
+    reply = subprocess.run(words, capture_output=True, text=True, check=True, env={"PATH": "/nowhere"}).stdout.split()
+    assert set(reply) <= set(PACKAGES)
+    assert "tmux" in reply

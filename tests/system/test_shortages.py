@@ -119,12 +119,12 @@ def test_who_waits_goes_on_while_a_broker_cannot_start(error: int) -> None:
 
 TAKES = """
 import os, sys
-from gpulease.client import connection as client
+from gpulease.client import connection as client_connection
 fields = {"request": {"gpus": 1}, "kind": "get", "wait": None, "owner": os.getppid()}
-granted, connection = client.acquire(fields)
+granted, connection = client_connection.acquire(fields)
 print("granted", flush=True)
 sys.stdin.readline()
-client.take(connection, granted)
+client_connection.take(connection, granted)
 print("taken")
 """
 
@@ -218,8 +218,8 @@ def test_who_names_an_owner_is_told_what_the_broker_lacks(queue: QueueSite) -> N
         raw.ask("ping")  # it is let in
         put_back = limited(pid, resource.RLIMIT_NOFILE, 3)
         raw.acquire(owner=os.getpid())
-        told = raw.receive()["error"]
-        assert (told["code"], "Too many open files" in told["what"]) == ("broker", True)
+        reply = raw.receive()["error"]
+        assert (reply["code"], "Too many open files" in reply["what"]) == ("broker", True)
         put_back()
         raw.acquire(owner=os.getpid())
         raw.granted()

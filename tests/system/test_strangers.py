@@ -12,7 +12,7 @@ import pytest
 from support.lingering import lingering
 from support.waiting import wait_until
 
-from gpulease.system import strangers
+from gpulease.system import untrusted
 
 LINGER = 30  # seconds
 QUICK = 10.0
@@ -20,7 +20,7 @@ QUICK = 10.0
 
 @pytest.fixture(autouse=True)
 def without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strangers, "PAUSE", 0.0)
+    monkeypatch.setattr(untrusted, "PAUSE", 0.0)
 
 
 @contextmanager
@@ -42,15 +42,15 @@ def test_what_comes_with_a_descriptor_is_not_read_and_nobody_waits() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.send(b"said before")
-        assert strangers.receive(ours, 100) == b"said before"
+        assert untrusted.receive(ours, 100) == b"said before"
         with sent_over(theirs):
-            assert strangers.receive(ours, 100) == b""
+            assert untrusted.receive(ours, 100) == b""
 
 
 def test_nobody_waits_for_what_was_not_read() -> None:
     ours, theirs = socket.socketpair()
     with theirs, sent_over(theirs, 3):
-        strangers.close(ours)
+        untrusted.close(ours)
 
 
 def test_nobody_waits_for_what_those_sent_who_were_not_accepted() -> None:
@@ -60,20 +60,20 @@ def test_nobody_waits_for_what_those_sent_who_were_not_accepted() -> None:
     listener.listen()
     theirs.connect(name)
     with theirs, sent_over(theirs):
-        strangers.close_listener(listener)
+        untrusted.close_listener(listener)
     with socket.socket(socket.AF_UNIX) as late, pytest.raises(ConnectionRefusedError):
         late.connect(name)
 
 
 def test_descriptors_in_quick_succession_need_one_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strangers, "PAUSE", 3600.0)
-    monkeypatch.setattr(strangers, "_last", time.monotonic())
+    monkeypatch.setattr(untrusted, "PAUSE", 3600.0)
+    monkeypatch.setattr(untrusted, "_last", time.monotonic())
     ours, theirs = socket.socketpair()
     with ours, theirs:
         before = len(os.listdir("/proc/self/fd"))
-        for number in range(strangers.HELD):
+        for number in range(untrusted.HELD):
             assert len(os.listdir("/proc/self/fd")) == before + number
             with open(os.devnull) as passed:
                 socket.send_fds(theirs, [b"a"], [passed.fileno()])
-            assert strangers.receive(ours, 100) == b""
+            assert untrusted.receive(ours, 100) == b""
         assert len(os.listdir("/proc/self/fd")) == before

@@ -113,8 +113,8 @@ def test_one_sees_ones_own_usage_and_who_keeps_the_broker_sees_all(town: Town) -
         town.holder(user, "--devices", gpu)
 
     def seen(user: Site | User) -> tuple[set[str], bool]:
-        told = json.loads(user.run("usage", "--json").stdout)
-        return {row["name"] for row in told["rows"]}, told["everybody"]
+        reply = json.loads(user.run("usage", "--json").stdout)
+        return {row["name"] for row in reply["rows"]}, reply["everybody"]
 
     assert seen(town.first) == ({str(FIRST)}, False)
     assert seen(town.second) == ({str(SECOND)}, False)

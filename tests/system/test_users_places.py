@@ -169,8 +169,8 @@ def test_clients_find_the_systems_broker_then_a_shared_one_then_their_own(island
     wait_until(lambda: island.found(FIRST) == "system /run/gpulease")
     taken = island.run(FIRST, gpulease("get", "--for", "1h"))
     assert taken.stdout == "0\n", taken.stderr
-    told = island.run(SECOND, gpulease("status", "--json")).stdout
-    assert '"kind": "system"' in told
+    reply = island.run(SECOND, gpulease("status", "--json")).stdout
+    assert '"kind": "system"' in reply
     island.run(FIRST, gpulease("release", "0"))
     system.terminate()
     system.wait()

@@ -6,7 +6,7 @@ from support.top_rows import EVERYTHING, NOW
 
 from gpulease.tui.display import decoded
 from gpulease.tui.entries import TableEntry, entries
-from gpulease.tui.view import Action, View, press, settled
+from gpulease.tui.view import Action, View, press, with_valid_selection
 
 
 def rows_of(*keys: str) -> list[TableEntry]:
@@ -50,10 +50,10 @@ def test_letters_of_a_filter_are_no_commands() -> None:
 
 
 def test_when_the_selected_one_goes_its_neighbour_is_selected() -> None:
-    view = settled(View(selected="L9"), rows_of())
+    view = with_valid_selection(View(selected="L9"), rows_of())
     assert (view.selected, view.at) == ("L9", 4)
-    assert settled(view, rows_of("J3", "L2", "77", "J4", "J5")).selected == "J5"
-    assert settled(view, []).selected == ""
+    assert with_valid_selection(view, rows_of("J3", "L2", "77", "J4", "J5")).selected == "J5"
+    assert with_valid_selection(view, []).selected == ""
 
 
 def test_q_goes_back_from_a_page_before_it_leaves() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from gpulease.render.times import clock
 from gpulease.web.cards import state_word
@@ -19,7 +19,7 @@ from gpulease.web.markup import join, tag
 from gpulease.web.picture import PagePicture, Viewer
 
 
-@given(some.text())
+@given(st.text())
 def test_no_text_becomes_an_element_or_leaves_its_attribute(text: str) -> None:
     shown = tag("p", text, title=text)
     inside = shown.removeprefix('<p title="').removesuffix("</p>")
@@ -114,10 +114,10 @@ def test_escapes_and_bars_that_were_written_over_are_left_out() -> None:
     assert WrittenLines().add(text) == "red x\n30%\nend\n"
 
 
-PIECES = some.sampled_from(["a", "bc", "\n", "\r", "\x1b", "[", "]", "0;", "m", "\x07", "\\", "(", "B", "\x01"])
+PIECES = st.sampled_from(["a", "bc", "\n", "\r", "\x1b", "[", "]", "0;", "m", "\x07", "\\", "(", "B", "\x01"])
 
 
-@given(some.lists(PIECES))
+@given(st.lists(PIECES))
 def test_output_is_the_same_however_it_is_cut(pieces: list[str]) -> None:
     whole, cut = WrittenLines(), WrittenLines()
     assert whole.add("".join(pieces)) == "".join(map(cut.add, pieces))
@@ -205,6 +205,6 @@ def test_a_page_whose_broker_is_gone_says_since_when_and_calls_nothing_free() ->
     picture = PagePicture({"simulated": False}, devices=rows, trouble="The broker ended.", time=100.0, heard=40.0)
     assert state_word(rows[0], picture) == "unknown"
     assert picture.document()["devices"][0]["state"] == "unknown"
-    told = sections(picture._replace(devices=()), Viewer(""))["summary"]["trouble"]
-    assert clock(40.0, 100.0, seconds=True) in told
-    assert "The broker ended." in told
+    reply = sections(picture._replace(devices=()), Viewer(""))["summary"]["trouble"]
+    assert clock(40.0, 100.0, seconds=True) in reply
+    assert "The broker ended." in reply

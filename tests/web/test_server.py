@@ -194,11 +194,11 @@ def test_a_viewer_that_never_reads_costs_little_memory_and_delays_nobody(site: Q
     viewer.next()
     site.until(site.shell("sleep 60", request={"gpus": 4}), "running")
     ids = site.submit_all([["sleep", "60"]] * 120)
-    told = 0
+    reply = 0
     for id in ids[-1:-30:-1]:  # each comes to the front of the line, so all rows on the page change
         site.ask("move", id=id, index=0)
-        told += len(viewer.until(f'id=\\"line-J{id}\\"'))
-    assert told * len(silent) > 32 << 20  # what would have been kept for them
+        reply += len(viewer.until(f'id=\\"line-J{id}\\"'))
+    assert reply * len(silent) > 32 << 20  # what would have been kept for them
     assert _resident(web.process.pid) - before < 24 << 20
     for one in silent:
         one.close()

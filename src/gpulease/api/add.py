@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpulease.api import jobs as queueing
+from gpulease.api import jobs as api_jobs
 from gpulease.api.job_commands import by_shell, job_changes, job_fields, refuse_unstartable, swept
 from gpulease.api.log import open_log
 from gpulease.errors import UsageError
@@ -36,7 +36,7 @@ class SubmittedJob:
     @property
     def info(self) -> JobRow:
         """Everything that `gpulease show --json` tells."""
-        seen = queueing.show(self.id)[0]
+        seen = api_jobs.show(self.id)[0]
         self._command, self._state = seen["command"], seen["state"]
         return seen
 
@@ -50,7 +50,7 @@ class SubmittedJob:
 
     def wait(self, timeout: float | str | None = None) -> str:
         """The state in which it ended. Raises NotGranted when that takes longer than `timeout`."""
-        self._state = queueing.wait(self.id, timeout=timeout)[0]["state"]
+        self._state = api_jobs.wait(self.id, timeout=timeout)[0]["state"]
         return self._state
 
     def log(self) -> str:
@@ -62,7 +62,7 @@ class SubmittedJob:
             return ""
 
     def kill(self) -> None:
-        queueing.kill(self.id)
+        api_jobs.kill(self.id)
 
     def __repr__(self) -> str:
         """As it was last seen: to be shown it asks nobody."""
@@ -161,11 +161,11 @@ def _queue(
 ) -> list[SubmittedJob]:
     if not given["force"]:
         refuse_unstartable(commands, options)
-    added = queueing.add(commands, request_fields(given, now=time.time()), options, each)
+    added = api_jobs.add(commands, request_fields(given, now=time.time()), options, each)
     if added["left_out"]:
         names = ", ".join(added["left_out"])
         warnings.warn(f"the job does not get {names}: secret by its name; give it in env=", stacklevel=3)
-    return [SubmittedJob(id, words) for id, words in zip(queueing.ids_of(added), commands, strict=True)]
+    return [SubmittedJob(id, words) for id, words in zip(api_jobs.ids_of(added), commands, strict=True)]
 
 
 def edit(
@@ -185,10 +185,10 @@ def edit(
     strange = sorted(set(changes) - CHANGEABLE)
     if strange:
         raise UsageError(f"A job has no {strange[0]!r} that can be changed.", "See the reference of `edit`.")
-    return queueing.change(select, job_changes(changes, as_argument, time.time()))
+    return api_jobs.change(select, job_changes(changes, as_argument, time.time()))
 
 
 def jobs(*, state: str | None = None, label: str | None = None) -> list[SubmittedJob]:
     """The jobs of this user, in the order of their ids."""
     select = selection((), label, state, required=False)
-    return [SubmittedJob(id) for id in queueing.ask("ls", select, ids=True)["ids"]]
+    return [SubmittedJob(id) for id in api_jobs.ask("ls", select, ids=True)["ids"]]

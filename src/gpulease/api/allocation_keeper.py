@@ -14,8 +14,8 @@ import shutil
 import sys
 import time
 
-from gpulease.api import jobs as queueing
-from gpulease.client import thread as thread_client
+from gpulease.api import jobs
+from gpulease.client import thread_connection
 from gpulease.errors import GpuleaseError
 from gpulease.system import places
 
@@ -50,16 +50,16 @@ def _until_gone(pid: int) -> None:
 
 def _end_everything() -> None:
     """Jobs first: a broker that ends kills nothing."""
-    thread_client.ask("pause", start=False, queue=True)
+    thread_connection.ask("pause", start=False, queue=True)
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        counts = queueing.ls(all=True)["counts"]
+        counts = jobs.ls(all=True)["counts"]
         if not any(counts.get(state) for state in OPEN):
             break
         with contextlib.suppress(GpuleaseError):
-            queueing.kill("all")
+            jobs.kill("all")
         time.sleep(0.2)
-    thread_client.ask("stop")
+    thread_connection.ask("stop")
 
 
 def remove(place: places.Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gpulease.api.event_selection import ago
-from gpulease.client.thread import ask
+from gpulease.client.thread_connection import ask
 from gpulease.model.fields import seconds
 
 TYPE_CHECKING = False
@@ -42,13 +42,13 @@ def usage(*, since: float | str = "30d", until: float | str | None = None, by: s
     rows, total = add_up(uses, (row for piece in pieces for row in piece["counts"]), by, _day)
     about = pieces[0]
     everybody = all(piece["everybody"] for piece in pieces)
-    told: UsageDocument = {
+    document: UsageDocument = {
         "since": about["since"], "until": about["until"], "step": about["step"], "by": by, "everybody": everybody,
         "rows": rows, "total": total, "note": about.get("note"),
     }  # fmt: skip
     if "note" in about:
-        told["note"] = about["note"]
-    return told
+        document["note"] = about["note"]
+    return document
 
 
 def _day(moment: float) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import time
 
-from gpulease.client import thread as thread_client
-from gpulease.client.connection import again, opened, refuse_stranger
+from gpulease.client import thread_connection
+from gpulease.client.connection import again, opened, refuse_untrusted_broker
 from gpulease.client.subscriptions import Subscription
 from gpulease.errors import BrokerUnavailable, NotFound, NotGranted, UsageError, WrongState
 from gpulease.model.fields import NAMES, as_argument, seconds
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpulease.model.job_selection import JobId, Named, Selection
     from gpulease.protocol.messages import Added, Done, JobEnd, JobRow, Listing, ParameterRow
 
-    Hear = Callable[[Collection[JobEnd], int], None]
+    OnProgress = Callable[[Collection[JobEnd], int], None]
 
 DAY = 86400.0  # seconds; the kernel does not wait for a month at once
 PART, PART_WORDS = 400_000, 8000  # characters and words of commands in one message: what is larger holds others up
@@ -34,7 +34,7 @@ PART, PART_WORDS = 400_000, 8000  # characters and words of commands in one mess
 def ask(verb: str, select: Selection, **fields: Any) -> Any:
     """The broker's answer; when `select` chooses no job, the error says what was meant."""
     try:
-        return thread_client.ask(verb, select=select or None, **fields)
+        return thread_connection.ask(verb, select=select or None, **fields)
     except NotFound as error:
         raise named(error, select) from None
 
@@ -97,10 +97,10 @@ def send_retry(select: Selection, fields: dict[str, Any], env: dict[str, str] | 
     if env is not None:
         from gpulease.api.job_commands import own_environment, variables
 
-        client = thread_client.take() or opened()
+        client = thread_connection.take() or opened()
         given = {"environment": {**own_environment(), **variables(env)}, "env_kept": list(env)}
         fields["options"], left_out = _without_secrets(client, given)
-        thread_client.put_back(client)
+        thread_connection.put_back(client)
     done: Done = ask("retry", select, **fields)
     return {**done, "left_out": left_out} if env is not None else done
 
@@ -118,20 +118,20 @@ def start(
 def _act(verb: str, select: Selection, wait: bool = False) -> Done:
     done: Done = ask(verb, select)
     if wait:
-        until_gone(done.get("ending", []))
+        wait_until_gone(done.get("ending", []))
         done["ending"] = []
     return done
 
 
-def until_gone(ids: list[JobId]) -> None:
+def wait_until_gone(ids: list[JobId]) -> None:
     """Wait until none of these runs any more; of one that is removed nothing else would tell."""
-    with Subscription("jobs") as told:
-        while ids and ("jobs" not in told.rows or any(_runs(told, id) for id in ids)):
-            told.receive(None)
+    with Subscription("jobs") as subscription:
+        while ids and ("jobs" not in subscription.rows or any(_runs(subscription, id) for id in ids)):
+            subscription.receive(None)
 
 
-def _runs(told: Subscription, id: JobId) -> bool:
-    job = told.rows["jobs"].get(str(id))
+def _runs(subscription: Subscription, id: JobId) -> bool:
+    job = subscription.rows["jobs"].get(str(id))
     return job is not None and job["state"] not in ENDED
 
 
@@ -163,7 +163,7 @@ def _pause_or_resume(verb: str, select: Selection, queue: bool) -> Done:
     if select and queue:
         raise UsageError("`queue` is about all jobs, and some were named too.", "Leave one of the two out.")
     if queue:
-        thread_client.ask(verb, queue=True)
+        thread_connection.ask(verb, queue=True)
         return {"ids": [], "skipped": []}
     done: Done = ask(verb, select or selection(()))  # which says that none was named
     return done
@@ -196,7 +196,7 @@ def move(job: Named, index: int = 0, *, user: str | None = None, mine: bool = Fa
     """Give a waiting job another place in the line, 0 being the front; `"last"` is the newest of `user`."""
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise UsageError(f"The place is {index!r}.", "Give 0 or more.")
-    done: Done = thread_client.ask("move", id=id_of(job, user, mine), index=index)
+    done: Done = thread_connection.ask("move", id=id_of(job, user, mine), index=index)
     return done
 
 
@@ -209,8 +209,8 @@ def change(select: Selection, changes: dict[str, Any]) -> Done:
 def set(name: str | None = None, value: str | float | None = None) -> list[ParameterRow]:
     """The parameters of the queue and of the planner, or the one that is named, which gets the value."""
     text = ("on" if value else "off") if isinstance(value, bool) else None if value is None else str(value)
-    told: list[ParameterRow] = thread_client.ask("set", name=name, value=text)["parameters"]
-    return told
+    reply: list[ParameterRow] = thread_connection.ask("set", name=name, value=text)["parameters"]
+    return reply
 
 
 # ---------------------------------------------------------------------- looking
@@ -227,8 +227,8 @@ def ls(
 ) -> Listing:
     """What runs, what waits and why, what ended, and how many there are of each."""
     select = selection(jobs, label, state, user, mine, required=False)
-    told: Listing = ask("ls", select, all=all, most=most or (1000 if all or select else 50))
-    return told
+    reply: Listing = ask("ls", select, all=all, most=most or (1000 if all or select else 50))
+    return reply
 
 
 def show(
@@ -240,8 +240,8 @@ def show(
     environment: bool = False,
 ) -> list[JobRow]:
     """All about jobs."""
-    told: list[JobRow] = ask("show", selection(jobs, label, state, user, mine), environment=environment)["jobs"]
-    return told
+    reply: list[JobRow] = ask("show", selection(jobs, label, state, user, mine), environment=environment)["jobs"]
+    return reply
 
 
 def id_of(job: Named, user: str | None = None, mine: bool = False) -> JobId:
@@ -285,28 +285,32 @@ def wait(
         if progress is not None:
             progress(len(ended), len(ended) + open_jobs)
 
-    return wait_hearing(selection(jobs, label, state, user, mine), timeout, hear)
+    return wait_with_progress(selection(jobs, label, state, user, mine), timeout, hear)
 
 
-def wait_hearing(select: Selection, timeout: float | str | None, hear: Hear) -> list[JobEnd]:
+def wait_with_progress(select: Selection, timeout: float | str | None, hear: OnProgress) -> list[JobEnd]:
     """The same; `hear` gets those that have ended and how many have not, whenever that changes."""
     until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
     ended: dict[JobId, JobEnd] = {}
     try:
-        with Subscription("jobs", select=select) as told:
-            while not _all_over(told, until, ended, hear):
+        with Subscription("jobs", select=select) as subscription:
+            while not _all_ended(subscription, until, ended, hear):
                 pass
     except NotFound as error:
         raise named(error, select) from None
     return [ended[id] for id in sorted(ended, key=id_order)]
 
 
-def _all_over(told: Subscription, until: float | None, ended: dict[JobId, JobEnd], hear: Hear) -> bool:
+def _all_ended(subscription: Subscription, until: float | None, ended: dict[JobId, JobEnd], hear: OnProgress) -> bool:
     """Whether all have ended, after the next word of the broker."""
     rest = None if until is None else until - time.monotonic()
-    changed = told.receive(None if rest is None else min(DAY, max(0.0, rest)))
+    changed = subscription.receive(None if rest is None else min(DAY, max(0.0, rest)))
     if changed is None and rest is not None and rest <= DAY:
-        left = "The jobs" if len(ended) + told.open < 2 else f"{told.open} of {len(ended) + told.open} jobs"
+        left = (
+            "The jobs"
+            if len(ended) + subscription.open < 2
+            else f"{subscription.open} of {len(ended) + subscription.open} jobs"
+        )
         raise NotGranted(f"{left} did not end in time.", "Wait longer; `gpulease ls` shows how far they are.")
     if not changed:
         return False
@@ -315,8 +319,8 @@ def _all_over(told: Subscription, until: float | None, ended: dict[JobId, JobEnd
             ended[job["id"]] = job
         elif job is not None:
             ended.pop(job["id"], None)  # it is run again
-    hear(ended.values(), told.open)
-    return not told.open
+    hear(ended.values(), subscription.open)
+    return not subscription.open
 
 
 # ---------------------------------------------------------------------- adding
@@ -338,16 +342,16 @@ def add(
     options = {**options, **script_of(commands, options.get("cwd") or "/")}
     *parts, last = _parts(commands, each or [])
     token = token or os.urandom(8).hex()
-    client = thread_client.take() or opened()
+    client = thread_connection.take() or opened()
     silent = False
     while True:
         try:
-            refuse_stranger(client)
+            refuse_untrusted_broker(client)
             sent, left_out = _without_secrets(client, options)
             for part in parts:
                 client.ask("add", request={}, options={}, more=True, **part)
             added: Added = client.ask("add", request=request, options=sent, token=token, **last)
-            thread_client.put_back(client)
+            thread_connection.put_back(client)
             return {**added, "left_out": sorted({*left_out, *added.get("left_out", ())})}
         except ConnectionError:
             client = _next(client)

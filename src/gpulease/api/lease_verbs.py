@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.client.thread import ask
+from gpulease.client.thread_connection import ask
 from gpulease.errors import NotFound, UsageError, WrongState
 from gpulease.model.fields import NAMES, request_fields, seconds, texts
 from gpulease.model.job_selection import job_text, line_id
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpulease.model.job_selection import HasId
     from gpulease.protocol.messages import EventRow, Explained, Learned, ShortLease
 
-MOST_EVENTS = 10_000
+MAX_EVENTS = 10_000
 
 
 def release(
@@ -33,27 +33,27 @@ def release(
         raise UsageError(f"Leases were named, and `{other}` was given too.", "Leave one of the two out.")
     if mine and all:
         raise UsageError("`mine` and `all` were both given.", "Leave one of the two out.")
-    told: list[ShortLease] = ask("release", what=names, mine=mine, all=all, if_held=if_held, gone=gone)["released"]
-    return told
+    reply: list[ShortLease] = ask("release", what=names, mine=mine, all=all, if_held=if_held, gone=gone)["released"]
+    return reply
 
 
 def renew(*what: int | str, duration: float | str) -> list[ShortLease]:
     """Let timed leases, by default all of one's own, end so long from now."""
     names = texts(what, "What is renewed") if what else []
-    told: list[ShortLease] = ask("renew", what=names, duration=seconds(duration, "duration"))["renewed"]
-    return told
+    reply: list[ShortLease] = ask("renew", what=names, duration=seconds(duration, "duration"))["renewed"]
+    return reply
 
 
 def exclude(*devices: int | str, note: str | None = None) -> list[str]:
     """Take devices out of service, for everybody; their labels."""
-    told: list[str] = ask("exclude", what=texts(devices, "The device"), note=note)["excluded"]
-    return told
+    reply: list[str] = ask("exclude", what=texts(devices, "The device"), note=note)["excluded"]
+    return reply
 
 
 def include(*devices: int | str) -> list[str]:
     """Bring excluded devices back into service; their labels."""
-    told: list[str] = ask("include", what=texts(devices, "The device"))["included"]
-    return told
+    reply: list[str] = ask("include", what=texts(devices, "The device"))["included"]
+    return reply
 
 
 def events(
@@ -81,15 +81,15 @@ def events(
         number = id_of(job)
     choice = EventChoice.of(until=until, user=user, gpu=gpu, kind=kind, job=number)
     span = None if since is None else ago(since, "since")
-    shown = most or (100 if span is None else MOST_EVENTS)
-    told: list[EventRow] = ask("events", since=span, most=MOST_EVENTS if choice.narrows else shown)["events"]
-    return [event for event in told if choice.has(event)][-shown:]
+    shown = most or (100 if span is None else MAX_EVENTS)
+    reply: list[EventRow] = ask("events", since=span, most=MAX_EVENTS if choice.narrows else shown)["events"]
+    return [event for event in reply if choice.has(event)][-shown:]
 
 
 def learned(start: bool = True) -> Learned:
     """How long one's own earlier runs took, by shape, and how the last starts compared with what was said of them."""
-    told: Learned = ask("learned", start=start)
-    return told
+    reply: Learned = ask("learned", start=start)
+    return reply
 
 
 def forget_learned() -> int:
@@ -103,22 +103,22 @@ def explain(what: int | str | HasId | None = None, *, kind: str = "run", count: 
     Of a job that is in no line it is told what it is instead. Without it, `request` has arguments of `acquire`: when
     such a request would start, and each of `count` alike, if it were made now.
     """
-    told: Explained
+    reply: Explained
     if what is None:
-        told = ask("explain", request=_request(request), kind=kind, count=count)
-        return told
+        reply = ask("explain", request=_request(request), kind=kind, count=count)
+        return reply
     if request:
         raise UsageError("An id and a request were both given.", "Leave one of the two out.")
     text = str(getattr(what, "id", what))
     if text != "last" and not job_text(text).isdecimal():
-        told = ask("explain", start=False, id=text)
-        return told
+        reply = ask("explain", start=False, id=text)
+        return reply
     from gpulease.api.jobs import id_of, show
 
     number = id_of(text)
     try:
-        told = ask("explain", start=False, id=line_id(number))
-        return told
+        reply = ask("explain", start=False, id=line_id(number))
+        return reply
     except NotFound:
         job = show(number)[0]
         why = f": {job['why']}" if job["why"] else ""

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulease.client import connection as wire_client
-from gpulease.client import thread as thread_client
-from gpulease.client.waiting import WaitNotice
+from gpulease.client import connection, thread_connection
+from gpulease.client.wait_notice import WaitNotice
 from gpulease.errors import NotFound, UsageError
 from gpulease.model.fields import request_fields, seconds
 from gpulease.model.visible import NAMES, variables, wanted
@@ -82,7 +81,7 @@ class Held:
             return
         self._free_placeholders()
         try:
-            thread_client.ask("release", self.directory, what=[self.id])
+            thread_connection.ask("release", self.directory, what=[self.id])
         except NotFound:
             pass  # it ended in the meantime, by the clock or by somebody's hand
         self._released = True
@@ -212,11 +211,11 @@ def acquire(
     if until_released and duration is not None:
         raise UsageError("`until_released` and `duration` were both given.", "Leave one of the two out.")
     cuda_state.warn_before("gpulease.acquire")
-    granted, connection = _wait_in_line(fields, quiet, on_wait)
+    granted, client = _wait_in_line(fields, quiet, on_wait)
     if until_released:
-        wire_client.take(connection, granted)
-    thread_client.put_back(connection)
-    lease = Held(granted, placeholder, connection.place.state, visible_by)
+        connection.take(client, granted)
+    thread_connection.put_back(client)
+    lease = Held(granted, placeholder, client.place.state, visible_by)
     cuda_state.warn_after("gpulease.acquire", lease.environment)
     return lease
 
@@ -230,8 +229,8 @@ def refuse_name(name: object) -> None:
 def _wait_in_line(fields: dict[str, Any], quiet: bool, on_wait: OnWait | None) -> tuple[Granted, BackendConnection]:
     waiting, labels = WaitNotice(quiet or on_wait is not None), None
     try:
-        granted, connection = wire_client.acquire(fields, on_wait or waiting.tell, thread_client.take())
+        granted, client = connection.acquire(fields, on_wait or waiting.tell, thread_connection.take())
         labels = ",".join(device["label"] for device in granted["devices"])
     finally:
         waiting.end(labels)
-    return granted, connection
+    return granted, client

@@ -31,9 +31,9 @@ from gpulease.system import places
 
 MARGIN = 60.0  # seconds that a move must gain
 AT_ONCE = 30  # jobs of one group, which go together; a broker remembers the tokens of as many batches of a user
-MOST_REQUESTS = 16  # different ones of which hosts are asked about in one run
+MAX_REQUESTS = 16  # different ones of which hosts are asked about in one run
 ALIKE = 64  # of one request that a host is asked about
-MOST_EVENTS = 10_000  # that a host tells of at once
+MAX_EVENTS = 10_000  # that a host tells of at once
 LONG = 120.0  # seconds for a host to do something to a group
 # field of a request, its option of `explain`, its unit
 OPTIONS = (("memory", "--mem", "B"), ("min_memory", "--min-memory", "B"), ("max_leases", "--max-leases", ""))
@@ -54,7 +54,7 @@ def planned(names: Sequence[str]) -> tuple[list[Move], list[str], list[GpuleaseE
             if not may_move(job) or (job["request"].get("not_before") or 0) > answer.document["time"]:
                 continue
             key = json.dumps(job["request"], sort_keys=True)
-            if key not in requests and len(requests) == MOST_REQUESTS:
+            if key not in requests and len(requests) == MAX_REQUESTS:
                 continue
             requests[key] = job["request"]
             start = job["expected_start"]
@@ -67,11 +67,11 @@ def planned(names: Sequence[str]) -> tuple[list[Move], list[str], list[GpuleaseE
     if stayed:
         free = [one for one in waiting if (one[0], one[1]) not in followers]
         chosen = moves(free, candidates, MARGIN)
-    told = [
+    listed = [
         f"{move.source}:{move.job} stays: it is what job {ranges(followers[move.source, move.job])} comes after."
         for move in stayed
     ]
-    return chosen, told, [answer.trouble for answer in answers if answer.trouble is not None]
+    return chosen, listed, [answer.trouble for answer in answers if answer.trouble is not None]
 
 
 def _followers(answers: Sequence[hosts.Answer]) -> dict[tuple[str, int], list[int]]:
@@ -194,7 +194,7 @@ def carry(group: Group) -> tuple[list[tuple[int, int]], list[str]]:
         troubles += _remove(group, again)
         group.to(REMOVED)
     moved = [job for job in group.jobs if job["removed"]]
-    _let_go(group, moved)
+    _release_copies(group, moved)
     _drop(group, [job["new"] for job in group.jobs if not job["removed"]])
     group.over()
     return [(job["id"], job["new"]) for job in moved], troubles
@@ -241,10 +241,10 @@ def _gone(group: Group) -> set[int]:
     there = _states(group.source, [job["id"] for job in group.jobs])
     missing = [job for job in group.jobs if job["id"] not in there]
     since = f"{time.time() - group.document['began'] + 3600:.0f}"
-    told = hosts.ask(group.source, ("events", "--json", f"--since={since}"))["events"] if missing else []
-    moved = {(event.get("id"), event.get("why")) for event in told if event["what"] == "moved"}
-    ran = {event.get("id") for event in told if event["what"] == "granted"}
-    cut = len(told) >= MOST_EVENTS
+    listed = hosts.ask(group.source, ("events", "--json", f"--since={since}"))["events"] if missing else []
+    moved = {(event.get("id"), event.get("why")) for event in listed if event["what"] == "moved"}
+    ran = {event.get("id") for event in listed if event["what"] == "granted"}
+    cut = len(listed) >= MAX_EVENTS
     return {
         job["id"]
         for job in missing
@@ -256,7 +256,7 @@ def _step(host: str, step: str, jobs: list[dict[str, Any]]) -> Any:
     return hosts.ask(host, ("add", "--transfer"), LONG, json.dumps({step: jobs}))
 
 
-def _let_go(group: Group, moved: list[dict[str, Any]]) -> None:
+def _release_copies(group: Group, moved: list[dict[str, Any]]) -> None:
     """Until none is held: one that stayed so would never run."""
     there = _states(group.target, [job["new"] for job in moved])
     held = [id for id, state in there.items() if state in ("held", "killed")]
@@ -284,8 +284,8 @@ def _states(host: str, ids: list[int]) -> dict[int, str]:
     if not ids:
         return {}
     try:
-        told = hosts.ask(host, ("show", "--json", ranges(ids)), LONG)["jobs"]
-        return {job["id"]: job["state"] for job in told}
+        listed = hosts.ask(host, ("show", "--json", ranges(ids)), LONG)["jobs"]
+        return {job["id"]: job["state"] for job in listed}
     except GpuleaseError as trouble:
         if MISSING not in trouble.what:
             raise

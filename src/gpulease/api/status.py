@@ -76,17 +76,17 @@ def status(
     if host is not None or hosts is not None:
         return _elsewhere(host, hosts, only_visible or fresh)
     try:
-        told = _broker_status()
+        document = _broker_status()
     except BrokerUnavailable as down:
         from gpulease.render.status_document import with_unknown_leases
 
         shown = with_unknown_leases(_probed_status(), f"{down.what} Leases are unknown. {down.next_step}")
     else:
-        shown = told or _probed_status()
-        if told and fresh:
+        shown = document or _probed_status()
+        if document and fresh:
             from gpulease.render.status_document import renewed
 
-            shown = renewed(told, _probed_status())
+            shown = renewed(document, _probed_status())
     if only_visible:
         from gpulease.model.values import Device
         from gpulease.model.visible import visible_devices
@@ -107,8 +107,8 @@ def _elsewhere(host: str | None, named: Iterable[str] | None, more: bool) -> dic
 
     if host is None:
         return hosts.status(named)
-    told: dict[str, Any] = hosts.ask(host, ("status", "--json"))
-    return told
+    document: dict[str, Any] = hosts.ask(host, ("status", "--json"))
+    return document
 
 
 def _probed_status() -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _claimed(uuids: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
 
     found = holders(machine_of(directory_from_environment(os.environ)), uuids)
     users = {uuid: whose(holder, user_name) for uuid, (holder, _) in found.items()}
-    return {uuid: (through(users[uuid], told), shown(one, users[uuid], told)) for uuid, (one, told) in found.items()}
+    return {uuid: (through(users[uuid], claim), shown(one, users[uuid], claim)) for uuid, (one, claim) in found.items()}
 
 
 def _broker_status() -> dict[str, Any] | None:
@@ -136,23 +136,23 @@ def _broker_status() -> dict[str, Any] | None:
 
     Raises BrokerUnavailable if a broker belongs here and cannot be asked: what it granted is still held.
     """
-    from gpulease.client import connection as client
+    from gpulease.client import connection
     from gpulease.system import places
 
     if places.engine(os.environ) != places.LOCAL:
-        elsewhere: dict[str, Any] = client.opened().ask("status")
+        elsewhere: dict[str, Any] = connection.opened().ask("status")
         return elsewhere
-    if not client.belongs_here():
+    if not connection.belongs_here():
         return None
     try:
-        told: dict[str, Any] = client.Client().ask("status")
+        document: dict[str, Any] = connection.Client().ask("status")
     except ConnectionError:  # it ended just now; its successor knows the same
         try:
-            told = client.Client().ask("status")
+            document = connection.Client().ask("status")
         except ConnectionError:
             raise BrokerUnavailable("The broker ended while it was asked.", "See `gpulease doctor`.") from None
-    if told["devices"] or told["trouble"] is None:
-        return told
+    if document["devices"] or document["trouble"] is None:
+        return document
     return None  # the broker sees no device: let the probe say why
 
 
@@ -172,10 +172,10 @@ def select_devices(rules: Rules, only_visible: bool = False) -> tuple[tuple[Devi
         devices = visible.visible_devices(value, devices)
     for device in devices:
         _debug("saw %s", candidate(device))
-    told = _broker_status() or _claims_alone(devices)
-    chosen = choose(devices, rules, Random(), _leased(told))
+    document = _broker_status() or _claims_alone(devices)
+    chosen = choose(devices, rules, Random(), _leased(document))
     _debug("selected %s", ", ".join(device.label for device in chosen))
-    return chosen, told["broker"].get("visible")
+    return chosen, document["broker"].get("visible")
 
 
 def _claims_alone(devices: Iterable[Device]) -> dict[str, Any]:
@@ -186,9 +186,9 @@ def _claims_alone(devices: Iterable[Device]) -> dict[str, Any]:
     return {"devices": rows, "broker": {}}
 
 
-def _leased(told: dict[str, Any]) -> dict[str, str]:
+def _leased(document: dict[str, Any]) -> dict[str, str]:
     """Devices that are somebody's, by UUID, even while nothing runs there."""
-    states = {row["uuid"]: "leased" if row.get("holder") else row["state"] for row in told["devices"]}
+    states = {row["uuid"]: "leased" if row.get("holder") else row["state"] for row in document["devices"]}
     return {uuid: state for uuid, state in states.items() if state in ("leased", "shared", "draining", "excluded")}
 
 

@@ -14,8 +14,8 @@ import traceback
 from collections.abc import Sequence
 
 from gpulease.broker.config import config_of
-from gpulease.broker.edge.launcher import GivenHome, Launching
-from gpulease.broker.edge.server import HOUSEKEEPING, Server, listen_to_signals
+from gpulease.broker.edge.launcher import InheritedHome, LauncherLink
+from gpulease.broker.edge.server import MAINTENANCE_INTERVAL, Server, listen_to_signals
 from gpulease.broker.home import Home
 from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.errors import GpuleaseError, StateError
@@ -85,7 +85,7 @@ def serve(
 
 def _prepare(
     place: places.Place, replace: bool, given: tuple[int, int] | None, manager: Manager
-) -> tuple[Server, Home | GivenHome]:
+) -> tuple[Server, Home | InheritedHome]:
     identity.call_oneself(identity.BROKER_NAME)
     os.umask(0o077)  # what is for everybody is made so one by one
     use_default_signals()
@@ -97,13 +97,13 @@ def _prepare(
     network = network_filesystem(place.state)
     store = SqliteStore(place.kept("state.db"), network is not None)
     deadline = deadline_seconds(os.environ)
-    every = seconds_of(os.environ, "GPULEASE_HOUSEKEEPING", HOUSEKEEPING)
+    every = seconds_of(os.environ, "GPULEASE_HOUSEKEEPING", MAINTENANCE_INTERVAL)
     try:
         server = Server(home, store, deadline, config, launching, network is not None)
     except (KeyError, TypeError, ValueError, AttributeError) as trouble:
         traceback.print_exc()
         raise store.damaged(f"this version can make nothing of it ({trouble!r})") from None
-    server.housekeeping = every
+    server.maintenance_interval = every
     listen_to_signals(server)
     where = f"{place.state}, which is on {network}: each commit is forced there" if network else place.state
     server.log(f"broker of kind {place.kind} serves {place.run}, with its state in {where}")
@@ -127,13 +127,13 @@ def _leave_to_system() -> None:
 
 def _home(
     place: places.Place, replace: bool, given: tuple[int, int] | None
-) -> tuple[Home | GivenHome, Launching | None]:
+) -> tuple[Home | InheritedHome, LauncherLink | None]:
     """Made here; or by the launcher, which gave the socket and a way to ask it."""
     if given is not None:
         listener, link = (socket.socket(fileno=descriptor) for descriptor in given)
         for end in (listener, link):
             end.set_inheritable(False)
-        return GivenHome(place, listener), Launching(link)
+        return InheritedHome(place, listener), LauncherLink(link)
     home = Home(place)
     (home.replace if replace else home.enter)()
     return home, None
@@ -153,11 +153,11 @@ def _keep_private(path: str) -> None:
             raise StateError(f"The state in {path!r} could not be opened: {trouble.strerror}.") from None
 
 
-def _tell(ready: int, told: bytes) -> None:
+def _tell(ready: int, message: bytes) -> None:
     """To whoever started this broker: that it is ready, or why it will never be."""
     if ready >= 0:
         with contextlib.suppress(OSError):
-            os.write(ready, told)
+            os.write(ready, message)
         os.close(ready)
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpulease.broker.core.events import EndRead, Event, Found, Launched, LaunchFailed, RunEnded, TreeSeen
-from gpulease.broker.core.instructions import Find, Launch, ReadEnd, SignalTree
-from gpulease.broker.runs import Fate
+from gpulease.broker.core.instructions import FindRun, Launch, ReadEnd, SignalTree
+from gpulease.broker.runs import RunNote
 from gpulease.errors import ProtocolError
 from gpulease.protocol.wire import Message, pack
 
@@ -23,7 +23,7 @@ LONGEST = 1000  # letters of a sentence
 MOST = 1 << 53
 
 
-def order(one: Launch | ReadEnd | Find | SignalTree) -> Message:
+def order(one: Launch | ReadEnd | FindRun | SignalTree) -> Message:
     """All that an agent needs to know of a run, but for the environment: it has the one before, if that is equal."""
     job = one.job
     common = {
@@ -42,7 +42,7 @@ def order(one: Launch | ReadEnd | Find | SignalTree) -> Message:
         said = {"cwd": job.spec.cwd, "command": job.spec.command, "code": one.code}
         said |= {"pid": job.pid, "log_begin": job.log_begin}
         return {"do": "read-end", **common, **said, "former": one.place.former}
-    if isinstance(one, Find):
+    if isinstance(one, FindRun):
         return {"do": "find", **common, "former": one.place.former, "root": one.root}
     return {"do": "signal", **common, "root": one.root, "signals": one.signals, "every": one.every}
 
@@ -101,10 +101,10 @@ def _text(value: object) -> str:
     return value[:LONGEST]
 
 
-def _fate(value: object) -> Fate:
+def _run_note(value: object) -> RunNote:
     if not isinstance(value, list) or len(value) != 3:
         raise ProtocolError("An agent gave no end of a run.")
-    return Fate(_or_none(_pid)(value[0]), _or_none(_code)(value[1]), _or_none(_text)(value[2]))
+    return RunNote(_or_none(_pid)(value[0]), _or_none(_code)(value[1]), _or_none(_text)(value[2]))
 
 
 def _or_none(check: Callable[[object], Any]) -> Callable[[object], Any]:
@@ -115,7 +115,7 @@ SHAPES: dict[str, tuple[Callable[..., Any], tuple[Callable[[object], Any], ...]]
     "Launched": (Launched, (_number, _number, _pid, _or_none(_number), _number, _or_none(_number))),
     "LaunchFailed": (LaunchFailed, (_number, _number, _text, _flag)),
     "RunEnded": (RunEnded, (_number, _number, _or_none(_code))),
-    "Found": (Found, (_number, _number, _fate, _or_none(_pid), _or_none(_number), _flag)),
-    "EndRead": (EndRead, (_number, _number, _fate, _flag, _or_none(_text))),
+    "Found": (Found, (_number, _number, _run_note, _or_none(_pid), _or_none(_number), _flag)),
+    "EndRead": (EndRead, (_number, _number, _run_note, _flag, _or_none(_text))),
     "TreeSeen": (TreeSeen, (_number, _number, _number)),
 }

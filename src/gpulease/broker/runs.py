@@ -21,7 +21,7 @@ SHORTAGES = frozenset(
 )  # fmt: skip
 
 
-class Fate(NamedTuple):
+class RunNote(NamedTuple):
     """What is noted about one run."""
 
     pid: int | None = None  # of its shell

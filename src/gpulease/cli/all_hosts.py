@@ -8,7 +8,8 @@ import time
 from gpulease import __version__
 from gpulease.cli.parsing import Any, Namespace, clean, print_json, say
 from gpulease.errors import UsageError
-from gpulease.hosts import hosts, ssh
+from gpulease.hosts import hosts
+from gpulease.hosts import ssh as hosts_ssh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def events(arguments: Namespace) -> int:
     from gpulease.render.events import HEADINGS, WHAT, table_rows
     from gpulease.render.terminal import Terminal, plain_table
 
-    rows = _rows(document, lambda told: table_rows(told["events"], arguments.until is not None, time.time()))
+    rows = _rows(document, lambda answer: table_rows(answer["events"], arguments.until is not None, time.time()))
     print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=WHAT)) if rows else "no such events")
     return _code(document)
 
@@ -110,12 +111,12 @@ def usage(arguments: Namespace) -> int:
     if arguments.json:
         print_json(document, 2)
         return _code(document)
-    answers = dict(_told(document))
+    answers = dict(_answers(document))
     if answers:
         try:
             rows, total = of_hosts(answers, arguments.by)
             first = next(iter(answers.values()))
-            everybody = all(told["everybody"] for told in answers.values())
+            everybody = all(answer["everybody"] for answer in answers.values())
             merged = {**first, "everybody": everybody, "rows": rows, "total": total, "by": arguments.by}
             show(arguments, merged)  # type: ignore[arg-type]  # it has the keys of the first
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -132,7 +133,7 @@ def learned(arguments: Namespace) -> int:
     from gpulease.cli.commands.learned import COMMAND, HEADINGS, NOTHING, shape_rows
     from gpulease.render.terminal import Terminal, plain_table
 
-    rows = _rows(document, lambda told: shape_rows(told["shapes"]))
+    rows = _rows(document, lambda answer: shape_rows(answer["shapes"]))
     print("\n".join(plain_table([("HOST", *HEADINGS), *rows], Terminal(), least=COMMAND)) if rows else NOTHING)
     return _code(document)
 
@@ -142,9 +143,9 @@ def _rows(
 ) -> list[Sequence[str]]:
     """Of a table with the host before each. A host that answers otherwise is told of."""
     rows: list[Sequence[str]] = []
-    for host, told in _told(document):
+    for host, answer in _answers(document):
         try:
-            rows += [(host, *row) for row in rows_of(told)]
+            rows += [(host, *row) for row in rows_of(answer)]
         except (KeyError, TypeError, ValueError, AttributeError):
             say(f"gpulease: {OTHER.format(host)}", sys.stderr)
     return rows
@@ -155,7 +156,7 @@ def _of_all(verb: str, options: Sequence[str], arguments: Namespace) -> dict[str
     return hosts.of_all(verb, words, arguments.hosts)
 
 
-def _told(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _answers(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The answers that there are; why there is no other is told."""
     from gpulease.render.hosts import trouble_text
 
@@ -171,7 +172,7 @@ def _told(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def findings(arguments: Namespace) -> list[Finding]:
     """Where gpulease is missing, of another version, or cannot be reached; else the worst that its doctor says."""
-    document = hosts.of_all("doctor", (), arguments.hosts, ssh.patience())  # each has all the time
+    document = hosts.of_all("doctor", (), arguments.hosts, hosts_ssh.patience())  # each has all the time
     return [_finding(row) for row in document["hosts"]]
 
 
@@ -183,13 +184,13 @@ def _finding(row: dict[str, Any]) -> Finding:
         from gpulease.render.hosts import trouble_text
 
         return Finding("error", host, trouble_text(row, time.time()), row["next_step"])
-    told = row["answer"]["findings"]
-    version = next((one["text"] for one in told if one["subject"] == "gpulease"), "unknown")
+    answer = row["answer"]["findings"]
+    version = next((one["text"] for one in answer if one["subject"] == "gpulease"), "unknown")
     if version != __version__:
         step = f"Here it is {__version__}. Install the same on both: what only one of them knows fails."
         return Finding("warning", host, f"has gpulease {version}", step)
     for level in ("error", "warning"):
-        wrong = [one for one in told if one["level"] == level and one["subject"] != "simulation"]
+        wrong = [one for one in answer if one["level"] == level and one["subject"] != "simulation"]
         if wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             text = f"{wrong[0]['subject']}: {wrong[0]['text']}{more}"

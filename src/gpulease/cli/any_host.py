@@ -59,8 +59,8 @@ def _candidates(names: list[str], found: Words, count: int) -> list[HostOffer]:
     program = _program(found)
     folder = found.folder or full_path(".")
     answers = hosts.ask_all(dict.fromkeys(names, words), folder=folder, environ=os.environ, program=program)
-    told = {answer.host: answer.document and HostOffer.of(answer.host, answer.document) for answer in answers}
-    candidates = [one for one in told.values() if one]
+    offers = {answer.host: answer.document and HostOffer.of(answer.host, answer.document) for answer in answers}
+    candidates = [one for one in offers.values() if one]
     for answer in answers:
         if candidates and answer.trouble is not None:
             print(f"gpulease: {clean(answer.trouble.what)} It is left out.", file=sys.stderr)

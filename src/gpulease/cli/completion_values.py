@@ -57,8 +57,8 @@ def _rows(verb: str) -> list[dict[str, Any]]:
     select: dict[str, Any] | None = {"state": JOBS[verb]} if verb in JOBS else None
     if select and os.getuid() != 0:
         select["mine"] = True
-    told = _ask("ls", all=True, most=MOST, select=select)["jobs"]
-    return sorted(told, key=lambda job: -job["id"])
+    reply = _ask("ls", all=True, most=MOST, select=select)["jobs"]
+    return sorted(reply, key=lambda job: -job["id"])
 
 
 def _job_ids(verb: str) -> list[str]:
@@ -75,8 +75,8 @@ def _labels(verb: str) -> list[str]:
 
 
 def _users(verb: str) -> list[str]:
-    told = _ask("status")
-    rows = [*told["leases"], *told["line"], *_ask("ls", all=True, most=MOST)["jobs"]]
+    reply = _ask("status")
+    rows = [*reply["leases"], *reply["line"], *_ask("ls", all=True, most=MOST)["jobs"]]
     return sorted({row["user"] for row in rows})
 
 

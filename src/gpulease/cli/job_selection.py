@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpulease.model.job_selection import JobId, Named
     from gpulease.protocol.messages import JobRow
 
-MOST_COUNTED = 5000  # jobs of one answer
+MAX_COUNTED = 5000  # jobs of one answer
 
 
 class States(tuple[str, ...]):
@@ -70,9 +70,9 @@ def refused(verb: str, arguments: Namespace, ids: list[str], state: str) -> bool
     from gpulease.api.jobs import ls
 
     chosen = {**filters(arguments), "state": arguments.state or state}
-    jobs = ls(*(ids or ["all"]), **chosen, most=MOST_COUNTED)["jobs"]
+    jobs = ls(*(ids or ["all"]), **chosen, most=MAX_COUNTED)["jobs"]
     users = sorted({job["user"] for job in jobs})
-    number = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if len(jobs) < MOST_COUNTED else "thousands of jobs"
+    number = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if len(jobs) < MAX_COUNTED else "thousands of jobs"
     names = clean(", ".join(users[:5]) + (", ..." if len(users) > 5 else ""))
     whose = f"{len(users)} {'user' if len(users) == 1 else 'users'}"
     print(f"gpulease: {verb} {number} of {whose} ({names})? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -82,9 +82,9 @@ def refused(verb: str, arguments: Namespace, ids: list[str], state: str) -> bool
     return True
 
 
-def say_missing(told: list[JobRow], ids: list[str]) -> int:
+def say_missing(rows: list[JobRow], ids: list[str]) -> int:
     """The exit code, and a word on stderr, when some of the ids that were named are nobody's here."""
-    there = {number for job in told for number in (id_order(job["id"])[0], job["id"])}  # an array by its tasks too
+    there = {number for job in rows for number in (id_order(job["id"])[0], job["id"])}  # an array by its tasks too
     named = selection(ids, required=False)
     absent: list[JobId] = [first for first, last in named.get("ids", ()) if first == last and first not in there]
     absent += [name for array, first, last in named.get("tasks", ()) if (name := f"{array}_{first}") not in there]

@@ -180,11 +180,11 @@ def _failed(error: Exception) -> int:
         error = BrokerUnavailable("The broker ended while it was asked.", "Try again; it starts by itself.")
     if isinstance(error, OSError) and error.errno in (28, 9, 5, 122, 27):  # no space, closed, I/O, quota, too large
         return _cannot_write(error)
-    told = error if isinstance(error, GpuleaseError) else _stumbled(error)
+    shown = error if isinstance(error, GpuleaseError) else _stumbled(error)
     sys.stdout.flush()
-    for sentence in (f"gpulease: {told.what}", told.next_step):
+    for sentence in (f"gpulease: {shown.what}", shown.next_step):
         print(_wrapped(sentence), file=sys.stderr, flush=True)
-    return told.exit_code
+    return shown.exit_code
 
 
 def _stumbled(error: Exception) -> GpuleaseError:

@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpulease.api.log import open_log, tail
-from gpulease.cli.commands.log import BLOCK, LOOK, MOST_SHOWN, seen
+from gpulease.cli.commands.log import BLOCK, CHECK_INTERVAL, MAX_SHOWN, seen
 from gpulease.cli.parsing import clean, say
 from gpulease.client.subscriptions import Subscription
 from gpulease.errors import GpuleaseError
@@ -25,7 +25,7 @@ def follow(found: list[JobRow], lines: int | None) -> None:
     terminal = Terminal()
     names = [clean(f"{job['id']} {job['name']}" if job["name"] else str(job["id"])) for job in found]
     width = max(map(len, names))
-    with Subscription("jobs", select=selection([job["id"] for job in found])) as told:
+    with Subscription("jobs", select=selection([job["id"] for job in found])) as subscription:
         logs = [
             _Log(job, terminal.paint(f"{name:<{width}} |", STYLES[number % len(STYLES)]), lines)
             for number, (job, name) in enumerate(zip(found, names, strict=True))
@@ -37,7 +37,7 @@ def follow(found: list[JobRow], lines: int | None) -> None:
             sys.stdout.flush()
             if over:
                 return
-            over = bool(told.receive(LOOK)) and not told.open
+            over = bool(subscription.receive(CHECK_INTERVAL)) and not subscription.open
 
 
 class _Log:
@@ -69,7 +69,7 @@ class _Log:
         with open_log(path, uid) as file:
             if self._lines is not None:
                 self._position = os.fstat(file.fileno()).st_size
-                self._print([line.encode() for line in tail(path, self._lines, uid, MOST_SHOWN)])
+                self._print([line.encode() for line in tail(path, self._lines, uid, MAX_SHOWN)])
                 self._lines = None
             file.seek(self._position)
             while block := file.read(BLOCK):

@@ -16,10 +16,11 @@ from typing import IO, Any
 from gpulease.api.job_commands import full_path
 from gpulease.cli.parsing import clean, print_json
 from gpulease.cli.remote import Words
-from gpulease.hosts import hosts, ssh
+from gpulease.hosts import hosts
+from gpulease.hosts import ssh as hosts_ssh
 from gpulease.hosts.hosts import Answer
 
-LOOK = 0.02  # seconds between looks at whether the call has ended
+CHECK_INTERVAL = 0.02  # seconds between looks at whether the call has ended
 PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FROM_HERE = ("run", "shell", "select", "add", "simulate")  # verbs with a command: they belong into this folder
 READING = ("run", "shell", "select", "simulate", "pool")  # verbs whose command reads what is typed
@@ -32,20 +33,20 @@ def run_there(host: str, verb: str, words: Sequence[str], prefix: str = "", name
     """
     terminal = sys.stdin.isatty() and sys.stdout.isatty() and not prefix
     folder, environ = (named or full_path("."), os.environ) if verb in FROM_HERE else (None, None)
-    remote = ssh.remote_words(host, [verb, *words], folder, environ, tell_pid=not terminal)
+    remote = hosts_ssh.remote_words(host, [verb, *words], folder, environ, tell_pid=not terminal)
     try:
         if terminal:
             _reach(host)
-            code = _with_terminal(ssh.command(host, remote, True))
+            code = _with_terminal(hosts_ssh.command(host, remote, True))
         else:
             reads = verb in READING or (verb == "add" and "-" in words)
-            code = _passed_through(host, ssh.command(host, remote), reads, prefix)
-        if code == ssh.LOST and not ssh.is_node(host) and not _is_connected(host):
-            raise ssh.lost(host, verb, terminal)
+            code = _passed_through(host, hosts_ssh.command(host, remote), reads, prefix)
+        if code == hosts_ssh.LOST and not hosts_ssh.is_node(host) and not _is_connected(host):
+            raise hosts_ssh.lost(host, verb, terminal)
         hosts.forget(host)
         return code if code >= 0 else 128 - code
     except FileNotFoundError:
-        raise ssh.no_ssh() from None
+        raise hosts_ssh.no_ssh() from None
 
 
 def _reach(host: str) -> None:
@@ -53,18 +54,18 @@ def _reach(host: str) -> None:
 
     One that is kept may lead to a host that hangs, so it is tried too.
     """
-    if ssh.is_node(host):
+    if hosts_ssh.is_node(host):
         return
-    words = ssh.command(host, "exit 0")
+    words = hosts_ssh.command(host, "exit 0")
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as called:
         try:
-            code = called.wait(ssh.patience())
+            code = called.wait(hosts_ssh.patience())
         except subprocess.TimeoutExpired:
             called.kill()
-            raise ssh.silent(host) from None
-        if code == ssh.LOST:
+            raise hosts_ssh.silent(host) from None
+        if code == hosts_ssh.LOST:
             assert called.stderr is not None
-            raise ssh.failure(host, called.stderr.read(1 << 16).decode(errors="replace"))
+            raise hosts_ssh.failure(host, called.stderr.read(1 << 16).decode(errors="replace"))
 
 
 def _with_terminal(words: list[str]) -> int:
@@ -87,9 +88,9 @@ def _restore(signals: dict[signal.Signals, Any]) -> None:
 
 def _is_connected(host: str) -> bool:
     """Whether the connection that all calls share is still there: then 255 was the command's own exit code."""
-    words = ssh.command(host, "", False, "-O", "check")
+    words = hosts_ssh.command(host, "", False, "-O", "check")
     try:
-        asked = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=ssh.patience())
+        asked = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=hosts_ssh.patience())
         return asked.returncode == 0
     except subprocess.TimeoutExpired:
         return False
@@ -108,7 +109,7 @@ def _passed_through(host: str, words: list[str], reads: bool, prefix: str) -> in
     signals = {number: signal.signal(number, lambda got, _: there.signal(host, got, called)) for number in PASSED}
     try:
         there.start()
-        if not ssh.is_node(host):  # Slurm may have it wait
+        if not hosts_ssh.is_node(host):  # Slurm may have it wait
             _until_answered(host, there, called)
         for line in called.stdout or ():
             sys.stdout.write(prefix + line.decode(errors="replace"))
@@ -117,20 +118,20 @@ def _passed_through(host: str, words: list[str], reads: bool, prefix: str) -> in
     finally:
         _restore(signals)
     there.join(1.0)  # its end need not come: a connection that is kept has it open
-    if code == ssh.LOST and there.pid is None:
-        raise ssh.failure(host, there.held.decode(errors="replace"))
+    if code == hosts_ssh.LOST and there.pid is None:
+        raise hosts_ssh.failure(host, there.held.decode(errors="replace"))
     there.let_go()
     return code
 
 
 def _until_answered(host: str, there: _Errors, called: subprocess.Popen[bytes]) -> None:
     """A connection that is kept may lead to a host that hangs; what runs there may then take as long as it likes."""
-    until = time.monotonic() + ssh.patience()
-    while not there.answered.wait(LOOK) and called.poll() is None:
+    until = time.monotonic() + hosts_ssh.patience()
+    while not there.answered.wait(CHECK_INTERVAL) and called.poll() is None:
         if time.monotonic() > until:
             called.kill()
             called.wait()
-            raise ssh.silent(host)
+            raise hosts_ssh.silent(host)
 
 
 class _Errors(threading.Thread):
@@ -155,7 +156,7 @@ class _Errors(threading.Thread):
         self.answered.set()
 
     def _find_pid(self) -> None:
-        before, _, after = self.held.partition(f"{ssh.PID} ".encode())
+        before, _, after = self.held.partition(f"{hosts_ssh.PID} ".encode())
         number, newline, rest = after.partition(b"\n")
         if newline and number.isdigit():
             self.held, self.pid = before + rest, int(number)
@@ -174,7 +175,10 @@ class _Errors(threading.Thread):
         group = "-" if number in (signal.SIGINT, signal.SIGQUIT) else ""  # as a terminal sends them
         kill = f"kill -s {name} -- {group}{self.pid}"
         subprocess.Popen(
-            ssh.command(host, kill), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            hosts_ssh.command(host, kill),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
 

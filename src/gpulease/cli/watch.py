@@ -68,9 +68,9 @@ class _Changes:
         if self._told is not None:
             return
         try:
-            told = Subscription(*self._topics, client=opened(start=False))
-            told.receive(seconds)  # the snapshot
-            self._told = told
+            subscription = Subscription(*self._topics, client=opened(start=False))
+            subscription.receive(seconds)  # the snapshot
+            self._told = subscription
         except (Unavailable, OSError):
             pass
 

@@ -38,7 +38,7 @@ START = 30.0  # seconds for a broker to start
 CONNECT = 5.0  # seconds to be let in
 SLACK = 15.0  # seconds for a first look at the devices, beyond the time that was given
 ANSWER = 60.0  # seconds for an answer that nobody has to wait in line for
-LOOKING = (
+READ_ONLY = (
     15.0  # seconds for an answer that changes nothing; longer than a driver may take, and than a large batch takes
 )
 LONG = 600.0  # seconds for an answer about jobs, of which there may be a hundred thousand
@@ -54,7 +54,7 @@ OF_A_JOB = {"GPULEASE_JOB", "GPULEASE_TOKEN", "GPULEASE_LEASE", "GPULEASE_DEVICE
 
 
 heard: list[tuple[str, Message]] = []  # the last answers, each with its verb, for whoever stumbles over one
-MOST_HEARD = 4
+MAX_HEARD = 4
 
 
 class Client:
@@ -76,7 +76,7 @@ class Client:
         """One question, one answer."""
         self.send(verb, **fields)
         if verb in ("status", "ping"):
-            answer = self.receive(LOOKING)
+            answer = self.receive(READ_ONLY)
         else:
             answer = self._receive_while_it_lives(LONG if verb in OF_MANY else ANSWER)
         if answer is None:
@@ -102,7 +102,7 @@ class Client:
             poll = select.poll()
             for one in (connected, self._socket):
                 poll.register(one, select.POLLIN)
-            return bool(poll.poll(LOOKING * 1000))
+            return bool(poll.poll(READ_ONLY * 1000))
         except OSError:
             return False
         finally:
@@ -131,9 +131,9 @@ class Client:
                 raise ConnectionResetError("the broker ended")
             self._messages += self._unpacker.feed(data)
         message = self._messages.pop(0)
-        heard[:] = [*heard[-MOST_HEARD:], (self._verb, message)]
+        heard[:] = [*heard[-MAX_HEARD:], (self._verb, message)]
         if "error" in message:
-            raise _told_error(message["error"])
+            raise _error_of(message["error"])
         return message
 
     @property
@@ -157,10 +157,10 @@ class Client:
         self._socket.close()
 
 
-def _told_error(told: Any) -> GpuleaseError:
+def _error_of(reply: Any) -> GpuleaseError:
     """The error that the broker reports, if it is one."""
     try:
-        code, what, next_step, fields = told["code"], told["what"], told["next_step"], told["fields"]
+        code, what, next_step, fields = reply["code"], reply["what"], reply["next_step"], reply["fields"]
         if all(isinstance(text, str) for text in (code, what, next_step)):
             return by_code(code, what, next_step, fields)
     except (KeyError, TypeError):
@@ -173,9 +173,9 @@ def opened(start: bool = True) -> BackendConnection:
     engine = places.engine(os.environ)
     if engine == places.LOCAL:
         return Client(start)
-    from gpulease.client import engines as backends
+    from gpulease.client import engines
 
-    return backends.connect(engine, start)
+    return engines.connect(engine, start)
 
 
 def connect(start: bool, only: str | None = None) -> tuple[socket.socket, places.Place]:
@@ -190,7 +190,7 @@ def connect(start: bool, only: str | None = None) -> tuple[socket.socket, places
     until = time.monotonic() + START
     while (found := _start_once(own, only)) is None:
         if time.monotonic() > until:
-            raise BrokerUnavailable("The broker was started but does not answer.", _see_log(own))
+            raise BrokerUnavailable("The broker was started but does not answer.", _log_hint(own))
         time.sleep(0.02)
     return found
 
@@ -341,10 +341,10 @@ def _start(place: places.Place) -> None:
     with open(ours, "rb", buffering=0) as pipe:
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
-        told = pipe.read(READ) if poll.poll(START * 1000) else b""
-    if not told and process.wait(START) > 0:  # else it was killed, and the next attempt may do better
-        raise BrokerUnavailable(f"The broker could not be started{_last_words(place, begin)}.", _see_log(place))
-    for message in () if told == places.READY else Unpacker().feed(told):
+        reply = pipe.read(READ) if poll.poll(START * 1000) else b""
+    if not reply and process.wait(START) > 0:  # else it was killed, and the next attempt may do better
+        raise BrokerUnavailable(f"The broker could not be started{_last_words(place, begin)}.", _log_hint(place))
+    for message in () if reply == places.READY else Unpacker().feed(reply):
         trouble = message["error"]
         if not trouble["fields"].get("serving"):  # else the one before is about to end, or to answer
             raise by_code(trouble["code"], trouble["what"], trouble["next_step"], {})
@@ -392,7 +392,7 @@ def _last_words(place: places.Place, begin: int) -> str:
     return f": {''.join(filter(str.isprintable, last))[:200].rstrip('.')}" if last else ""
 
 
-def _see_log(place: places.Place) -> str:
+def _log_hint(place: places.Place) -> str:
     return f"See {place.kept('broker.log')}."
 
 
@@ -406,7 +406,7 @@ def acquire(
     `waiting` hears why: at once, after a second, and then every two seconds. Returns what was granted, and the
     connection.
     """
-    told: StillWaiting | None = None
+    reply: StillWaiting | None = None
     pause = FIRST_WHY
     client = client or opened()
     # By this name the next broker knows the request again, even if the last one died before it could answer.
@@ -418,18 +418,18 @@ def acquire(
         try:
             client.send("acquire", **asked)
             while True:
-                answer = client.receive(_patience(fields, told, None if waiting is None else pause))
-                if answer is None and told is None:
+                answer = client.receive(_patience(fields, reply, None if waiting is None else pause))
+                if answer is None and reply is None:
                     raise client.silent()
                 if answer is None:
-                    client.send("why", id=told and told["id"])
+                    client.send("why", id=reply and reply["id"])
                     pause = NEXT_WHY
                 elif "granted" in answer:
                     return _checked(answer["granted"]), client
                 elif "waiting" in answer:
-                    told = answer["waiting"]
+                    reply = answer["waiting"]
                     if waiting:
-                        waiting(told)
+                        waiting(reply)
                 else:
                     raise ProtocolError("The broker gave an answer that makes no sense.")
         except ConnectionError:
@@ -437,11 +437,11 @@ def acquire(
             if fields.get("wait") is not None:
                 asked["wait"] = max(0.0, fields["wait"] - (time.monotonic() - began))
         except BaseException as trouble:
-            if told is None or not isinstance(trouble, StateError):
-                _leave(client, told["id"] if told else token)
+            if reply is None or not isinstance(trouble, StateError):
+                _leave(client, reply["id"] if reply else token)
                 raise
             if waiting:  # a full disk delays who was told that it waits, and refuses who comes
-                waiting({**told, "why": trouble.what})
+                waiting({**reply, "why": trouble.what})
             time.sleep(NEXT_TRY)
 
 
@@ -457,7 +457,7 @@ def _checked(granted: Granted) -> Granted:
     return granted
 
 
-def refuse_stranger(client: BackendConnection) -> None:
+def refuse_untrusted_broker(client: BackendConnection) -> None:
     """Before a job's environment is sent: only root, or this user's own broker, can run it and may read it."""
     if client.broker_uid in (0, os.geteuid()):
         return
@@ -469,9 +469,9 @@ def refuse_stranger(client: BackendConnection) -> None:
     )
 
 
-def _patience(fields: dict[str, Any], told: StillWaiting | None, pause: float | None) -> float | None:
+def _patience(fields: dict[str, Any], reply: StillWaiting | None, pause: float | None) -> float | None:
     """How long to listen: for the first answer not for ever, and later until the reason is asked for again."""
-    if told is not None:
+    if reply is not None:
         return pause
     wait = fields.get("wait")
     return ANSWER if wait is None else min(ANSWER, wait + SLACK)
@@ -499,9 +499,9 @@ def again(ended: BackendConnection) -> BackendConnection:
 def reconnect(directory: str) -> BackendConnection:
     """A connection to the broker whose state is in `directory`; everybody's is started again by whoever runs it."""
     if directory.startswith(places.ENGINE):
-        from gpulease.client import engines as backends
+        from gpulease.client import engines
 
-        return backends.connect(directory.removeprefix(places.ENGINE))
+        return engines.connect(directory.removeprefix(places.ENGINE))
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -35,17 +35,17 @@ class Subscription:
     def receive(self, timeout: float | None) -> Message | None:
         """What changed, by topic and key, with None for what is gone; None when nothing did in time."""
         try:
-            told = self._client.receive(timeout)
+            reply = self._client.receive(timeout)
         except ConnectionError:
             if not self._again:
                 raise
             self._client = again(self._client)
             self._client.send("subscribe", **self._asked)
             return {}
-        if told is None:
+        if reply is None:
             return None
-        changed: dict[str, Any] = dict(told.get("snapshot") or told.get("changed") or {})
-        if "snapshot" in told:
+        changed: dict[str, Any] = dict(reply.get("snapshot") or reply.get("changed") or {})
+        if "snapshot" in reply:
             self.rows = {}
         self.open = changed.pop("open", self.open)
         for topic, rows in changed.items():

@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gpulease.compat.loading import become
+from gpulease.compat.loader import become
 
 if TYPE_CHECKING:
 

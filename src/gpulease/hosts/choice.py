@@ -16,11 +16,11 @@ class HostOffer(NamedTuple):
     gpus: int
 
     @classmethod
-    def of(cls, host: str, told: dict[str, Any]) -> HostOffer | None:
+    def of(cls, host: str, answer: dict[str, Any]) -> HostOffer | None:
         """From `gpulease explain --json` there; None if it can never be served there."""
-        if not told["possible"]:
+        if not answer["possible"]:
             return None
-        return cls(host, told["starts"], told["load"], told["gpus"])
+        return cls(host, answer["starts"], answer["load"], answer["gpus"])
 
 
 def spread(candidates: Sequence[HostOffer], count: int, gpus: int = 1) -> list[str]:

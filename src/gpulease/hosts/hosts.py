@@ -65,7 +65,7 @@ def forget(host: str) -> None:
 
 # -------------------------------------------------------------------- which there are
 
-MOST_HOSTS = 256
+MAX_HOSTS = 256
 LARGEST = 64 << 20  # bytes of an answer
 BLOCK = 1 << 16
 KILL = 9  # the module `signal` costs a millisecond
@@ -96,11 +96,11 @@ class Answer:
 
     def as_row(self) -> dict[str, Any]:
         """As `--hosts --json` shows it."""
-        told = self.trouble
+        trouble = self.trouble
         return {
             "host": self.host,
-            "trouble": None if told is None else told.what,
-            "next_step": None if told is None else told.next_step,
+            "trouble": None if trouble is None else trouble.what,
+            "next_step": None if trouble is None else trouble.next_step,
             "absent_since": self.since,
             "answer": self.document,
         }
@@ -121,8 +121,8 @@ def names(asked: str | Iterable[str] | None = None, environ: Mapping[str, str] =
         option = "`status`, `ls` and `web` take `--hosts gpu1,gpu2`."
         step = option if path is None else f'Write hosts = ["gpu1", "gpu2"] into {path}; {option}'
         raise UsageError("No hosts are known.", step)
-    if len(found) > MOST_HOSTS:
-        raise UsageError(f"{len(found)} hosts were named.", f"Name at most {MOST_HOSTS}; for more, see Slurm.")
+    if len(found) > MAX_HOSTS:
+        raise UsageError(f"{len(found)} hosts were named.", f"Name at most {MAX_HOSTS}; for more, see Slurm.")
     return found
 
 
@@ -220,16 +220,16 @@ class Call:
             pass
         else:
             return _checked(self.host, self.verb, document)
-        told = [line for line in lines if line.startswith("gpulease")]
-        if not told:
+        messages = [line for line in lines if line.startswith("gpulease")]
+        if not messages:
             last = lines[-1][:200] if lines else f"exit code {code}"
             raise HostUnavailable(f"The gpulease of {self.host} gives no answer: {last}", host=self.host)
-        if told[0].startswith(ssh.MISSING):
-            raise HostUnavailable(told[0].removeprefix("gpulease: "), lines[-1], host=self.host)
-        what = told[0].partition(": ")[2] or told[0]
+        if messages[0].startswith(ssh.MISSING):
+            raise HostUnavailable(messages[0].removeprefix("gpulease: "), lines[-1], host=self.host)
+        what = messages[0].partition(": ")[2] or messages[0]
         if code == USAGE and any(sign in what for sign in NOT_KNOWN):
             raise _other_version(self.host)
-        raise by_code(_code(code), f"{self.host}: {what}", lines[-1] if lines[-1] != told[0] else None, {})
+        raise by_code(_code(code), f"{self.host}: {what}", lines[-1] if lines[-1] != messages[0] else None, {})
 
 
 def _checked(host: str, verb: str, document: Any) -> Any:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 START = 60.0  # seconds for a step, and a broker in it, to begin
-LOOK = 0.05  # seconds between looks whether it has
+CHECK_INTERVAL = 0.05  # seconds between looks whether it has
 READY = "ready"
 
 
@@ -76,4 +76,4 @@ def _wait_until_ready(node: str, lock: int) -> None:
                 f"See what `srun --overlap --nodelist={node} true` says.",
                 host=node,
             )
-        time.sleep(LOOK)
+        time.sleep(CHECK_INTERVAL)

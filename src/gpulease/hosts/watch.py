@@ -65,8 +65,8 @@ class HostWatch:
                 self._rows[answer.host] = answer.as_row()
                 self._publish(self.rows)
         except (GpuleaseError, OSError) as error:  # none could be asked: no process more, a deadline that is no number
-            told = error.what if isinstance(error, GpuleaseError) else f"It could not be asked: {in_words(error)}."
-            self._rows = {name: {**unknown(name), "trouble": told} for name in self._names}
+            trouble = error.what if isinstance(error, GpuleaseError) else f"It could not be asked: {in_words(error)}."
+            self._rows = {name: {**unknown(name), "trouble": trouble} for name in self._names}
             self._publish(self.rows)
 
 

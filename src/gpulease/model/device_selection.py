@@ -16,7 +16,7 @@ from gpulease.model.device_states import computing, unexplained_memory
 from gpulease.model.values import Device, Request
 
 ORDERS = ("random", "free-memory", "index")
-PASSING = ("util=", "mem-util=", "processes=", "leased", "shared", "draining")  # what excludes a device for now
+TEMPORARY = ("util=", "mem-util=", "processes=", "leased", "shared", "draining")  # what excludes a device for now
 
 
 class Candidate(NamedTuple):
@@ -273,7 +273,7 @@ def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str
     if not devices:
         next_step = "No device is visible: unset CUDA_VISIBLE_DEVICES, or look at all devices."
     sentence = f"Not enough GPUs: {what}{f' ({reasons})' if reasons else ''}."
-    busy = sum(why.startswith(PASSING) and not why.endswith("(unknown)") for why in excluded.values())
+    busy = sum(why.startswith(TEMPORARY) and not why.endswith("(unknown)") for why in excluded.values())
     kind = NotNow if matched + busy >= rules.gpus else NotEnoughDevices
     return kind(sentence, next_step, asked=rules.gpus, exist=len(devices), matched=matched)
 

@@ -25,9 +25,9 @@ TEXT_LENGTH = 4096  # characters
 SHORT_TEXT = 1000
 MANY = 1024  # entries of a list
 LONGEST_WORD = (128 << 10) - 1  # bytes; the kernel starts no program with a longer one
-MOST_WORDS = 10_000
-MOST_RETRIES = 1000
-MOST_AT_ONCE = 1_000_000
+MAX_WORDS = 10_000
+MAX_RETRIES = 1000
+MAX_AT_ONCE = 1_000_000
 
 
 # ---------------------------------------------------------------------- how values are read
@@ -217,16 +217,16 @@ LABEL = Kind(
 )
 PATH = Kind(lambda value: is_text(value) and value.startswith("/"), "Give a full path.")
 COMMAND = Kind(
-    lambda value: isinstance(value, list) and 0 < len(value) <= MOST_WORDS and {str}.issuperset(map(type, value)),
+    lambda value: isinstance(value, list) and 0 < len(value) <= MAX_WORDS and {str}.issuperset(map(type, value)),
     "Give its words as a list of text.", command_words, command,
 )  # fmt: skip
 LIMIT = Kind(lambda value: is_number(value) and 0 < value <= LONGEST, "Give a time above 0, as 4h.", _time_limit, float)
 RETRIES = Kind(
-    lambda value: is_whole(value) and 0 <= value <= MOST_RETRIES,
-    f"Give a number of retries from 0 to {MOST_RETRIES}.", type=int,
+    lambda value: is_whole(value) and 0 <= value <= MAX_RETRIES,
+    f"Give a number of retries from 0 to {MAX_RETRIES}.", type=int,
 )  # fmt: skip
 AT_MOST = Kind(
-    lambda value: is_whole(value) and 1 <= value <= MOST_AT_ONCE,
+    lambda value: is_whole(value) and 1 <= value <= MAX_AT_ONCE,
     "Give how many jobs of the sweep may run at a time, as 8.", _digits,
 )  # fmt: skip
 JOBS = Kind(lambda value: True, "", _jobs, values="jobs", action="append", default=[])

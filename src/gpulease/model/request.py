@@ -8,7 +8,7 @@ from gpulease.errors import UsageError
 from gpulease.model.fields import FLAG, RELATIVE, REQUEST, kept
 from gpulease.model.values import Request
 
-MOST_GPUS = 1024
+MAX_GPUS = 1024
 WIRE = {*(row.wire for row in REQUEST), RELATIVE}
 
 
@@ -44,9 +44,9 @@ def read_request(fields: dict[str, Any], least: int = 1) -> Request:
 
 
 def _check_amounts(request: Request, least: int) -> None:
-    if not least <= request.gpus <= MOST_GPUS:
+    if not least <= request.gpus <= MAX_GPUS:
         without = " Only `gpulease add` takes 0: a job without a GPU." if request.gpus == 0 else ""
-        raise UsageError(f"The number of GPUs is {request.gpus}.", f"Ask for 1 to {MOST_GPUS}.{without}")
+        raise UsageError(f"The number of GPUs is {request.gpus}.", f"Ask for 1 to {MAX_GPUS}.{without}")
     if not request.gpus and (*request.models, *request.devices, *request.exclude, request.min_memory) != (None,):
         raise UsageError("No GPU is asked for, and it is said which.", "Ask for a GPU, or leave out what says which.")
     if request.memory is not None and request.memory < 1:

@@ -28,7 +28,7 @@ def quoted(word: str) -> str:
     return word if word and PLAIN.issuperset(word) else "'" + word.replace("'", "'\\''") + "'"
 
 
-def told(words: list[str]) -> tuple[str | None, str | None]:
+def text_or_script(words: list[str]) -> tuple[str | None, str | None]:
     """Of a shell's command line: the text behind `-c`, or the script file."""
     if not words or words[0].rpartition("/")[2].lstrip("-") not in SHELLS:
         return None, None

@@ -12,8 +12,8 @@ from typing import NamedTuple
 DAY = 86400
 KEPT = {60: 2 * DAY, 600: 14 * DAY, 3600: 90 * DAY}  # seconds of a span -> for how long spans of it are kept
 LONGEST = DAY  # of a span that is asked for
-MOST_LABELS = 32  # holders of one device in one span that are told apart by their labels too
-MOST_COUNTS = 256  # the same of counts in one span
+MAX_LABELS = 32  # holders of one device in one span that are told apart by their labels too
+MAX_COUNTS = 256  # the same of counts in one span
 IDLE = 1  # percent: at this utilization or less a device is idle
 
 
@@ -111,7 +111,7 @@ def added(uses: Mapping[SpanHolder, SpanUse], more: Mapping[SpanHolder, SpanUse]
     """Both together. Beyond so many holders the labels of new ones are left out: their number has a bound."""
     found = dict(uses)
     for holder, use in more.items():
-        if holder not in found and holder.label is not None and len(found) >= MOST_LABELS:
+        if holder not in found and holder.label is not None and len(found) >= MAX_LABELS:
             holder = holder._replace(label=None)
         found[holder] = found.get(holder, SpanUse()).plus(use)
     return found
@@ -126,7 +126,7 @@ def counted(counts: Mapping[Counted, Count], more: Mapping[Counted, Count]) -> d
 
 
 def count_in(counts: dict[Counted, Count], whose: Counted, count: Count) -> None:
-    if whose not in counts and len(counts) >= MOST_COUNTS:
+    if whose not in counts and len(counts) >= MAX_COUNTS:
         whose = (whose[0]._replace(label=None), ())
     counts[whose] = counts.get(whose, Count()).plus(count)
 

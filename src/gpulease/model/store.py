@@ -94,10 +94,10 @@ class Store(Protocol):
     def keep(self) -> None:
         """See that the next broker finds what was committed: what was written to a file that was removed is lost."""
 
-    def hold(self) -> str:
+    def freeze(self) -> str:
         """Leave its file as it is from now on, with all that was committed, until `let_go`; its path."""
 
-    def let_go(self) -> None: ...
+    def unfreeze(self) -> None: ...
 
     def shrink(self) -> None:
         """Give a little of the room that nothing takes any more back to the disk."""

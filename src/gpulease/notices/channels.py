@@ -25,17 +25,17 @@ SENDMAIL = 30.0  # seconds for the local mail program
 NO_SENDMAIL = "there is no `sendmail` here; install a mail program, or use an SMTP address of Apprise's"
 MAIL_PROGRAMS = ":/usr/sbin:/usr/lib"  # beside PATH
 NO_MAIL = "there is no `sendmail` here; install a mail program, or use an SMTP address of Apprise's"
-MOST_TERMINALS = 20
-PASSING = (408, 425, 429)  # codes of a server that may do better a little later, as those from 500 on
+MAX_TERMINALS = 20
+TEMPORARY = (408, 425, 429)  # codes of a server that may do better a little later, as those from 500 on
 NOT_INSTALLED = "Apprise is not installed; `pip install 'gpulease[notify]'` brings it"
 
 
 class Undelivered(Exception):
     """Why, in a sentence without a full stop; and whether it may pass."""
 
-    def __init__(self, why: str, passing: bool = False) -> None:
+    def __init__(self, why: str, temporary: bool = False) -> None:
         super().__init__(why)
-        self.why, self.passing = why, passing
+        self.why, self.temporary = why, temporary
 
 
 def deliver(address: NoticeAddress, message: Composed) -> None:
@@ -77,8 +77,8 @@ def _web(address: NoticeAddress, message: Composed) -> None:
         post(address.text, json.dumps(payload(message)).encode(), NETWORK)
     except urllib.error.HTTPError as trouble:
         moved = ": it is at another address now" if 300 <= trouble.code < 400 else ""
-        passing = trouble.code >= 500 or trouble.code in PASSING
-        raise Undelivered(f"the server answered with code {trouble.code}{moved}", passing) from None
+        temporary = trouble.code >= 500 or trouble.code in TEMPORARY
+        raise Undelivered(f"the server answered with code {trouble.code}{moved}", temporary) from None
     except TimeoutError:
         raise Undelivered(f"the server did not answer within {NETWORK:g} s", True) from None
     except OSError as trouble:
@@ -146,7 +146,7 @@ def own_terminals() -> list[str]:
             continue
         if name.isdecimal() and seen.st_uid == os.geteuid() and seen.st_mode & stat.S_IWGRP:
             found.append((-seen.st_atime, path))
-    return [path for _, path in sorted(found)[:MOST_TERMINALS]]
+    return [path for _, path in sorted(found)[:MAX_TERMINALS]]
 
 
 def _write(path: str, text: bytes) -> bool:
@@ -183,9 +183,9 @@ def apprise_of(address: NoticeAddress) -> Any:
 
 
 def _apprise(address: NoticeAddress, message: Composed) -> None:
-    told = apprise_of(address)
+    service = apprise_of(address)
     try:
-        done = told.notify(title=message.title, body=message.text, body_format="text")  # or lines would be joined
+        done = service.notify(title=message.title, body=message.text, body_format="text")  # or lines would be joined
     except Exception:
         done = False
     if not done:

@@ -57,7 +57,7 @@ def _insist(address: NoticeAddress, message: Composed) -> None:
         try:
             return deliver(address, message)
         except Undelivered as trouble:
-            if not trouble.passing:
+            if not trouble.temporary:
                 raise
         time.sleep(pause)
     return deliver(address, message)

@@ -76,7 +76,7 @@ class Slot:
         return total - int(total * self.reserve)
 
     @property
-    def strangers(self) -> bool:
+    def outside_processes(self) -> bool:
         """Whether what keeps it out of reach are processes that are seen, and no other tool's claim."""
         state = self.state
         return state.state == OUTSIDE and bool(state.pids) and state.neighbour is None
@@ -84,14 +84,14 @@ class Slot:
     @property
     def outsiders(self) -> tuple[tuple[int, int | None], ...]:
         """The processes of strangers, for a lease beside them."""
-        if not self.strangers:
+        if not self.outside_processes:
             return ()
         return tuple((one.pid, one.start_time) for one in self.device.processes or () if one.pid in self.state.pids)
 
     def room(self, forced: bool = False, beside: bool = False) -> int:
         """Bytes that one more share may have; -1 when none may come here. `beside`: also beside strangers."""
         device = self.device
-        in_reach = self.state.state in (FREE, SHARED) or (beside and self.strangers)
+        in_reach = self.state.state in (FREE, SHARED) or (beside and self.outside_processes)
         if not in_reach or self.state.neighbour or (self.count and not self.taken):
             return -1
         if device.memory_total is None or device.memory_used is None or device.processes is None:
@@ -101,7 +101,7 @@ class Slot:
 
     def _foreign(self) -> int:
         """Bytes of strangers, which come on top of what the leases here have, be that in use yet or not."""
-        if not self.strangers:
+        if not self.outside_processes:
             return 0
         known = self.view.explained | self.view.placeholders
         ours = sum(one.memory or 0 for one in self.device.processes or () if one.pid in known)

@@ -20,7 +20,7 @@ from gpulease.model.values import Cause, Device, Lease, Waiting
 from gpulease.planner.board import NO_CAPS, NO_PEAKS, Board, RunningCounts, Slot
 from gpulease.planner.device_states import DeviceView
 from gpulease.planner.fairness import Records, Standing, Usage, doubted
-from gpulease.planner.forecast import NO_FATES, Fates, Said
+from gpulease.planner.forecast import NO_KNOWN_ENDS, EarlierForecast, KnownEnds
 from gpulease.planner.holds import Hold, hold, worthwhile
 from gpulease.planner.lengths import NO_SKETCHES, Lengths, Sketches
 from gpulease.planner.limits import Ledger, parts_of
@@ -45,7 +45,7 @@ from gpulease.planner.search import Order, Orders, in_order
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for
 NOTHING: Mapping[str, Cause] = {}
-NOTHING_SAID: Mapping[str, Said] = {}
+NOTHING_SAID: Mapping[str, EarlierForecast] = {}
 
 Room = dict[int, Sequence[tuple[float, int]]]  # by the identity of a family
 
@@ -66,8 +66,8 @@ def plan(
     order: Ranking = (),
     caps: Mapping[int, int] = NO_CAPS,
     slots: int = UNLIMITED,
-    fates: Callable[[], Fates] = lambda: NO_FATES,
-    said: Mapping[str, Said] = NOTHING_SAID,
+    known_ends: Callable[[], KnownEnds] = lambda: NO_KNOWN_ENDS,
+    said: Mapping[str, EarlierForecast] = NOTHING_SAID,
 ) -> Plan:
     """Decide. `views` by UUID; `closed` by kind of request (or `of_user`), each with the reason why none starts.
 
@@ -79,7 +79,7 @@ def plan(
     running = RunningCounts(held, caps, slots)
     decision = _Decision(
         tuple(devices), held, line.under(policy), policy, now, views, usage, unbelieved, closed, peaks, running,
-        Lengths(sketches, held, now), fates, said,
+        Lengths(sketches, held, now), known_ends, said,
     )  # fmt: skip
     decision.force()
     if order:
@@ -108,11 +108,11 @@ class _Decision:
         peaks: Mapping[str, Peak],
         running: RunningCounts,
         lengths: Lengths,
-        fates: Callable[[], Fates],
-        said: Mapping[str, Said],
+        known_ends: Callable[[], KnownEnds],
+        said: Mapping[str, EarlierForecast],
     ) -> None:
         self.line = line
-        self._fates, self.said = fates, said
+        self._known_ends, self.said = known_ends, said
         self.lengths = lengths
         self.orders = Orders(line, policy, lengths, now)
         self.running = running
@@ -152,7 +152,7 @@ class _Decision:
         granted = [(waiting, self.grants[waiting.id].devices) for waiting in self.granted]
         first = (*self.holds, *(waiting.id for waiting, _ in self.order))
         parts = (self.line, self.board, self.ledger, self.running, self.orders, self.standing)
-        return LookAhead(*parts, granted, first, able, self._fates, self.said)
+        return LookAhead(*parts, granted, first, able, self._known_ends, self.said)
 
     def force(self) -> None:
         for id in sorted(self.line.forced, key=lambda id: (self.line[id].since, id)):

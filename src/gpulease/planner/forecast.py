@@ -25,7 +25,7 @@ from gpulease.planner.limits import Ledger, parts_of
 from gpulease.planner.line import Party, family_of, party_of, size_of
 
 AHEAD = 32  # of the line that are looked at; those behind them have no number
-MOST_ENDS = 256  # that are looked at, however many run
+MAX_ENDS = 256  # that are looked at, however many run
 COURSES = 3  # of events that are played
 GOLDEN = 0.618033988749895  # multiples of it, without their whole part, are spread evenly
 # What is told is a little more than these parts of earlier starts: the next may come in a busier hour.
@@ -223,7 +223,7 @@ class _Ahead:
 
     def starts(self, line: list[_Wanted]) -> dict[str, float]:
         found: dict[str, float] = {}
-        for _ in range(MOST_ENDS):
+        for _ in range(MAX_ENDS):
             if not line or not self.ends:
                 break
             moment, hosts = self._pass_to_next_end()
@@ -284,23 +284,23 @@ class _Ahead:
 OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
 
 
-class Fates(NamedTuple):
+class KnownEnds(NamedTuple):
     """What is known of leases beside how long their like ran."""
 
     stay: frozenset[str] = frozenset()  # leases whose own process, or run, waits for more: they do not end before
     limits: Mapping[str, float] = {}  # never changed: by lease, when the broker ends it whatever it does
 
 
-NO_FATES = Fates()
+NO_KNOWN_ENDS = KnownEnds()
 
 
-def enforced_end(lease: Lease, fates: Fates) -> float | None:
+def enforced_end(lease: Lease, known_ends: KnownEnds) -> float | None:
     """When the broker takes the lease back at the latest; None where it goes on for as long as its owner likes."""
-    ends = [end for end in (lease.until, fates.limits.get(lease.id)) if end is not None]
+    ends = [end for end in (lease.until, known_ends.limits.get(lease.id)) if end is not None]
     return min(ends, default=None)
 
 
-class Said(NamedTuple):
+class EarlierForecast(NamedTuple):
     """What was told of one start: first, which the score compares, and last, with what it was worked out from."""
 
     at: float
@@ -309,7 +309,7 @@ class Said(NamedTuple):
     basis: int
 
 
-class Sure(NamedTuple):
+class CertainStart(NamedTuple):
     """A moment by which a request starts if the line stays as it is, and the leases whose limits make it so."""
 
     moment: float
@@ -319,7 +319,7 @@ class Sure(NamedTuple):
 class Forecast(NamedTuple):
     start: Start | None = None
     missed: float | None = None  # by when it should have started, if it is late
-    sure: Sure | None = None
+    sure: CertainStart | None = None
 
     @property
     def moments(self) -> dict[str, float | None]:
@@ -332,7 +332,9 @@ class Forecast(NamedTuple):
 NO_FORECAST = Forecast()
 
 
-def forecast(fresh: Start | None, sure: Sure | None, said: Said | None, basis: int, now: float) -> Forecast:
+def forecast(
+    fresh: Start | None, sure: CertainStart | None, said: EarlierForecast | None, basis: int, now: float
+) -> Forecast:
     """What to tell now of a start that was worked out as `fresh`, after what was said of it before."""
     start, missed = fresh, None
     if said is not None and said.basis == basis:
@@ -349,19 +351,23 @@ def _by(start: Start, bound: float) -> Start:
     return start._replace(likely=min(start.likely, bound), latest=min(start.latest, bound))
 
 
-def said_now(said: Said | None, told: Forecast, basis: int, now: float) -> Said | None:
+def updated_forecast(
+    said: EarlierForecast | None, forecast_now: Forecast, basis: int, now: float
+) -> EarlierForecast | None:
     """What to remember after somebody was told this."""
-    if told.start is None:
+    if forecast_now.start is None:
         return said
     if said is None:
-        return Said(now, told.start, told.start.latest, basis)
-    return said._replace(latest=told.start.latest, basis=basis)
+        return EarlierForecast(now, forecast_now.start, forecast_now.start.latest, basis)
+    return said._replace(latest=forecast_now.start.latest, basis=basis)
 
 
 # -------------------------------------------------------------------- what is sure
 
 
-def sure_start(waiting: Waiting, others: Iterable[Waiting], board: Board, ledger: Ledger, fates: Fates) -> Sure | None:
+def certain_start(
+    waiting: Waiting, others: Iterable[Waiting], board: Board, ledger: Ledger, known_ends: KnownEnds
+) -> CertainStart | None:
     """By when so many devices fall free, by limits that the broker enforces, that it has one whatever others take.
 
     Any of the `others` in the line may come to go first, by fair share or as it is shorter, and takes what it asks for;
@@ -376,15 +382,17 @@ def sure_start(waiting: Waiting, others: Iterable[Waiting], board: Board, ledger
         sooner = other.forced or other.request.priority <= request.priority
         wanted += other.request.gpus if sooner or request.gpus > 1 else 0
     slots = [slot for host in board.matching(family_of(waiting.kind, request)) for slot in host]
-    ends = sorted(((_end(slot, board.now, fates), slot.device.label, slot) for slot in slots), key=lambda one: one[:2])
+    ends = sorted(
+        ((_end(slot, board.now, known_ends), slot.device.label, slot) for slot in slots), key=lambda one: one[:2]
+    )
     if len(ends) < wanted or ends[wanted - 1][0] == inf:
         return None
     leases = tuple(dict.fromkeys(lease.id for _, _, slot in ends[:wanted] for lease in slot.leases))
-    return Sure(ends[wanted - 1][0], leases)
+    return CertainStart(ends[wanted - 1][0], leases)
 
 
-def _end(slot: Slot, now: float, fates: Fates) -> float:
+def _end(slot: Slot, now: float, known_ends: KnownEnds) -> float:
     if slot.state.state in OUT_OF_REACH or slot.count > len(slot.leases):
         return inf
-    ends = [enforced_end(lease, fates) for lease in slot.leases]
+    ends = [enforced_end(lease, known_ends) for lease in slot.leases]
     return max([now, *(inf if end is None else end for end in ends)])

@@ -17,7 +17,7 @@ from gpulease.model.quantities import parse_bytes, parse_seconds
 from gpulease.model.values import Device, Lease, Waiting
 from gpulease.planner.board import Board
 from gpulease.planner.line import Party, family_of, party_of
-from gpulease.planner.policy import MOST_SHARES, UNLIMITED, Limit, Policy
+from gpulease.planner.policy import MAX_SHARES, UNLIMITED, Limit, Policy
 
 PARTS = 1 << 20  # of a GPU; shares are counted in them, in whole numbers, so that sums are exact
 AMOUNTS = Limit._fields[2:]
@@ -104,14 +104,14 @@ class Ledger:
 
     def crowded(self, user: str) -> bool:
         """Whether a user has all shares that one may have: each costs every plan a little."""
-        return self.shares[user] >= MOST_SHARES
+        return self.shares[user] >= MAX_SHARES
 
     def stops(self, waiting: Waiting, board: Board) -> Reached | None:
         """The first limit that keeps a request from what it wants."""
         request, share = waiting.request, waiting.request.memory is not None
         if share and self.crowded(waiting.user):
-            bound = Limit("user", waiting.user, shares=MOST_SHARES)
-            return Reached(bound, "shares", MOST_SHARES, self.shares[waiting.user], False)
+            bound = Limit("user", waiting.user, shares=MAX_SHARES)
+            return Reached(bound, "shares", MAX_SHARES, self.shares[waiting.user], False)
         if not self.limits:
             return None
         total = board.least_memory(family_of(waiting.kind, request)) if share else None

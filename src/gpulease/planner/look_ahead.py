@@ -19,12 +19,13 @@ from gpulease.planner.forecast import (
     LENIENT,
     NO_FORECAST,
     OUT_OF_REACH,
+    CertainStart,
     Course,
-    Fates,
+    EarlierForecast,
     Forecast,
-    Said,
+    KnownEnds,
     Start,
-    Sure,
+    certain_start,
     compared,
     enforced_end,
     expected_starts,
@@ -32,7 +33,6 @@ from gpulease.planner.forecast import (
     look_ahead,
     running_from,
     running_lease,
-    sure_start,
 )
 from gpulease.planner.limits import Ledger
 from gpulease.planner.line import Line
@@ -54,18 +54,18 @@ class LookAhead:
         granted: Sequence[tuple[Waiting, tuple[str, ...]]],
         before: Sequence[str],
         able: Callable[[Waiting], bool],
-        fates: Callable[[], Fates],
-        said: Mapping[str, Said],
+        known_ends: Callable[[], KnownEnds],
+        said: Mapping[str, EarlierForecast],
     ) -> None:
         """`granted`, by this plan, with their devices; `before`: ids that go first; `able`: who is not kept back."""
         self.line, self.board, self.ledger, self.running = line, board, ledger, running
         self.orders, self.standing, self.granted, self.before = orders, standing, granted, before
-        self.able, self._fates, self.said = able, fates, said
+        self.able, self._known_ends, self.said = able, known_ends, said
         self.now, self.lengths = board.now, orders.lengths
 
     @cached_property
-    def fates(self) -> Fates:
-        return self._fates()
+    def known_ends(self) -> KnownEnds:
+        return self._known_ends()
 
     @cached_property
     def first(self) -> list[Waiting]:
@@ -99,13 +99,13 @@ class LookAhead:
         basis, start = self._basis(waiting), self._expected.get(waiting.id)
         return forecast(start, self._sure(waiting), self.said.get(waiting.id), basis, self.now), basis
 
-    def _sure(self, waiting: Waiting) -> Sure | None:
+    def _sure(self, waiting: Waiting) -> CertainStart | None:
         """Nothing is sure where more wait than there are devices."""
         if len(self.line) - len(self.granted) > len(self.board.slots):
             return None
         granted = {one.id for one, _ in self.granted}
         others = [one for one in self.line if one.id != waiting.id and one.id not in granted]
-        return sure_start(waiting, others, self.board, self.ledger, self.fates)
+        return certain_start(waiting, others, self.board, self.ledger, self.known_ends)
 
     def _basis(self, waiting: Waiting) -> int:
         """The same as long as nothing but time has passed, of all that it waits for."""
@@ -143,5 +143,5 @@ class LookAhead:
 
     def _end_of(self, lease: Lease, course: Course) -> float | None:
         """A lease whose own process waits for more ends by its limit only."""
-        limit = enforced_end(lease, self.fates)
-        return limit if lease.id in self.fates.stay else course.end_of(lease, limit)
+        limit = enforced_end(lease, self.known_ends)
+        return limit if lease.id in self.known_ends.stay else course.end_of(lease, limit)

@@ -45,16 +45,16 @@ def entries(line: Line, used: Mapping[str, float], now: float) -> list[LineEntry
     ]  # fmt: skip
 
 
-def wrong_with(asked: Sequence[str], told: object) -> str | None:
+def wrong_with(asked: Sequence[str], answer: object) -> str | None:
     """Why an answer is no order of what was asked; None when it is one."""
-    if not isinstance(told, list) or not all(isinstance(id, str) for id in told):
+    if not isinstance(answer, list) or not all(isinstance(id, str) for id in answer):
         return "it did not return a list of ids"
-    unknown = next(iter(set(told) - set(asked)), None)
+    unknown = next(iter(set(answer) - set(asked)), None)
     if unknown is not None:
         return f"it returned the id {unknown[:40]!r}, which it was not given"
-    if len(set(told)) != len(told):
+    if len(set(answer)) != len(answer):
         return "it returned an id twice"
-    return f"it returned {len(told)} of {len(asked)} ids" if len(told) != len(asked) else None
+    return f"it returned {len(answer)} of {len(asked)} ids" if len(answer) != len(asked) else None
 
 
 def ranked(line: Line, ids: Sequence[str]) -> Ranking:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpulease.model.values import Request
 
 FORGOTTEN = 30 * 86400.0  # seconds after which what was seen counts for nothing
-MOST_PEAKS = 1000  # shapes that are remembered
+MAX_PEAKS = 1000  # shapes that are remembered
 
 
 class Peak(NamedTuple):
@@ -42,4 +42,4 @@ def superfluous(peaks: Mapping[str, Peak], now: float) -> list[str]:
     """Shapes to forget: those not seen for long, and beyond the most that are kept the oldest."""
     by_age = sorted(peaks, key=lambda shape: (peaks[shape].time, shape))
     old = [shape for shape in by_age if now - peaks[shape].time > FORGOTTEN]
-    return by_age[: max(len(old), len(peaks) - MOST_PEAKS)]
+    return by_age[: max(len(old), len(peaks) - MAX_PEAKS)]

@@ -13,7 +13,7 @@ DAY = 24 * HOUR
 
 SHORT, ARRIVAL = "short", "arrival"
 UNLIMITED = 1 << 62  # an amount that is said to have no limit
-MOST_SHARES = 2000  # that one user holds at once, whatever the limits say
+MAX_SHARES = 2000  # that one user holds at once, whatever the limits say
 
 
 class Limit(NamedTuple):

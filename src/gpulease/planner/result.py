@@ -82,7 +82,7 @@ class Plan:
         )  # fmt: skip
 
     def forecast(self, id: str) -> tuple[Forecast, int]:
-        """What to tell of the start of `id`, and what that was worked out from: see `forecast.said_now`."""
+        """What to tell of the start of `id`, and what that was worked out from: see `forecast.updated_forecast`."""
         return self.ahead.forecast(self._line[id])
 
     def expected_start(self, id: str) -> Start | None:
@@ -93,7 +93,7 @@ class Plan:
         """Why each device does not serve `id`, device by device."""
         if not self._waiting(id).request.gpus:
             return ()
-        return verdicts(self._waiting(id), self._board, self._ledger, self.now, self.ahead.fates)
+        return verdicts(self._waiting(id), self._board, self._ledger, self.now, self.ahead.known_ends)
 
     @property
     def next_wakeup(self) -> float | None:

@@ -17,7 +17,7 @@ from gpulease.model.values import Cause, Lease, Request, Waiting
 from gpulease.planner import reasons
 from gpulease.planner.board import Board, RunningCounts, Slot, matches, refusal
 from gpulease.planner.device_states import DRAINING, EXCLUDED, LOST, OUTSIDE, DeviceState, held
-from gpulease.planner.forecast import OUT_OF_REACH, Fates, Forecast, enforced_end
+from gpulease.planner.forecast import OUT_OF_REACH, Forecast, KnownEnds, enforced_end
 from gpulease.planner.holds import Hold
 from gpulease.planner.limits import Ledger, Reached
 from gpulease.planner.line import Family, family_of, size_of
@@ -137,7 +137,7 @@ def _devices(
 
 
 def _in_reach(slot: Slot, request: Request) -> bool:
-    reach = slot.state.state not in OUT_OF_REACH or (request.beside_outside and slot.strangers)
+    reach = slot.state.state not in OUT_OF_REACH or (request.beside_outside and slot.outside_processes)
     return reach and slot.most >= (request.memory or 0)
 
 
@@ -172,14 +172,14 @@ def _busy(board: Board, waiting: Waiting, hosts: list[list[Slot]], now: float, e
     return Reason(reasons.BUSY, fields)
 
 
-def _when(told: Forecast, now: float) -> dict[str, Value]:
+def _when(forecast: Forecast, now: float) -> dict[str, Value]:
     """When it should start, in seconds from now; by when it should have, before now."""
-    start, sure = told.start, told.sure
+    start, sure = forecast.start, forecast.sure
     return {
         "expected": None if start is None else start.likely,
         "seconds": None if start is None else start.likely - now,
         "latest": None if start is None else start.latest - now,
-        "missed": None if told.missed is None else now - told.missed,
+        "missed": None if forecast.missed is None else now - forecast.missed,
         "sure": None if sure is None else sure.moment - now,
         "limits": () if sure is None else sure.leases,
     }
@@ -207,14 +207,14 @@ class Verdict(NamedTuple):
     fields: Mapping[str, Value]
 
 
-def verdicts(waiting: Waiting, board: Board, ledger: Ledger, now: float, fates: Fates) -> tuple[Verdict, ...]:
+def verdicts(waiting: Waiting, board: Board, ledger: Ledger, now: float, known_ends: KnownEnds) -> tuple[Verdict, ...]:
     waiting = board.as_seen(waiting)
     reached = ledger.stops(waiting, board)
     hosts = board.matching(family_of(waiting.kind, waiting.request))
     matching = {slot.device.uuid for slots in hosts for slot in slots}
     return tuple(
         _of_other_kind(slot, waiting.request, matching)
-        or _verdict(slot, waiting, board, reached is not None, now, fates)
+        or _verdict(slot, waiting, board, reached is not None, now, known_ends)
         for slot in board.slots
     )
 
@@ -228,14 +228,16 @@ def _of_other_kind(slot: Slot, request: Request, matching: set[str]) -> Verdict 
     return _say(slot, "mig-instance", "It is a MIG instance, and whole GPUs are asked for; see --mig.")
 
 
-def _verdict(slot: Slot, waiting: Waiting, board: Board, over_quota: bool, now: float, fates: Fates) -> Verdict:
+def _verdict(
+    slot: Slot, waiting: Waiting, board: Board, over_quota: bool, now: float, known_ends: KnownEnds
+) -> Verdict:
     request = waiting.request
     code = refusal(request, slot.device)
     if code is not None:
         return _say(slot, code, FILTERS[code])
     return (
-        (None if request.beside_outside and slot.strangers else _out_of_reach(slot))
-        or _leased(slot, request, now, fates)
+        (None if request.beside_outside and slot.outside_processes else _out_of_reach(slot))
+        or _leased(slot, request, now, known_ends)
         or _short(slot, request, board)
         or _reserved(slot, waiting, board)
         or (_say(slot, "quota", "It is free, but a limit is reached.") if over_quota else None)
@@ -277,12 +279,12 @@ def _held_by_neighbour(slot: Slot) -> Verdict:
     return _say(slot, OUTSIDE, f"H{held(neighbour)[1:]}.", neighbour=neighbour)
 
 
-def _leased(slot: Slot, request: Request, now: float, fates: Fates) -> Verdict | None:
+def _leased(slot: Slot, request: Request, now: float, known_ends: KnownEnds) -> Verdict | None:
     if slot.count == 0 or (request.memory is not None and slot.taken):
         return None
     if not slot.leases:
         return _say(slot, "leased", "It was granted to another request just now.")
-    ends = {held.id: enforced_end(held, fates) for held in slot.leases}
+    ends = {held.id: enforced_end(held, known_ends) for held in slot.leases}
     lease = max(slot.leases, key=lambda lease: (ends[lease.id] is None, ends[lease.id] or 0.0, lease.id))
     users = ", ".join(sorted({held.owner.user for held in slot.leases}))
     ids = tuple(held.id for held in slot.leases)
@@ -299,8 +301,8 @@ def _until(lease: Lease, end: float | None, now: float) -> str:
     if lease.duration is None:
         return "until it ends; it has no time limit"
     left = lease.since + lease.duration - now
-    told = f"{span_text(left)} of it are left" if left > 0 else "which is over"
-    return f"until it ends; it declared {span_text(lease.duration)}, {told}"
+    forecast = f"{span_text(left)} of it are left" if left > 0 else "which is over"
+    return f"until it ends; it declared {span_text(lease.duration)}, {forecast}"
 
 
 def _short(slot: Slot, request: Request, board: Board) -> Verdict | None:

@@ -140,51 +140,51 @@ class Crew(Source):
 
     def _hear(self, slot: WorkerSlot) -> None:
         try:
-            for told in slot.hear():
-                self._told(slot, told)
+            for message in slot.hear():
+                self._told(slot, message)
         except BlockingIOError:
             pass
         except EOFError:
             self._reactor.unwatch(slot.control)
 
-    def _told(self, slot: WorkerSlot, told: dict[str, Any]) -> None:
-        if "leased" in told:
-            slot.lease, slot.broker, slot.gpus = told["leased"], told["broker"], told["gpus"]
+    def _told(self, slot: WorkerSlot, message: dict[str, Any]) -> None:
+        if "leased" in message:
+            slot.lease, slot.broker, slot.gpus = message["leased"], message["broker"], message["gpus"]
             slot.waits = False
             self._waiting.got(slot.gpus)
             self._log.note(f"{slot.name} has GPU {slot.gpus}")
-        elif "waiting" in told:
+        elif "waiting" in message:
             slot.waits = True
-            self._log.note(f"{slot.name} waits in the line. {told['waiting']}")
+            self._log.note(f"{slot.name} waits in the line. {message['waiting']}")
             self._owner.worker_waits(slot)
-        elif "waits" in told:
-            self._waiting.waits(slot, told["waits"], self.slots)
-        elif "ready" in told:
+        elif "waits" in message:
+            self._waiting.waits(slot, message["waits"], self.slots)
+        elif "ready" in message:
             if slot.state == STARTING:
                 slot.state = READY
                 slot.ready_since = time.monotonic()
-                self._log.note(f"{slot.label} is ready after {told['ready']:.2f} s")
+                self._log.note(f"{slot.label} is ready after {message['ready']:.2f} s")
                 self._owner.worker_ready(slot)
                 if self._elastic is not None:
                     self._elastic.grow()
-        elif "worn" in told:
-            self._log.note(f"{slot.label} has done {told['worn']} items and is replaced")
+        elif "worn" in message:
+            self._log.note(f"{slot.label} has done {message['worn']} items and is replaced")
             slot.worn = True
             self._owner.worker_retires(slot)
         else:
-            self._failed(slot, told)
+            self._failed(slot, message)
 
-    def _failed(self, slot: WorkerSlot, told: dict[str, Any]) -> None:
+    def _failed(self, slot: WorkerSlot, message: dict[str, Any]) -> None:
         """It said itself that it cannot work. To try again would raise the same again."""
-        doing = "could not get its lease" if told["failed"] == "lease" else "failed in `init`"
-        detail = "" if told["known"] else told["text"].rstrip()
-        self._log.note(f"{slot.label} {doing}: {told['short']}", logging.WARNING, detail)
-        if told["known"] is not None:
-            code, what, next_step = told["known"]
+        doing = "could not get its lease" if message["failed"] == "lease" else "failed in `init`"
+        detail = "" if message["known"] else message["text"].rstrip()
+        self._log.note(f"{slot.label} {doing}: {message['short']}", logging.WARNING, detail)
+        if message["known"] is not None:
+            code, what, next_step = message["known"]
             trouble = by_code(code, what, next_step, {})
         else:
-            trouble = PoolBroken(f"Every worker {doing}; {slot.name}: {told['short'][:500]}.")
-        trouble.__cause__ = RemoteTraceback(told["text"])
+            trouble = PoolBroken(f"Every worker {doing}; {slot.name}: {message['short'][:500]}.")
+        trouble.__cause__ = RemoteTraceback(message["text"])
         self._trouble = trouble
         self._given_up.add(slot)
 

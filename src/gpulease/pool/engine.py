@@ -102,15 +102,15 @@ class Engine:
             self._feeds.discard(feed)
         self.reactor.call(self.check_finished)
 
-    def close(self, cancel: bool = False, only_unbegun: bool = False) -> None:
+    def close(self, cancel: bool = False, only_unstarted: bool = False) -> None:
         """No more items; the workers end when the last one is done. `cancel`: what nobody has begun is cancelled.
 
-        All input of maps still goes in; with `only_unbegun`, only where nobody has taken a result.
+        All input of maps still goes in; with `only_unstarted`, only where nobody has taken a result.
         """
         with self._lock:
             self._closing = True
             self._cancelling = self._cancelling or cancel
-            stopped = {feed for feed in self._feeds if cancel or (only_unbegun and feed.wanted is Wanted.NOW)}
+            stopped = {feed for feed in self._feeds if cancel or (only_unstarted and feed.wanted is Wanted.NOW)}
             self._feeds -= stopped  # nobody waits for an input that may never come
             rest = list(self._feeds)
         for feed in stopped:
@@ -217,12 +217,12 @@ class Engine:
 
     def _announce(self, link: Link, received: Sequence[Any]) -> list[Any]:
         """What is left once the starts were told."""
-        numbers = [told.number for told in received if told.kind == STARTED]
+        numbers = [message.number for message in received if message.kind == STARTED]
         with self._lock:
             items = {item.number: item for item in link.in_flight} if numbers else {}
         for number in numbers:
             self._tell_start(link, items[number])
-        return [told for told in received if told.kind != STARTED]
+        return [message for message in received if message.kind != STARTED]
 
     def _tell_start(self, link: Link, item: Item) -> None:
         assert self._on_start is not None
@@ -235,11 +235,11 @@ class Engine:
         done: deque[tuple[Item, Any]] = deque()
         with self._lock:
             link.flush()
-            for told in received:
-                item = link.finished(told)
+            for message in received:
+                item = link.finished(message)
                 if item is not None:
-                    item.function.seconds = learn(item.function.seconds, told.seconds)
-                    done.append((item, told))
+                    item.function.seconds = learn(item.function.seconds, message.seconds)
+                    done.append((item, message))
             link.heard = time.monotonic()
             self._dispatch()
         return done
@@ -260,11 +260,11 @@ class Engine:
         self._received(link, link.rest())
         with self._lock:
             self.links.remove(link)
-            begun, unbegun = link.lost()
+            begun, unstarted = link.lost()
             if self._trouble is None:
-                self.queue.extendleft(reversed(unbegun))
-                unbegun = []
-            failed = [item for item in begun if not self._again(item, ending)] + unbegun  # for whom nobody comes
+                self.queue.extendleft(reversed(unstarted))
+                unstarted = []
+            failed = [item for item in begun if not self._again(item, ending)] + unstarted  # for whom nobody comes
             self._dispatch()
         link.close()
         for item in failed:
@@ -337,10 +337,10 @@ def _not_read() -> PoolClosed:
     return PoolClosed("The pool was shut down before all of the input was read.")
 
 
-def _complete(link: Link, item: Item, told: Any) -> None:
+def _complete(link: Link, item: Item, message: Any) -> None:
     try:
-        value: Any = link.value(told)
-        if told.kind == ERROR:
+        value: Any = link.value(message)
+        if message.kind == ERROR:
             value = unpack_failure(value, f"{link.name} (GPU {link.gpus})")
     except BaseException as trouble:  # what a result does when it is unpickled is the user's affair
         item.fail(
@@ -350,7 +350,7 @@ def _complete(link: Link, item: Item, told: Any) -> None:
             )
         )
         return
-    if told.kind == ERROR:
+    if message.kind == ERROR:
         item.fail(value)
     else:
         item.succeed(value)

@@ -276,7 +276,7 @@ _pid = os.getpid()
 def _finish_all() -> None:
     if os.getpid() == _pid:
         for engine in list(_open):
-            engine.close(only_unbegun=True)
+            engine.close(only_unstarted=True)
             engine.join()
 
 

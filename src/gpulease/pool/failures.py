@@ -38,13 +38,13 @@ class Ending(NamedTuple):
 
     exit_code: int | None = None
     signal: int | None = None
-    told: str | None = None  # by whoever watches it, where the kernel's word is not to be had
+    reported: str | None = None  # by whoever watches it, where the kernel's word is not to be had
 
     def __str__(self) -> str:
         if self.signal is not None:
             hint = "; the machine may have run out of memory" if self.signal == signal.SIGKILL else ""
             return f"was ended by signal {self.signal} ({_signal_name(self.signal)}{hint})"
-        return self.told or f"ended with exit code {self.exit_code}"
+        return self.reported or f"ended with exit code {self.exit_code}"
 
 
 def ending_of(return_code: int) -> Ending:
@@ -83,8 +83,8 @@ def pack_failure(error: BaseException) -> Packed:
     return pack((payload, text, short, exhausted), "The error")
 
 
-def unpack_failure(told: tuple[bytes, str, str, bool], where: str) -> BaseException:
-    payload, text, short, exhausted = told
+def unpack_failure(failure: tuple[bytes, str, str, bool], where: str) -> BaseException:
+    payload, text, short, exhausted = failure
     try:
         error = unpack(payload)
         if not isinstance(error, BaseException):

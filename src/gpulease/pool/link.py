@@ -57,9 +57,9 @@ def pack(
     return HEAD.pack(len(body), kind, descriptors, key, number, seconds) + body
 
 
-def pack_json(told: dict[str, Any], descriptors: int = 0) -> bytes:
+def pack_json(result: dict[str, Any], descriptors: int = 0) -> bytes:
     """For what comes from another program: nobody unpickles it."""
-    return pack(CONTROL, json.dumps(told).encode(), descriptors=descriptors)
+    return pack(CONTROL, json.dumps(result).encode(), descriptors=descriptors)
 
 
 def send_all(connected: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -164,21 +164,21 @@ class Link:
             item.future.place = None
         return items
 
-    def finished(self, told: Any) -> Item | None:
+    def finished(self, result: Any) -> Item | None:
         """The item that was told of; None for one that was skipped."""
-        if told.kind == SKIPPED:
+        if result.kind == SKIPPED:
             self.window = self.window.skipped()
             return None
         item = self.in_flight.popleft()
-        assert item.number == told.number, (item.number, told.number)
+        assert item.number == result.number, (item.number, result.number)
         self.window = self.window.finished()
         self.done += 1
         return item
 
     def lost(self) -> tuple[list[Item], list[Item]]:
         """Once the worker is gone: (the item that it had begun, if any; those that it had not)."""
-        unbegun = self.take_back(len(self.in_flight))
-        return list(self.in_flight), unbegun
+        unstarted = self.take_back(len(self.in_flight))
+        return list(self.in_flight), unstarted
 
     # ---------------------------------------------------------------- how it is reached
 
@@ -200,7 +200,7 @@ class Link:
         """No item of that function is left."""
         raise NotImplementedError
 
-    def value(self, told: Any) -> Any:
+    def value(self, result: Any) -> Any:
         """What was told, unpickled."""
         raise NotImplementedError
 
@@ -315,8 +315,8 @@ class SocketLink(Link):
         if self._outgoing:
             self._reactor.watch_writing(self.socket.fileno(), lambda: self.hear([]))
 
-    def value(self, told: Frame) -> Any:
-        return from_body(told.body, told.descriptors)
+    def value(self, result: Frame) -> Any:
+        return from_body(result.body, result.descriptors)
 
     def rest(self) -> list[Frame]:
         self._reactor.unwatch(self.socket.fileno())

@@ -20,13 +20,13 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, NoneT
 from typing import Any, NamedTuple
 
 from gpulease.errors import CannotPickle
-from gpulease.pool import memory_files as memory
+from gpulease.pool import memory_files
 
 PROTOCOL = 5
 MAIN = b"__main__"
 CONSTANTS = frozenset({int, float, complex, bool, str, NoneType, CodeType})
 STORE_GLOBAL = opmap["STORE_GLOBAL"]
-DEEPEST, MOST_PARTS = 6, 200  # how far to look for what cannot be pickled
+DEEPEST, MAX_PARTS = 6, 200  # how far to look for what cannot be pickled
 
 
 class Packed(NamedTuple):
@@ -74,7 +74,7 @@ class Beside:
             raw = buffer.raw()
         except BufferError:  # not contiguous
             return True
-        if raw.nbytes < memory.OUT_OF_BAND:
+        if raw.nbytes < memory_files.OUT_OF_BAND:
             return True
         self.buffers.append(raw)
         return False
@@ -111,7 +111,7 @@ def explained(value: object, what: str, error: Exception) -> CannotPickle:
 def _failing_parts(value: object) -> Iterator[tuple[str, object, Exception]]:
     import cloudpickle
 
-    for name, part in islice(_parts(value), MOST_PARTS):
+    for name, part in islice(_parts(value), MAX_PARTS):
         try:
             cloudpickle.dumps(part)
         except Exception as error:
@@ -192,12 +192,12 @@ def name_of(function: object) -> str:
 def to_body(packed: Packed) -> tuple[bytes, int | None]:
     """The body of a frame, and the descriptor of the memory that goes with it, for the caller to close."""
     payload, buffers = packed
-    if not buffers and len(payload) < memory.OUT_OF_BAND:
+    if not buffers and len(payload) < memory_files.OUT_OF_BAND:
         return payload, None
-    inside = len(payload) < memory.OUT_OF_BAND
+    inside = len(payload) < memory_files.OUT_OF_BAND
     parts = list(buffers) if inside else [memoryview(payload), *buffers]
     sizes = [part.nbytes for part in parts]
-    return pickle.dumps((sizes, payload if inside else None), PROTOCOL), memory.write(parts)
+    return pickle.dumps((sizes, payload if inside else None), PROTOCOL), memory_files.write(parts)
 
 
 def from_body(body: bytes, descriptors: tuple[int, ...]) -> Any:
@@ -205,7 +205,7 @@ def from_body(body: bytes, descriptors: tuple[int, ...]) -> Any:
     if not descriptors:
         return pickle.loads(body)
     sizes, payload = pickle.loads(body)
-    parts: list[Any] = memory.read(descriptors[0], sizes)
+    parts: list[Any] = memory_files.read(descriptors[0], sizes)
     if payload is None:
         payload = parts.pop(0)
     return pickle.loads(payload, buffers=parts)

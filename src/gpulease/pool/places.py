@@ -16,7 +16,7 @@ from typing import Any
 from gpulease.errors import NotFound, NotPermitted, PoolBroken, PoolClosed, PoolError, UsageError, by_code
 from gpulease.pool import link
 from gpulease.pool.plan import check_devices, check_function_name, make_plan
-from gpulease.system import places
+from gpulease.system import places as system_places
 from gpulease.system.identity import peer
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
@@ -34,14 +34,14 @@ def check_name(name: str) -> str:
 
 def folder(ending: str) -> str:
     """Sockets are in the run folder of the user's own place, and what lasts is in its state folder."""
-    place = places.own(os.environ)
+    place = system_places.own(os.environ)
     return os.path.join(place.run if ending == "socket" else place.state, "pools")
 
 
 def prepare_folder() -> None:
     for ending in ("socket", "log"):
-        places.prepare(os.path.dirname(folder(ending)), everyone=False)
-        places.prepare(folder(ending), everyone=False)
+        system_places.prepare(os.path.dirname(folder(ending)), everyone=False)
+        system_places.prepare(folder(ending), everyone=False)
 
 
 def path_of(name: str, ending: str) -> str:
@@ -50,7 +50,7 @@ def path_of(name: str, ending: str) -> str:
 
 def socket_path(name: str) -> str:
     path = path_of(name, "socket")
-    if len(os.fsencode(path)) > places.LONGEST_SOCKET:
+    if len(os.fsencode(path)) > system_places.LONGEST_SOCKET:
         raise UsageError(f"The path {path!r} is too long for a socket.", "Set GPULEASE_DIR to a shorter one.")
     return path
 
@@ -133,8 +133,8 @@ def ask(name: str, verb: str, **more: Any) -> dict[str, Any]:
             raise PoolError(f"The pool {name!r}, process {pid}, does not answer.", step) from None
     answer: dict[str, Any] = json.loads(received[0].body)
     if "error" in answer:
-        told = answer["error"]
-        raise by_code(told.get("code", PoolError.code), told["what"], told["next_step"], {})
+        error = answer["error"]
+        raise by_code(error.get("code", PoolError.code), error["what"], error["next_step"], {})
     return answer["ok"]  # type: ignore[no-any-return]
 
 
@@ -207,10 +207,10 @@ def wait_for_workers(name: str) -> list[str]:
     until: float | None = None
     while True:
         try:
-            told = ask(name, "status")
+            error = ask(name, "status")
         except (NotFound, PoolClosed):
             raise _broken(name) from None
-        states = [worker["state"] for worker in told["workers"]]
+        states = [worker["state"] for worker in error["workers"]]
         if states and all(state in SETTLED for state in states):
             until = until or time.monotonic() + GRACE
             late = time.monotonic() > until

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ALL_IDLE = "all-idle"
 POLITE = 100  # the priority of a pool that takes only what is idle: everybody else is sooner
-MOST_WORKERS = 1024
+MAX_WORKERS = 1024
 
 
 class PoolPlan(NamedTuple):
@@ -67,7 +67,7 @@ def make_plan(
     if max_items is not None and (isinstance(max_items, bool) or not isinstance(max_items, int) or max_items < 1):
         raise UsageError(f"max_items is {max_items!r}.", "Give 1 or more, or None for no limit.")
     elastic = gpus == ALL_IDLE
-    workers = MOST_WORKERS if elastic else _workers(gpus, each)
+    workers = MAX_WORKERS if elastic else _workers(gpus, each)
     visible.wanted(request.get("visible_by"), os.environ, "visible_by")
     wanted = {name: value for name, value in request.items() if value is not None}
     wanted.setdefault("priority", POLITE if elastic else 5)
@@ -89,14 +89,14 @@ def grown(plan: PoolPlan, gpus: int, request: Mapping[str, Any]) -> PoolPlan:
 
 
 def _workers(gpus: int | str, each: int) -> int:
-    total = _whole(gpus, "gpus", f"a whole number from 1 to {MOST_WORKERS}, or {ALL_IDLE!r}")
+    total = _whole(gpus, "gpus", f"a whole number from 1 to {MAX_WORKERS}, or {ALL_IDLE!r}")
     if total % each:
         raise UsageError(f"{total} GPUs cannot be divided among workers of {each}.", "Ask for a multiple.")
     return total // each
 
 
-def _whole(value: object, name: str, wanted: str = f"a whole number from 1 to {MOST_WORKERS}") -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_WORKERS:
+def _whole(value: object, name: str, wanted: str = f"a whole number from 1 to {MAX_WORKERS}") -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_WORKERS:
         raise UsageError(f"{name} is {value!r}.", f"Give {wanted}.")
     return value
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from gpulease.client.waiting import in_notebook, show_instead
+from gpulease.client.wait_notice import in_notebook, show_instead
 
 REFRESH = 0.1  # seconds
 LINE = 5.0  # seconds between lines, where there is no bar
@@ -66,8 +66,8 @@ class _Rich:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        told = TextColumn("{task.fields[told]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), told)
+        text_column = TextColumn("{task.fields[told]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), text_column)
         self._progress = Progress(*columns, console=Console(stderr=True))
         self._task = self._progress.add_task(title, total=total, told="waiting for a GPU")
         self._progress.start()

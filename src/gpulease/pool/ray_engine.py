@@ -74,8 +74,8 @@ class RayLink(Link):
             self._known.remove(key)
             self._handle.forget.remote(key)
 
-    def value(self, told: Answered) -> Any:
-        return unpack(told.payload, told.buffers)
+    def value(self, result: Answered) -> Any:
+        return unpack(result.payload, result.buffers)
 
 
 class Cluster(Source):
@@ -134,14 +134,14 @@ class Cluster(Source):
         if future.exception() is not None:
             return self._replace(name, _ending("its machine", future.exception()), None)
         answered = future.result()
-        told = unpack(answered.payload, answered.buffers)
+        result = unpack(answered.payload, answered.buffers)
         if answered.kind == ERROR:
-            return self._failed(name, told)
-        self._log.note(f"{name} is ready on {told} after {answered.seconds:.2f} s")
-        self.engine.joined(RayLink(name, told, self._handles[name], self))
+            return self._failed(name, result)
+        self._log.note(f"{name} is ready on {result} after {answered.seconds:.2f} s")
+        self.engine.joined(RayLink(name, result, self._handles[name], self))
 
-    def _failed(self, name: str, told: tuple[Any, ...]) -> None:
-        _, text, short, _ = told
+    def _failed(self, name: str, result: tuple[Any, ...]) -> None:
+        _, text, short, _ = result
         self._log.note(f"{name} failed in `init`: {short}", logging.WARNING, text)
         self._ray.kill(self._handles.pop(name))
         trouble = PoolBroken(f"Every worker failed in `init`; {name}: {short[:500]}.")
@@ -179,7 +179,7 @@ class Cluster(Source):
 
 
 def _ending(place: str, error: BaseException) -> Ending:
-    return Ending(told=f"died on {place} ({_short(error)})")
+    return Ending(reported=f"died on {place} ({_short(error)})")
 
 
 def _connect(address: str | None) -> tuple[Any, bool]:

@@ -22,7 +22,7 @@ from gpulease.model.pauses import pause_after
 from gpulease.pool import link
 from gpulease.pool.log import Lines
 
-MOST_UNREADY = 3  # in a row
+MAX_UNREADY = 3  # in a row
 SOON = 1.0  # seconds after it was ready
 FREE = 3  # ends in a row without a pause: as many as one item may cause
 FIRST, LONGEST = 0.1, 30.0  # seconds of a pause
@@ -40,7 +40,7 @@ class Restarts(NamedTuple):
 
     @property
     def hopeless(self) -> bool:
-        return self.unready >= MOST_UNREADY
+        return self.unready >= MAX_UNREADY
 
     @property
     def pause(self) -> float:

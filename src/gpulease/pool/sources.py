@@ -116,8 +116,8 @@ class Named(Source):
         elif "stopping" in message:
             self._stopping = True
         elif "broken" in message or "error" in message:
-            told = message.get("broken") or message["error"]
-            self.engine.broken(PoolBroken(told["what"], told["next_step"]))
+            trouble = message.get("broken") or message["error"]
+            self.engine.broken(PoolBroken(trouble["what"], trouble["next_step"]))
 
     def _left_all(self, ending: Ending) -> None:
         while self._links:
@@ -130,4 +130,4 @@ class Named(Source):
         see = "" if self._stopping else f"; `gpulease pool log {self.name}` may say why"
         again = f"Start it again: gpulease pool start {self.name}{see}."
         self.engine.broken(PoolClosed(f"The pool {self.name!r} {how}.", again))
-        self._left_all(Ending(told="ended with its pool"))
+        self._left_all(Ending(reported="ended with its pool"))

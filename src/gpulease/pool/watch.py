@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpulease.client.waiting import WaitNotice
+from gpulease.client.wait_notice import WaitNotice
 from gpulease.errors import GpuleaseError
 from gpulease.pool.slot import READY, STARTING, WorkerSlot
 
@@ -59,17 +59,17 @@ class BrokerWatch:
         from gpulease.client.subscriptions import Subscription
 
         topics = ("leases",) if self._on_line is None else ("leases", "line")
-        with Subscription(*topics, client=Client(start=False, directory=broker)) as told:
+        with Subscription(*topics, client=Client(start=False, directory=broker)) as subscription:
             while not self._ended.is_set():
-                changed = told.receive(LISTEN) or {}
+                changed = subscription.receive(LISTEN) or {}
                 if "leases" in changed:
-                    self._find_ended(told.rows["leases"])
+                    self._find_ended(subscription.rows["leases"])
                 if "line" in changed and self._on_line is not None:
-                    self._reactor.call(partial(self._on_line, told.rows["line"]))
+                    self._reactor.call(partial(self._on_line, subscription.rows["line"]))
 
     def _find_ended(self, leases: dict[str, Any]) -> None:
         """A lease that was ended from outside: its worker's GPU may be somebody else's now."""
-        from gpulease.client.thread import ask
+        from gpulease.client.thread_connection import ask
 
         for slot in list(self._crew.slots):
             lease = slot.lease
@@ -88,11 +88,11 @@ class WaitingWorkers:
         self._told: dict[WorkerSlot, StillWaiting] = {}
         self._waiting: WaitNotice | None = None
 
-    def waits(self, slot: WorkerSlot, told: StillWaiting, crew: Iterable[WorkerSlot]) -> None:
+    def waits(self, slot: WorkerSlot, subscription: StillWaiting, crew: Iterable[WorkerSlot]) -> None:
         if any(other.lease for other in crew):
             return  # the work goes on
         self._waiting = self._waiting or WaitNotice(self._quiet)
-        self._told[slot] = told
+        self._told[slot] = subscription
         if self._waiting.tell is not None:
             self._waiting.tell(min(self._told.values(), key=lambda one: one["place"]))
 

@@ -117,7 +117,7 @@ class WorkerLoop:
             return acquire(**request, kind="pool", wait=0)
         except NotGranted as error:
             self._tell(waiting=error.what)
-        return acquire(**request, kind="pool", on_wait=lambda told: self._tell(waits=told))
+        return acquire(**request, kind="pool", on_wait=lambda message: self._tell(waits=message))
 
     def _load(self, setup: Told, descriptors: tuple[int, ...]) -> None:
         sys.path[:] = setup["path"]
@@ -165,10 +165,10 @@ class WorkerLoop:
             self._running = False
 
     def _control_frame(self, frame: link.Frame) -> None:
-        told = pickle.loads(frame.body)
-        if "setup" in told:  # the first one
-            self._running = self._prepare(told["setup"], frame.descriptors)
-        elif told["do"] == "stop":
+        message = pickle.loads(frame.body)
+        if "setup" in message:  # the first one
+            self._running = self._prepare(message["setup"], frame.descriptors)
+        elif message["do"] == "stop":
             self._running = False
         else:
             connected, tokens = frame.descriptors
@@ -177,8 +177,8 @@ class WorkerLoop:
 
     # ---------------------------------------------------------------- telling
 
-    def _tell(self, **told: object) -> None:
-        link.send_all(self._control, link.pack(link.CONTROL, pickle.dumps(told)))
+    def _tell(self, **message: object) -> None:
+        link.send_all(self._control, link.pack(link.CONTROL, pickle.dumps(message)))
 
     def _tell_failure(self, doing: str, error: BaseException) -> None:
         import traceback

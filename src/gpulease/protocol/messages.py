@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 from gpulease.errors import GpuleaseError
 from gpulease.model.fields import A_LIST, FLAG, MANY, SHORT_TEXT, SPAN, WHOLE, are_texts, is_flag, is_seconds, is_whole
-from gpulease.model.job import AskedRow
+from gpulease.model.jobs import AskedRow
 
 KINDS = ("run", "get", "shell", "acquire", "reservation", "pool")
 WORDS_AT_ONCE = 100_000  # of the commands of one message

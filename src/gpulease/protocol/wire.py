@@ -17,7 +17,7 @@ else:
     Message = dict  # `typing` is not loaded for a name
 
 LIMIT = 1 << 20  # bytes of one message
-MOST_VALUES = 100_000  # texts, numbers and lists of one request: each takes time to read, be it empty
+MAX_VALUES = 100_000  # texts, numbers and lists of one request: each takes time to read, be it empty
 HEAD = 4
 
 

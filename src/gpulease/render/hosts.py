@@ -15,7 +15,7 @@ STATES = {
 }  # fmt: skip
 LEGEND = ". free, L leased, S shared, O outside, D draining, X excluded, ! lost, ? unknown"
 HEADINGS = ("HOST", "GPUS", "FREE", "WAIT", "STATE", "USED BY")
-TOLD = 3  # users that are named
+MAX_NAMED = 3  # users that are named
 LEAST = 30  # columns for the last cell, which says what is wrong
 
 
@@ -41,11 +41,11 @@ def simulated_line(rows: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _cells(row: dict[str, Any], now: float) -> tuple[str, ...]:
-    told = row["answer"]
-    if told is None:
+    answer = row["answer"]
+    if answer is None:
         return (row["host"], "-", "-", "-", "-", trouble_text(row, now))
-    letters = "".join(STATES.get(one["state"], "?") for one in told["devices"])
-    return (row["host"], models(told) or "none", free(told), str(told["line_length"]), letters, users(told))
+    letters = "".join(STATES.get(one["state"], "?") for one in answer["devices"])
+    return (row["host"], models(answer) or "none", free(answer), str(answer["line_length"]), letters, users(answer))
 
 
 def trouble_text(row: dict[str, Any], now: float) -> str:
@@ -58,25 +58,25 @@ def trouble_text(row: dict[str, Any], now: float) -> str:
     return f"{row['trouble']} Silent for {span_text(max(0.0, now - since))}."
 
 
-def models(told: dict[str, Any]) -> str:
+def models(answer: dict[str, Any]) -> str:
     from gpulease.render.status import short_name
 
-    names = [short_name(one["name"]) for one in told["devices"]]
+    names = [short_name(one["name"]) for one in answer["devices"]]
     return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
 
 
-def free(told: dict[str, Any]) -> str:
+def free(answer: dict[str, Any]) -> str:
     """How many; not a number while nobody can tell."""
-    states = [one["state"] for one in told["devices"]]
+    states = [one["state"] for one in answer["devices"]]
     return "?" if "unknown" in states else str(states.count("free"))
 
 
-def users(told: dict[str, Any]) -> str:
+def users(answer: dict[str, Any]) -> str:
     """Who holds how many, and what is wrong there."""
     held: dict[str, int] = {}
-    for lease in told["leases"]:
+    for lease in answer["leases"]:
         held[lease["user"]] = held.get(lease["user"], 0) + len(lease["labels"])
-    parts = [f"{user} {held[user]}" for user in sorted(held, key=lambda user: (-held[user], user))[:TOLD]]
-    more = len(held) - TOLD
+    parts = [f"{user} {held[user]}" for user in sorted(held, key=lambda user: (-held[user], user))[:MAX_NAMED]]
+    more = len(held) - MAX_NAMED
     parts += [f"{more} more users"] if more > 0 else []
-    return ", ".join([*parts, *([str(told["trouble"])] if told.get("trouble") else [])])
+    return ", ".join([*parts, *([str(answer["trouble"])] if answer.get("trouble") else [])])

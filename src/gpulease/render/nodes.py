@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.model.host_names import folded
-from gpulease.render.hosts import LEGEND, STATES, TOLD, models
+from gpulease.render.hosts import LEGEND, MAX_NAMED, STATES, models
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from gpulease.render.terminal import Terminal
 
-MOST_DEVICES = 64  # that are shown one by one
-MOST_ROWS = 16  # of `explain` that are shown one by one
+MAX_DEVICES = 64  # that are shown one by one
+MAX_ROWS = 16  # of `explain` that are shown one by one
 HEADINGS = ("NODE", "GPUS", "FREE", "STATE", "USED BY")
 LEAST = 30  # columns for the last cell
 
@@ -38,8 +38,8 @@ def _cells(devices: list[dict[str, Any]], users: dict[str, str]) -> tuple[str, .
     for device in devices:
         for user in {users.get(lease, "?") for lease in device["leases"]}:
             held[user] = held.get(user, 0) + 1
-    parts = [f"{user} {held[user]}" for user in sorted(held, key=lambda user: (-held[user], user))[:TOLD]]
-    parts += [f"{len(held) - TOLD} more users"] if len(held) > TOLD else []
+    parts = [f"{user} {held[user]}" for user in sorted(held, key=lambda user: (-held[user], user))[:MAX_NAMED]]
+    parts += [f"{len(held) - MAX_NAMED} more users"] if len(held) > MAX_NAMED else []
     troubles = (device["lost"] or (device["note"] if device["state"] == "excluded" else None) for device in devices)
     parts += dict.fromkeys(text.partition(" is ")[2] or text for text in troubles if text)
     letters = "".join(STATES.get(device["state"], "?") for device in devices)
@@ -49,7 +49,7 @@ def _cells(devices: list[dict[str, Any]], users: dict[str, str]) -> tuple[str, .
 
 def joined(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Nodes with the reason of each: those with the same one share a row, where there are many."""
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= MAX_ROWS:
         return list(rows)
     alike: dict[str, list[str]] = {}
     for name, why in rows:

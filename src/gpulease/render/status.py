@@ -21,8 +21,8 @@ STATE_COLOURS = {
     "unknown": "yellow",
 }
 PLACEHOLDER = "placeholder of gpulease"  # the command of one, as it is shown
-MOST_PROCESSES = 6
-MOST_WAITING = 20
+MAX_PROCESSES = 6
+MAX_WAITING = 20
 WITH_START = 72  # columns, so that there is room for expected starts
 WHY = 24  # columns: the longest short form of a reason
 NARROWEST_NAME = 10
@@ -46,9 +46,9 @@ ONE_QUEUE = "For one queue: `gpulease install --system` (root), or `gpulease bro
 def lines(document: dict[str, Any], terminal: Terminal, now: float) -> list[str]:
     broker = document["broker"]
     if broker is not None and broker["kind"] == "slurm":
-        from gpulease.render.nodes import MOST_DEVICES, node_lines
+        from gpulease.render.nodes import MAX_DEVICES, node_lines
 
-        if len(document["devices"]) > MOST_DEVICES:
+        if len(document["devices"]) > MAX_DEVICES:
             shown = [*_title(document, terminal), *node_lines(document, terminal)]
             return shown + _line(document, terminal, now) + _troubles(document, terminal)
     widths = _widths(terminal.width, max((len(device["label"]) for device in document["devices"]), default=0))
@@ -68,8 +68,8 @@ def _without_gpu(document: dict[str, Any], terminal: Terminal, now: float) -> li
     if not leases:
         return []
     jobs = "1 job" if len(leases) == 1 else f"{len(leases)} jobs"
-    rows = [fit(holder_text(lease, now), terminal.width, terminal).rstrip() for lease in leases[:MOST_WAITING]]
-    more = len(leases) - MOST_WAITING
+    rows = [fit(holder_text(lease, now), terminal.width, terminal).rstrip() for lease in leases[:MAX_WAITING]]
+    more = len(leases) - MAX_WAITING
     return [
         f"{jobs} without a GPU:",
         *(terminal.paint(row, "cyan") for row in rows),
@@ -98,7 +98,7 @@ def _line(document: dict[str, Any], terminal: Terminal, now: float) -> list[str]
         return []
     narrow = terminal.cuts and terminal.width < WITH_START
     rows = [("LINE", "USER", "WANTS", "PRIO", "SINCE", *([] if narrow else ["START"]), "WHY")]
-    for entry in document["line"][:MOST_WAITING]:
+    for entry in document["line"][:MAX_WAITING]:
         wants = (
             format_bytes(entry["memory"])
             if entry["memory"]
@@ -108,14 +108,14 @@ def _line(document: dict[str, Any], terminal: Terminal, now: float) -> list[str]
         why = f"{short} ({entry['note']})" if entry["note"] else short
         times = [clock(entry["since"], now), *([] if narrow else [start_text(entry, now)])]
         rows.append((entry["id"], entry["user"], wants, str(entry["priority"]), *times, why))
-    more = document["line_length"] - MOST_WAITING
+    more = document["line_length"] - MAX_WAITING
     return ["", *plain_table(rows, terminal, least=WHY), *([f"and {more} more"] if more > 0 else [])]
 
 
 def _down(document: dict[str, Any], terminal: Terminal) -> list[str]:
     """That a broker belongs here and cannot be asked, before anything that would be read wrongly without it."""
-    told = document["trouble"] if document["broker"] is None else None
-    return [terminal.paint(clean(told), "red")] if told else []
+    shown = document["trouble"] if document["broker"] is None else None
+    return [terminal.paint(clean(shown), "red")] if shown else []
 
 
 def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
@@ -142,8 +142,8 @@ def _troubles(document: dict[str, Any], terminal: Terminal) -> list[str]:
 
 def other_brokers(document: dict[str, Any]) -> list[str]:
     """Users whose own brokers hold some of these devices, or the system's."""
-    told = document.get("neighbours", {}).get("gpulease", {})
-    return sorted({clean(holder["user"]) for holder in told.get("holders", {}).values()})
+    shown = document.get("neighbours", {}).get("gpulease", {})
+    return sorted({clean(holder["user"]) for holder in shown.get("holders", {}).values()})
 
 
 def _widths(available: int, label: int = 0) -> dict[str, int]:
@@ -229,9 +229,9 @@ def _details(device: dict[str, Any], terminal: Terminal, now: float) -> list[str
         return ["      the driver does not tell its processes"]
     intruders = device["outside"] if device["leases"] else ()
     shown = _slowed(device, terminal)
-    shown += [_process(one, terminal, one["pid"] in intruders) for one in processes[:MOST_PROCESSES]]
-    if len(processes) > MOST_PROCESSES:
-        shown.append(f"      and {len(processes) - MOST_PROCESSES} more processes")
+    shown += [_process(one, terminal, one["pid"] in intruders) for one in processes[:MAX_PROCESSES]]
+    if len(processes) > MAX_PROCESSES:
+        shown.append(f"      and {len(processes) - MAX_PROCESSES} more processes")
     holder = device.get("holder")
     if device["state"] == "outside" and (holder or not device["outside"]):
         since = f", since {clock(holder['since'], now)}" if holder and holder["since"] else ""

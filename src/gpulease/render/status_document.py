@@ -71,18 +71,18 @@ def _note(device: Device) -> str | None:
     return "the driver does not tell how much of its memory is in use"
 
 
-def renewed(told: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]:
+def renewed(document: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]:
     """A broker's document with the devices as they were seen since; who holds them is known to the broker alone."""
     rows = {row["uuid"]: row for row in seen["devices"]}
-    devices = [_renewed_device(row, rows[row["uuid"]]) if row["uuid"] in rows else row for row in told["devices"]]
-    return {**told, "devices": devices, "time": seen["time"], "sample_age": 0.0}
+    devices = [_renewed_device(row, rows[row["uuid"]]) if row["uuid"] in rows else row for row in document["devices"]]
+    return {**document, "devices": devices, "time": seen["time"], "sample_age": 0.0}
 
 
-def _renewed_device(told: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]:
-    left = told["state"] == "draining" and seen["state"] == "free"
-    if told["state"] in ("free", "outside", "lost") or left:
-        return {**seen, "leases": told["leases"]}
-    leases = {process["pid"]: process["lease"] for process in told["processes"] or ()}
+def _renewed_device(document: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]:
+    left = document["state"] == "draining" and seen["state"] == "free"
+    if document["state"] in ("free", "outside", "lost") or left:
+        return {**seen, "leases": document["leases"]}
+    leases = {process["pid"]: process["lease"] for process in document["processes"] or ()}
     processes = [{**process, "lease": leases.get(process["pid"])} for process in seen["processes"] or ()]
-    kept = {field: told[field] for field in KNOWN_BY_BROKER}
+    kept = {field: document[field] for field in KNOWN_BY_BROKER}
     return {**seen, **kept, "processes": None if seen["processes"] is None else processes}

@@ -88,9 +88,9 @@ def of_hosts(documents: Mapping[str, Mapping[str, Any]], by: str) -> tuple[list[
     """What several hosts added up, as one: a user of two hosts has one row, a GPU has its host's name before it."""
     sums: dict[str, Sum] = {}
     total = Sum()
-    for host, told in documents.items():
-        total.add(told["total"])
-        for row in told["rows"]:
+    for host, document in documents.items():
+        total.add(document["total"])
+        for row in document["rows"]:
             sums.setdefault(f"{host}:{row['name']}" if by == "gpu" else row["name"], Sum()).add(row)
     rows = [one.row(name) for name, one in sums.items()]
     return rows if by == "gpu" else sorted(rows, key=lambda row: _place(row, by)), total.row("total")

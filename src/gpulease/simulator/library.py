@@ -262,9 +262,9 @@ def _compile(compiler: list[str], source: Path, folder: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _complaint(told: str) -> str:
+def _complaint(output: str) -> str:
     """The line of a compiler's output that says what is wrong, as far as one can tell."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()] or ["it does not say why"]
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["it does not say why"]
     return next((line for line in lines if "error" in line), lines[0])[:200].rstrip(".") + "."
 
 

@@ -14,8 +14,7 @@ import time
 
 from gpulease.errors import NotFound, SlurmUnavailable, UsageError, WrongState
 from gpulease.model.shell_text import quoted
-from gpulease.slurm import commands
-from gpulease.slurm import options as asking
+from gpulease.slurm import commands, options
 from gpulease.slurm.options import site
 
 TYPE_CHECKING = False
@@ -157,14 +156,14 @@ def add(
     batch: list[list[str]],
     each: list[dict[str, str]],
     request: Mapping[str, Any],
-    options: Mapping[str, Any],
+    job_options: Mapping[str, Any],
 ) -> list[str]:
     """The ids, in the order of the commands."""
     kind = model(records, request)
-    after = ids_to_come_after(records, options)
+    after = ids_to_come_after(records, job_options)
     found: list[str] = []
     for first, last in parts(batch):
-        found += _add_part(records, batch[first:last], each[first:last], request, options, kind, after)
+        found += _add_part(records, batch[first:last], each[first:last], request, job_options, kind, after)
     return found
 
 
@@ -205,14 +204,14 @@ def _add_part(
     batch: list[list[str]],
     each: list[dict[str, str]],
     request: Mapping[str, Any],
-    options: Mapping[str, Any],
+    job_options: Mapping[str, Any],
     kind: str | None,
     after: list[str],
 ) -> list[str]:
     count, token = len(batch), os.urandom(8).hex()
     own = [texts.get("log") for texts in each] or [None] * count
-    log = asking.pattern(options.get("log"), records.logs, count)
-    kept = {name: value for name, value in options.items() if name not in ("environment", "env_kept")}
+    log = options.pattern(job_options.get("log"), records.logs, count)
+    kept = {name: value for name, value in job_options.items() if name not in ("environment", "env_kept")}
     records.write(
         token,
         {
@@ -225,20 +224,20 @@ def _add_part(
             "uid": os.geteuid(),
         },
     )
-    name = options.get("name") or os.path.basename(batch[0][0])
-    name = f"gpulease-{name}" if name in INTERACTIVE and not options.get("name") else name
-    told = {"token": token, "command": batch[0] if count == 1 else None, "name": options.get("name")}
-    told["job_name"] = None if options.get("name") else name
-    told |= {name: options.get(name) for name in ("label", "note", "retry")}
+    name = job_options.get("name") or os.path.basename(batch[0][0])
+    name = f"gpulease-{name}" if name in INTERACTIVE and not job_options.get("name") else name
+    comment = {"token": token, "command": batch[0] if count == 1 else None, "name": job_options.get("name")}
+    comment["job_name"] = None if job_options.get("name") else name
+    comment |= {name: job_options.get(name) for name in ("label", "note", "retry")}
     chosen, more = site(records), extra()
-    words = asking.batch(request, options, kind, count, after, log, chosen.preempts, more)
+    words = options.batch(request, job_options, kind, count, after, log, chosen.preempts, more)
     words += [f"--job-name={name}", *more]
-    words.append(f"--comment={asking.comment(told)}")
+    words.append(f"--comment={options.comment(comment)}")
     logs = [None if path is None or path.endswith("/") else path for path in own]
     alone = chosen.signals_script_alone
-    text = batch_script(batch, logs, records.ends, token, options.get("retry") or 0, alone)
+    text = batch_script(batch, logs, records.ends, token, job_options.get("retry") or 0, alone)
     try:
-        id = _submit(words, text, job_environment(options["environment"]), token)
+        id = _submit(words, text, job_environment(job_options["environment"]), token)
     except BaseException as trouble:
         if not getattr(trouble, "fields", {}).get("unsure"):
             records.drop(token)
@@ -298,11 +297,11 @@ def _find(token: str) -> str:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         try:
-            told = commands.document(SQUEUE)
+            comment = commands.document(SQUEUE)
         except SlurmUnavailable:
             time.sleep(PAUSE)
             continue
-        for raw in told.get("jobs", ()):
+        for raw in comment.get("jobs", ()):
             if rows.carries(raw, token, os.geteuid()) and not rows.was_refused(raw):
                 return rows.ids_of(raw)[0].partition("_")[0]
         raise SlurmUnavailable("Slurm's controller gave no answer, and the job was not queued.", "Add it again.")
@@ -313,9 +312,9 @@ def _find(token: str) -> str:
     )
 
 
-def ids_to_come_after(records: Records, options: Mapping[str, Any]) -> list[str]:
+def ids_to_come_after(records: Records, job_options: Mapping[str, Any]) -> list[str]:
     """Slurm's ids of what the jobs come after; what has ended well, and is forgotten, is waited for no more."""
-    after, label = options.get("after") or [], options.get("after_label")
+    after, label = job_options.get("after") or [], job_options.get("after_label")
     if not after and label is None:
         return []
     from gpulease.slurm.known_jobs import OPEN, SlurmJobs
@@ -334,7 +333,7 @@ def ids_to_come_after(records: Records, options: Mapping[str, Any]) -> list[str]
             first, last = one if isinstance(one, (list, tuple)) else (one, one)
             span = [str(first)] if first == last else [str(id) for id in range(int(first), int(last) + 1)]
             for id in span:
-                found |= _still_to_wait_for(id, known, {id for id, _ in seen.raw}, bool(options.get("after_any")))
+                found |= _still_to_wait_for(id, known, {id for id, _ in seen.raw}, bool(job_options.get("after_any")))
     if not found and (label is not None or after in ("all", "last")):
         raise NotFound("There is no such job to come after.", "See `gpulease ls --engine slurm`.")
     from gpulease.model.job_selection import id_order

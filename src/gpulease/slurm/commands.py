@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpulease.errors import GpuleaseError
 
 
-LOOKING = 30.0  # seconds; a controller that is away is told of by Slurm's commands after 9
+DEADLINE = 30.0  # seconds; a controller that is away is told of by Slurm's commands after 9
 ACTING = 60.0
 MISSING = "Install Slurm's commands here (`apt-get install slurm-client`), or leave the engine out."
 AWAY = (
@@ -116,7 +116,7 @@ class Ran:
 
 
 def run(
-    words: list[str], given: bytes = b"", deadline: float = LOOKING, environ: Mapping[str, str] | None = None
+    words: list[str], given: bytes = b"", deadline: float = DEADLINE, environ: Mapping[str, str] | None = None
 ) -> Ran:
     """What the command printed and how it ended, also when it refused."""
     files = [os.memfd_create(name, os.MFD_CLOEXEC) for name in ("in", "out", "err")]
@@ -131,8 +131,8 @@ def run(
             os.close(file)
 
 
-def told(
-    words: list[str], given: bytes = b"", deadline: float = LOOKING, environ: Mapping[str, str] | None = None
+def output_of(
+    words: list[str], given: bytes = b"", deadline: float = DEADLINE, environ: Mapping[str, str] | None = None
 ) -> str:
     """What the command printed; raises what it refused."""
     ran = run(words, given, deadline, environ)
@@ -146,7 +146,7 @@ def document(words: list[str]) -> dict[str, Any]:
     from gpulease.protocol.wire import from_text
 
     try:
-        found = from_text(told(words))
+        found = from_text(output_of(words))
     except ValueError:
         found = None
     if isinstance(found, dict):

@@ -7,8 +7,7 @@ import time
 
 from gpulease.errors import GpuleaseError, SlurmUnavailable
 from gpulease.model.host_names import folded
-from gpulease.slurm import add as adding
-from gpulease.slurm import commands, fields
+from gpulease.slurm import add, commands, fields
 from gpulease.slurm.known_jobs import nodes
 from gpulease.slurm.nodes import gpu_types, node_states, trouble_of
 from gpulease.slurm.options import ASKED, read
@@ -22,18 +21,18 @@ if TYPE_CHECKING:
 
     Told = tuple[str, str, str, str]  # level, subject, what was found, what to do
 
-MOST_NODES = 8  # that the test job runs on
+MAX_NODES = 8  # that the test job runs on
 READY = {"IDLE", "MIXED"}
 START = 10  # seconds for it to start
 LARGEST_SKEW = 60.0  # seconds between clocks; munge takes no message that is five minutes old
 SHARE = "Use a folder that all nodes share: set GPULEASE_DIR or XDG_STATE_HOME to one, or share the homes."
 # Run on each node: whether a file that was written here is there, and what its clock says.
-LOOK = 'test -e "$1" && there=yes || there=no; echo "gpulease-node $SLURMD_NODENAME $there $(date +%s)"'
+NODE_CHECK = 'test -e "$1" && there=yes || there=no; echo "gpulease-node $SLURMD_NODENAME $there $(date +%s)"'
 
 
 def diagnosis(records: Records) -> Iterator[Told]:
     try:
-        config = read(commands.told(ASKED))
+        config = read(commands.output_of(ASKED))
     except SlurmUnavailable as trouble:
         yield "error", "controller", trouble.what, trouble.next_step
         return
@@ -53,7 +52,7 @@ def diagnosis(records: Records) -> Iterator[Told]:
 
 def chosen_partition() -> str | None:
     """By GPULEASE_SLURM_OPTIONS or Slurm's own variable; None for the default one."""
-    words = adding.extra()
+    words = add.extra()
     for number, word in enumerate(words):
         if word in ("-p", "--partition"):
             return "".join(words[number + 1 : number + 2])
@@ -62,9 +61,9 @@ def chosen_partition() -> str | None:
     return os.environ.get("SBATCH_PARTITION")
 
 
-def partitions(told: str, chosen: str | None) -> Iterator[Told]:
+def partitions(output: str, chosen: str | None) -> Iterator[Told]:
     """PURE: of lines as `main*|up|gpu:a100:4`, `*` being the default."""
-    rows = [line.split("|") for line in told.splitlines() if line.count("|") == 2]
+    rows = [line.split("|") for line in output.splitlines() if line.count("|") == 2]
     usual = next((name.rstrip("*") for name, _, _ in rows if name.endswith("*")), None)
     wanted = (chosen or usual or "").split(",")
     listed = ", ".join(dict.fromkeys(name.rstrip("*") for name, _, _ in rows)) or "none"
@@ -123,7 +122,7 @@ def _accounting(config: Mapping[str, str]) -> Told:
 
 def _test_job(records: Records, ready: int) -> Iterator[Told]:
     """A short job on some nodes, without a GPU: it takes none from anybody. `ready`: nodes that take jobs now."""
-    environ = adding.job_environment(os.environ)
+    environ = add.job_environment(os.environ)
     if not ready:
         yield "warning", "test job", "no node takes jobs now, so none was looked at", "Try again when one is free."
         return
@@ -137,9 +136,9 @@ def _test_job(records: Records, ready: int) -> Iterator[Told]:
         return
     began = time.time()
     try:
-        for count in dict.fromkeys((min(MOST_NODES, ready), 1)):  # if they are busy, on one of them at least
+        for count in dict.fromkeys((min(MAX_NODES, ready), 1)):  # if they are busy, on one of them at least
             ran = commands.run(_test_words(count, mark), deadline=2.0 * START, environ=environ)
-            if seen := read_look(ran.output):
+            if seen := read_node_check(ran.output):
                 break
     except GpuleaseError as trouble:
         yield "warning", "test job", f"it did not end: {trouble.what}", "The nodes were not looked at."
@@ -151,21 +150,21 @@ def _test_job(records: Records, ready: int) -> Iterator[Told]:
         step = "The nodes were not looked at. If they are busy, try again later."
         yield "warning", "test job", f"none could be started within {START} s: {said[:200]}", step
         return
-    yield from looked(seen, records.folder, began, time.time())
+    yield from findings_of_check(seen, records.folder, began, time.time())
 
 
 def _test_words(count: int, mark: str) -> list[str]:
-    words = ["srun", "--quiet", f"--immediate={START}", *adding.extra(), f"--nodes={count}", f"--ntasks={count}"]
-    return [*words, "--job-name=gpulease-doctor", "--time=1", "sh", "-c", LOOK, "sh", mark]
+    words = ["srun", "--quiet", f"--immediate={START}", *add.extra(), f"--nodes={count}", f"--ntasks={count}"]
+    return [*words, "--job-name=gpulease-doctor", "--time=1", "sh", "-c", NODE_CHECK, "sh", mark]
 
 
-def read_look(text: str) -> list[tuple[str, bool, float]]:
+def read_node_check(text: str) -> list[tuple[str, bool, float]]:
     """PURE: of each node its name, whether the file was there, and the time by its clock."""
     rows = [line.split() for line in text.splitlines() if line.startswith("gpulease-node ")]
     return [(row[1], row[2] == "yes", float(row[3])) for row in rows if len(row) == 4 and row[3].isdecimal()]
 
 
-def looked(seen: list[tuple[str, bool, float]], folder: str, began: float, ended: float) -> Iterator[Told]:
+def findings_of_check(seen: list[tuple[str, bool, float]], folder: str, began: float, ended: float) -> Iterator[Told]:
     """PURE."""
     absent = [name for name, there, _ in seen if not there]
     names = folded([name for name, _, _ in seen])

@@ -8,7 +8,7 @@ import time
 from gpulease.errors import NotFound, NotOnEngine, SlurmUnavailable
 from gpulease.model.job_selection import job_text
 from gpulease.model.quantities import SECRETS, matching
-from gpulease.slurm import add as adding
+from gpulease.slurm import add
 from gpulease.slurm.records import Records
 from gpulease.system.places import ENGINE, Place
 
@@ -131,7 +131,7 @@ class SlurmConnection:
         parts, self._parts = self._parts, []
         batch = [words for part in parts for words in part["commands"]]
         texts = [one for part in parts for one in part["each"]]
-        ids = adding.add(self.records, batch, texts, request, options)
+        ids = add.add(self.records, batch, texts, request, options)
         return {"first": ids[0], "last": ids[-1], "ids": ids, "left_out": []}
 
     # ------------------------------------------------------------------ looking
@@ -170,10 +170,10 @@ class SlurmConnection:
     def _explain(
         self, id: str | None = None, request: dict[str, Any] | None = None, kind: str = "run", count: int = 1
     ) -> dict[str, Any]:
-        from gpulease.slurm.status import explain, foresee
+        from gpulease.slurm.status import estimate_start, explain
 
         if id is None:
-            return foresee(self.records, request or {}, count)
+            return estimate_start(self.records, request or {}, count)
         return explain(self.records, job_text(id))
 
     def _events(self, since: float | None = None, most: int | None = None) -> dict[str, Any]:
@@ -203,9 +203,9 @@ class SlurmConnection:
     # ------------------------------------------------------------------ acting
 
     def _act(self, verb: str, select: dict[str, Any] | None, *more: Any) -> Any:
-        from gpulease.slurm import jobs as acting
+        from gpulease.slurm import jobs
 
-        act: Callable[..., Any] = getattr(acting, verb)
+        act: Callable[..., Any] = getattr(jobs, verb)
         return act(self.records, self._jobs(select, looks=False), *more)
 
     def _kill(self, select: dict[str, Any]) -> Any:
@@ -271,9 +271,9 @@ class SlurmConnection:
                 return None
             time.sleep(max(0.0, rest))
             self._next = time.monotonic() + AGAIN
-            told = self._changes()
-            if told is not None:
-                return told
+            changes = self._changes()
+            if changes is not None:
+                return changes
 
     def _changes(self) -> Message | None:
         if "jobs" not in self._subscribed["topics"]:  # of a picture that is drawn again as time passes

@@ -71,8 +71,8 @@ def _from_object(value: Mapping[str, Any]) -> tuple[int | None, int | None]:
 def version(document: Mapping[str, Any]) -> tuple[int, int] | None:
     """Of the Slurm that printed the document, as (22, 5)."""
     meta = document.get("meta") or {}
-    told = meta.get("slurm") or meta.get("Slurm") or {}
-    parts = told.get("version") or {}
+    slurm_meta = meta.get("slurm") or meta.get("Slurm") or {}
+    parts = slurm_meta.get("version") or {}
     try:
         return int(parts["major"]), int(parts["minor"])
     except (KeyError, TypeError, ValueError):

@@ -6,9 +6,7 @@ import os
 
 from gpulease.errors import NotFound, NotOnEngine, NotPermitted, SlurmRefused, WrongState
 from gpulease.model.job_selection import ENDED, EVERYBODY, MISSING, id_order, ranges
-from gpulease.slurm import add as adding
-from gpulease.slurm import commands
-from gpulease.slurm import options as asking
+from gpulease.slurm import add, commands, options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ INSTEAD = "Let it write a checkpoint, kill it and `gpulease retry` it; or ask an
 def kill(records: Records, jobs: list[JobRow]) -> Done:
     open_jobs = [row for row in jobs if row["state"] not in ENDED]
     if open_jobs:
-        commands.told(["scancel", *named(str(row["id"]) for row in open_jobs)], deadline=commands.ACTING)
+        commands.output_of(["scancel", *named(str(row["id"]) for row in open_jobs)], deadline=commands.ACTING)
     running = [row["id"] for row in open_jobs if row["state"] in ("running", "paused")]
     return {**_done(open_jobs, jobs), "ending": running}
 
@@ -155,7 +153,7 @@ def resume(records: Records, jobs: list[JobRow]) -> Done:
 def _control(verb: str, jobs: list[JobRow]) -> None:
     if jobs:
         ids = ",".join(named(str(row["id"]) for row in jobs))
-        commands.told(["scontrol", verb, ids], deadline=commands.ACTING)
+        commands.output_of(["scontrol", verb, ids], deadline=commands.ACTING)
 
 
 def retry(records: Records, jobs: list[JobRow], environ: dict[str, str], changes: dict[str, Any]) -> Done:
@@ -171,7 +169,7 @@ def retry(records: Records, jobs: list[JobRow], environ: dict[str, str], changes
             options.pop(name, None)
         batch = [record["commands"][number] for number in numbers]
         texts = [each[number] for number in numbers] if each else []
-        found += adding.add(records, batch, texts, request, options)
+        found += add.add(records, batch, texts, request, options)
     if ended and not found:
         raise WrongState("Nothing is kept of these jobs.", "Add them again; only jobs of `gpulease add` are kept.")
     return {"ids": found, "skipped": _done(ended, jobs)["skipped"]}
@@ -197,7 +195,9 @@ def move(records: Records, jobs: list[JobRow], index: int) -> Done:
     if jobs[0]["state"] not in ("waiting", "held"):
         raise WrongState(f"Job {jobs[0]['id']} is {jobs[0]['state']}, so it is in no line.")
     try:
-        commands.told(["scontrol", "top", ",".join(named(str(row["id"]) for row in jobs))], deadline=commands.ACTING)
+        commands.output_of(
+            ["scontrol", "top", ",".join(named(str(row["id"]) for row in jobs))], deadline=commands.ACTING
+        )
     except (NotPermitted, SlurmRefused):
         raise NotPermitted(
             "This Slurm lets only its operators move jobs to the front.",
@@ -207,16 +207,16 @@ def move(records: Records, jobs: list[JobRow], index: int) -> Done:
 
 
 def edit(records: Records, jobs: list[JobRow], changes: dict[str, Any]) -> Done:
-    after = adding.ids_to_come_after(records, changes)
-    words = asking.changes(changes, after)
+    after = add.ids_to_come_after(records, changes)
+    words = options.changes(changes, after)
     waiting = [row for row in jobs if row["state"] in ("waiting", "held")]
     for state in ("waiting", "held") if words else ():
         # Another nice value gives a held job a priority, by which Slurm would start it.
         kept = ["Priority=0"] if state == "held" and any(word.startswith("Nice=") for word in words) else []
         for id in named(str(row["id"]) for row in waiting if row["state"] == state):
-            commands.told(["scontrol", "update", f"JobId={id}", *words, *kept], deadline=commands.ACTING)
+            commands.output_of(["scontrol", "update", f"JobId={id}", *words, *kept], deadline=commands.ACTING)
             if kept:
-                commands.told(["scontrol", "uhold", id], deadline=commands.ACTING)
+                commands.output_of(["scontrol", "uhold", id], deadline=commands.ACTING)
     if "name" in changes:
         for token, numbers in _by_record(records, waiting).items():
             records.rename(token, numbers, changes["name"])

@@ -33,10 +33,10 @@ class SlurmJobs:
     def __init__(self, records: Records) -> None:
         self.time = time.time()
         self._records = records
-        told = _asked(SQUEUE, records)
-        self.version = fields.version(told)
+        listing = _asked(SQUEUE, records)
+        self.version = fields.version(listing)
         self.raw: list[tuple[str, dict[str, Any]]] = [
-            (id, raw) for raw in told.get("jobs", ()) for id in rows.ids_of(raw)
+            (id, raw) for raw in listing.get("jobs", ()) for id in rows.ids_of(raw)
         ]
         self.raw.sort(key=lambda pair: id_order(pair[0]))
 
@@ -105,10 +105,12 @@ class SlurmJobs:
     def _with(self, accounted: Mapping[str, Mapping[str, Any]], found: list[JobRow] | None = None) -> list[JobRow]:
         found = self.jobs() if found is None else found
         known = {str(row["id"]) for row in found} | self._removed()
-        for id, told in accounted.items():
-            refused = told.get("job_state") == "FAILED" and not told.get("nodes")  # by sbatch: it was never queued
+        for id, listing in accounted.items():
+            refused = listing.get("job_state") == "FAILED" and not listing.get(
+                "nodes"
+            )  # by sbatch: it was never queued
             if id not in known and id.replace("_", "").isdecimal() and not refused:
-                found.append(rows.job_row({**told, "job_id": id_order(id)[0]}, id, {}, self.time))
+                found.append(rows.job_row({**listing, "job_id": id_order(id)[0]}, id, {}, self.time))
         found.sort(key=lambda row: id_order(row["id"]))
         return found
 
@@ -150,16 +152,16 @@ def with_last(trouble: SlurmUnavailable, records: Records) -> SlurmUnavailable:
     if trouble.fields.get("absent"):
         return trouble
     when, counts = records.last_seen() or (None, {})
-    told = [trouble.what]
+    listing = [trouble.what]
     if when is not None:
         from gpulease.model.quantities import span_text
 
         what = ", ".join(f"{number} {state}" for state, number in counts.items()) or "none that was not over"
-        told.append(f"{span_text(max(0.0, time.time() - when))} ago you had these jobs: {what}.")
+        listing.append(f"{span_text(max(0.0, time.time() - when))} ago you had these jobs: {what}.")
     added = records.added_since(when or 0.0)
     if added:
-        told.append(f"You have added {added} {'job' if added == 1 else 'jobs'}{'' if when is None else ' since'}.")
-    return SlurmUnavailable(" ".join(told), trouble.next_step)
+        listing.append(f"You have added {added} {'job' if added == 1 else 'jobs'}{'' if when is None else ' since'}.")
+    return SlurmUnavailable(" ".join(listing), trouble.next_step)
 
 
 def nodes(records: Records) -> list[dict[str, Any]]:
@@ -203,7 +205,7 @@ def forgotten_row(
 ) -> JobRow:
     """A row of what was kept of a job, in the shape of one that Slurm knows."""
     request, options = record["request"], record["options"]
-    told: dict[str, Any] = {
+    listing: dict[str, Any] = {
         "job_id": int(id.partition("_")[0]),
         "job_state": "UNKNOWN",
         "user_id": os.geteuid(),
@@ -215,9 +217,9 @@ def forgotten_row(
     }
     if end is not None:
         state = "CANCELLED" if end.killed else "FAILED" if end.code else "COMPLETED"
-        told |= {"job_state": state, "exit_code": end.code << 8, "start_time": end.began, "end_time": end.ended}
-    told |= accounted or {}
-    row = rows.job_row(told, id, _task(record, id), now)
+        listing |= {"job_state": state, "exit_code": end.code << 8, "start_time": end.began, "end_time": end.ended}
+    listing |= accounted or {}
+    row = rows.job_row(listing, id, _task(record, id), now)
     from gpulease.system.identity import user_name
 
     row["user"] = user_name(os.geteuid())
@@ -249,18 +251,18 @@ def read_accounting(text: str) -> dict[str, dict[str, Any]]:
         code, _, caught = parts[2].partition(":")
         status = (int(code) << 8 if code.isdecimal() else 0) | (int(caught) if caught.isdecimal() else 0)
         times = {"start_time": moment_of(parts[3]), "end_time": moment_of(parts[4])}
-        told = {
+        listing = {
             "job_state": parts[1].split()[0],
             "exit_code": status,
             "nodes": parts[5].replace("None assigned", ""),
             **times,
         }
         if len(parts) >= 9:
-            told |= {"user_name": parts[6], "tres_req_str": parts[7], "submit_time": moment_of(parts[8])}
+            listing |= {"user_name": parts[6], "tres_req_str": parts[7], "submit_time": moment_of(parts[8])}
         if len(parts) >= 12:
             uid = int(parts[9]) if parts[9].isdecimal() else None
-            told |= {"user_id": uid, "current_working_directory": parts[10], "name": parts[11]}
-        found[parts[0]] = {name: value for name, value in told.items() if value is not None}
+            listing |= {"user_id": uid, "current_working_directory": parts[10], "name": parts[11]}
+        found[parts[0]] = {name: value for name, value in listing.items() if value is not None}
     return found
 
 

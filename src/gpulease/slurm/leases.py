@@ -10,9 +10,7 @@ import select
 import time
 
 from gpulease.errors import NotFound, NotOnEngine, NotPermitted, SlurmUnavailable
-from gpulease.slurm import add as adding
-from gpulease.slurm import commands, rows
-from gpulease.slurm import options as asking
+from gpulease.slurm import add, commands, options, rows
 from gpulease.slurm.known_jobs import SlurmJobs
 
 TYPE_CHECKING = False
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
     Waiting = Callable[[str, str], object]  # the id in the line, and why it waits
 
-LOOK = 0.02  # seconds between looks at what salloc has printed
+CHECK_INTERVAL = 0.02  # seconds between looks at what salloc has printed
 ASK = 2.0  # seconds between questions to Slurm, while it waits
 GRANTED = "Granted job allocation "
 STDERR = 9  # where the command's own stderr is, while salloc's is read by us
@@ -56,13 +54,13 @@ def run_in(
     """Run a command in an allocation of its own, which ends with it; its exit code."""
     step = ["srun", "--quiet", "--nodes=1", "--ntasks=1", *(["--pty"] if terminal else [])]
     inside = ["sh", "-c", OWN_STDERR, "sh", *step, "sh", "-c", DEVICES, "sh", *command]
-    _end_when_told()
+    _end_on_signal()
     _, pid = _granted(records, fields, inside, (), waiting)
     granted()
     return _ended(pid)
 
 
-def _end_when_told() -> None:
+def _end_on_signal() -> None:
     """By an exception, so that salloc, which waits in Slurm's line, is ended too."""
     import signal
     import sys
@@ -80,22 +78,22 @@ def _granted(
 ) -> tuple[str, int]:
     """The id of the allocation, and the process of the salloc that has it. With `streams` it outlives this process."""
     request, token = fields["request"], os.urandom(8).hex()
-    told = {"token": token, "kind": fields["kind"], "note": fields.get("note")}
-    own = adding.extra()
+    comment = {"token": token, "kind": fields["kind"], "note": fields.get("note")}
+    own = add.extra()
     words = ["salloc", "--kill-command=TERM"]
-    words += [*asking.resources(request, adding.model(records, request), own), *own]
-    words += [f"--comment={asking.comment(told)}", f"--job-name={fields['kind']}"]
+    words += [*options.resources(request, add.model(records, request), own), *own]
+    words += [f"--comment={options.comment(comment)}", f"--job-name={fields['kind']}"]
     words += [] if fields.get("wait") is None else [f"--immediate={max(1, int(fields['wait']))}"]
     lasts = request.get("duration") if fields["kind"] == "reservation" else None
-    words += [f"--time={asking.minutes(lasts)}"] if lasts else []
+    words += [f"--time={options.minutes(lasts)}"] if lasts else []
     file = os.memfd_create("err", os.MFD_CLOEXEC)
     actions = [(os.POSIX_SPAWN_DUP2, one, number) for number, one in enumerate(streams)]
     told_to = streams[0] if streams else 2  # what outlives this process keeps nobody's pipe open
     actions += [(os.POSIX_SPAWN_DUP2, told_to, STDERR), (os.POSIX_SPAWN_DUP2, file, 2)]
     try:
-        pid = commands.spawn([*words, *inside], actions, adding.job_environment(os.environ), bool(streams))
+        pid = commands.spawn([*words, *inside], actions, add.job_environment(os.environ), bool(streams))
         try:
-            return _until_granted(pid, file, lambda: _tell(records, token, waiting)), pid
+            return _until_granted(pid, file, lambda: _report_wait(records, token, waiting)), pid
         except BaseException:
             commands.end(pid, commands.TERM)  # it takes its place in the line with it
             raise
@@ -122,13 +120,13 @@ def _until_granted(pid: int, file: int, meanwhile: Callable[[], None]) -> str:
     next_question = time.monotonic() + ASK
     try:
         while True:
-            over = poll.poll(LOOK * 1000)
-            told = commands.all_of(file)
-            found = told.partition(GRANTED)[2].split()
+            over = poll.poll(CHECK_INTERVAL * 1000)
+            comment = commands.all_of(file)
+            found = comment.partition(GRANTED)[2].split()
             if found:
                 return found[0]
             if over:
-                raise commands.refusal("salloc", told)
+                raise commands.refusal("salloc", comment)
             if time.monotonic() > next_question:
                 meanwhile()
                 next_question = time.monotonic() + ASK
@@ -136,7 +134,7 @@ def _until_granted(pid: int, file: int, meanwhile: Callable[[], None]) -> str:
         os.close(descriptor)
 
 
-def _tell(records: Records, token: str, waiting: Waiting | None) -> None:
+def _report_wait(records: Records, token: str, waiting: Waiting | None) -> None:
     if waiting is None:
         return
     try:
@@ -182,7 +180,7 @@ def release(records: Records, what: list[str], mine: bool, all: bool, if_held: b
     if os.geteuid() and any(pair not in own for pair in meant):
         raise NotPermitted("It belongs to another user.", "Ask its owner, or root.")
     if meant:
-        commands.told(["scancel", *(lease["id"] for lease, _ in meant)], deadline=commands.ACTING)
+        commands.output_of(["scancel", *(lease["id"] for lease, _ in meant)], deadline=commands.ACTING)
     return [
         {"id": lease["id"], "devices": lease["labels"], "user": lease["user"], "until": lease["until"]}
         for lease, _ in meant

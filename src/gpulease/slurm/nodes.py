@@ -35,10 +35,10 @@ def node_states(node: Raw) -> set[str]:
 
 def trouble_of(node: Raw) -> tuple[str, str] | None:
     """The state of its devices and why, when the node gives none: `lost` or `excluded`."""
-    told = node_states(node)
+    states = node_states(node)
     reason = fields.text(node.get("reason"))
     for names, state, word in ((DOWN, "lost", "down"), (AWAY, "excluded", "drained")):
-        if told & names:
+        if states & names:
             return state, f"node {node.get('name')} is {word}" + (f": {reason}" if reason else "")
     return None
 

@@ -184,7 +184,7 @@ def site(records: Records) -> Site:
     if kept is not None and 0 <= now - kept[0] < HOUR:
         return Site(kept[1])
     try:
-        values = read(commands.told(ASKED))
+        values = read(commands.output_of(ASKED))
     except SlurmUnavailable:
         return Site(kept[1] if kept else {})
     found = {name: values[name] for name in KEPT if name in values}

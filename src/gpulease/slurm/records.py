@@ -184,8 +184,8 @@ class Records:
         """How often its command was begun: a line for each, and one for each time that Slurm ended it."""
         try:
             with open(f"{self._note(id, token)}.began", "rb") as file:
-                told = file.read(LONGEST_NOTE)
-                return told.count(b"\n") - told.count(b" ended\n")
+                content = file.read(LONGEST_NOTE)
+                return content.count(b"\n") - content.count(b" ended\n")
         except OSError:
             return 0
 
@@ -236,8 +236,8 @@ class Records:
 
         try:
             with open(os.path.join(self.folder, SITE)) as file:
-                told = from_text(file.read())
-                return float(told["time"]), {str(name): str(value) for name, value in told["values"].items()}
+                content = from_text(file.read())
+                return float(content["time"]), {str(name): str(value) for name, value in content["values"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 
@@ -251,9 +251,9 @@ class Records:
 
         try:
             with open(os.path.join(self.folder, LAST)) as file:
-                told = from_text(file.read())
-                counts = {state: number for state, number in told["counts"].items() if type(number) is int}
-                return float(told["time"]), counts
+                content = from_text(file.read())
+                counts = {state: number for state, number in content["counts"].items() if type(number) is int}
+                return float(content["time"]), counts
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 

@@ -94,7 +94,7 @@ def after_text(dependency: str) -> str:
 NO_OUTPUT = 53  # the "signal" by which Slurm says that it could not open a job's files
 LONGEST_SHORT = 24  # characters of a reason in a table
 TEXTS = ("name", "label", "note", "kind", "job_name")  # of a comment
-MOST_RETRIES = 1_000_000
+MAX_RETRIES = 1_000_000
 YEAR = 360 * 86400.0  # what has no time limit counts as a year for Slurm: a start after it is no forecast
 STATES = {
     "PENDING": "waiting",
@@ -144,9 +144,9 @@ def ids_of(raw: Raw) -> list[str]:
 
 def state_of(raw: Raw) -> str:
     """`["FAILED", "COMPLETING"]` has ended. `["CANCELLED", "COMPLETING"]` may still run: it was only signalled."""
-    told = fields.states(raw.get("job_state"))
-    state = next((STATES[name] for name in told if name in STATES), "lost")
-    if state == "killed" and "COMPLETING" in told:
+    states = fields.states(raw.get("job_state"))
+    state = next((STATES[name] for name in states if name in STATES), "lost")
+    if state == "killed" and "COMPLETING" in states:
         return "running"
     return "held" if state == "waiting" and reason_of(raw) in HELD else state
 
@@ -187,7 +187,7 @@ def is_comment(found: Any) -> bool:
         all(isinstance(found.get(name), (str, type(None))) for name in TEXTS)
         and (command is None or fields.are_words(command))
         and type(retry) is int
-        and 0 <= retry <= MOST_RETRIES
+        and 0 <= retry <= MAX_RETRIES
     )
 
 
@@ -198,8 +198,8 @@ def carries(raw: Raw, token: str, uid: int) -> bool:
 
 def was_refused(raw: Raw) -> bool:
     """Slurm keeps a job that it refused to `sbatch` as a failed one for some minutes."""
-    told = fields.states(raw.get("job_state"))
-    return "FAILED" in told and reason_of(raw) == "BadConstraints" and not fields.text(raw.get("nodes"))
+    states = fields.states(raw.get("job_state"))
+    return "FAILED" in states and reason_of(raw) == "BadConstraints" and not fields.text(raw.get("nodes"))
 
 
 def gpus_of(raw: Raw) -> int:
@@ -305,10 +305,10 @@ def job_row(raw: Raw, id: str, record: Record, now: float) -> JobRow:
 
 def name_of(raw: Raw, record: Record, comment: Mapping[str, Any]) -> str | None:
     """What Slurm says, if it is not what the job was submitted with: then somebody has changed it."""
-    told = fields.text(raw.get("name"))
-    sent = comment.get("job_name") or comment.get("name") or told
-    if (told and told != sent) or (not record and "token" not in comment):
-        return told
+    states = fields.text(raw.get("name"))
+    sent = comment.get("job_name") or comment.get("name") or states
+    if (states and states != sent) or (not record and "token" not in comment):
+        return states
     return record.get("name") or comment.get("name")
 
 
@@ -321,10 +321,10 @@ def not_launched(node: str, log: str) -> str:
     return f"its output file could not be opened {where}: is the folder {folder} there, and may you write in it?"
 
 
-def why_ended(told: list[str], reason: str) -> str | None:
+def why_ended(states: list[str], reason: str) -> str | None:
     if reason == "DependencyNeverSatisfied":
         return "a job that it comes after did not end well"
-    return next((WHY[name] for name in told if name in WHY), None)
+    return next((WHY[name] for name in states if name in WHY), None)
 
 
 def request_row(raw: Raw) -> RequestRow:

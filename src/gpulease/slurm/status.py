@@ -7,9 +7,7 @@ import time
 
 from gpulease.errors import NotEnoughDevices, NotFound, WrongState
 from gpulease.model.job_selection import ENDED, line_id
-from gpulease.slurm import add as adding
-from gpulease.slurm import commands, fields, rows
-from gpulease.slurm import options as asking
+from gpulease.slurm import add, commands, fields, options, rows
 from gpulease.slurm.known_jobs import SlurmJobs, moment_of, nodes
 from gpulease.slurm.nodes import device_rows, gpu_types, trouble_of
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from gpulease.slurm.records import Records
 
 SOON = 10.0  # seconds; Slurm looks at its line every now and then
-MOST_TOLD = 3  # nodes that are named
+MAX_NAMED = 3  # nodes that are named
 RECENT = 10  # ended jobs that are listed unasked
 KINDS = (("running", "paused"), ("waiting",), ("held",))
 
@@ -35,8 +33,8 @@ def listing(jobs: list[JobRow], chosen: bool, all: bool, most: int, now: float) 
     ended.sort(key=lambda row: row["ended"] or 0.0)
     shown += ended[-(most if all or chosen else RECENT) :]
     counts = {state: states.count(state) for state in dict.fromkeys(states)}
-    told = {"jobs": shown, "counts": counts, "paused": False, "simulated": False, "state_trouble": None}
-    return {**told, "time": now}
+    document = {"jobs": shown, "counts": counts, "paused": False, "simulated": False, "state_trouble": None}
+    return {**document, "time": now}
 
 
 def status(records: Records) -> dict[str, Any]:
@@ -74,8 +72,8 @@ def _cluster(seen: SlurmJobs) -> str:
 
 def about(seen: SlurmJobs) -> dict[str, Any]:
     version = "" if seen.version is None else f"{seen.version[0]}.{seen.version[1]:02d}"
-    told = {"pid": 0, "kind": "slurm", "user": "", "directory": "", "version": version, "uptime": 0.0}
-    return {**told, "config_trouble": None, "state_trouble": None, "visible": "index"}
+    document = {"pid": 0, "kind": "slurm", "user": "", "directory": "", "version": version, "uptime": 0.0}
+    return {**document, "config_trouble": None, "state_trouble": None, "visible": "index"}
 
 
 def explain(records: Records, id: str) -> dict[str, Any]:
@@ -104,14 +102,14 @@ def explain(records: Records, id: str) -> dict[str, Any]:
     }
 
 
-def foresee(records: Records, request: dict[str, Any], count: int) -> dict[str, Any]:
+def estimate_start(records: Records, request: dict[str, Any], count: int) -> dict[str, Any]:
     """When Slurm would start such a request, of which it keeps nothing; of more than one alike it does not say."""
-    kind, own = adding.model(records, request), adding.extra()
-    words = ["sbatch", "--test-only", *asking.resources(request, kind, own), *own]
-    ran = commands.run(words, b"#!/bin/sh\n", environ=adding.job_environment(os.environ))
+    kind, own = add.model(records, request), add.extra()
+    words = ["sbatch", "--test-only", *options.resources(request, kind, own), *own]
+    ran = commands.run(words, b"#!/bin/sh\n", environ=add.job_environment(os.environ))
     there, now = nodes(records), time.time()
     devices = device_rows(there, [])
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "id": "",
         "lease": None,
         "place": 0,
@@ -119,7 +117,7 @@ def foresee(records: Records, request: dict[str, Any], count: int) -> dict[str, 
         "gpus": len(devices),
         "load": sum(row["state"] == "leased" for row in devices) / max(1, len(devices)),
     }
-    moment = foreseen_start(ran.complaint)
+    moment = parse_start(ran.complaint)
     if moment is None:
         trouble = commands.refusal("sbatch", ran.complaint)
         if not isinstance(trouble, NotEnoughDevices):
@@ -127,15 +125,15 @@ def foresee(records: Records, request: dict[str, Any], count: int) -> dict[str, 
         away = nodes_away(there, request.get("gpus", 1), kind)
         if away:
             why = f"The nodes that could serve it give no GPUs now: {'; '.join(away)}."
-            told |= {"possible": True, "starts": [None] * count, "expected_start": None}
-            return {**told, "code": "ReqNodeNotAvail", "why": why, "why_short": "ReqNodeNotAvail"}
-        return {**told, "possible": False, "starts": [], "code": "never", "why": trouble.what, "why_short": "never"}
+            document |= {"possible": True, "starts": [None] * count, "expected_start": None}
+            return {**document, "code": "ReqNodeNotAvail", "why": why, "why_short": "ReqNodeNotAvail"}
+        return {**document, "possible": False, "starts": [], "code": "never", "why": trouble.what, "why_short": "never"}
     soon = moment - now < SOON
     start = None if moment - now > rows.YEAR else max(0.0, 0.0 if soon else moment - now)
-    told |= {"possible": True, "starts": [start] + [None] * (count - 1), "expected_start": None if soon else moment}
+    document |= {"possible": True, "starts": [start] + [None] * (count - 1), "expected_start": None if soon else moment}
     if soon:
-        return {**told, "code": "fits", "why": "Slurm would start it now.", "why_short": "fits"}
-    return {**told, "code": "Resources", "why": "Slurm would let it wait.", "why_short": "Resources"}
+        return {**document, "code": "fits", "why": "Slurm would start it now.", "why_short": "fits"}
+    return {**document, "code": "Resources", "why": "Slurm would let it wait.", "why_short": "Resources"}
 
 
 def nodes_away(there: list[dict[str, Any]], gpus: int, kind: str | None) -> list[str]:
@@ -146,10 +144,10 @@ def nodes_away(there: list[dict[str, Any]], gpus: int, kind: str | None) -> list
         trouble = trouble_of(node)
         if trouble is not None and sum(count for _, count in types) >= max(1, gpus):
             found.append(trouble[1])
-    return found[:MOST_TOLD] + ([f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else [])
+    return found[:MAX_NAMED] + ([f"and {len(found) - MAX_NAMED} more"] if len(found) > MAX_NAMED else [])
 
 
-def foreseen_start(said: str) -> float | None:
+def parse_start(said: str) -> float | None:
     """PURE: of `sbatch: Job 58 to start at 2026-11-18T01:16:38 using 1 processors …`."""
     found = said.partition(" to start at ")[2].split()
     return moment_of(found[0]) if found else None
@@ -179,15 +177,20 @@ def events(jobs: list[JobRow], since: float | None, most: int, now: float) -> li
     """PURE: how jobs began and ended, in the order of time; `since` so long ago."""
     found: list[EventRow] = []
     for row in jobs:
-        told: dict[str, Any] = {"user": row["user"], "id": line_id(row["id"]), "kind": "job", "devices": row["devices"]}
-        told["note"] = row["name"]
+        document: dict[str, Any] = {
+            "user": row["user"],
+            "id": line_id(row["id"]),
+            "kind": "job",
+            "devices": row["devices"],
+        }
+        document["note"] = row["name"]
         if row["started"] is not None:
             waited = max(0.0, row["started"] - row["added"])
-            found.append({**told, "time": row["started"], "what": "granted", "waited": waited})  # type: ignore[typeddict-item]
+            found.append({**document, "time": row["started"], "what": "granted", "waited": waited})  # type: ignore[typeddict-item]
         if row["ended"] is not None:
             why = row["why"] or row["state"]
             end = {"time": row["ended"], "what": "ended", "since": row["started"] or row["ended"], "why": why}
-            found.append({**told, **end})  # type: ignore[typeddict-item]
+            found.append({**document, **end})  # type: ignore[typeddict-item]
     found.sort(key=lambda event: event["time"])
     earliest = 0.0 if since is None else now - since
     return [event for event in found if event["time"] >= earliest][-most:]

@@ -21,7 +21,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any, NamedTuple
 
-from gpulease.system import strangers
+from gpulease.system import untrusted
 from gpulease.system.identity import peer
 
 CLAIM, BROKER = "\0gpulease/claim", "\0gpulease/broker"
@@ -33,7 +33,7 @@ SOCK_DIAG, BY_FAMILY, DUMP, DONE, ERROR = 4, 20, 0x301, 3, 2
 ALL_STATES, LISTENS, UNCONNECTED = 0xFFFFFFFF, 10, 7
 SHOW_NAME_AND_USER = 0x41
 NAME, USER = 0, 7  # attributes
-MOST_READ = 16  # pieces at a time, of about 200 sockets each: a user may have very many
+MAX_READ = 16  # pieces at a time, of about 200 sockets each: a user may have very many
 LISTED = 1.0  # seconds until more of them are read
 
 
@@ -112,7 +112,7 @@ class _Users:
             if self._pieces is None:
                 self._next = {}
                 self._pieces = _pieces(CLAIM, self._next)
-            if sum(1 for _ in islice(self._pieces, MOST_READ)) < MOST_READ:
+            if sum(1 for _ in islice(self._pieces, MAX_READ)) < MAX_READ:
                 self._users, self._pieces = self._next, None
         return self._users.get(name)
 
@@ -189,45 +189,45 @@ TEXTS = ("broker", "kind", "user", "note")
 PATIENCE = 0.1  # seconds for all holders to say it, where no broker has asked them before
 
 
-def say(**told: str | float | None) -> bytes:
-    line = json.dumps(told).encode() + b"\n"
-    return line if len(line) <= LONGEST_TOLD else say(**{**told, "note": None})
+def say(**reply: str | float | None) -> bytes:
+    line = json.dumps(reply).encode() + b"\n"
+    return line if len(line) <= LONGEST_TOLD else say(**{**reply, "note": None})
 
 
 def read(line: bytes) -> dict[str, Any]:
     """What can be shown of it."""
     try:
-        told = json.loads(line)
+        reply = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(told, dict):
+    if not isinstance(reply, dict):
         return {}
-    since = told.get("since")
+    since = reply.get("since")
     sound = isinstance(since, (int, float)) and 0 < since < 1e11
-    return {**{name: _text(told.get(name)) for name in TEXTS}, "since": since if sound else None}
+    return {**{name: _text(reply.get(name)) for name in TEXTS}, "since": since if sound else None}
 
 
-def _text(told: object) -> str | None:
-    if not isinstance(told, str):
+def _text(reply: object) -> str | None:
+    if not isinstance(reply, str):
         return None
-    return "".join(letter for letter in told[:LETTERS] if letter.isprintable()) or None
+    return "".join(letter for letter in reply[:LETTERS] if letter.isprintable()) or None
 
 
 def whose(holder: ClaimHolder, name_of: Callable[[int], str]) -> str:
     return "somebody" if holder.uid is None else name_of(holder.uid)
 
 
-def through(user: str, told: dict[str, Any]) -> str:
+def through(user: str, reply: dict[str, Any]) -> str:
     """To stand behind the word `held`."""
-    own, note = f"{user}'s own gpulease", f": {told['note']}" if told.get("note") else ""
+    own, note = f"{user}'s own gpulease", f": {reply['note']}" if reply.get("note") else ""
     kinds = {"system": f"the system's gpulease, of {user}", "shared": f"{user}'s shared gpulease"}
-    return f"through {kinds.get(told.get('broker') or '', own)}{note}"
+    return f"through {kinds.get(reply.get('broker') or '', own)}{note}"
 
 
-def shown(holder: ClaimHolder, user: str, told: dict[str, Any]) -> dict[str, Any]:
+def shown(holder: ClaimHolder, user: str, reply: dict[str, Any]) -> dict[str, Any]:
     """A `holder` of the status document."""
-    rest = {name: told.get(name) for name in ("broker", "kind", "since", "note")}
-    return {"user": user, "uid": holder.uid, "pid": holder.pid, **rest, "for": told.get("user")}
+    rest = {name: reply.get(name) for name in ("broker", "kind", "since", "note")}
+    return {"user": user, "uid": holder.uid, "pid": holder.pid, **rest, "for": reply.get("user")}
 
 
 def holders(machine: str, devices: Iterable[str]) -> dict[str, tuple[ClaimHolder, dict[str, Any]]]:
@@ -244,6 +244,6 @@ def holders(machine: str, devices: Iterable[str]) -> dict[str, tuple[ClaimHolder
             if connected is not None:
                 connected.settimeout(max(0.001, until - time.monotonic()))
                 with contextlib.suppress(OSError):
-                    found[uuid] = holder, read(strangers.receive(connected, LONGEST_TOLD))
-                strangers.close(connected)
+                    found[uuid] = holder, read(untrusted.receive(connected, LONGEST_TOLD))
+                untrusted.close(connected)
     return found

@@ -20,7 +20,7 @@ USER_KEYS = ("engine", "hosts")  # of a user's commands: no broker obeys them
 def read_text(path: str, required: bool) -> str | None:
     try:
         with open(path, "rb") as file:
-            _refuse_strangers(path, os.fstat(file.fileno()))
+            _refuse_untrusted(path, os.fstat(file.fileno()))
             raw = file.read(LARGEST + 1)
     except (FileNotFoundError, NotADirectoryError):
         if required:
@@ -37,7 +37,7 @@ def read_text(path: str, required: bool) -> str | None:
         raise wrong_line(path, raw.count(b"\n", 0, trouble.start) + 1, "It is not text in UTF-8.") from None
 
 
-def _refuse_strangers(path: str, seen: os.stat_result) -> None:
+def _refuse_untrusted(path: str, seen: os.stat_result) -> None:
     """Whoever writes the file decides what the broker runs at a job's end."""
     of_others = 0o022 if seen.st_uid == 0 else 0o002  # many users have a group of their own
     if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & of_others:

@@ -177,7 +177,7 @@ WRAPPERS = frozenset(
 )
 
 
-def asking_process(pid: int, read_words: bool = True, read_scripts: bool = False) -> int:
+def requesting_process(pid: int, read_words: bool = True, read_scripts: bool = False) -> int:
     """The shell or script that asked, seen from its child `pid`, past subshells, wrappers and shells that only ask.
 
     A subshell is a fork without an exec, so it has its parent's `start_stack` and `arg_start`; a shell started
@@ -185,18 +185,18 @@ def asking_process(pid: int, read_words: bool = True, read_scripts: bool = False
     Its text is looked at with `read_words` alone, and files with `read_scripts`: the broker must not wait for what a
     stranger controls, as a process's command line, nor open what a stranger names.
     """
-    child, asker = pid, parent_of(pid) or 1
+    child, requester = pid, parent_of(pid) or 1
     for _ in range(LEVELS):
-        above = parent_of(asker) if asker > 1 else None
+        above = parent_of(requester) if requester > 1 else None
         if above is None or above <= 1:
             break
-        if not same_program(asker, above):
-            wraps = process_name(asker) in WRAPPERS
-            if not wraps and not (read_words and _only_asks(asker, child, read_scripts)):
+        if not same_program(requester, above):
+            wraps = process_name(requester) in WRAPPERS
+            if not wraps and not (read_words and _only_asks(requester, child, read_scripts)):
                 break
-            child = asker
-        asker = above
-    return asker
+            child = requester
+        requester = above
+    return requester
 
 
 def above(pid: int) -> list[int]:
@@ -230,9 +230,9 @@ def _numbers(pid: int) -> list[int]:
 
 def _only_asks(pid: int, child: int, read_scripts: bool) -> bool:
     """Whether it is a shell that runs `child` and nothing else, as other programs start commands."""
-    from gpulease.model.shell_text import only_command, told
+    from gpulease.model.shell_text import only_command, text_or_script
 
-    text, script = told(_words(pid))
+    text, script = text_or_script(_words(pid))
     if text is None and script is not None and read_scripts:
         text = _script(pid, script)
     command = None if text is None else only_command(text)

@@ -318,10 +318,10 @@ def moved_to(place: Place) -> str | None:
         return None
     try:
         with open(place.kept(LOCK), "rb") as file:
-            told = os.fsdecode(file.read(LONGEST_SOCKET))
+            path = os.fsdecode(file.read(LONGEST_SOCKET))
     except OSError:
         return None
-    return told if os.path.isabs(told) and told != place.run else None
+    return path if os.path.isabs(path) and path != place.run else None
 
 
 def owner(directory: str) -> str:

@@ -182,6 +182,6 @@ def _keys() -> dict[bytes, str]:
     found: dict[bytes, str] = {}
     for name, (capability, *usual) in KEYS.items():
         found |= {f"\x1b{text}".encode(): name for text in usual}
-        if told := curses.tigetstr(capability):
-            found[told] = name
+        if sequence := curses.tigetstr(capability):
+            found[sequence] = name
     return found

@@ -129,8 +129,8 @@ def _counts(scene: Scene, width: int, terminal: Terminal) -> Line:
 def _troubles(scene: Scene, width: int, terminal: Terminal) -> list[Line]:
     status = scene.seen.status
     broker = status["broker"] or {}
-    told = [scene.trouble, broker.get("state_trouble"), status["trouble"]]
-    return [[(fit(text, width, terminal), "red")] for text in told if text]
+    lines = [scene.trouble, broker.get("state_trouble"), status["trouble"]]
+    return [[(fit(text, width, terminal), "red")] for text in lines if text]
 
 
 # -------------------------------------------------------------------- the table
@@ -261,21 +261,21 @@ def _about(scene: Scene, width: int) -> list[str]:
     if entry is None:
         return ["It is gone."]
     on = f", GPU {entry.gpus}" if entry.gpus not in ("", "none") else ""
-    told = [f"{entry.key} of {entry.user}: {entry.state}{on}" + (f", {entry.time}" if entry.time else "")]
+    lines = [f"{entry.key} of {entry.user}: {entry.state}{on}" + (f", {entry.time}" if entry.time else "")]
     if job is None:
-        return [*told, *wrapped(entry.what, width), *wrapped(_in_full(scene, entry), width)]
-    told += wrapped(f"command: {command_text(job['command'])}", width)[:3]
-    told += wrapped(f"folder:  {job['cwd']}", width)[:2] if job["cwd"] else []
-    told += wrapped(f"note:    {job['note']}", width)[:2] if job["note"] else []
+        return [*lines, *wrapped(entry.what, width), *wrapped(_in_full(scene, entry), width)]
+    lines += wrapped(f"command: {command_text(job['command'])}", width)[:3]
+    lines += wrapped(f"folder:  {job['cwd']}", width)[:2] if job["cwd"] else []
+    lines += wrapped(f"note:    {job['note']}", width)[:2] if job["note"] else []
     why = job["why_waiting"] or job.get("ending") or job["why"]
-    return [*told, *(wrapped(f"why:     {why}", width) if why else [])]
+    return [*lines, *(wrapped(f"why:     {why}", width) if why else [])]
 
 
 def _in_full(scene: Scene, entry: TableEntry) -> str:
     """Of one that holds, who and since when; of one that waits, the whole reason."""
     status = scene.seen.status
-    told = {lease["id"]: holder_text(lease, scene.now).strip() for lease in status["leases"]}
-    return str({**told, **{row["id"]: row["why"] for row in status["line"]}}.get(entry.key, ""))
+    lines = {lease["id"]: holder_text(lease, scene.now).strip() for lease in status["leases"]}
+    return str({**lines, **{row["id"]: row["why"] for row in status["line"]}}.get(entry.key, ""))
 
 
 # -------------------------------------------------------------------- below

@@ -24,7 +24,7 @@ Answer = Callable[[Any], None]  # takes the broker's answer, or its error
 Question = tuple[str, dict[str, Any], Answer]
 
 TOPICS = ("devices", "leases", "line", "jobs")
-MOST_JOBS = 200  # of each kind that one listing has
+MAX_JOBS = 200  # of each kind that one listing has
 PACE = 0.5  # seconds between two questions about everything
 REST = 20  # times as long as an answer took is waited before the next, so that a busy broker is asked seldom
 REFRESH = 10.0  # seconds after which is asked again though nothing was told
@@ -34,13 +34,13 @@ AGAIN = 1.0  # seconds until a broker is looked for again
 GONE = "The broker ended; looking for the next one."
 
 
-def _checked(status: Row) -> Row:
+def _checked(document: Row) -> Row:
     """Where the broker sees no device, `gpulease status` says why, as an error."""
-    if not status["devices"]:
-        from gpulease.api import status as api
+    if not document["devices"]:
+        from gpulease.api import status
 
-        api.status()
-    return status
+        status.status()
+    return document
 
 
 class LiveData:
@@ -61,8 +61,8 @@ class LiveData:
         self._found: list[tuple[Subscription, Client] | Exception] = []  # by the thread that looks for a broker
         self._begin(Subscription(*TOPICS, client=Client(directory=self._place)), client)
 
-    def _begin(self, told: Subscription, client: Client) -> None:
-        self._told, self._client = told, client
+    def _begin(self, reply: Subscription, client: Client) -> None:
+        self._told, self._client = reply, client
         self._questions: deque[Question] = deque()
         if not self.connections:
             self._questions.append(("history", {"since": time.time() - HISTORY}, self._take_past))
@@ -124,17 +124,17 @@ class LiveData:
         if self._asked is None:
             return
         answer, sent = self._asked
-        told: Any
+        reply: Any
         try:
-            told = self._client.receive(0)
-            if told is None:
+            reply = self._client.receive(0)
+            if reply is None:
                 return
-            told = told.get("ok", told)
+            reply = reply.get("ok", reply)
         except GpuleaseError as error:
-            told = error
+            reply = error
         self._asked = None
         self._earliest = max(self._earliest, now + REST * (now - sent))
-        answer(told)
+        answer(reply)
         self.changed |= not self._questions  # what was asked together is drawn together
 
     def _send_next(self, now: float) -> None:
@@ -146,33 +146,33 @@ class LiveData:
     def _ask_everything(self, now: float) -> None:
         self._earliest, self._due = now + PACE, now + REFRESH
         self._questions.append(("status", {}, self._take_status))
-        self._questions.append(("ls", {"most": MOST_JOBS}, self._take_jobs))
+        self._questions.append(("ls", {"most": MAX_JOBS}, self._take_jobs))
         if self._opened_id is not None:
             self._questions.append(("show", {"select": one_job(self._opened_id)}, self._take_job))
 
-    def _take_status(self, told: Any) -> None:
-        if not isinstance(told, GpuleaseError):
-            self.seen = self.seen._replace(status=told)
+    def _take_status(self, reply: Any) -> None:
+        if not isinstance(reply, GpuleaseError):
+            self.seen = self.seen._replace(status=reply)
 
-    def _take_jobs(self, told: Any) -> None:
-        if not isinstance(told, GpuleaseError):
-            self.seen = self.seen._replace(jobs=tuple(told["jobs"]), counts=told["counts"], paused=told["paused"])
+    def _take_jobs(self, reply: Any) -> None:
+        if not isinstance(reply, GpuleaseError):
+            self.seen = self.seen._replace(jobs=tuple(reply["jobs"]), counts=reply["counts"], paused=reply["paused"])
 
-    def _take_job(self, told: Any) -> None:
-        if isinstance(told, BrokerUnavailable):
+    def _take_job(self, reply: Any) -> None:
+        if isinstance(reply, BrokerUnavailable):
             return
-        if isinstance(told, GpuleaseError):
-            self.opened, self.refused = None, told.what  # another user's, or removed
-        elif told["jobs"][0]["id"] == self._opened_id:
-            self.opened = told["jobs"][0]
+        if isinstance(reply, GpuleaseError):
+            self.opened, self.refused = None, reply.what  # another user's, or removed
+        elif reply["jobs"][0]["id"] == self._opened_id:
+            self.opened = reply["jobs"][0]
 
-    def _take_past(self, told: Any) -> None:
+    def _take_past(self, reply: Any) -> None:
         """An answer has a part; `next` is where the rest begins. An older broker keeps none."""
-        if isinstance(told, GpuleaseError):
+        if isinstance(reply, GpuleaseError):
             return
-        self._past += told["rows"]
-        if told["next"] is not None:
-            self._questions.append(("history", {"since": told["next"]}, self._take_past))
+        self._past += reply["rows"]
+        if reply["next"] is not None:
+            self._questions.append(("history", {"since": reply["next"]}, self._take_past))
         else:
             self.history.begin(past_utilization(self._past), time.time())
             self._past = []

@@ -11,7 +11,7 @@ from gpulease.model.job_selection import ENDED
 from gpulease.render.terminal import width_of
 from gpulease.tui.entries import Row
 
-MOST_LINES = 5000
+MAX_LINES = 5000
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -67,7 +67,7 @@ class Output:
         *ended, rest = (self._rest + data).split(b"\n")
         self.count += len(ended)
         self._rest = rest[-MOST:]
-        self._begun = [*self._begun, *(_decoded(line) for line in ended[-MOST_LINES:])][-MOST_LINES:]
+        self._begun = [*self._begun, *(_decoded(line) for line in ended[-MAX_LINES:])][-MAX_LINES:]
         last = [_decoded(self._rest)] if self._rest else []
         self.lines = (*self._begun, *last)
 

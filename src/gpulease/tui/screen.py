@@ -24,11 +24,11 @@ from gpulease.tui.entries import TableEntry, chosen, entries, ordered
 from gpulease.tui.layout import Scene, frame, most_scroll, table_room
 from gpulease.tui.live_data import LiveData
 from gpulease.tui.output_lines import Output
-from gpulease.tui.view import Action, View, press, settled
+from gpulease.tui.view import Action, View, press, with_valid_selection
 
-LOOK = 0.25  # seconds between looks at a log that is shown
-LOOKS = 5.0  # seconds that the hosts are taken to be looked at, once they were shown: a loop takes one
-SAID = 8.0  # seconds that a message stays, unless a key is pressed
+LOG_CHECK_INTERVAL = 0.25  # seconds between looks at a log that is shown
+HOSTS_WATCHED = 5.0  # seconds that the hosts are taken to be looked at, once they were shown: a loop takes one
+MESSAGE_SHOWN = 8.0  # seconds that a message stays, unless a key is pressed
 PAST = {"kill": "killed", "pause": "paused", "resume": "resumed"}
 
 
@@ -103,7 +103,7 @@ class Screen:
             poll.register(descriptor, select.POLLIN)
         now = time.time()
         rest = min(1 - now % 1, self._live.timeout(time.monotonic()))
-        found = dict(poll.poll((min(rest, LOOK) if self._output else rest) * 1000 + 1))
+        found = dict(poll.poll((min(rest, LOG_CHECK_INTERVAL) if self._output else rest) * 1000 + 1))
         if self._wake in found:  # a signal: the size may be another, or it was stopped for a while
             os.read(self._wake, 1024)
             self._live.changed = True
@@ -135,7 +135,7 @@ class Screen:
         rows = ordered(
             chosen(everything, view.filter, self._user if view.mine else None, view.ended), view.sort, view.reverse
         )
-        self._view = settled(view, rows)
+        self._view = with_valid_selection(view, rows)
         if view.page == "entry":
             self._entry = next((entry for entry in everything if entry.key == view.opened), self._entry)
         output = self._output
@@ -173,7 +173,7 @@ class Screen:
                 self._hosts_note = f"{error.what} {error.next_step}"
                 return
             self._hosts.start()
-        self._hosts.want(LOOKS)
+        self._hosts.want(HOSTS_WATCHED)
 
     def _wake_up(self) -> None:
         """From another thread: the loop draws again."""
@@ -198,7 +198,7 @@ class Screen:
         page = table_room(scene, before, width, height, terminal)
         view, action = press(before, key, scene.rows, self._entry, page)
         self._view = view._replace(scroll=min(view.scroll, most_scroll(scene, view, width, height, terminal)))
-        self._live.changed, self._said_until = True, time.time() + SAID
+        self._live.changed, self._said_until = True, time.time() + MESSAGE_SHOWN
         if (before.page, before.opened) != (view.page, view.opened):
             self._open()
         if action is not None and action.verb != "quit":
@@ -214,10 +214,10 @@ class Screen:
         self._live.open(self._entry.job if self._entry else None)
 
     def _act(self, action: Action) -> None:
-        self._live.ask(action.verb, lambda told: self._say(answer_text(action, told)), select=one_job(action.job))
+        self._live.ask(action.verb, lambda reply: self._say(answer_text(action, reply)), select=one_job(action.job))
 
     def _say(self, text: str) -> None:
-        self._view, self._said_until = self._view._replace(message=text), time.time() + SAID
+        self._view, self._said_until = self._view._replace(message=text), time.time() + MESSAGE_SHOWN
 
     # ---------------------------------------------------------------- drawing
 
@@ -227,12 +227,12 @@ class Screen:
         self._display.draw(frame(scene, self._view, width, height, self._terminal))
 
 
-def answer_text(action: Action, told: Any) -> str:
+def answer_text(action: Action, reply: Any) -> str:
     """What came of a verb, in a line."""
-    if isinstance(told, GpuleaseError):
-        return f"{told.what} {told.next_step}"
-    if told.get("ending"):
+    if isinstance(reply, GpuleaseError):
+        return f"{reply.what} {reply.next_step}"
+    if reply.get("ending"):
         return f"job {action.job} is ending"
-    if told["ids"]:
+    if reply["ids"]:
         return f"{PAST[action.verb]} job {action.job}"
-    return f"left as it is: {left_text(told['skipped'])}" if told["skipped"] else "nothing to do"
+    return f"left as it is: {left_text(reply['skipped'])}" if reply["skipped"] else "nothing to do"

@@ -44,7 +44,7 @@ class View(NamedTuple):
     message: str = ""
 
 
-def settled(view: View, rows: list[TableEntry]) -> View:
+def with_valid_selection(view: View, rows: list[TableEntry]) -> View:
     """With a row selected that is there."""
     if not rows:
         return view._replace(selected="", at=0)
@@ -57,7 +57,7 @@ def press(
     view: View, key: str, rows: list[TableEntry], opened: TableEntry | None, page: int
 ) -> tuple[View, Action | None]:
     """The view after a key. `rows` are those that the table shows, `page` how many lines a page has."""
-    view = settled(view._replace(message=""), rows)
+    view = with_valid_selection(view._replace(message=""), rows)
     if view.question is not None:
         asked, view = view.question, view._replace(question=None)
         if key in ("y", "Y"):

@@ -55,8 +55,8 @@ def not_own(broker_uid: int) -> NotPermitted:
 DAY = 86400.0
 HOUR = 3600.0
 MINUTE = 60.0
-MOST_JOBS = 50
-MOST_EVENTS = 40
+MAX_JOBS = 50
+MAX_EVENTS = 40
 RECENT = 10 * MINUTE
 USAGE = 7 * DAY
 ROWS = ("devices", "leases", "line", "line_length")  # of `status`, of which the subscription tells
@@ -90,18 +90,18 @@ class Questions:
 
 
 def _status(client: Client, picture: PagePicture) -> PagePicture:
-    told = client.ask("status")
-    return picture._replace(status={name: value for name, value in told.items() if name not in ROWS})
+    subscription = client.ask("status")
+    return picture._replace(status={name: value for name, value in subscription.items() if name not in ROWS})
 
 
 def _queue(client: Client, picture: PagePicture) -> PagePicture:
     """What changes whenever a job or a lease does."""
-    listing = client.ask("ls", most=MOST_JOBS)
+    listing = client.ask("ls", most=MAX_JOBS)
     return picture._replace(
         jobs=tuple(listing["jobs"]),
         counts=listing["counts"],
         paused=listing["paused"],
-        events=tuple(client.ask("events", most=MOST_EVENTS)["events"]),
+        events=tuple(client.ask("events", most=MAX_EVENTS)["events"]),
     )
 
 
@@ -213,20 +213,20 @@ class BrokerFeed:
         client = self._link.open(start)
         questions = Questions(self._link.open())
         try:
-            with Subscription(*TOPICS, client=client) as told:
-                self._listen(told, questions)
+            with Subscription(*TOPICS, client=client) as subscription:
+                self._listen(subscription, questions)
         finally:
             questions.close()
 
-    def _listen(self, told: Subscription, questions: Questions) -> None:
+    def _listen(self, subscription: Subscription, questions: Questions) -> None:
         while self._looked_at:
-            changed = told.receive(LISTEN)
-            if not told.rows:
+            changed = subscription.receive(LISTEN)
+            if not subscription.rows:
                 continue
             if changed and questions.begun:
-                self._tell(_with_rows(questions.answers, told.rows))
+                self._tell(_with_rows(questions.answers, subscription.rows))
             if questions.ask_if_due(news=bool(changed and changed.keys() - {"devices"})):
-                self._tell(_with_rows(questions.answers, told.rows))
+                self._tell(_with_rows(questions.answers, subscription.rows))
 
     def _tell(self, picture: PagePicture) -> None:
         now = time.time()

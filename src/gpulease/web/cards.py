@@ -9,7 +9,7 @@ from gpulease.render.times import clock
 from gpulease.web.markup import Markup, join, tag
 from gpulease.web.picture import PagePicture, Row
 
-MOST_PROCESSES = 4
+MAX_PROCESSES = 4
 IDLE_AFTER = 300.0  # seconds of which something is known
 IDLE_SHARE = 0.95
 WORDS = {"leased": "held", "shared": "held"}
@@ -113,9 +113,9 @@ def _details(device: Row) -> list[Markup]:
             f"{one['user'] or '?'} {one['pid']}, {format_bytes(one['memory'])}: {one['command'] or '?'}",
             class_="detail",
         )
-        for one in strangers[:MOST_PROCESSES]
+        for one in strangers[:MAX_PROCESSES]
     ]
-    more = len(strangers) - MOST_PROCESSES
+    more = len(strangers) - MAX_PROCESSES
     note = device["note"]
     return [
         *shown,

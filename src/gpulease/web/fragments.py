@@ -21,7 +21,7 @@ from gpulease.web.host_table import host_row
 from gpulease.web.markup import Markup, buttons, join, tag
 from gpulease.web.picture import PagePicture, Row, Viewer
 
-MOST_WAITING = 100
+MAX_WAITING = 100
 MARK = "\0"  # where the word for a simulated machine belongs
 Section = dict[str, Markup]  # in the order in which they stand
 Sections = dict[str, Section]
@@ -62,8 +62,13 @@ def _summary(picture: PagePicture) -> Markup:
 
 def _trouble(picture: PagePicture) -> Markup:
     broker = picture.status.get("broker") or {}
-    told = [_stale(picture), picture.status.get("trouble"), broker.get("state_trouble"), broker.get("config_trouble")]
-    found = [tag("p", text) for text in told if text]
+    troubles = [
+        _stale(picture),
+        picture.status.get("trouble"),
+        broker.get("state_trouble"),
+        broker.get("config_trouble"),
+    ]
+    found = [tag("p", text) for text in troubles if text]
     return tag(
         "div",
         *found,
@@ -86,7 +91,7 @@ def _stale(picture: PagePicture) -> str | None:
 
 def _line(picture: PagePicture) -> Section:
     rows = {
-        _key(row["id"]): _waiting(place, row, picture.time) for place, row in enumerate(picture.line[:MOST_WAITING], 1)
+        _key(row["id"]): _waiting(place, row, picture.time) for place, row in enumerate(picture.line[:MAX_WAITING], 1)
     }
     more = picture.line_length - len(rows)
     if more > 0:

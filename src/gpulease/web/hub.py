@@ -24,7 +24,7 @@ from gpulease.hosts.watch import is_known
 from gpulease.web.fragments import Section, Sections, sections
 from gpulease.web.picture import NOTHING, PagePicture, Row, Viewer, seen_by
 
-MOST_VIEWERS = 1000
+MAX_VIEWERS = 1000
 PULSE = 15.0  # seconds after which a line is sent that says nothing, so that a dead connection is noticed
 PATIENCE = 20.0  # seconds for a viewer to take what was sent
 BUFFER = 32 << 10  # bytes that wait for one viewer here
@@ -68,7 +68,7 @@ async def stream(
 RENDER = 0.1  # seconds between two versions
 FIRST = 10.0  # seconds for the broker's first answer
 FIRST_HOSTS = 2.0  # seconds for the first answers of other hosts, where nothing follows what is sent
-MOST_PAGES = 200  # kinds of viewers, where a proxy names them
+MAX_PAGES = 200  # kinds of viewers, where a proxy names them
 
 
 class Page:
@@ -209,7 +209,7 @@ class Hub:
         """Of this kind of viewer; those at which nobody looks are forgotten when there are many."""
         page = self._pages.get(viewer)
         if page is None:
-            if len(self._pages) >= MOST_PAGES:
+            if len(self._pages) >= MAX_PAGES:
                 self._pages = {key: one for key, one in self._pages.items() if one.viewers}
             page = self._pages[viewer] = Page(viewer)
         if not page.viewers:

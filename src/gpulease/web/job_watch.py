@@ -15,7 +15,7 @@ from gpulease.web.job_details import about_log, details
 from gpulease.web.log_text import LogText
 from gpulease.web.picture import Row, Viewer, job_seen_by
 
-LOOK = 0.25  # seconds between looks at the log
+LOG_CHECK_INTERVAL = 0.25  # seconds between looks at the log
 ASK = 1.0  # seconds between questions about the job
 
 
@@ -38,8 +38,8 @@ def ask_totals(link: BrokerLink) -> Row | None:
     except (GpuleaseError, OSError):
         return None
     try:
-        told: Row = client.ask("totals")
-        return told
+        reply: Row = client.ask("totals")
+        return reply
     except (GpuleaseError, OSError):
         return None
     finally:
@@ -84,7 +84,7 @@ class JobWatch:
     async def _go_on(self) -> None:
         while True:
             await self.look()
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(LOG_CHECK_INTERVAL)
 
     def _look(self, now: float) -> bool:
         before = (self.job, self.trouble, self.log_trouble)

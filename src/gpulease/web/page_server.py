@@ -27,7 +27,7 @@ from gpulease.render.terminal import clean
 from gpulease.web.access import Access, Refusal, Slowdown, Visit
 from gpulease.web.broker_feed import BrokerFeed, BrokerLink
 from gpulease.web.fragments import sections
-from gpulease.web.hub import MOST_VIEWERS, Hub, stream
+from gpulease.web.hub import MAX_VIEWERS, Hub, stream
 from gpulease.web.job_details import about_log, as_text, details
 from gpulease.web.job_watch import NOT_SHOWN, JobEvents, JobWatch, ask_for_job, ask_totals, may_read
 from gpulease.web.markup import ACTIONS, printable
@@ -110,7 +110,7 @@ def act(link: BrokerLink, action: str, id: int, viewer: Viewer) -> dict[str, Any
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 LARGEST = 64 << 10  # bytes of a form
-LOOKS = 20.0  # seconds that one who was seen is taken to look: longer than a stream's pulse and a refresh
+VIEWER_KEPT = 20.0  # seconds that one who was seen is taken to look: longer than a stream's pulse and a refresh
 
 
 class PageServer:
@@ -196,7 +196,7 @@ class PageServer:
         """Somebody looks at the first page."""
         self._feed.want()
         if self._hosts is not None:
-            self._hosts.want(LOOKS)
+            self._hosts.want(VIEWER_KEPT)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         viewer, picture = self._viewer(request), await self._picture()
@@ -223,8 +223,8 @@ class PageServer:
     async def _entered(
         self, request: web.Request, next_event: Callable[[], Awaitable[bytes]], seen: Callable[[], None]
     ) -> web.StreamResponse:
-        if self._viewers >= MOST_VIEWERS:
-            return answer_with(request, 503, f"{MOST_VIEWERS} viewers look already. Try again later.")
+        if self._viewers >= MAX_VIEWERS:
+            return answer_with(request, 503, f"{MAX_VIEWERS} viewers look already. Try again later.")
         self._viewers += 1
         try:
             return await stream(request, next_event, seen)
@@ -267,9 +267,9 @@ class PageServer:
         await self._picture()
         watch = self._watch(request)
         watch.enter()
-        told = JobEvents(watch, self._viewer(request), lambda: self._hub.picture.hides)
+        job_events = JobEvents(watch, self._viewer(request), lambda: self._hub.picture.hides)
         try:
-            return await self._entered(request, told.next, self._feed.want)
+            return await self._entered(request, job_events.next, self._feed.want)
         finally:
             watch.leave()
             self._leave(watch)

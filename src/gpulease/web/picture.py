@@ -79,13 +79,13 @@ def _host_for_all(row: Row) -> Row:
 
     What ssh says may name accounts and files of who runs this page.
     """
-    told, host = row["answer"], row["host"]
+    answer, host = row["answer"], row["host"]
     try:
-        shown = told and {
-            **told,
-            "devices": [of_device(one, "") for one in told["devices"]],
-            "leases": [of_lease(one, "") for one in told["leases"]],
-            "line": [of_lease(one, "") for one in told["line"]],
+        shown = answer and {
+            **answer,
+            "devices": [of_device(one, "") for one in answer["devices"]],
+            "leases": [of_lease(one, "") for one in answer["leases"]],
+            "line": [of_lease(one, "") for one in answer["line"]],
         }
     except (KeyError, TypeError, AttributeError):  # of another version
         shown = None

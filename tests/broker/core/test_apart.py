@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.scripted import ScriptedWorld
 
-from gpulease.broker.core import lease_verbs as verbs
+from gpulease.broker.core import lease_verbs
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.turn import Turn
 
@@ -19,24 +19,24 @@ def ask_before_the_first_sample(world: ScriptedWorld, **options: str) -> dict[st
     world.say(clients["wrong"], "add", **JOB, options={"cwd": "/", "environment": {}, **options})
     world.say(clients["last"], "status")
     world.turn()
-    told: dict[str, str] = {}
+    reply: dict[str, str] = {}
     for answer in (world.answer_sample, world.answer_check):
         answer()
         world.turn()
-        told |= {n: next(iter(one.message)) for n, c in clients.items() for one in world.sent if one.peer is c.peer}
-    return told
+        reply |= {n: next(iter(one.message)) for n, c in clients.items() for one in world.sent if one.peer is c.peer}
+    return reply
 
 
 def test_a_wrong_request_takes_none_of_those_that_wait_for_the_first_sample_with_it() -> None:
-    told = ask_before_the_first_sample(ScriptedWorld(), label="\udcff")
-    assert told == {"first": "granted", "wrong": "error", "last": "ok"}
+    reply = ask_before_the_first_sample(ScriptedWorld(), label="\udcff")
+    assert reply == {"first": "granted", "wrong": "error", "last": "ok"}
 
 
 def test_nor_does_a_mistake_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(turn: Turn, event: Received) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setitem(verbs.VERBS, "add", fails)
+    monkeypatch.setitem(lease_verbs.VERBS, "add", fails)
     assert ask_before_the_first_sample(ScriptedWorld()) == {"first": "granted", "wrong": "error", "last": "ok"}
 
 

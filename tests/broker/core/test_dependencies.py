@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.scripted import Client, ScriptedWorld
 
-from gpulease.broker.core import dependencies as coming_after
+from gpulease.broker.core import dependencies
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def world() -> ScriptedWorld:
 def ask(world: ScriptedWorld, client: Client, verb: str, **fields: Any) -> dict[str, Any]:
     """What it is answered."""
     world.say(client, verb, **fields)
-    told: list[Any] = []
+    reply: list[Any] = []
     while world.ready:
         world.turn()
-        told += [one.message for one in world.sent if one.peer is client.peer]
-    return dict(told[-1])
+        reply += [one.message for one in world.sent if one.peer is client.peer]
+    return dict(reply[-1])
 
 
 def add(world: ScriptedWorld, client: Client, number: int, **options: Any) -> dict[str, Any]:
@@ -55,11 +55,11 @@ def test_the_end_of_one_of_many_writes_that_one_only(world: ScriptedWorld) -> No
     assert not any(world.core.state.jobs.dependents.values())
 
 
-@pytest.mark.parametrize(("number", "most"), [(1, "MOST_AFTER"), (50, "MOST_LINKS")])
+@pytest.mark.parametrize(("number", "most"), [(1, "MAX_AFTER"), (50, "MAX_LINKS")])
 def test_more_than_can_be_kept_is_refused_and_said(
     world: ScriptedWorld, number: int, most: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coming_after, most, 100)
+    monkeypatch.setattr(dependencies, most, 100)
     client = world.connect(1000)
     add(world, client, 101, label="a")
     for options in ({"after": [[1, 101]]}, {"after": "all"}, {"after_label": "a"}):

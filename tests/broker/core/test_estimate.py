@@ -20,9 +20,9 @@ def ask(world: ScriptedWorld, verb: str, **fields: Any) -> Mapping[str, Any]:
         world.turn()
         if world.samples:
             world.answer_sample()
-        told: list[Mapping[str, Any]] = [one.message for one in world.sent if one.peer is client.peer]
-        if told:
-            return told[0]
+        reply: list[Mapping[str, Any]] = [one.message for one in world.sent if one.peer is client.peer]
+        if reply:
+            return reply[0]
     raise AssertionError(f"no answer to {verb}")
 
 
@@ -43,8 +43,8 @@ def test_asking_changes_nothing(waiting: list[dict[str, Any]], asked: list[tuple
         dict(state.requests.line.tiers[5].counts if waiting else {}),
     )
     for request, kind, count in asked:
-        told = ask(world, "explain", request=request, kind=kind, count=count)["ok"]
-        assert len(told["starts"]) == (count if told["possible"] else 0)
+        reply = ask(world, "explain", request=request, kind=kind, count=count)["ok"]
+        assert len(reply["starts"]) == (count if reply["possible"] else 0)
         after = dict(state.requests.line.tiers[5].counts if waiting else {})
         assert ([entry.id for entry in state.requests.line.front(99)], state.revision, after) == before
         assert len(state.requests.line) == len(waiting)

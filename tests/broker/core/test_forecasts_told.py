@@ -11,7 +11,7 @@ from support.scripted import Client, ScriptedWorld
 DEVICES = 3
 
 
-def settle(world: ScriptedWorld) -> None:
+def reconcile(world: ScriptedWorld) -> None:
     for _ in range(20):
         world.turn()
         if world.samples:
@@ -28,9 +28,9 @@ def ask(world: ScriptedWorld, client: Client, verb: str, **fields: Any) -> dict[
         world.turn()
         if world.samples:
             world.answer_sample()
-        told = [one.message["ok"] for one in world.sent if one.peer is client.peer and "ok" in one.message]
-        if told:
-            answer: dict[str, Any] = told[0]
+        reply = [one.message["ok"] for one in world.sent if one.peer is client.peer and "ok" in one.message]
+        if reply:
+            answer: dict[str, Any] = reply[0]
             return answer
     raise AssertionError(f"no answer to {verb}")
 
@@ -39,7 +39,7 @@ def held(world: ScriptedWorld, client: Client | None = None, **request: Any) -> 
     """A client whose request was asked, and granted if it can be."""
     client = client or world.connect()
     world.say(client, "acquire", kind="run", request=request)
-    settle(world)
+    reconcile(world)
     return client
 
 
@@ -50,7 +50,7 @@ def learn(world: ScriptedWorld, *lengths: float) -> None:
         world.now += length
         world.die((client.peer.pid, 1))
         world.leave(client)
-        settle(world)
+        reconcile(world)
 
 
 def row(world: ScriptedWorld, looker: Client) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_what_is_told_anew_when_something_has_changed_is_no_less_true() -> None:
     world.now = bound + 60
     assert row(world, looker)["expected_missed"] == bound
     world.die((first.peer.pid, 1))
-    settle(world)
+    reconcile(world)
     again = row(world, looker)
     assert again["expected_missed"] is None
     assert again["expected_latest"] > world.now
@@ -115,7 +115,7 @@ def test_a_request_that_is_late_counts_in_the_score() -> None:
     assert (starts["compared"], starts["by_likely"], starts["by_latest"], starts["late"]) == (1, 0, 0, 1)
     world.die((waiting.peer.pid, 1))
     world.leave(waiting)
-    settle(world)
+    reconcile(world)
     starts = ask(world, looker, "learned")["starts"]
     assert (round(starts["compared"]), starts["by_latest"], starts["late"]) == (1, 0, 0), "it gave up, unserved"
 
@@ -141,7 +141,7 @@ def test_leases_in_which_others_wait_for_more_are_not_soon_free() -> None:
     for lease in list(world.core.state.requests.leases):
         inner = world.connect()
         world.say(inner, "acquire", kind="acquire", request={}, within=lease)
-        settle(world)
+        reconcile(world)
     line = ask(world, looker, "status")["line"]
     assert [entry["expected_start"] for entry in line] == [None] * DEVICES
     assert {pending.within for pending in world.reloaded().requests.pending.values()} == set(
@@ -157,7 +157,7 @@ def test_another_users_lease_is_not_believed_to_be_ones_own() -> None:
     (lease,) = world.core.state.requests.leases
     stranger = world.connect(1000)
     world.say(stranger, "acquire", kind="acquire", request={}, within=lease)
-    settle(world)
+    reconcile(world)
     assert row(world, looker)["expected_start"] is not None
 
 
@@ -167,7 +167,7 @@ def test_what_is_sure_is_said_of_enforced_limits_only() -> None:
     owner = world.connect()
     for _ in range(2):
         world.say(owner, "acquire", kind="reservation", request={"duration": 600.0})
-        settle(world)
+        reconcile(world)
     held(world, duration=60.0)
     held(world)
     seen = row(world, looker)
@@ -189,9 +189,9 @@ def test_a_time_limit_of_a_job_is_named_and_sure() -> None:
     ask(world, looker, "status")
     options = {"cwd": "/", "environment": {}, "time_limit": 7200.0}
     ask(world, looker, "add", request={"gpus": DEVICES}, commands=[["true"]], options=options)
-    settle(world)
+    reconcile(world)
     world.launch()
-    settle(world)
+    reconcile(world)
     held(world)
     seen = row(world, looker)
     grace = world.core.state.settings.grace
@@ -206,7 +206,7 @@ def test_a_capped_job_gets_a_forecast() -> None:
     learn(world, *[30.0] * 6)
     options = {"cwd": "/", "environment": {}, "at_most": 1}
     ask(world, looker, "add", request={}, commands=[["true"]] * 3, options=options)
-    settle(world)
+    reconcile(world)
     second, third = ask(world, looker, "status")["line"]
     assert second["code"] == third["code"] == "capped"
     assert world.now < second["expected_start"] < third["expected_start"]

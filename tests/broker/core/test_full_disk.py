@@ -17,14 +17,14 @@ def running(**options: Any) -> tuple[ScriptedWorld, Client]:
     client = world.connect(0)
     given = {"cwd": "/", "environment": {}, **options}
     world.say(client, "add", request={"gpus": 1}, options=given, commands=[["yes"]])
-    settle(world)
+    reconcile(world)
     world.launch()
-    settle(world)
+    reconcile(world)
     assert world.core.state.jobs.running[1].pid
     return world, client
 
 
-def settle(world: ScriptedWorld) -> None:
+def reconcile(world: ScriptedWorld) -> None:
     """All that follows at once; the driver answers."""
     while world.ready or world.samples or world.checks:
         if world.samples:
@@ -48,7 +48,7 @@ def room(world: ScriptedWorld) -> None:
     world.disk.fail_writes = 0
     for _ in range(20):
         world.until_next_alarm()
-        settle(world)
+        reconcile(world)
 
 
 def test_a_kill_signals_first_and_is_written_when_there_is_room() -> None:
@@ -61,7 +61,7 @@ def test_a_kill_signals_first_and_is_written_when_there_is_room() -> None:
     assert world.reloaded().jobs.running[1].ending == "killed by root"
     while world.trees:
         world.see_tree()
-        settle(world)
+        reconcile(world)
     job = world.reloaded().jobs.get(1)
     assert job is not None
     assert (job.state, job.why) == ("killed", "killed by root")
@@ -76,7 +76,7 @@ def test_rm_ends_a_run_and_removes_its_log_at_once() -> None:
     room(world)
     while world.trees:
         world.see_tree()
-        settle(world)
+        reconcile(world)
     assert world.core.state.jobs.get(1) is None
 
 
@@ -84,7 +84,7 @@ def test_a_time_limit_is_enforced() -> None:
     world, _ = running(time_limit=60)
     full(world)
     world.jump(61)
-    settle(world)
+    reconcile(world)
     assert world.trees[-1].signals == (signal.SIGTERM, signal.SIGCONT)
     assert "time limit" in (world.core.state.jobs.running[1].ending or "")
 
@@ -93,10 +93,10 @@ def test_clean_frees_the_logs_and_says_that_the_rest_is_to_be_asked_again() -> N
     world, client = running()
     log = world.core.state.jobs.running[1].spec.log
     world.end_shell((1, 1), 0)
-    settle(world)
+    reconcile(world)
     full(world)
-    told = ask(world, client, "clean", 1)
-    assert told["error"]["code"] == "state"
+    reply = ask(world, client, "clean", 1)
+    assert reply["error"]["code"] == "state"
     assert world.removed == [log]
     world.disk.fail_writes = 0
     assert ask(world, client, "clean", 1)["ok"]["ids"] == [1]
@@ -105,7 +105,7 @@ def test_clean_frees_the_logs_and_says_that_the_rest_is_to_be_asked_again() -> N
 def test_what_only_waits_is_not_said_to_be_killed() -> None:
     world, client = running()
     world.say(client, "add", request={"gpus": 3}, options={"cwd": "/", "environment": {}}, commands=[["true"]])
-    settle(world)
+    reconcile(world)
     full(world)
     assert ask(world, client, "kill", 2)["error"]["code"] == "state"
     assert ask(world, client, "kill", 1, 2)["ok"] == {
@@ -138,9 +138,9 @@ def test_a_batch_that_stops_half_way_says_how_many_are_queued() -> None:
         world.turn()
         while world.samples:
             world.answer_sample()
-    told = refused_at_last(world, client)
-    assert "400 jobs are queued, as 1-400, and the last 600 are not" in told["what"]
-    assert "gpulease rm 1-400" in told["next_step"]
+    reply = refused_at_last(world, client)
+    assert "400 jobs are queued, as 1-400, and the last 600 are not" in reply["what"]
+    assert "gpulease rm 1-400" in reply["next_step"]
     assert not world.core.state.jobs.adding
     room(world)
     assert world.core.state.jobs.get(400) is not None
@@ -161,14 +161,14 @@ def test_a_batch_that_a_lack_of_memory_stops_half_way_says_so_too(monkeypatch: p
         write(table, key, document)
 
     monkeypatch.setattr(world.disk, "write", exhausted)
-    told: list[Any] = []
-    while not told:
+    reply: list[Any] = []
+    while not reply:
         world.turn()
         while world.samples:
             world.answer_sample()
-        told = [one.message["error"] for one in world.sent if one.peer is client.peer and "error" in one.message]
-    assert "MemoryError" in told[0]["what"]
-    assert "400 jobs are queued, as 1-400, and the last 600 are not" in told[0]["what"]
+        reply = [one.message["error"] for one in world.sent if one.peer is client.peer and "error" in one.message]
+    assert "MemoryError" in reply[0]["what"]
+    assert "400 jobs are queued, as 1-400, and the last 600 are not" in reply[0]["what"]
 
 
 def test_a_kill_of_many_that_stops_half_way_says_how_many_were_killed() -> None:
@@ -176,11 +176,11 @@ def test_a_kill_of_many_that_stops_half_way_says_how_many_were_killed() -> None:
     client = world.connect(0)
     held = {"cwd": "/", "environment": {}, "hold": True}
     world.say(client, "add", request={"gpus": 1}, options=held, commands=[["true"]] * 500)
-    settle(world)
+    reconcile(world)
     world.say(client, "kill", select={"all": True})
     world.turn()
-    told = refused_at_last(world, client)
-    assert "done for 100 jobs before" in told["what"]
+    reply = refused_at_last(world, client)
+    assert "done for 100 jobs before" in reply["what"]
 
 
 def test_whoever_waits_for_a_time_is_told_when_it_is_over() -> None:
@@ -188,7 +188,7 @@ def test_whoever_waits_for_a_time_is_told_when_it_is_over() -> None:
     world, _ = running()
     client = world.connect()
     world.say(client, "acquire", request={"gpus": 3}, kind="acquire", wait=5.0)
-    settle(world)
+    reconcile(world)
     (id,) = world.core.state.requests.pending
     full(world)
     for _ in range(20):

@@ -6,7 +6,7 @@ from support.kept_events import kept_events
 from support.scripted import Client, ScriptedWorld
 
 from gpulease.broker.core.events import CheckRefused
-from gpulease.broker.core.lock_patience import PASSED
+from gpulease.broker.core.lock_patience import IGNORED_FOR
 
 
 def asking() -> tuple[ScriptedWorld, Client]:
@@ -37,7 +37,7 @@ def refused_until_passed(world: ScriptedWorld, *users: str) -> float:
     began = world.now
     for pid in range(100, 10_000):
         refuse(world, users[pid % len(users)], pid)
-        if world.checks[0].passed_by & set(users):
+        if world.checks[0].ignored_users & set(users):
             return world.now - began
     raise AssertionError("nobody was ever passed by")
 
@@ -58,7 +58,7 @@ def test_another_user_is_waited_for_all_the_same() -> None:
     world, _ = asking()
     refused_until_passed(world, "mallory")
     refuse(world, "grace", 7)
-    assert world.checks[0].passed_by == {"mallory"}
+    assert world.checks[0].ignored_users == {"mallory"}
 
 
 def test_short_choices_now_and_then_are_forgiven() -> None:
@@ -67,7 +67,7 @@ def test_short_choices_now_and_then_are_forgiven() -> None:
         refuse(world, "grace", 7)
         refuse(world, "grace", 7)
         world.jump(30)
-    assert not world.checks[0].passed_by
+    assert not world.checks[0].ignored_users
 
 
 def test_who_lets_go_in_time_is_waited_for_again_and_again() -> None:
@@ -77,7 +77,7 @@ def test_who_lets_go_in_time_is_waited_for_again_and_again() -> None:
         began = world.now
         while world.now - began < 8:
             refuse(world, "grace", 7)
-        assert not world.checks[0].passed_by
+        assert not world.checks[0].ignored_users
         world.answer_check()
         world.turn()
         world.say(client, "acquire", request={"gpus": 1}, kind="run", wait=None)
@@ -93,6 +93,6 @@ def test_who_lets_go_in_time_is_waited_for_again_and_again() -> None:
 def test_who_was_passed_by_is_waited_for_again_after_an_hour() -> None:
     world, _ = asking()
     refused_until_passed(world, "mallory")
-    world.jump(PASSED)
+    world.jump(IGNORED_FOR)
     refuse(world, "grace", 7)
-    assert not world.checks[0].passed_by
+    assert not world.checks[0].ignored_users

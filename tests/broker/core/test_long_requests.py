@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from support.scripted import Client, ScriptedWorld
 
-from gpulease.broker.core import add as job_adding
-from gpulease.broker.core import bulk, turn
-from gpulease.broker.core import subscriptions as subscribing
-from gpulease.model.job import OPEN
+from gpulease.broker.core import add as core_add
+from gpulease.broker.core import bulk, subscriptions, turn
+from gpulease.model.jobs import OPEN
 
 MANY = 3 * bulk.PIECE + 50
 TURNS = 10_000
@@ -37,13 +36,13 @@ def answer(world: ScriptedWorld, client: Client, first: bool = False) -> tuple[A
         world.turn()
         if first and world.samples:
             world.answer_sample()
-        told = [
+        reply = [
             one.message
             for one in world.sent
             if one.peer is client.peer and not {"snapshot", "changed"} & one.message.keys()
         ]
-        if told:
-            return told[0], number + 1
+        if reply:
+            return reply[0], number + 1
     raise AssertionError("no answer came")
 
 
@@ -82,8 +81,8 @@ def test_a_verb_about_many_jobs_changes_a_few_in_each_turn(
         assert len(writes) < TURNS
     assert max(writes) <= 3 * bulk.PIECE
     assert len(writes) >= MANY / bulk.PIECE
-    (told,) = [one.message["ok"] for one in world.sent if one.peer is client.peer]
-    assert told == {"ids": list(range(1, MANY + 1)), "skipped": [], "ending": []}
+    (reply,) = [one.message["ok"] for one in world.sent if one.peer is client.peer]
+    assert reply == {"ids": list(range(1, MANY + 1)), "skipped": [], "ending": []}
     assert states(world) == ([] if state is None else [state] * MANY)
 
 
@@ -113,8 +112,8 @@ def test_an_edit_that_is_wrong_for_one_of_many_changes_none(world: ScriptedWorld
     add(world, client, MANY)
     add(world, client, 1, options={"after": [1]})
     last = {"after": [MANY + 1]}  # which cannot come after itself
-    told = ask(world, client, "edit", select=ALL, changes={"note": "x", **last})
-    assert told["error"]["code"] == "usage"
+    reply = ask(world, client, "edit", select=ALL, changes={"note": "x", **last})
+    assert reply["error"]["code"] == "usage"
     assert all(row.get("note") is None for row in world.disk.jobs())
 
 
@@ -128,8 +127,8 @@ def test_a_disk_that_is_full_for_a_while_delays_a_request_that_was_begun(world: 
     assert not any("error" in one.message for one in world.sent)
     world.disk.fail_commits = 0
     world.jump(10)
-    told, _ = answer(world, client)
-    assert told["ok"]["ids"] == list(range(1, MANY + 1))
+    reply, _ = answer(world, client)
+    assert reply["ok"]["ids"] == list(range(1, MANY + 1))
     assert states(world) == ["killed"] * MANY
 
 
@@ -148,7 +147,7 @@ def test_what_was_begun_is_done_for_a_client_that_left(world: ScriptedWorld) -> 
 
 
 def test_a_batch_is_added_in_pieces_and_answered_when_all_are_in(world: ScriptedWorld) -> None:
-    number = 3 * job_adding.PIECE + 1
+    number = 3 * core_add.PIECE + 1
     world.say(
         client := world.connect(),
         "add",
@@ -156,14 +155,14 @@ def test_a_batch_is_added_in_pieces_and_answered_when_all_are_in(world: Scripted
         options={"cwd": "/", "environment": {}},
         commands=[["true"]] * number,
     )
-    told, turns = answer(world, client)
-    assert told["ok"].items() >= {"first": 1, "last": number}.items()
+    reply, turns = answer(world, client)
+    assert reply["ok"].items() >= {"first": 1, "last": number}.items()
     assert turns == 4
     assert len(world.core.state.requests.line) == number
 
 
 def test_a_batch_that_a_broker_began_is_completed_by_the_next_and_no_job_is_there_twice(world: ScriptedWorld) -> None:
-    number = 3 * job_adding.PIECE + 1
+    number = 3 * core_add.PIECE + 1
     batch: dict[str, Any] = {
         "request": {},
         "options": {"cwd": "/", "environment": {}},
@@ -177,30 +176,30 @@ def test_a_batch_that_a_broker_began_is_completed_by_the_next_and_no_job_is_ther
     assert 0 < len(world.disk.job_rows()) < number
     client = world.connect()
     world.say(client, "add", token="t", **batch)
-    told, _ = answer(world, client, first=True)
-    assert told["ok"].items() >= {"first": 1, "last": number}.items()
+    reply, _ = answer(world, client, first=True)
+    assert reply["ok"].items() >= {"first": 1, "last": number}.items()
     assert [row["command"] for row in world.disk.jobs()] == [[str(one)] for one in range(number)]
     assert ask(world, client, "add", token="t", **batch)["ok"].items() >= {"first": 1, "last": number}.items()
     assert len(world.disk.job_rows()) == number
 
 
 def test_a_batch_that_is_sent_again_while_it_is_added_is_added_once(world: ScriptedWorld) -> None:
-    number = 3 * job_adding.PIECE + 1
+    number = 3 * core_add.PIECE + 1
     one, two = world.connect(), world.connect()
     for client in (one, two):
         world.say(
             client, "add", token="t", request={}, options={"cwd": "/", "environment": {}}, commands=[["true"]] * number
         )
     answer(world, one)
-    told = [sent.message for sent in world.sent if sent.peer is two.peer] or [answer(world, two)[0]]
-    assert told[0]["ok"].items() >= {"first": 1, "last": number}.items()
+    reply = [sent.message for sent in world.sent if sent.peer is two.peer] or [answer(world, two)[0]]
+    assert reply[0]["ok"].items() >= {"first": 1, "last": number}.items()
     assert len(world.disk.job_rows()) == number
 
 
 def test_another_users_batches_do_not_make_a_token_forgotten(world: ScriptedWorld) -> None:
     mine, theirs = world.connect(1000), world.connect(1001)
     first = add(world, mine, 1, token="t")
-    for number in range(2 * job_adding.BATCHES):
+    for number in range(2 * core_add.BATCHES):
         add(world, theirs, 1, token=f"x{number}")
     assert add(world, mine, 1, token="t") == first
 
@@ -212,21 +211,21 @@ def test_words_of_batches_that_come_in_are_counted_by_user(
     world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty word has no length, and costs memory all the same."""
-    monkeypatch.setattr(job_adding, "MOST_WORDS", 1000)
+    monkeypatch.setattr(core_add, "MAX_WORDS", 1000)
     part: dict[str, Any] = {"request": {}, "options": {}, "commands": [["x", *[""] * 99]] * 3, "more": True}
-    told = [ask(world, world.connect(1000), "add", **part) for _ in range(4)]
-    assert [next(iter(one)) for one in told] == ["ok", "ok", "ok", "error"]
-    assert told[-1]["error"]["code"] == "too-much"
-    assert "1000 words" in told[-1]["error"]["what"]
+    reply = [ask(world, world.connect(1000), "add", **part) for _ in range(4)]
+    assert [next(iter(one)) for one in reply] == ["ok", "ok", "ok", "error"]
+    assert reply[-1]["error"]["code"] == "too-much"
+    assert "1000 words" in reply[-1]["error"]["what"]
     assert "ok" in ask(world, world.connect(1001), "add", **part)
 
 
 def test_jobs_are_bounded_by_user(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_adding, "MOST_OF_USER", 5)
+    monkeypatch.setattr(core_add, "MAX_OF_USER", 5)
     client = world.connect(1000)
     assert "ok" in add(world, client, 5)
-    told = add(world, client, 1)["error"]
-    assert (told["code"], "more than 5 jobs" in told["what"]) == ("too-much", True)
+    reply = add(world, client, 1)["error"]
+    assert (reply["code"], "more than 5 jobs" in reply["what"]) == ("too-much", True)
     assert "ok" in add(world, world.connect(1001), 5)
     ask(world, client, "kill", select=ALL)
     assert "ok" in add(world, client, 1)
@@ -235,39 +234,39 @@ def test_jobs_are_bounded_by_user(world: ScriptedWorld, monkeypatch: pytest.Monk
 def test_variables_of_jobs_are_bounded_by_user_and_counted_through_restarts(
     world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_adding, "MOST_ENVIRONMENTS", 2500)
+    monkeypatch.setattr(core_add, "MAX_ENVIRONMENTS", 2500)
 
-    def told(uid: int, value: str) -> Any:
+    def reply(uid: int, value: str) -> Any:
         options = {"environment": {"A": value * 1000}}
         world.say(client := world.connect(uid), "add", request={}, options={"cwd": "/", **options}, commands=[["true"]])
         return answer(world, client, first=True)[0]
 
-    assert all("ok" in told(1000, value) for value in ("x", "x", "y", "x"))
+    assert all("ok" in reply(1000, value) for value in ("x", "x", "y", "x"))
     world.restart()
-    assert told(1000, "z")["error"]["code"] == "too-much"
-    assert "ok" in told(1000, "x")
-    assert "ok" in told(1001, "z")
+    assert reply(1000, "z")["error"]["code"] == "too-much"
+    assert "ok" in reply(1000, "x")
+    assert "ok" in reply(1001, "z")
     world.say(client := world.connect(1000), "kill", select=ALL)
     answer(world, client, first=True)
-    assert told(1000, "z")["error"]["code"] == "too-much"
+    assert reply(1000, "z")["error"]["code"] == "too-much"
     ask(world, client, "rm", select=ALL)
-    assert "ok" in told(1000, "z")
+    assert "ok" in reply(1000, "z")
 
 
 def test_batches_that_are_added_at_the_same_time_do_not_pass_the_bound_together(
     world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each was counted when it began, while the others were not in the queue yet."""
-    number = 2 * job_adding.PIECE
-    monkeypatch.setattr(job_adding, "MOST_OF_USER", number + 1)
+    number = 2 * core_add.PIECE
+    monkeypatch.setattr(core_add, "MAX_OF_USER", number + 1)
     batch: dict[str, Any] = {"request": {}, "options": {"cwd": "/", "environment": {}}}
     batch["commands"] = [["true"]] * number
     first, second = world.connect(1000), world.connect(1000)
     world.say(first, "add", token="first", **batch)
     world.turn()
     world.leave(first)
-    told = ask(world, second, "add", token="second", **batch)["error"]
-    assert told["code"] == "too-much"
+    reply = ask(world, second, "add", token="second", **batch)["error"]
+    assert reply["code"] == "too-much"
     assert ask(world, second, "add", token="first", **batch)["ok"]["last"] == number
     assert len(world.disk.job_rows()) == number
     assert "ok" in add(world, second, 1)
@@ -276,8 +275,8 @@ def test_batches_that_are_added_at_the_same_time_do_not_pass_the_bound_together(
 def test_a_batch_that_was_begun_is_completed_though_it_fills_the_bound(
     world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = 2 * job_adding.PIECE
-    monkeypatch.setattr(job_adding, "MOST_OF_USER", number)
+    number = 2 * core_add.PIECE
+    monkeypatch.setattr(core_add, "MAX_OF_USER", number)
     batch: dict[str, Any] = {"request": {}, "options": {"cwd": "/", "environment": {}}}
     batch["commands"] = [["true"]] * number
     world.say(world.connect(1000), "add", token="t", **batch)
@@ -288,19 +287,19 @@ def test_a_batch_that_was_begun_is_completed_though_it_fills_the_bound(
 
 
 def test_what_a_user_waits_for_is_bounded(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribing, "MOST_RANGES", 10)
+    monkeypatch.setattr(subscriptions, "MAX_RANGES", 10)
     client = world.connect(1000)
     add(world, client, 40)
     odd = {"ids": [[id, id] for id in range(1, 20, 2)]}
     world.say(world.connect(1000), "subscribe", topics=["jobs"], select=odd)
     world.say(last := world.connect(1000), "subscribe", topics=["jobs"], select={"ids": [[30, 30]]})
-    told, _ = answer(world, last)
-    assert told["error"]["code"] == "too-much"
-    assert "10 ranges" in told["error"]["what"]
+    reply, _ = answer(world, last)
+    assert reply["error"]["code"] == "too-much"
+    assert "10 ranges" in reply["error"]["what"]
 
 
 def test_what_waits_for_the_first_look_at_the_devices_is_bounded_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "MOST_AWAITING", 3)
+    monkeypatch.setattr(turn, "MAX_AWAITING", 3)
     world = ScriptedWorld()
     for _ in range(5):
         world.say(world.connect(1000), "status")
@@ -319,7 +318,7 @@ def test_a_wait_for_many_that_ended_is_told_of_all_of_them_in_parts(
     world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two hundred thousand rows in one message are more than a client may leave unread."""
-    monkeypatch.setattr(subscribing, "ROWS", 50)
+    monkeypatch.setattr(subscriptions, "ROWS", 50)
     client = world.connect()
     add(world, client, MANY)
     ask(world, client, "kill", select=ALL)
@@ -339,7 +338,7 @@ def test_a_wait_for_many_that_ended_is_told_of_all_of_them_in_parts(
 def test_changes_during_a_snapshot_in_parts_are_told_behind_it(
     world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscribing, "ROWS", 50)
+    monkeypatch.setattr(subscriptions, "ROWS", 50)
     client = world.connect()
     add(world, client, MANY)
     ask(world, client, "kill", select={"ids": [[1, MANY - 1]]})

@@ -5,14 +5,14 @@ from __future__ import annotations
 from support.kept_events import kept_events
 from support.scripted import ScriptedWorld
 
-from gpulease.broker.core import events as happened
+from gpulease.broker.core import events as core_events
 from gpulease.model.values import Device, Sample
 
 
 def sample(world: ScriptedWorld, devices: list[Device] | None = None) -> None:
     world.jump(1)
     seen = world.devices() if devices is None else devices
-    world.ready.append(happened.Sampled(Sample(world.now, tuple(seen), True, "550")))
+    world.ready.append(core_events.Sampled(Sample(world.now, tuple(seen), True, "550")))
     world.turn()
     world.jump(0)
     world.turn()

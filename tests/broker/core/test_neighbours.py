@@ -14,11 +14,11 @@ from gpulease.model.store import Document
 def asking(world: ScriptedWorld, **request: Any) -> Client:
     client = world.connect()
     world.say(client, "acquire", request=request or {"gpus": 1}, kind="run", wait=None)
-    settle(world)
+    reconcile(world)
     return client
 
 
-def settle(world: ScriptedWorld) -> None:
+def reconcile(world: ScriptedWorld) -> None:
     """Answer whatever the core wants to know, until it wants nothing more."""
     world.turn()
     while world.samples or world.checks or world.ready:
@@ -60,7 +60,7 @@ def test_what_a_neighbour_holds_is_not_granted_and_says_who_has_it() -> None:
     verdicts = {one["uuid"]: one for one in told(world, "explain", id=waiting)["devices"]}
     assert verdicts["GPU-2"]["why"] == "Held by gpuget."
     world.neighbour_gives("GPU-2")
-    settle(world)
+    reconcile(world)
     assert leased(world) == ["GPU-0", "GPU-1", "GPU-2"]
 
 
@@ -78,7 +78,7 @@ def test_a_leased_device_that_a_neighbour_gave_away_too_is_shown_and_recorded_on
     for _ in range(2):
         lists_made_anew(world, uuid)
         world.jump(2)
-        settle(world)
+        reconcile(world)
     row = next(one for one in told(world, "status")["devices"] if one["uuid"] == uuid)
     assert (row["state"], row["note"]) == ("leased", "held by gpuget, process 7 of anna too")
     recorded = [one["why"] for one in told(world, "events")["events"] if one["what"] == "outside"]
@@ -102,7 +102,7 @@ def test_a_lease_is_the_first_reason_while_a_neighbour_cannot_be_asked() -> None
 def test_a_neighbour_that_was_quicker_keeps_its_device_and_another_is_granted() -> None:
     """It takes the device after the plan and before the claim."""
     world = ScriptedWorld()
-    settle(world)
+    reconcile(world)
     client = world.connect()
     world.say(client, "acquire", request={"gpus": 1}, kind="run", wait=None)
     world.turn()
@@ -111,7 +111,7 @@ def test_a_neighbour_that_was_quicker_keeps_its_device_and_another_is_granted() 
         world.turn()
     wanted = world.checks[0].devices[0]
     world.neighbour[wanted] = "gpuget"
-    settle(world)
+    reconcile(world)
     assert len(leased(world)) == 1
     assert wanted not in leased(world)
 
@@ -121,9 +121,9 @@ def test_a_placeholder_is_neither_outside_use_nor_the_owners_nor_draining() -> N
     asking(world)
     uuid = leased(world)[0]
     world.place(uuid)
-    settle(world)
+    reconcile(world)
     world.jump(2)
-    settle(world)
+    reconcile(world)
     row = next(one for one in told(world, "status")["devices"] if one["uuid"] == uuid)
     assert (row["state"], row["outside"]) == ("leased", [])
     assert [(one["command"], one["lease"]) for one in row["processes"]] == [("placeholder of gpulease", None)]
@@ -144,7 +144,7 @@ def test_a_device_with_a_process_of_anybody_needs_no_placeholder() -> None:
     assert world.kept.unseen == {uuid}
     world.outside[uuid] = 77
     world.jump(2)
-    settle(world)
+    reconcile(world)
     assert world.kept.unseen == set()
 
 
@@ -164,7 +164,7 @@ def use_lock(world: ScriptedWorld, took: bool) -> None:
     if took:
         world.outside["GPU-0"] = 77
     told(world, "status")
-    settle(world)
+    reconcile(world)
     world.jump(0)
     world.turn()
 
@@ -179,7 +179,7 @@ def test_a_neighbour_is_remembered_for_a_day_and_one_that_took_nothing_for_minut
     world.restart()
     assert list(world.core.state.devices.neighbours_about) == ["safe-gpu"]
     world.jump(20)
-    settle(world)
+    reconcile(world)
     assert list(world.core.state.devices.neighbours_about) == []
     world.restart()
     assert list(world.core.state.devices.neighbours_about) == []
@@ -191,14 +191,14 @@ def test_a_lock_that_is_held_shortens_nothing() -> None:
     world.outside.clear()
     use_lock(world, took=False)
     world.jump(80_000)
-    settle(world)
+    reconcile(world)
     assert list(world.core.state.devices.neighbours_about) == ["safe-gpu"]
 
 
 def beside_gpuget() -> ScriptedWorld:
     world = ScriptedWorld()
     world.ready.append(ConfigRead({"neighbours.gpuget": "redis://localhost"}))
-    settle(world)
+    reconcile(world)
     return world
 
 
@@ -209,23 +209,23 @@ def test_a_device_goes_back_to_gpuget_once_nobody_is_seen_there() -> None:
     assert not world.kept.leaving
     world.outside[uuid] = 77  # which the lease's owner started
     world.jump(2)
-    settle(world)
+    reconcile(world)
     (lease,) = world.core.state.requests.leases
     world.say(client, "release", what=[lease])
-    settle(world)
+    reconcile(world)
     assert not world.kept.held
     assert world.kept.leaving == {uuid}
     for _ in range(3):
         world.jump(2)
-        settle(world)
+        reconcile(world)
     assert world.kept.leaving == {uuid}
     del world.outside[uuid]
     world.jump(2)
-    settle(world)
+    reconcile(world)
     assert world.kept.leaving == set()
     world.outside[uuid] = 78  # whom gpuget gave it to
     world.jump(2)
-    settle(world)
+    reconcile(world)
     assert world.kept.leaving == set()
 
 

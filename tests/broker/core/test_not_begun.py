@@ -36,7 +36,7 @@ def until_launched(world: ScriptedWorld) -> None:
 def test_what_was_started_past_the_policy_is_started_so_again(trouble: str) -> None:
     world = started_in_a_paused_queue()
     if trouble == "something was lacking":
-        world.launch(fails=True, passing=True)
+        world.launch(fails=True, temporary=True)
     else:
         world.restart()
         world.find()

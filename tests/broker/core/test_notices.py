@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from support.scripted import Client, ScriptedWorld
 
-from gpulease.broker.core import events as happened
+from gpulease.broker.core import events
 from gpulease.broker.core.notices import warn_at
-from gpulease.broker.runs import Fate
+from gpulease.broker.runs import RunNote
 
 ADA, BOB = 1000, 1001
 FILE = "/home/ada/.config/gpulease/notify.json"
 
 
-def settle(world: ScriptedWorld) -> None:
+def reconcile(world: ScriptedWorld) -> None:
     for _ in range(6):
         world.turn()
         while world.samples:
@@ -34,14 +34,14 @@ def machine(on: str | None = "all", uid: int = ADA) -> tuple[ScriptedWorld, Clie
     world.say(client, "status")  # the devices are looked at
     if on is not None:
         world.say(client, "notify", file=FILE, events=[on])
-    settle(world)
+    reconcile(world)
     return world, client
 
 
 def add(world: ScriptedWorld, client: Client, **options: Any) -> None:
     given = {"cwd": "/", "environment": {}, **options}
     world.say(client, "add", request={"gpus": 1}, commands=[["python", "train.py", "--key=hidden"]], options=given)
-    settle(world)
+    reconcile(world)
 
 
 def end(world: ScriptedWorld, id: int, code: int, out_of_memory: bool = False, run: int = 1) -> None:
@@ -49,9 +49,9 @@ def end(world: ScriptedWorld, id: int, code: int, out_of_memory: bool = False, r
     world.turn()
     while world.ends:
         job = world.ends.pop(0).job
-        world.ready.append(happened.EndRead(job.id, job.run, Fate(job.pid, code), out_of_memory, None))
+        world.ready.append(events.EndRead(job.id, job.run, RunNote(job.pid, code), out_of_memory, None))
         world.turn()
-    settle(world)
+    reconcile(world)
 
 
 def told(world: ScriptedWorld) -> list[tuple[int, str]]:
@@ -77,7 +77,7 @@ def test_who_chose_nothing_is_told_of_nothing_and_nobody_is_told_of_others() -> 
     add(world, bob)
     end(world, 1, 1)
     world.say(ada, "notify", clear=True)
-    settle(world)
+    reconcile(world)
     add(world, ada)
     end(world, 2, 1)
     assert told(world) == []
@@ -132,7 +132,7 @@ def test_out_of_memory_is_told_of_also_if_the_job_runs_again_and_as_failed_if_on
     assert told(world) == [(ADA, "out-of-memory")]
     assert world.notices[0].notice["state"] == "waiting"
     world.say(ada, "notify", file=FILE, events=["failed"])
-    settle(world)
+    reconcile(world)
     end(world, 1, 1, out_of_memory=True, run=2)
     assert told(world)[1:] == [(ADA, "failed")]
 
@@ -143,9 +143,9 @@ def test_what_its_user_ended_is_not_told_and_what_another_ended_is() -> None:
     for _ in range(2):
         add(world, ada, hold=True)
     world.say(ada, "kill", select={"ids": [[1, 1]]})
-    settle(world)
+    reconcile(world)
     world.say(root, "kill", select={"ids": [[2, 2]]})
-    settle(world)
+    reconcile(world)
     assert told(world) == [(ADA, "failed")]
     assert world.notices[0].notice["why"] == "killed by root"
 
@@ -156,7 +156,7 @@ def test_a_turn_is_told_of_only_after_a_wait() -> None:
         add(world, ada)
     assert told(world) == []
     world.jump(120)
-    settle(world)
+    reconcile(world)
     end(world, 1, 0)
     assert told(world) == [(ADA, "turn")]
     assert (world.notices[0].notice["job"], world.notices[0].notice["waited"]) == (4, pytest.approx(120))
@@ -164,16 +164,16 @@ def test_a_turn_is_told_of_only_after_a_wait() -> None:
 
 def reserve(world: ScriptedWorld, client: Client, seconds: float) -> str:
     world.say(client, "acquire", request={"gpus": 1, "duration": seconds}, kind="reservation", note="paper")
-    settle(world)
+    reconcile(world)
     id = list(world.core.state.requests.leases)[-1]
     world.say(client, "taken", id=id)
-    settle(world)
+    reconcile(world)
     return id
 
 
 def pass_time(world: ScriptedWorld, seconds: float) -> None:
     world.jump(seconds)
-    settle(world)
+    reconcile(world)
 
 
 def test_the_end_of_a_reservation_is_told_of_once_before_and_later_if_it_was_renewed() -> None:
@@ -181,7 +181,7 @@ def test_the_end_of_a_reservation_is_told_of_once_before_and_later_if_it_was_ren
     id = reserve(world, ada, 3600)
     pass_time(world, 2000)
     world.say(ada, "renew", what=[id], duration=3600)
-    settle(world)
+    reconcile(world)
     pass_time(world, 1500)
     assert told(world) == []
     world.restart()
@@ -198,7 +198,7 @@ def test_a_lease_that_was_given_back_is_not_told_of() -> None:
     world, ada = machine("lease-ending")
     id = reserve(world, ada, 3600)
     world.say(ada, "release", what=[id])
-    settle(world)
+    reconcile(world)
     pass_time(world, 4000)
     assert told(world) == []
 
@@ -218,7 +218,7 @@ def test_a_broken_gpu_is_told_once_to_its_holder_and_to_managers_and_to_a_hook()
     for client in (bob, root):
         world.say(client, "notify", file="/x/notify.json", events=["gpu-broken"])
     world.say(root, "set", name="on-broken", value="tell admins")
-    settle(world)
+    reconcile(world)
     id = reserve(world, ada, 3600)
     (uuid,) = world.core.state.requests.leases[id].devices
     world.lost[uuid] = "GPU is lost"

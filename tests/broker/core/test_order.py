@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.scripted import DEVICES, ScriptedWorld
 
-from gpulease.broker.core import events as happened
+from gpulease.broker.core import events
 from gpulease.broker.core.order import AGAIN, INTERVAL
 from gpulease.errors import UsageError
 from gpulease.model.values import Cause, Device, Lease, Owner, Request, Waiting
@@ -133,7 +133,7 @@ def test_anything_else_is_refused(text: str) -> None:
 def busy_world(waiting: int = 3) -> tuple[ScriptedWorld, list[str]]:
     """Every device is leased, and some wait, in this order; a function is configured."""
     world = ScriptedWorld()
-    world.ready.append(happened.ConfigRead({"policy.order": "site:order"}))
+    world.ready.append(events.ConfigRead({"policy.order": "site:order"}))
     ask(world, {"gpus": DEVICES})
     world.answer_sample()
     world.turn()
@@ -152,7 +152,7 @@ def ask(world: ScriptedWorld, request: dict[str, Any]) -> None:
 
 def answer(world: ScriptedWorld, told: object, trouble: str | None = None) -> None:
     world.questions.pop(0)
-    world.ready.append(happened.Ordered("site:order", told, trouble))
+    world.ready.append(events.OrderAnswered("site:order", told, trouble))
     world.turn()
 
 
@@ -172,7 +172,7 @@ def free_one(world: ScriptedWorld) -> list[str]:
     return [id for id in world.core.state.requests.leases if id != lease.id]
 
 
-def settle(world: ScriptedWorld, answered: Any) -> None:
+def reconcile(world: ScriptedWorld, answered: Any) -> None:
     """Answer until the whole line was asked about."""
     for _ in range(10):
         world.jump(INTERVAL)
@@ -184,7 +184,7 @@ def settle(world: ScriptedWorld, answered: Any) -> None:
 
 def test_the_answer_decides_who_is_next() -> None:
     world, ids = busy_world()
-    settle(world, lambda ids: ids[::-1])
+    reconcile(world, lambda ids: ids[::-1])
     assert free_one(world) == [ids[-1]]
 
 
@@ -196,14 +196,14 @@ def test_without_an_answer_the_built_in_order_goes_on() -> None:
 
 def test_nonsense_costs_only_its_say_and_is_told_once() -> None:
     world, ids = busy_world()
-    settle(world, lambda ids: ids[::-1])
+    reconcile(world, lambda ids: ids[::-1])
     for _ in range(60):
         world.jump(1)
         world.turn()
         if world.questions:
             answer(world, ["L999"])
-    assert world.core.state.requests.own_order.failures > 2
-    assert world.core.state.requests.own_order.ranking == ()
+    assert world.core.state.requests.custom_order.failures > 2
+    assert world.core.state.requests.custom_order.ranking == ()
     said = [text for text in world.logs if "not followed" in text]
     assert len(said) == 1
     assert "L999" in said[0]
@@ -229,7 +229,7 @@ def test_a_function_that_fails_is_asked_ever_more_seldom() -> None:
 
 def test_an_unchanged_line_is_asked_about_seldom_and_one_question_is_under_way() -> None:
     world, _ = busy_world()
-    settle(world, list)
+    reconcile(world, list)
     world.questions.clear()
     for _ in range(int(2 * AGAIN)):
         world.jump(0.5)
@@ -251,9 +251,9 @@ def test_set_does_not_change_it() -> None:
     for value in ("os:getcwd", "default"):
         world.say(client, "set", name="policy.order", value=value)
         world.turn()
-        told = next(sent.message for sent in world.sent if sent.peer is client.peer)
-        assert told["error"]["code"] == "not-permitted"
+        reply = next(sent.message for sent in world.sent if sent.peer is client.peer)
+        assert reply["error"]["code"] == "not-permitted"
     assert world.core.state.settings.order == "site:order"
-    world.ready.append(happened.ConfigRead({}))
+    world.ready.append(events.ConfigRead({}))
     world.turn()
-    assert world.core.state.requests.own_order.function == ""
+    assert world.core.state.requests.custom_order.function == ""

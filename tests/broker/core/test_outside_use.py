@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.kept_events import kept_events
 from support.scripted import ScriptedWorld
 
-from gpulease.broker.core.outside_use import GONE
+from gpulease.broker.core.outside_use import ENDED_AFTER
 
 
 def sample(world: ScriptedWorld) -> None:
@@ -40,7 +40,7 @@ def test_its_end_is_told_of_once_and_who_comes_and_goes_is_one_use() -> None:
         del world.outside["GPU-1"]
         sample(world)
     assert len(told(world)) == 1
-    world.jump(GONE)
+    world.jump(ENDED_AFTER)
     for _ in range(3):
         sample(world)
     assert told(world)[1:] == [("outside-ended", "stranger", None, ["1"])]

@@ -8,8 +8,7 @@ import pytest
 from support.kept_events import kept_events
 from support.scripted import Client, ScriptedWorld
 
-from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import pruning
+from gpulease.broker.core import jobs, pruning
 from gpulease.model.store import HistoryEvent, Which
 from gpulease.planner.settings import Settings
 
@@ -81,7 +80,7 @@ def test_ended_jobs_are_kept_for_a_time_and_those_that_wait_for_ever(world: Scri
 
 def test_their_logs_and_environments_go_with_them(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     removed: list[str] = []
-    monkeypatch.setattr(ScriptedWorld, "_Remove", lambda world, one: removed.extend(one.logs))
+    monkeypatch.setattr(ScriptedWorld, "_RemoveLogs", lambda world, one: removed.extend(one.logs))
     ended(world, 1000, 4)
     for row in world.disk.jobs(Which(ids=[(2, 4)])):  # the first has never run, so it has no log
         world.disk.write("jobs", str(row["id"]), {**row, "run": 1})
@@ -152,7 +151,7 @@ def test_another_user_cannot_give_a_job_their_variables(world: ScriptedWorld) ->
 
 
 def test_events_are_forgotten_while_the_broker_runs(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "MOST_EVENTS", 50)
+    monkeypatch.setattr(pruning, "MAX_EVENTS", 50)
     for number in range(100):
         world.disk.append(HistoryEvent(world.now, "granted", {"id": f"L{number}"}))
     world.disk.commit()
@@ -167,7 +166,7 @@ def test_events_are_forgotten_while_the_broker_runs(world: ScriptedWorld, monkey
 @pytest.mark.parametrize("chain", [True, False])
 def test_a_job_that_many_come_after_frees_a_few_of_them_in_each_turn(world: ScriptedWorld, chain: bool) -> None:
     """One after the other, or all after the first: its end was one turn of as many steps as there are jobs."""
-    client, number = world.connect(1000), 3 * job_life.FREED
+    client, number = world.connect(1000), 3 * jobs.FREED
     add(world, client, 1)
     if chain:
         for id in range(1, number + 1):
@@ -181,7 +180,7 @@ def test_a_job_that_many_come_after_frees_a_few_of_them_in_each_turn(world: Scri
         world.turn()
         changed.append([row.state for row in world.disk.job_rows()].count("killed") - before)
         world.jump(0)
-    assert max(changed) <= job_life.FREED + 1
+    assert max(changed) <= jobs.FREED + 1
     assert sum(changed) == number + 1
     assert not any(world.core.state.jobs.dependents.values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.scripted import Client, ScriptedWorld
 
 
-def settle(world: ScriptedWorld) -> None:
+def reconcile(world: ScriptedWorld) -> None:
     for _ in range(6):
         world.turn()
         while world.samples:
@@ -19,7 +19,7 @@ def holding() -> tuple[ScriptedWorld, Client, str]:
     client = world.connect()
     world.say(client, "notify", file="/home/ada/address", events=["all"])
     world.say(client, "acquire", request={"gpus": 3}, kind="run")
-    settle(world)
+    reconcile(world)
     (id,) = world.core.state.requests.leases
     return world, client, id
 
@@ -40,21 +40,21 @@ def test_its_devices_drain_until_its_process_is_gone() -> None:
     """Before, they were free at once, and the next one shared them with it."""
     world, client, id = holding()
     world.say(world.connect(0), "release", what=[id])
-    settle(world)
+    reconcile(world)
     assert not world.core.state.requests.leases
     assert states(world) == {"draining"}
     world.say(world.connect(), "acquire", request={"gpus": 1}, kind="run", wait=None)
-    settle(world)
+    reconcile(world)
     assert not world.core.state.requests.leases
     world.die((client.peer.pid, 1))
-    settle(world)
+    reconcile(world)
     assert len(world.core.state.requests.leases) == 1
 
 
 def test_its_user_is_told() -> None:
     world, _, id = holding()
     world.say(world.connect(0), "release", what=[id])
-    settle(world)
+    reconcile(world)
     (notice,) = [one.notice for one in world.notices]
     assert (notice["event"], notice["lease"], notice["why"]) == ("lease-ending", id, "released by root")
 
@@ -62,6 +62,6 @@ def test_its_user_is_told() -> None:
 def test_what_its_own_user_releases_is_free_at_once() -> None:
     world, client, id = holding()
     world.say(client, "release", what=[id])
-    settle(world)
+    reconcile(world)
     assert states(world) == {"free"}
     assert not world.notices

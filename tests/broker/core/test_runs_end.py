@@ -10,9 +10,9 @@ import pytest
 from support.scripted import ScriptedWorld
 
 from gpulease.broker.agent import runner
-from gpulease.broker.core import events as happened
-from gpulease.broker.runs import NO_FORK, Fate
-from gpulease.model.job import Job
+from gpulease.broker.core import events
+from gpulease.broker.runs import NO_FORK, RunNote
+from gpulease.model.jobs import Job
 
 JOB = {"request": {"gpus": 1}, "commands": [["true"]]}
 RUN = (1, 1)
@@ -220,15 +220,15 @@ def test_what_a_command_left_running_is_not_ended_if_it_ended_by_itself(noted: b
 @pytest.mark.parametrize(
     "event",
     [
-        happened.EndRead(*RUN, Fate(2, 0), False, None),
-        happened.LaunchFailed(*RUN, "a lie", True),
-        happened.LaunchFailed(*RUN, "a lie", False),
-        happened.Launched(*RUN, 77, 1, 0),
-        happened.Found(*RUN, Fate(), None, None, False),
+        events.EndRead(*RUN, RunNote(2, 0), False, None),
+        events.LaunchFailed(*RUN, "a lie", True),
+        events.LaunchFailed(*RUN, "a lie", False),
+        events.Launched(*RUN, 77, 1, 0),
+        events.Found(*RUN, RunNote(), None, None, False),
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_what_nobody_asked_for_is_not_believed(event: happened.Event) -> None:
+def test_what_nobody_asked_for_is_not_believed(event: events.Event) -> None:
     world = Runs().begun()
     before = world.core.state.jobs.running[1]
     world.ready.append(event)
@@ -243,8 +243,8 @@ def test_what_may_never_have_begun_is_not_called_failed(note: str | None, code: 
     if note is not None:
         (tmp_path / "1.1").write_text(note)
     order = {"id": 1, "run": 1, "log": f"{tmp_path}/log", "note": f"{tmp_path}/1.1", "former": f"{tmp_path}/former"}
-    told = runner.read_end({**order, "pid": 7, "code": 122, "log_begin": 0}, {})
-    assert told == happened.EndRead(1, 1, Fate(7, code), False, None)
+    reply = runner.read_end({**order, "pid": 7, "code": 122, "log_begin": 0}, {})
+    assert reply == events.EndRead(1, 1, RunNote(7, code), False, None)
 
 
 def test_a_launch_that_could_not_fork_makes_the_next_wait_longer() -> None:
@@ -256,7 +256,7 @@ def test_a_launch_that_could_not_fork_makes_the_next_wait_longer() -> None:
         world.end_shell((1, run), 2)
         world.turn()
         world.ends.clear()
-        world.ready.append(happened.EndRead(1, run, Fate(7, None, NO_FORK), False, None))
+        world.ready.append(events.EndRead(1, run, RunNote(7, None, NO_FORK), False, None))
         world.turn()
         assert (world.job.state, world.job.tries) == ("waiting", 0)
         delays.append(world.core.state.jobs.delays["root"].seconds)

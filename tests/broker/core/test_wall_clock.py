@@ -13,11 +13,11 @@ def world_with_a_job(not_before: float, relative: bool = False) -> ScriptedWorld
     request = {"gpus": 1, "not_before": world.now + not_before, "relative": relative}
     options = {"cwd": "/", "environment": {}}
     world.say(world.connect(0), "add", request=request, options=options, commands=[["true"]])
-    settle(world)
+    reconcile(world)
     return world
 
 
-def settle(world: ScriptedWorld) -> None:
+def reconcile(world: ScriptedWorld) -> None:
     while world.ready or world.samples or world.checks:
         if world.samples:
             world.answer_sample()
@@ -29,7 +29,7 @@ def settle(world: ScriptedWorld) -> None:
 def step(world: ScriptedWorld, wall_ahead: float) -> None:
     world.wall_ahead = wall_ahead
     world.ready.append(ClockStepped(wall_ahead))
-    settle(world)
+    reconcile(world)
 
 
 def test_a_step_forward_starts_what_was_to_start_by_then() -> None:
@@ -59,12 +59,12 @@ def test_what_was_given_as_a_length_of_time_starts_after_it_whatever_the_clock_s
     step(world, ahead)
     if restarted:
         world.restart()
-        settle(world)
+        reconcile(world)
     world.jump(3599)
-    settle(world)
+    reconcile(world)
     assert world.launches == []
     world.jump(2)
-    settle(world)
+    reconcile(world)
     assert [launch.job.id for launch in world.launches] == [1]
 
 
@@ -73,10 +73,10 @@ def test_a_length_of_time_is_counted_from_an_edit() -> None:
     step(world, -600)
     changes = {"request": {"not_before": world.now - 600 + 60, "relative": True}}  # as a client's clock says it now
     world.say(world.connect(0), "edit", select={"ids": [[1, 1]]}, changes=changes)
-    settle(world)
+    reconcile(world)
     assert world.core.state.requests.line["J1"].request.not_before == pytest.approx(world.now + 60)
     world.say(world.connect(0), "edit", select={"ids": [[1, 1]]}, changes={"request": {"priority": 3}})
-    settle(world)
+    reconcile(world)
     assert world.core.state.requests.line["J1"].request.not_before == pytest.approx(world.now + 60)
 
 
@@ -89,7 +89,7 @@ def test_the_next_broker_finds_the_time_that_was_asked_for() -> None:
 def test_a_step_ends_no_lease() -> None:
     world = ScriptedWorld()
     world.say(world.connect(), "acquire", request={"duration": 60.0}, kind="reservation")
-    settle(world)
+    reconcile(world)
     assert len(world.core.state.requests.leases) == 1
     step(world, 86400)
     assert len(world.core.state.requests.leases) == 1

@@ -31,12 +31,12 @@ def asked(system: SystemSite, verb: str, groups: tuple[int, ...] = ()) -> str:
             if verb == "add":
                 return raw.ask("add", **JOB)
             raw.acquire(2, SOON)
-            while "waiting" in (told := raw.receive()):
+            while "waiting" in (reply := raw.receive()):
                 continue
-            return told
+            return reply
 
-    told = system.namespace.as_user(system.bob, ask, groups)
-    return str(told["error"]["what"]) if "error" in told else next(iter(told))
+    reply = system.namespace.as_user(system.bob, ask, groups)
+    return str(reply["error"]["what"]) if "error" in reply else next(iter(reply))
 
 
 def test_run_and_add_follow_a_users_new_group_alike(system: SystemSite) -> None:
@@ -131,6 +131,6 @@ def test_names_that_a_stranger_asks_for_keep_nobody_waiting_and_are_not_kept_for
     looked.wait(("uid", 0))
     assert len(looked.accounts._names) > 1400, "who somebody is was asked for before them"
     looked.wait(("user", "name1499"))
-    assert len(looked.accounts._told) <= 1001
+    assert len(looked.accounts._answers) <= 1001
     assert looked.accounts.uid_of("name1499") is None
     looked.accounts.close()

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gpulease.broker.core.events import Event, Left, Received
-from gpulease.broker.edge import clients as clients_module
-from gpulease.broker.edge import door as door_module
+from gpulease.broker.core.events import ClientGone, Event, Received
+from gpulease.broker.edge import clients, listener
 from gpulease.broker.edge.accounts import Accounts
 from gpulease.broker.edge.clients import Clients
-from gpulease.broker.edge.connection import MOST_LEFT
-from gpulease.broker.edge.door import COMING
+from gpulease.broker.edge.connection import MAX_LEFT
+from gpulease.broker.edge.listener import COMING
 from gpulease.protocol.wire import pack
 
 PING = pack({"v": 1, "do": "ping"})
@@ -53,7 +52,7 @@ class Door:
             self.clients.ready(descriptor, flags)
         return len(found)
 
-    def settle(self) -> list[Event]:
+    def reconcile(self) -> list[Event]:
         """Until nothing is ready any more: what happened, the messages among it."""
         while self.look() or self.clients.waiting:
             for event in self.clients.round():
@@ -79,9 +78,9 @@ def test_all_that_a_client_said_before_it_left_is_done_in_its_order(door: Door) 
     client = door.connect()
     client.sendall(b"".join(pack({"v": 1, "do": "kill", "n": number}) for number in range(5)))
     client.close()
-    events = door.settle()
+    events = door.reconcile()
     assert [event.message["n"] for event in events if isinstance(event, Received)] == [0, 1, 2, 3, 4]
-    assert isinstance(events[-1], Left)
+    assert isinstance(events[-1], ClientGone)
 
 
 def test_what_a_client_that_has_gone_only_wanted_to_see_is_dropped(door: Door) -> None:
@@ -94,9 +93,9 @@ def test_what_a_client_that_has_gone_only_wanted_to_see_is_dropped(door: Door) -
     )  # the second is not guessed
     client.sendall(looks * 5 + pack({"v": 1, "do": "kill", "n": 1}))
     client.close()
-    events = door.settle()
+    events = door.reconcile()
     assert [event.message.get("n") for event in events if isinstance(event, Received)] == [0, 1]
-    assert isinstance(events[-1], Left)
+    assert isinstance(events[-1], ClientGone)
 
 
 def test_a_flood_that_a_client_left_behind_is_bounded_in_messages(door: Door) -> None:
@@ -105,9 +104,9 @@ def test_a_flood_that_a_client_left_behind_is_bounded_in_messages(door: Door) ->
         client = door.connect()
         client.sendall(pack({"v": 1, "do": "kill"}) * 1000)
         client.close()
-    events = door.settle()
-    assert 0 < sum(isinstance(event, Received) for event in events) <= 5 * (1 + MOST_LEFT)
-    assert sum(isinstance(event, Left) for event in events) == 5
+    events = door.reconcile()
+    assert 0 < sum(isinstance(event, Received) for event in events) <= 5 * (1 + MAX_LEFT)
+    assert sum(isinstance(event, ClientGone) for event in events) == 5
     assert not door.clients._users
 
 
@@ -116,17 +115,17 @@ def test_an_exception_over_one_connection_cuts_that_connection_and_is_logged_onc
     others = [door.connect() for _ in range(3)]
     for one in others:
         one.sendall(PING)
-    events = door.settle()
+    events = door.reconcile()
     broken = [event.peer for event in events if isinstance(event, Received)]
     for peer in broken[:2]:
         door.poll.unregister(door.clients._by_peer[peer].descriptor)
     for peer in broken:
         door.clients.send(peer, {"ok": "x" * (1 << 20)})
-    door.settle()
-    assert [event.peer for event in events if isinstance(event, Left)] == broken[:2]
+    door.reconcile()
+    assert [event.peer for event in events if isinstance(event, ClientGone)] == broken[:2]
     assert ["Traceback" in line for line in door.lines] == [True]
     others[2].sendall(PING)
-    assert [event.peer for event in door.settle() if isinstance(event, Received)][3:] == [broken[2]]
+    assert [event.peer for event in door.reconcile() if isinstance(event, Received)][3:] == [broken[2]]
 
 
 def test_a_request_that_is_gone_on_with_comes_before_what_its_client_said_later(door: Door) -> None:
@@ -137,7 +136,7 @@ def test_a_request_that_is_gone_on_with_comes_before_what_its_client_said_later(
         taken = list(door.clients.round())
         order += [event.message["do"] for event in taken]
         if order == ["kill"] or order == ["kill", "kill"]:
-            door.clients.go_on(taken[0])
+            door.clients.continue_later(taken[0])
         door.clients.end_round()
     assert order == ["kill", "kill", "kill", "ls"]
 
@@ -153,15 +152,15 @@ def test_without_a_descriptor_clients_wait_before_the_door_and_nothing_spins(doo
         assert door.look() == 1
         assert [door.look() for _ in range(50)] == [0] * 50
         for _ in range(3):
-            door.clients.let_in()
+            door.clients.accept_waiting()
             door.look()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(door.lines) == 1
     for one in waiting:
         one.sendall(PING)
-    door.clients.let_in()
-    assert len([event for event in door.settle() if isinstance(event, Received)]) == 5
+    door.clients.accept_waiting()
+    assert len([event for event in door.reconcile() if isinstance(event, Received)]) == 5
 
 
 def test_some_descriptors_are_kept_for_what_is_under_way(door: Door) -> None:
@@ -173,31 +172,31 @@ def test_some_descriptors_are_kept_for_what_is_under_way(door: Door) -> None:
     try:
         for one in (first, second):
             one.sendall(PING)
-        assert len(door.settle()) == 1
+        assert len(door.reconcile()) == 1
         first.close()
-        assert len([event for event in door.settle() if isinstance(event, Received)]) == 2
+        assert len([event for event in door.reconcile() if isinstance(event, Received)]) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "are kept for what is under way" in door.lines[0]
 
 
 def test_what_one_users_clients_leave_unread_is_bounded_in_all(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "MOST_OUTGOING", 1 << 20)
+    monkeypatch.setattr(clients, "MAX_OUTGOING", 1 << 20)
     sockets = [door.connect() for _ in range(20)]
     for one in sockets:
         one.sendall(PING)
-    peers = [event.peer for event in door.settle() if isinstance(event, Received)]
+    peers = [event.peer for event in door.reconcile() if isinstance(event, Received)]
     for peer in peers:
         for _ in range(10):
             door.clients.send(peer, {"ok": "x" * 100_000})
     kept = sum(len(one.outgoing) for one in door.clients._connections.values())
     assert 0 < kept <= 1 << 20
-    door.settle()
-    assert sum(isinstance(event, Left) for event in door.events) > 0
+    door.reconcile()
+    assert sum(isinstance(event, ClientGone) for event in door.events) > 0
 
 
 def test_one_users_messages_are_read_only_as_they_are_handled(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "MUCH_INCOMING", 200_000)
+    monkeypatch.setattr(clients, "MUCH_INCOMING", 200_000)
     large = pack({"do": "add", "x": "x" * 500_000})
     rest = {door.connect(): bytearray(large) for _ in range(20)}
     most = handled = 0
@@ -215,11 +214,11 @@ def test_one_users_messages_are_read_only_as_they_are_handled(door: Door, monkey
 
 
 def test_a_user_whose_messages_are_too_much_is_told_the_bound(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "MOST_INCOMING", 100_000)
+    monkeypatch.setattr(clients, "MAX_INCOMING", 100_000)
     client = door.connect()
     client.setblocking(True)
     client.sendall(pack({"do": "add", "x": "x" * 150_000}))
-    door.settle()
+    door.reconcile()
     assert b"too-much" in client.recv(1000)
 
 
@@ -230,7 +229,7 @@ def test_who_comes_and_goes_without_end_costs_little_and_others_are_taken_behind
         one.close()
     last = door.connect()
     last.sendall(PING)
-    assert [type(event) for event in door.settle()] == [Received]
+    assert [type(event) for event in door.reconcile()] == [Received]
     assert len(door.clients._connections) == 1
 
 
@@ -247,10 +246,10 @@ class Ticking:
 
 def test_who_comes_is_taken_in_a_few_at_a_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as come in a millisecond, by a clock that each of them moves."""
-    monkeypatch.setattr(door_module, "time", Ticking(COMING / 8))
+    monkeypatch.setattr(listener, "time", Ticking(COMING / 8))
     for _ in range(60):
         door.connect()
     door.look()
     assert 4 <= len(door.clients._connections) <= 8
-    door.settle()
+    door.reconcile()
     assert len(door.clients._connections) == 60

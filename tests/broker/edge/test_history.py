@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.broker.core.instructions import AnswerHistory, Began, JobOver, Observed, Over
+from gpulease.broker.core.instructions import AnswerHistory, DevicesSampled, JobEnded, LeaseEnded, LeaseStarted
 from gpulease.broker.edge.history import UNWRITTEN, History
 from gpulease.broker.store.history import HistoryFile
 from gpulease.errors import HistoryError
@@ -42,7 +42,7 @@ class Kept:
 
     def kill(self) -> None:
         """All that is in memory is lost."""
-        self.history._let_go()
+        self.history._close_file()
         self.open()
 
     def held(self, now: float, step: float = 60) -> float:
@@ -61,15 +61,15 @@ def kept(tmp_path: Path) -> Kept:
     return Kept(tmp_path)
 
 
-def sample(now: float, utilization: int | None = 50) -> Observed:
+def sample(now: float, utilization: int | None = 50) -> DevicesSampled:
     device = Device(0, UUID, "A100", utilization=utilization, memory_used=4 << 30, power=200_000)
-    return Observed(now, (device,), {})
+    return DevicesSampled(now, (device,), {})
 
 
 def test_minutes_are_written_and_the_current_one_is_shown_too(kept: Kept) -> None:
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     for second in range(0, 100, 10):
-        kept.history.observed(sample(NOW + second))
+        kept.history.devices_sampled(sample(NOW + second))
         kept.history.keep(NOW + second)
     first, second_row = kept.rows(NOW + 100)
     assert (first["held"], second_row["held"], first["busy"], second_row["busy"]) == (60, 40, 30, 20)
@@ -82,10 +82,10 @@ def test_minutes_are_written_and_the_current_one_is_shown_too(kept: Kept) -> Non
 
 
 def test_a_broker_that_ended_in_the_middle_of_a_minute_goes_on_with_it(kept: Kept) -> None:
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     kept.history.close(NOW + 10)
     kept.open()
-    kept.history.began(Began(NOW + 30, LEASE, PLACES, None, since=NOW))
+    kept.history.lease_started(LeaseStarted(NOW + 30, LEASE, PLACES, None, since=NOW))
     assert kept.held(NOW + 90) == pytest.approx(90, abs=0.01)
     kept.history.close(NOW + 90)
     kept.open()
@@ -94,11 +94,11 @@ def test_a_broker_that_ended_in_the_middle_of_a_minute_goes_on_with_it(kept: Kep
 
 def test_a_lease_was_held_while_there_was_no_broker(kept: Kept) -> None:
     """Killed with a minute in memory: its file knows of no minute after the first."""
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     kept.history.keep(NOW + 70)
     kept.kill()
-    kept.history.began(Began(NOW + 600, LEASE, PLACES, None, since=NOW))
-    kept.history.over(Over(NOW + 620, "L1"))
+    kept.history.lease_started(LeaseStarted(NOW + 600, LEASE, PLACES, None, since=NOW))
+    kept.history.lease_ended(LeaseEnded(NOW + 620, "L1"))
     assert kept.held(NOW + 700) == 620
 
 
@@ -107,7 +107,7 @@ def test_a_lease_was_held_while_there_was_no_broker(kept: Kept) -> None:
 )
 def test_a_damaged_file_is_put_aside(kept: Kept, damage: bytes) -> None:
     kept.path.write_bytes(damage * 100)
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     kept.history.keep(NOW + 60)
     assert kept.held(NOW + 60) == 60
     assert Path(f"{kept.path}.damaged").read_bytes() == damage * 100
@@ -115,18 +115,18 @@ def test_a_damaged_file_is_put_aside(kept: Kept, damage: bytes) -> None:
 
 
 def test_damage_that_shows_later_costs_what_was_there(kept: Kept) -> None:
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     kept.history.close(NOW + 3600)
     kept.path.write_bytes(kept.path.read_bytes()[:4096])  # all but its first page
     kept.open()
     assert kept.rows(NOW + 3600) == []
-    kept.history.began(Began(NOW + 3600, LEASE._replace(since=NOW + 3600), PLACES, None, 0.0))
+    kept.history.lease_started(LeaseStarted(NOW + 3600, LEASE._replace(since=NOW + 3600), PLACES, None, 0.0))
     kept.history.keep(NOW + 3660)
     assert kept.held(NOW + 3660) == 60
 
 
 def test_names_that_are_missing_are_damage(kept: Kept) -> None:
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     kept.history.close(NOW + 60)
     with closing(sqlite3.connect(kept.path)) as database, database:
         database.execute("DELETE FROM holders")
@@ -137,7 +137,7 @@ def test_names_that_are_missing_are_damage(kept: Kept) -> None:
 
 def test_what_cannot_be_written_is_written_later_and_has_a_bound(kept: Kept) -> None:
     kept.path.mkdir()
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     for minute in range(1, 2 * UNWRITTEN):
         kept.history.keep(NOW + 60 * minute)
     assert len(kept.said) == 1
@@ -180,14 +180,14 @@ def test_a_broker_that_is_killed_while_it_writes_leaves_all_of_a_minute_or_nothi
 
 def test_on_a_network_it_has_no_log_beside_it(tmp_path: Path) -> None:
     history = History(str(tmp_path / "history.db"), True, lambda text: None)
-    history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     history.keep(NOW + 60)
     assert not (tmp_path / "history.db-wal").exists()
     assert answer(history, NOW, NOW + 60, 60)["rows"][0]["held"] == 60
 
 
 def test_a_file_that_is_removed_is_begun_anew(kept: Kept) -> None:
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     kept.history.keep(NOW + 60)
     kept.path.unlink()
     kept.history.keep(NOW + 120)
@@ -197,26 +197,26 @@ def test_a_file_that_is_removed_is_begun_anew(kept: Kept) -> None:
 
 def test_a_link_in_its_place_is_not_followed(kept: Kept, tmp_path: Path) -> None:
     kept.path.symlink_to(tmp_path / "elsewhere")
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
     kept.history.keep(NOW + 60)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_what_is_old_is_forgotten_by_step(kept: Kept) -> None:
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
-    kept.history.over(Over(NOW + 60, "L1"))
-    kept.history.job_over(JobOver(NOW + 60, "ada", ("lab",), "sweep", ("0",), "failed"))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_ended(LeaseEnded(NOW + 60, "L1"))
+    kept.history.job_ended(JobEnded(NOW + 60, "ada", ("lab",), "sweep", ("0",), "failed"))
     kept.history.keep(NOW + 120)
     for step, age in KEPT.items():
         for days, there in ((-1, True), (1, False)):
             now = NOW + age + days * 86400
-            kept.history.observed(sample(now))
+            kept.history.devices_sampled(sample(now))
             kept.history.keep(now + 60)
             kept.history.close(now + 60)
             with closing(sqlite3.connect(kept.path)) as found:
                 assert bool(found.execute(f"SELECT count(*) FROM uses_{step}").fetchone()[0]) == there
             kept.open()
-    kept.history.observed(sample(now + 86400))
+    kept.history.devices_sampled(sample(now + 86400))
     kept.history.close(now + 86500)
     with closing(sqlite3.connect(kept.path)) as database:
         assert database.execute("SELECT count(*) FROM holders").fetchone() == (0,)
@@ -226,33 +226,33 @@ def test_what_is_old_is_forgotten_by_step(kept: Kept) -> None:
 def test_an_answer_is_bounded_and_says_where_to_go_on(kept: Kept) -> None:
     devices = tuple(Device(at, f"GPU-{at}", "A100", utilization=7, memory_used=0, power=1) for at in range(8))
     for minute in range(600):
-        kept.history.observed(Observed(NOW + 60 * minute, devices, {}))
+        kept.history.devices_sampled(DevicesSampled(NOW + 60 * minute, devices, {}))
         kept.history.keep(NOW + 60 * minute)
     end = NOW + 36_000
     since, pieces, times = NOW, 0, []
     while since is not None:
-        told = answer(kept.history, since, end, 300)
-        times += [(row["time"], row["device"]) for row in told["rows"]]
-        assert len(told["rows"]) <= 1000 / 5
-        since, pieces = told["next"], pieces + 1
+        reply = answer(kept.history, since, end, 300)
+        times += [(row["time"], row["device"]) for row in reply["rows"]]
+        assert len(reply["rows"]) <= 1000 / 5
+        since, pieces = reply["next"], pieces + 1
     assert pieces > 2
     assert times == [(NOW + 300 * at, str(device)) for at in range(120) for device in range(8)]
 
 
 def test_jobs_and_waits_are_counted(kept: Kept) -> None:
-    kept.history.began(Began(NOW, LEASE, PLACES, None, 5.0))
-    kept.history.began(Began(NOW + 1, LEASE._replace(id="J2"), PLACES, "sweep", 15.0))
-    kept.history.job_over(JobOver(NOW + 60, "ada", ("lab",), "sweep", ("0",), "out_of_memory"))
-    kept.history.job_over(JobOver(NOW + 61, "grace", (), None, (), "killed"))
+    kept.history.lease_started(LeaseStarted(NOW, LEASE, PLACES, None, 5.0))
+    kept.history.lease_started(LeaseStarted(NOW + 1, LEASE._replace(id="J2"), PLACES, "sweep", 15.0))
+    kept.history.job_ended(JobEnded(NOW + 60, "ada", ("lab",), "sweep", ("0",), "out_of_memory"))
+    kept.history.job_ended(JobEnded(NOW + 61, "grace", (), None, (), "killed"))
     kept.history.keep(NOW + 120)
     now = NOW + 121
-    told = answer(kept.history, NOW, now, 3600, "usage", "ada")
-    assert {row["user"] for row in told["rows"]} == {"ada"}
-    assert sum(row["granted"] for row in told["counts"]) == 2
-    assert sum(row["waited"] for row in told["counts"]) == 20
-    assert [row["jobs"] for row in told["counts"] if row["jobs"]] == [{"out-of-memory": 1}]
-    assert not told["everybody"]
-    held = [row["held"] for row in told["rows"]]
+    reply = answer(kept.history, NOW, now, 3600, "usage", "ada")
+    assert {row["user"] for row in reply["rows"]} == {"ada"}
+    assert sum(row["granted"] for row in reply["counts"]) == 2
+    assert sum(row["waited"] for row in reply["counts"]) == 20
+    assert [row["jobs"] for row in reply["counts"] if row["jobs"]] == [{"out-of-memory": 1}]
+    assert not reply["everybody"]
+    held = [row["held"] for row in reply["rows"]]
     assert sum(held) == pytest.approx(121)  # the device's time is divided among its two leases
 
 
@@ -260,13 +260,13 @@ def test_what_was_counted_is_bounded_in_an_answer_too(kept: Kept) -> None:
     """Jobs without a GPU are counted where no device has a row."""
     for minute in range(1100):
         for user in ("ada", "grace"):
-            kept.history.job_over(JobOver(NOW + 60 * minute, user, (), f"sweep-{minute}", (), "complete"))
+            kept.history.job_ended(JobEnded(NOW + 60 * minute, user, (), f"sweep-{minute}", (), "complete"))
     end = NOW + 66_000
     kept.history.keep(end)
     since, jobs, pieces = NOW, 0, 0
     while since is not None:
-        told = answer(kept.history, since, end, 60, "usage")
-        assert len(told["counts"]) <= 1000
-        jobs += sum(row["jobs"]["complete"] for row in told["counts"])
-        since, pieces = told["next"], pieces + 1
+        reply = answer(kept.history, since, end, 60, "usage")
+        assert len(reply["counts"]) <= 1000
+        jobs += sum(row["jobs"]["complete"] for row in reply["counts"])
+        since, pieces = reply["next"], pieces + 1
     assert (jobs, pieces) == (2200, 3)

@@ -9,7 +9,7 @@ import pytest
 
 from gpulease.broker.core.events import Received
 from gpulease.broker.edge.connection import Connection
-from gpulease.broker.edge.rounds import CROWDED, LOOKS, MOST_LONG, REST, ROUND, Turns
+from gpulease.broker.edge.rounds import CROWDED, MAX_LONG, READS_PER_ROUND, REST, ROUND, Turns
 from gpulease.model.peer import Account, Peer
 from gpulease.protocol.wire import pack
 
@@ -106,7 +106,7 @@ def test_of_one_user_those_that_act_come_before_those_that_look(crowd: Crowd) ->
 
     assert list(crowd.turns.round(take)) == []
     assert order[0] is acting
-    assert order[1:] == looking[:LOOKS]
+    assert order[1:] == looking[:READS_PER_ROUND]
 
 
 def test_between_two_pieces_of_a_long_request_one_of_the_same_user_may_look(crowd: Crowd) -> None:
@@ -151,7 +151,7 @@ def test_a_user_has_a_few_long_requests_under_way_at_a_time(crowd: Crowd) -> Non
             crowd.turns.drop(one)
             crowd.turns.add(one)
     under_way = set(seen)
-    assert MOST_LONG <= len(under_way) < MOST_LONG + 3  # one round may begin some before they are known to be long
+    assert MAX_LONG <= len(under_way) < MAX_LONG + 3  # one round may begin some before they are known to be long
     for one in under_way:
         crowd.turns.drop(one)  # their requests are done
     list(crowd.turns.round(take))

@@ -30,11 +30,11 @@ def served(site: Site) -> None:
     begin = time.monotonic()
     with site.raw() as other:
         other.acquire(1, SOON)
-        told = other.receive(SOON)
-        while "waiting" in told:  # for a broker elsewhere on this machine that is choosing
-            told = other.receive(SOON)
-        assert "granted" in told, told
-        id = told["granted"]["id"]
+        reply = other.receive(SOON)
+        while "waiting" in reply:  # for a broker elsewhere on this machine that is choosing
+            reply = other.receive(SOON)
+        assert "granted" in reply, reply
+        id = reply["granted"]["id"]
         assert "ok" in other.ask("release", what=[id])
         assert "ok" in other.ask("ping")
     assert time.monotonic() - begin < SOON

@@ -63,7 +63,7 @@ def test_the_launcher_loads_neither_planner_nor_wire_nor_store() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     kept_out = ("gpulease.planner", "gpulease.protocol", "gpulease.broker.store", "gpulease.broker.core")
     assert not [name for name in loaded if name.startswith(kept_out)]
-    assert not {"gpulease.model.job", "gpulease.model.values"} & set(loaded)
+    assert not {"gpulease.model.jobs", "gpulease.model.values"} & set(loaded)
 
 
 # -------------------------------------------------------------------- who is refused
@@ -78,9 +78,9 @@ def refused_by(site: SystemSite, before: Any, user: Any = None) -> str:
             options = {"cwd": "/", "environment": {"PATH": "/bin"}}
             return raw.ask("add", request={}, options=options, commands=[["true"]])
 
-    told = site.as_user(user or site.alice, add)
-    assert told["error"]["code"] == "not-permitted", told
-    return str(told["error"]["what"])
+    reply = site.as_user(user or site.alice, add)
+    assert reply["error"]["code"] == "not-permitted", reply
+    return str(reply["error"]["what"])
 
 
 def prctl(*words: int) -> None:
@@ -113,20 +113,20 @@ def test_who_gave_up_groups_gets_no_job_with_them(system: SystemSite) -> None:
     """Its jobs had all groups of the account: `setpriv --clear-groups` was no sandbox."""
     account = ("--reuid", str(system.alice.pw_uid), "--regid", str(system.alice.pw_gid))
     add = (system.python_of_all, "-m", "gpulease", "add", "--", "true")
-    told = {}
+    reply = {}
     for groups in (("--clear-groups",), ("--groups", str(GROUP)), ("--init-groups",)):
         words = system.namespace.words("setpriv", *account, *groups, *add)
         environ = system.environ
-        told[groups] = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, timeout=60)
-    assert [done.returncode for done in told.values()] == [77, 0, 0], told
-    assert "not in all groups of its account, as its jobs would be: team." in told[("--clear-groups",)].stderr
+        reply[groups] = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, timeout=60)
+    assert [done.returncode for done in reply.values()] == [77, 0, 0], reply
+    assert "not in all groups of its account, as its jobs would be: team." in reply[("--clear-groups",)].stderr
 
 
 def test_from_another_mount_namespace_nothing_is_queued(system: SystemSite) -> None:
     with system.raw() as raw:  # root's, of the machine itself
         options = {"cwd": "/", "environment": {}}
-        told = raw.ask("add", request={}, options=options, commands=[["true"]])
-    assert "Root's jobs are not run" in told["error"]["what"]
+        reply = raw.ask("add", request={}, options=options, commands=[["true"]])
+    assert "Root's jobs are not run" in reply["error"]["what"]
 
 
 def test_an_account_without_a_login_runs_no_job(system: SystemSite) -> None:
@@ -288,8 +288,8 @@ def test_no_signal_reaches_a_process_of_somebody_else(
         link[1]._proven.add(62001)
     try:
         start = int(Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19])
-        told = {"do": "signal", "uid": 62001, "pid": bystander.pid, "start": start, "number": signal.SIGKILL}
-        obey(link, told)
+        reply = {"do": "signal", "uid": 62001, "pid": bystander.pid, "start": start, "number": signal.SIGKILL}
+        obey(link, reply)
         assert alive(bystander.pid)
     finally:
         bystander.kill()

@@ -46,8 +46,8 @@ def in_a_sandbox(site: SystemSite, verb: str, **fields: Any) -> Any:
 def test_a_client_that_is_gone_is_refused_and_no_other_gets_its_answer(system: SystemSite) -> None:
     """Its proof failed without an answer, so that each answer after it was taken for that of the one before."""
     for _ in range(2):
-        told = system.as_user(system.alice, lambda: add_of_a_process_that_is_gone(system))
-        assert told["error"]["code"] == "not-permitted"
+        reply = system.as_user(system.alice, lambda: add_of_a_process_that_is_gone(system))
+        assert reply["error"]["code"] == "not-permitted"
     refused = system.as_user(system.alice, lambda: in_a_sandbox(system, "add", **JOB))
     assert refused["error"]["code"] == "not-permitted"
     assert system.add(system.bob, "true")["ok"]
@@ -56,8 +56,8 @@ def test_a_client_that_is_gone_is_refused_and_no_other_gets_its_answer(system: S
 def test_from_a_sandbox_a_job_that_waits_is_given_no_other_command(system: SystemSite) -> None:
     id = system.add(system.alice, "true", hold=True)["ok"]["first"]
     changes = {"command": ["sh", "-c", "id"]}
-    told = system.as_user(system.alice, lambda: in_a_sandbox(system, "edit", select=pick(id), changes=changes))
-    assert told["error"]["code"] == "not-permitted"
+    reply = system.as_user(system.alice, lambda: in_a_sandbox(system, "edit", select=pick(id), changes=changes))
+    assert reply["error"]["code"] == "not-permitted"
     assert system.job(id)["command"] == ["sh", "-c", "true"]
     assert system.told(system.alice, "edit", select=pick(id), changes=changes)["ok"]["ids"] == [id]
 
@@ -84,14 +84,14 @@ def test_from_a_sandbox_no_job_is_run_again(system: SystemSite, verb: str) -> No
     id = system.add(system.alice, "true", hold=verb != "retry")["ok"]["first"]
     if verb == "retry":
         system.end(id)
-    told = system.as_user(system.alice, lambda: in_a_sandbox(system, verb, select=pick(id)))
-    assert told["error"]["code"] == "not-permitted"
+    reply = system.as_user(system.alice, lambda: in_a_sandbox(system, verb, select=pick(id)))
+    assert reply["error"]["code"] == "not-permitted"
 
 
 def test_from_a_sandbox_no_address_for_notices_is_chosen(system: SystemSite) -> None:
     """A process outside of it would send what the sandbox wrote."""
     file = f"{system.alice.pw_dir}/notify.json"
-    told = system.as_user(system.alice, lambda: in_a_sandbox(system, "notify", file=file))
-    assert told["error"]["code"] == "not-permitted"
+    reply = system.as_user(system.alice, lambda: in_a_sandbox(system, "notify", file=file))
+    assert reply["error"]["code"] == "not-permitted"
     assert system.as_user(system.alice, lambda: in_a_sandbox(system, "notify"))["ok"]["file"] is None
     assert system.told(system.alice, "notify", file=file)["ok"]["file"] == file

@@ -63,9 +63,9 @@ def together(site: Apart, turns: int, patience: float) -> dict[str, Any]:
     started = [(role, turns) for role in LOOPS] + [("observe", len(LOOPS))]
     words = [[sys.executable, "-m", "support.beside_safe_gpu", role, str(n), str(shared)] for role, n in started]
     running = [site.popen(site.inside(one), env=environ) for one in words]
-    told = [process.communicate(timeout=patience) for process in running]
-    assert all(out for out, _ in told), told
-    counts = [json.loads(out) for out, _ in told]
+    reply = [process.communicate(timeout=patience) for process in running]
+    assert all(out for out, _ in reply), reply
+    counts = [json.loads(out) for out, _ in reply]
     done = dict.fromkeys(LOOPS, 0)
     for role, count in zip(LOOPS, counts, strict=False):
         done[role] += count["done"]

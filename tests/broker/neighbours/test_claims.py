@@ -25,8 +25,7 @@ from gpulease.broker.core.instructions import Holding
 from gpulease.broker.neighbours import claim_keeper
 from gpulease.broker.neighbours.claim_shelves import Shelves
 from gpulease.broker.neighbours.claims import Claims
-from gpulease.system import claims as claim_names
-from gpulease.system import identity
+from gpulease.system import claims, identity
 from gpulease.system.places import Place
 
 UUID = "GPU-1"
@@ -50,9 +49,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
         return made[-1]
 
     yield one
-    for claims in made:
-        claims.keep({}, False)
-        claims.close()
+    for broker_claims in made:
+        broker_claims.keep({}, False)
+        broker_claims.close()
 
 
 def of_another_user(name: str) -> subprocess.Popen[bytes]:
@@ -89,7 +88,7 @@ def test_a_sample_waits_for_what_holders_say_and_not_for_those_who_say_nothing(m
     first, second = make("a", "shared"), make("b")
     first.take([UUID])
     first.keep({UUID: Holding(((1, 1, None),), "run", "ann", 1e9, "a note")}, False)
-    silent = claim_names.take(claim_names.claim_name(claim_names.machine_of(tmp_path), "GPU-2"))
+    silent = claims.take(claims.claim_name(claims.machine_of(tmp_path), "GPU-2"))
     done: list[float] = []
     began = time.monotonic()
     second.see([UUID, "GPU-2", "GPU-3"], lambda: done.append(time.monotonic() - began))
@@ -102,8 +101,8 @@ def test_a_sample_waits_for_what_holders_say_and_not_for_those_who_say_nothing(m
         UUID: f"through {user}'s shared gpulease: a note",
         "GPU-2": f"through {user}'s own gpulease",
     }
-    told: dict[str, Any] = second.shown["holders"][UUID]
-    assert (told["kind"], told["for"], told["since"], told["pid"]) == ("run", "ann", 1e9, os.getpid())
+    reply: dict[str, Any] = second.shown["holders"][UUID]
+    assert (reply["kind"], reply["for"], reply["since"], reply["pid"]) == ("run", "ann", 1e9, os.getpid())
     again: list[int] = []
     second.see([UUID, "GPU-2", "GPU-3"], lambda: again.append(1))
     assert again == [1]  # all of them are known
@@ -124,12 +123,12 @@ def test_the_end_of_a_claim_is_seen_at_once(make: Make) -> None:
 
 @needs_root
 def test_only_a_system_broker_ignores_users_claims_and_they_respect_its_own(make: Make, tmp_path: Path) -> None:
-    machine = claim_names.machine_of(tmp_path)
-    user = of_another_user(claim_names.claim_name(machine, UUID))
+    machine = claims.machine_of(tmp_path)
+    user = of_another_user(claims.claim_name(machine, UUID))
     try:
         own, system, another = make("own"), make("system", "system"), make("another", "system")
-        for claims in (own, system):
-            claims.keep({}, ignoring=True)
+        for broker_claims in (own, system):
+            broker_claims.keep({}, ignoring=True)
         another.keep({}, ignoring=True)
         assert own.take([UUID]) == {UUID: f"through {identity.user_name(OTHER)}'s own gpulease"}
         assert system.take([UUID]) == {}
@@ -145,30 +144,30 @@ def test_only_a_system_broker_ignores_users_claims_and_they_respect_its_own(make
 def test_a_name_that_is_bound_and_not_listened_at_counts_and_its_user_is_known(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_names, "LISTED", 0.0)
-    name = claim_names.claim_name(claim_names.machine_of(tmp_path), UUID)
+    monkeypatch.setattr(claims, "LISTED", 0.0)
+    name = claims.claim_name(claims.machine_of(tmp_path), UUID)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(name)
-        claims = make()
+        broker_claims = make()
         for _ in range(2):
-            assert claims.take([UUID]) == {UUID: f"through {identity.user_name(os.geteuid())}'s own gpulease"}
-            claims.see([UUID], lambda: None)
-            assert list(claims.held) == [UUID]
-    claims.see([UUID], lambda: None)
-    assert claims.held == {}
+            assert broker_claims.take([UUID]) == {UUID: f"through {identity.user_name(os.geteuid())}'s own gpulease"}
+            broker_claims.see([UUID], lambda: None)
+            assert list(broker_claims.held) == [UUID]
+    broker_claims.see([UUID], lambda: None)
+    assert broker_claims.held == {}
 
 
 def test_who_has_a_name_is_known_of_a_socket_that_is_connected_elsewhere_and_not_taken_from_another_type() -> None:
     name, other = (f"\0gpulease/claim/test-{os.getpid()}/{number}" for number in (1, 2))
-    with claim_names.take(other) or socket.socket() as listener, socket.socket(socket.AF_UNIX) as busy:
+    with claims.take(other) or socket.socket() as listener, socket.socket(socket.AF_UNIX) as busy:
         busy.bind(name)
         busy.connect(other)
-        assert claim_names.sockets(name) == {name: os.geteuid()}
+        assert claims.sockets(name) == {name: os.geteuid()}
         assert listener.getsockname() == other.encode()
         for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
             with socket.socket(socket.AF_UNIX, kind) as same:
                 same.bind(f"{name}/{kind}")
-                assert claim_names.sockets(f"{name}/") == {}
+                assert claims.sockets(f"{name}/") == {}
 
 
 @needs_root
@@ -178,15 +177,15 @@ def test_who_listens_is_not_taken_for_root_because_somebody_waits_before_it() ->
     listening, asking = of_another_user(name), socket.socket(socket.AF_UNIX)
     with asking:
         asking.connect(name)
-        assert claim_names.sockets(name) == {name: OTHER}
+        assert claims.sockets(name) == {name: OTHER}
         listening.kill()
         listening.wait()
 
 
 def test_a_list_of_very_many_sockets_is_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_names, "LISTED", 0.0)
-    monkeypatch.setattr(claim_names, "MOST_READ", 1)
-    users = claim_names._Users()
+    monkeypatch.setattr(claims, "LISTED", 0.0)
+    monkeypatch.setattr(claims, "MAX_READ", 1)
+    users = claims._Users()
     name = f"\0gpulease/claim/test-{os.getpid()}/4"
     with contextlib.ExitStack() as opened:
         for number in range(1000):
@@ -204,17 +203,17 @@ def test_a_list_of_very_many_sockets_is_read_some_at_a_time(monkeypatch: pytest.
 def test_who_takes_a_name_and_does_not_listen_is_named_however_short_it_is_ago(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_names, "LISTED", 0.5)
-    machine = claim_names.machine_of(tmp_path)
-    claims = make()
-    claim_names.user_at("")  # the list was read just now
+    monkeypatch.setattr(claims, "LISTED", 0.5)
+    machine = claims.machine_of(tmp_path)
+    broker_claims = make()
+    claims.user_at("")  # the list was read just now
     with socket.socket(socket.AF_UNIX) as mute:
-        mute.bind(claim_names.claim_name(machine, UUID))
-        assert list(claims.take([UUID])) == [UUID]
+        mute.bind(claims.claim_name(machine, UUID))
+        assert list(broker_claims.take([UUID])) == [UUID]
 
         def named() -> bool:
-            claims.see([UUID], lambda: None)
-            return claims.held == {UUID: f"through {identity.user_name(os.geteuid())}'s own gpulease"}
+            broker_claims.see([UUID], lambda: None)
+            return broker_claims.held == {UUID: f"through {identity.user_name(os.geteuid())}'s own gpulease"}
 
         wait_until(named)
 
@@ -223,16 +222,16 @@ def test_who_takes_a_name_and_does_not_listen_is_named_however_short_it_is_ago(
     "line", [b"", b"5\n", b"[" * 900, b'{"note": 1e400, "since": "x"}\n', b'{"since": NaN}', b"\xff\n"]
 )
 def test_whatever_a_holder_says_can_be_shown(line: bytes) -> None:
-    told = claim_names.read(line)
-    assert not any(told.values())
-    nobody = claim_names.ClaimHolder(None)
-    user = claim_names.whose(nobody, identity.user_name)
-    assert json.dumps(claim_names.shown(nobody, user, told))
-    assert claim_names.through(user, told) == "through somebody's own gpulease"
+    reply = claims.read(line)
+    assert not any(reply.values())
+    nobody = claims.ClaimHolder(None)
+    user = claims.whose(nobody, identity.user_name)
+    assert json.dumps(claims.shown(nobody, user, reply))
+    assert claims.through(user, reply) == "through somebody's own gpulease"
 
 
 def test_long_names_of_devices_stay_apart() -> None:
-    first, second = (claim_names.claim_name("1-2", f"GPU-{'x' * 200}{end}") for end in "ab")
+    first, second = (claims.claim_name("1-2", f"GPU-{'x' * 200}{end}") for end in "ab")
     assert first != second
     assert max(len(first), len(second)) < 108
 
@@ -249,7 +248,7 @@ def text(*leases: tuple[int | None, int | None, float | None]) -> bytes:
 
 
 def is_free(name: str) -> bool:
-    taken = claim_names.take(name)
+    taken = claims.take(name)
     if taken is not None:
         taken.close()
     return taken is not None
@@ -259,7 +258,7 @@ def test_what_is_on_a_shelf_outlasts_who_put_it_there(tmp_path: Path) -> None:
     name = f"\0gpulease/test/{tmp_path}"[:100]
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as owner:
         first = shelves(tmp_path)
-        claim = claim_names.take(name)
+        claim = claims.take(name)
         assert claim is not None
         first.put(UUID, claim, text())
         first.put(UUID, claim, text((owner.pid, identity.start_time(owner.pid), None)))
@@ -280,7 +279,7 @@ def test_what_is_on_a_shelf_outlasts_who_put_it_there(tmp_path: Path) -> None:
 def test_a_keeper_does_not_hold_what_the_broker_writes_to(tmp_path: Path) -> None:
     """Else `gpulease broker | tee` would go on for as long as a lease does."""
     first = shelves(tmp_path)
-    with claim_names.take(f"\0gpulease/test/{tmp_path}"[:100]) or socket.socket() as claim:
+    with claims.take(f"\0gpulease/test/{tmp_path}"[:100]) or socket.socket() as claim:
         first.put(UUID, claim, text((os.getpid(), None, None)))
     process = first._process
     assert process is not None
@@ -295,7 +294,7 @@ def test_what_is_taken_from_a_shelf_is_free_at_once(tmp_path: Path) -> None:
     name = f"\0gpulease/test/{tmp_path}"[:100]
     first = shelves(tmp_path)
     for _ in range(3):
-        claim = claim_names.take(name)
+        claim = claims.take(name)
         assert claim is not None
         first.put(UUID, claim, text())
         claim.close()
@@ -344,7 +343,7 @@ def test_a_shortage_of_descriptors_leaves_the_other_claims_where_they_are(tmp_pa
     """A keeper that was forgotten with claims on its shelves would hold them for as long as they might be leased."""
     name = f"\0gpulease/test/{tmp_path}"[:100]
     first = shelves(tmp_path)
-    claim = claim_names.take(name)
+    claim = claims.take(name)
     assert claim is not None
     first.put(UUID, claim, text((os.getpid(), identity.start_time(os.getpid()), None)))
     with no_more_descriptors():
@@ -362,7 +361,7 @@ def test_a_keeper_that_is_left_while_it_lives_holds_nothing_of_ours(tmp_path: Pa
     name = f"\0gpulease/test/{tmp_path}"[:100]
     put: list[str] = []
     first = Shelves(select.epoll(), str(tmp_path / "keeper"), "", lambda: put.append("again"), print)
-    claim = claim_names.take(name)
+    claim = claims.take(name)
     assert claim is not None
     first.put(UUID, claim, text((os.getpid(), identity.start_time(os.getpid()), None)))
     left = first._process
@@ -385,7 +384,7 @@ def test_a_keeper_that_is_left_while_it_lives_holds_nothing_of_ours(tmp_path: Pa
 def test_more_leases_than_can_be_written_beside_a_claim_are_held_until_a_broker_knows(tmp_path: Path) -> None:
     name = f"\0gpulease/test/{tmp_path}"[:100]
     first = shelves(tmp_path)
-    claim = claim_names.take(name)
+    claim = claims.take(name)
     assert claim is not None
     first.put(UUID, claim, text(*[(os.getpid(), 123456789, 1e9)] * 10_000))
     claim.close()
@@ -402,21 +401,21 @@ def test_leases_are_over_with_their_owner_or_their_time_and_never_without_a_proo
     me = os.getpid()
     began = identity.start_time(me)
     assert began is not None
-    assert not claim_keeper.is_over((me, began, None), 10.0)
-    assert not claim_keeper.is_over((me, began, 11.0), 10.0)
-    assert not claim_keeper.is_over((None, None, None), 10.0)
-    assert claim_keeper.is_over((me, began, 10.0), 10.0)
-    assert claim_keeper.is_over((me, began + 1, None), 10.0)
+    assert not claim_keeper.has_ended((me, began, None), 10.0)
+    assert not claim_keeper.has_ended((me, began, 11.0), 10.0)
+    assert not claim_keeper.has_ended((None, None, None), 10.0)
+    assert claim_keeper.has_ended((me, began, 10.0), 10.0)
+    assert claim_keeper.has_ended((me, began + 1, None), 10.0)
     child = subprocess.Popen([sys.executable, "-c", ""])
     key = child.pid, identity.start_time(child.pid)
     child.wait()
-    assert claim_keeper.is_over((*key, None), 10.0)
+    assert claim_keeper.has_ended((*key, None), 10.0)
 
 
 def test_what_the_next_broker_starts_does_not_inherit_a_claim(tmp_path: Path) -> None:
     name = f"\0gpulease/test/{tmp_path}"[:100]
     first = shelves(tmp_path)
-    claim = claim_names.take(name)
+    claim = claims.take(name)
     assert claim is not None
     first.put(UUID, claim, text((os.getpid(), None, None)))
     claim.close()

@@ -17,9 +17,9 @@ CONTENDER = (Path(__file__).parents[2] / "support" / "contender.py").read_text()
 # What is taken is no name, and nobody is found at any.
 WITHOUT_CLAIMS = """
 import socket
-from gpulease.system import claims as claim_names
-claim_names.take = lambda name: socket.socket(socket.AF_UNIX)
-claim_names.ask = lambda name: None
+from gpulease.system import claims
+claims.take = lambda name: socket.socket(socket.AF_UNIX)
+claims.ask = lambda name: None
 """
 # The broker alone holds its claims.
 WITHOUT_KEEPER = """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import gpuget_user as user
+from support import gpuget_user
 from support.redis_server import RedisServer, redis_server  # noqa: F401
 from support.site import Site, devices_of
 from support.waiting import wait_until
@@ -17,7 +17,7 @@ from support.waiting import wait_until
 @pytest.fixture
 def client(server: RedisServer) -> Any:
     client = server.client()
-    user.manage(client, [0, 1, 2, 3])
+    gpuget_user.manage(client, [0, 1, 2, 3])
     return client
 
 
@@ -48,16 +48,16 @@ def blocked(client: Any) -> int:
 
 def test_a_granted_gpu_is_not_idle_to_gpuget_until_the_lease_ends(site: Site, client: Any) -> None:
     holder = site.holder("-n", "2")
-    assert (user.idle(client), ours(client)) == ([2, 3], [0, 1])
-    user.purge(client)
-    assert user.idle(client) == [2, 3]
+    assert (gpuget_user.idle(client), ours(client)) == ([2, 3], [0, 1])
+    gpuget_user.purge(client)
+    assert gpuget_user.idle(client) == [2, 3]
     holder.kill()
-    wait_until(lambda: user.idle(client) == [0, 1, 2, 3])
+    wait_until(lambda: gpuget_user.idle(client) == [0, 1, 2, 3])
     assert ours(client) == []
 
 
 def test_what_gpu_py_holds_is_shown_and_not_granted(site: Site, client: Any) -> None:
-    taken = [user.get(client, os.getpid()) for _ in range(3)]
+    taken = [gpuget_user.get(client, os.getpid()) for _ in range(3)]
     assert taken == [0, 1, 2]
     wait_until(lambda: devices_of(site, "outside") == [0, 1, 2])
     refused = site.run("run", "-n", "2", "--no-wait", "--", "true")
@@ -69,7 +69,7 @@ def test_what_gpu_py_holds_is_shown_and_not_granted(site: Site, client: Any) -> 
 def test_a_leased_gpu_that_gpu_py_took_too_is_shown(site: Site, client: Any) -> None:
     """As after `--release` of a GPU that is not theirs, or `--force`, and a `--get` that was quicker."""
     site.holder("--devices", "0")
-    wait_until(lambda: 0 not in user.idle(client))
+    wait_until(lambda: 0 not in gpuget_user.idle(client))
     client.hset("GPU_GPU0", "PID", os.getpid())
     note = f"held by gpuget, process {os.getpid()}"
     wait_until(lambda: note in (site.status()["devices"][0]["note"] or ""))
@@ -85,13 +85,13 @@ def test_a_leased_gpu_that_gpu_py_took_too_is_shown(site: Site, client: Any) -> 
 
 def test_both_lines_are_served_in_the_order_in_which_they_came(site: Site, client: Any, server: RedisServer) -> None:
     for _ in range(4):
-        user.get(client, os.getpid())
+        gpuget_user.get(client, os.getpid())
     wait_until(lambda: len(devices_of(site, "outside")) == 4)
     waiting = site.start("run", "--", "sh", "-c", "echo mine; read end")
     wait_until(lambda: blocked(client) == 1)
     theirs = site.popen(["redis-cli", "-s", str(server.path), "BRPOP", "GPU_IDLE", "0"])
     wait_until(lambda: blocked(client) == 2)
-    user.release(client, 2, os.getpid())
+    gpuget_user.release(client, 2, os.getpid())
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "mine\n"
     assert ours(client) == [2]
@@ -100,22 +100,22 @@ def test_both_lines_are_served_in_the_order_in_which_they_came(site: Site, clien
     waiting.communicate("\n")
     assert theirs.communicate(timeout=30)[0].split() == ["GPU_IDLE", "2"]
     assert again.poll() is None
-    user.release(client, 0, os.getpid())
+    gpuget_user.release(client, 0, os.getpid())
     assert again.communicate(timeout=30)[0] == "again\n"
-    wait_until(lambda: user.idle(client) == [0])
+    wait_until(lambda: gpuget_user.idle(client) == [0])
 
 
 def test_a_wide_request_gathers_what_comes(site: Site, client: Any) -> None:
     for _ in range(4):
-        user.get(client, os.getpid())
+        gpuget_user.get(client, os.getpid())
     wait_until(lambda: len(devices_of(site, "outside")) == 4)
     waiting = site.start("run", "-n", "2", "--", "echo", "mine")
     wait_until(lambda: blocked(client) == 2)
-    user.release(client, 1, os.getpid())
+    gpuget_user.release(client, 1, os.getpid())
     wait_until(lambda: ours(client) == [1])
-    user.release(client, 3, os.getpid())
+    gpuget_user.release(client, 3, os.getpid())
     assert waiting.communicate(timeout=30)[0] == "mine\n"
-    wait_until(lambda: user.idle(client) == [1, 3])
+    wait_until(lambda: gpuget_user.idle(client) == [1, 3])
 
 
 def test_a_broker_that_is_killed_gives_nothing_away_and_loses_nothing(site: Site, client: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_broker_that_is_killed_gives_nothing_away_and_loses_nothing(site: Site
     other.wait()
     assert ours(client) == [0, 1]
     site.ensure_broker()
-    wait_until(lambda: (user.idle(client), ours(client)) == ([1, 2, 3], [0]))
+    wait_until(lambda: (gpuget_user.idle(client), ours(client)) == ([1, 2, 3], [0]))
 
 
 def test_while_redis_is_away_nothing_that_it_manages_is_granted(site: Site, server: RedisServer) -> None:
@@ -136,9 +136,9 @@ def test_while_redis_is_away_nothing_that_it_manages_is_granted(site: Site, serv
     refused = site.run("run", "--no-wait", "--", "true")
     assert refused.returncode == 75
     server.start()
-    user.manage(server.client(), [0, 1, 2, 3])
+    gpuget_user.manage(server.client(), [0, 1, 2, 3])
     assert site.run("run", "--", "true").returncode == 0
-    wait_until(lambda: (user.idle(server.client()), ours(server.client())) == ([1, 2, 3], [0]))
+    wait_until(lambda: (gpuget_user.idle(server.client()), ours(server.client())) == ([1, 2, 3], [0]))
 
 
 def test_gpuget_gets_no_gpu_back_on_which_somebody_still_computes(site: Site, client: Any) -> None:
@@ -146,21 +146,21 @@ def test_gpuget_gets_no_gpu_back_on_which_somebody_still_computes(site: Site, cl
     with site.occupied("0", "1G"):
         holder.kill()
         wait_until(lambda: devices_of(site, "draining") == [0])
-        assert (user.idle(client), ours(client)) == ([1, 2, 3], [0])
-    wait_until(lambda: user.idle(client) == [0, 1, 2, 3])
+        assert (gpuget_user.idle(client), ours(client)) == ([1, 2, 3], [0])
+    wait_until(lambda: gpuget_user.idle(client) == [0, 1, 2, 3])
 
 
 def test_a_gpu_that_gpuget_does_not_manage_is_granted_without_it(site: Site, client: Any) -> None:
-    user.manage(client, [2, 3], force=True)
+    gpuget_user.manage(client, [2, 3], force=True)
     site.holder("-n", "3")
-    assert (len(user.idle(client)), len(ours(client))) == (1, 1)
+    assert (len(gpuget_user.idle(client)), len(ours(client))) == (1, 1)
 
 
 def test_without_the_setting_gpuget_gets_everything_back(site: Site, client: Any) -> None:
     site.holder()
     assert ours(client) == [0]
     assert site.run("set", "neighbours.gpuget", "none").returncode == 0
-    wait_until(lambda: user.idle(client) == [0, 1, 2, 3])
+    wait_until(lambda: gpuget_user.idle(client) == [0, 1, 2, 3])
     assert site.run("run", "-n", "3", "--", "true").returncode == 0
     assert site.run("set", "neighbours.gpuget", "default").returncode == 0
     wait_until(lambda: ours(client) == [0])
@@ -170,7 +170,7 @@ def test_another_way_to_the_same_redis_hands_no_leased_gpu_to_gpuget(
     site: Site, client: Any, server: RedisServer
 ) -> None:
     site.holder()
-    theirs = [user.get(client, os.getpid()) for _ in range(3)]
+    theirs = [gpuget_user.get(client, os.getpid()) for _ in range(3)]
     waiting = site.popen(["redis-cli", "-s", str(server.path), "BRPOP", "GPU_IDLE", "0"])
     wait_until(lambda: blocked(client) == 1)
     turn = turns(client)
@@ -178,7 +178,7 @@ def test_another_way_to_the_same_redis_hands_no_leased_gpu_to_gpuget(
     wait_until(lambda: turns(client) != turn)
     assert site.run("run", "--no-wait", "--", "true").returncode == 75  # the new one answers
     assert (sorted(map(str, theirs)), ours(client), waiting.poll()) == (["1", "2", "3"], [0], None)
-    user.release(client, 1, os.getpid())
+    gpuget_user.release(client, 1, os.getpid())
     assert waiting.communicate(timeout=30)[0].split() == ["GPU_IDLE", "1"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import gpuget_user as user
+from support import gpuget_user
 from support.gpu_locks import notes
 from support.redis_server import RedisServer, redis_server  # noqa: F401
 from support.site import Site, marked
@@ -76,7 +76,7 @@ class Crew:
             self.kills[what] += 1
             ours[place] = self.ours()
         else:
-            user.purge(self.client)
+            gpuget_user.purge(self.client)
 
     def _again(self, one: subprocess.Popen[str]) -> subprocess.Popen[str]:
         if one.poll() is None:
@@ -99,7 +99,7 @@ def children(site: Site) -> list[int]:
 def rival(server: RedisServer, grants: int, pause: float, seed: int) -> str:
     """What there was to see, when nothing went wrong."""
     client: Any = server.client()
-    user.manage(client, GPUS)
+    gpuget_user.manage(client, GPUS)
     site = Site(len(GPUS))
     try:
         Path(site.directory).mkdir(mode=0o700)
@@ -108,12 +108,12 @@ def rival(server: RedisServer, grants: int, pause: float, seed: int) -> str:
         crew = Crew(site, server, seed)
         crew.run(grants, pause)
         site.ensure_broker()
-        user.purge(client)
+        gpuget_user.purge(client)
         assert notes(crew.folder, "collisions") == []
         assert notes(crew.folder, "contradictions") == []
         compared = sum(int(one.split()[0]) for one in notes(crew.folder, "observations"))
         assert compared > grants / 3
-        wait_until(lambda: user.idle(client) == GPUS)
+        wait_until(lambda: gpuget_user.idle(client) == GPUS)
         assert site.status()["leases"] == []
         assert "Traceback" not in site.log(), site.log()
         seen = {name: crew.grants(name) for name in ("gpulease", "gpuget")}

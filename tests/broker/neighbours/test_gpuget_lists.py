@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pytest
-from support import gpuget_user as user
+from support import gpuget_user
 from support.redis_server import RedisServer, redis_server  # noqa: F401
 from support.waiting import PATIENCE, wait_until
 
@@ -89,7 +89,7 @@ class Side:
 @pytest.fixture
 def client(server: RedisServer) -> Any:
     client = server.client()
-    user.manage(client, [0, 1, 2])
+    gpuget_user.manage(client, [0, 1, 2])
     return client
 
 
@@ -108,10 +108,10 @@ def ours(client: Any) -> list[int]:
 
 def test_a_claimed_gpu_leaves_the_idle_ones_and_comes_back(side: Side, client: Any) -> None:
     assert side.claim(1) == {}
-    assert (user.idle(client), ours(client)) == ([0, 2], [1])
+    assert (gpuget_user.idle(client), ours(client)) == ([0, 2], [1])
     assert client.hget("GPU_GPU1", "TIME")
     side.keep()
-    side.until(lambda: user.idle(client) == [0, 1, 2])
+    side.until(lambda: gpuget_user.idle(client) == [0, 1, 2])
     assert ours(client) == []
     assert not client.exists("GPU_GPU1")
     assert [event.partition(": ")[2] for event in client.lrange("GPU_EVENTS", 0, 1)] == [
@@ -121,7 +121,7 @@ def test_a_claimed_gpu_leaves_the_idle_ones_and_comes_back(side: Side, client: A
 
 
 def test_what_gpu_py_holds_is_refused_with_who_holds_it(side: Side, client: Any) -> None:
-    gpu = user.get(client, os.getpid())
+    gpu = gpuget_user.get(client, os.getpid())
     assert gpu == 0
     refused = side.claim(0, 1)
     assert list(refused) == ["0"]
@@ -137,8 +137,8 @@ def test_a_gpu_that_is_not_managed_is_no_business_of_gpuget(side: Side, client: 
 
 def test_a_purge_frees_none_of_ours(side: Side, client: Any) -> None:
     side.claim(0, 1)
-    user.purge(client)
-    assert (user.idle(client), ours(client)) == ([2], [0, 1])
+    gpuget_user.purge(client)
+    assert (gpuget_user.idle(client), ours(client)) == ([2], [0, 1])
 
 
 def test_a_child_that_is_killed_leaves_what_is_kept_and_nothing_else(side: Side, client: Any) -> None:
@@ -146,14 +146,14 @@ def test_a_child_that_is_killed_leaves_what_is_kept_and_nothing_else(side: Side,
     os.kill(side.pid, signal.SIGSTOP)  # so that it cannot give back
     side.keep(0)
     side.kill()
-    side.until(lambda: (user.idle(client), ours(client)) == ([1, 2], [0]))
+    side.until(lambda: (gpuget_user.idle(client), ours(client)) == ([1, 2], [0]))
 
 
 def test_what_a_former_broker_claimed_and_does_not_hold_goes_back(server: RedisServer, side: Side, client: Any) -> None:
     side.claim(0, 1)
     side.gpuget.close()
     other = Side(server.url, keep=(1, 2)).ready()
-    other.until(lambda: (user.idle(client), ours(client)) == ([0], [1, 2]))
+    other.until(lambda: (gpuget_user.idle(client), ours(client)) == ([0], [1, 2]))
     other.gpuget.close()
 
 
@@ -166,7 +166,7 @@ def test_what_a_former_child_sends_late_is_refused(server: RedisServer, side: Si
     side.kill()
     side.until(lambda: client.hget(f"{OURS}:notes", "turn") != former._turn)
     with pytest.raises(ResponseError, match="TURN"):
-        former.settle([0])
+        former.reconcile([0])
     former.close()
     assert ours(client) == []
 
@@ -185,42 +185,42 @@ def test_two_brokers_with_one_list_do_not_take_it_from_each_other(server: RedisS
 
 def test_the_lists_made_anew_lose_what_we_hold_again(side: Side, client: Any) -> None:
     side.claim(0, 1)
-    user.manage(client, [0, 1, 2], force=True)
-    side.until(lambda: (user.idle(client), ours(client)) == ([2], [0, 1]))
+    gpuget_user.manage(client, [0, 1, 2], force=True)
+    side.until(lambda: (gpuget_user.idle(client), ours(client)) == ([2], [0, 1]))
 
 
 def test_who_was_quicker_after_a_reset_keeps_it(side: Side, client: Any) -> None:
     """The child is stopped, so that it is too late for certain."""
     side.claim(0)
     os.kill(side.pid, signal.SIGSTOP)
-    user.manage(client, [0, 1, 2], force=True)
-    assert user.get(client, 4711) == 0
+    gpuget_user.manage(client, [0, 1, 2], force=True)
+    assert gpuget_user.get(client, 4711) == 0
     os.kill(side.pid, signal.SIGCONT)
     side.until(lambda: side.who(0))
     side.keep()
     side.until(lambda: ours(client) == [])
-    assert user.idle(client) == [1, 2]
-    user.release(client, 0, 4711)
-    assert user.idle(client) == [0, 1, 2]
+    assert gpuget_user.idle(client) == [1, 2]
+    gpuget_user.release(client, 0, 4711)
+    assert gpuget_user.idle(client) == [0, 1, 2]
 
 
 def test_what_a_stranger_releases_is_taken_out_again(side: Side, client: Any) -> None:
     side.claim(1)
-    user.release(client, 1, 4711)
-    side.until(lambda: (user.idle(client), ours(client)) == ([0, 2], [1]))
+    gpuget_user.release(client, 1, 4711)
+    side.until(lambda: (gpuget_user.idle(client), ours(client)) == ([0, 2], [1]))
 
 
 def test_what_a_stranger_releases_and_another_takes_is_theirs(side: Side, client: Any) -> None:
     side.claim(0)
     os.kill(side.pid, signal.SIGSTOP)
-    user.release(client, 0, 1)
-    taken = [user.get(client, 4711) for _ in range(3)]
+    gpuget_user.release(client, 0, 1)
+    taken = [gpuget_user.get(client, 4711) for _ in range(3)]
     os.kill(side.pid, signal.SIGCONT)
     assert sorted(gpu for gpu in taken if gpu is not None) == [0, 1, 2]
     side.until(lambda: "process 4711" in side.who(0))
     side.keep()
     side.until(lambda: ours(client) == [])
-    assert user.idle(client) == []
+    assert gpuget_user.idle(client) == []
 
 
 def test_while_redis_is_away_everything_managed_counts_as_held(server: RedisServer, side: Side, client: Any) -> None:
@@ -232,9 +232,9 @@ def test_while_redis_is_away_everything_managed_counts_as_held(server: RedisServ
     assert side.who(3) == ""
     server.start()  # empty
     side.until(lambda: "not in Redis" in side.who(1))
-    user.manage(server.client(), [0, 1, 2])
+    gpuget_user.manage(server.client(), [0, 1, 2])
     side.until(lambda: not side.who(1))
-    assert (user.idle(server.client()), ours(server.client())) == ([1, 2], [0])
+    assert (gpuget_user.idle(server.client()), ours(server.client())) == ([1, 2], [0])
 
 
 def test_an_emptied_database_is_noticed_and_what_we_hold_is_taken_again(side: Side, client: Any) -> None:
@@ -242,8 +242,8 @@ def test_an_emptied_database_is_noticed_and_what_we_hold_is_taken_again(side: Si
     client.flushall()
     side.until(lambda: side.who(1))
     assert "not in Redis" in side.claim(1)["1"]
-    user.manage(client, [0, 1, 2])
-    side.until(lambda: (user.idle(client), ours(client)) == ([1, 2], [0]))
+    gpuget_user.manage(client, [0, 1, 2])
+    side.until(lambda: (gpuget_user.idle(client), ours(client)) == ([1, 2], [0]))
 
 
 def test_a_redis_that_hangs_costs_a_refusal_and_a_second_try(server: RedisServer, side: Side, client: Any) -> None:
@@ -259,11 +259,11 @@ def test_a_redis_that_hangs_costs_a_refusal_and_a_second_try(server: RedisServer
 
 def test_who_waits_in_its_line_gets_a_gpu_in_turn(server: RedisServer, side: Side, client: Any) -> None:
     for _ in range(3):
-        user.get(client, os.getpid())
+        gpuget_user.get(client, os.getpid())
     side.until(lambda: side.who(0) and side.who(2))
     side.keep(want=(0,))
     wait_until(lambda: int(client.info("clients")["blocked_clients"]) == 1)
-    user.release(client, 2, os.getpid())  # any of them will do: it is offered
+    gpuget_user.release(client, 2, os.getpid())  # any of them will do: it is offered
     side.until(lambda: not side.who(2))
     assert ours(client) == [2]
     assert side.claim(2) == {}
@@ -272,19 +272,19 @@ def test_who_waits_in_its_line_gets_a_gpu_in_turn(server: RedisServer, side: Sid
 
 def test_an_offer_that_nobody_wants_goes_to_the_next_in_its_line(side: Side, client: Any) -> None:
     for _ in range(3):
-        user.get(client, os.getpid())
+        gpuget_user.get(client, os.getpid())
     side.until(lambda: all(map(side.who, range(3))))
     side.keep(want=(0,))
     wait_until(lambda: int(client.info("clients")["blocked_clients"]) == 1)
-    user.release(client, 2, os.getpid())
-    side.until(lambda: user.idle(client) == [2])
+    gpuget_user.release(client, 2, os.getpid())
+    side.until(lambda: gpuget_user.idle(client) == [2])
     assert ours(client) == []
     assert int(client.info("clients")["blocked_clients"]) == 0  # it would get the same one again and again
 
 
 def test_a_waiting_connection_is_withdrawn_with_the_wish(side: Side, client: Any) -> None:
     for _ in range(3):
-        user.get(client, os.getpid())
+        gpuget_user.get(client, os.getpid())
     side.until(lambda: all(map(side.who, range(3))))
     side.keep(want=(0, 1))
     wait_until(lambda: int(client.info("clients")["blocked_clients"]) == 2)
@@ -306,8 +306,8 @@ def test_a_redis_that_tells_of_no_changes_is_looked_at_more_often(server: RedisS
     client.acl_setuser("default", commands=["-client|tracking"], enabled=True)
     side = Side(server.url).ready()
     side.claim(0)
-    user.manage(client, [0, 1, 2], force=True)
-    side.until(lambda: (user.idle(client), ours(client)) == ([1, 2], [0]))
+    gpuget_user.manage(client, [0, 1, 2], force=True)
+    side.until(lambda: (gpuget_user.idle(client), ours(client)) == ([1, 2], [0]))
     side.gpuget.close()
 
 
@@ -319,14 +319,14 @@ def test_side_keys_of_a_wrong_type_lose_no_gpu(side: Side, client: Any) -> None:
     for key in ("GPU_EVENTS", "GPU_GPU1", "GPU_GPU2"):
         client.set(key, "rubbish")
     assert side.claim(2) == {}
-    assert (user.idle(client), ours(client)) == ([], [0, 1, 2])
+    assert (gpuget_user.idle(client), ours(client)) == ([], [0, 1, 2])
     side.keep()
-    side.until(lambda: user.idle(client) == [0, 1, 2])
+    side.until(lambda: gpuget_user.idle(client) == [0, 1, 2])
     assert ours(client) == []
 
 
 def test_what_is_shown_of_a_holder_is_short_and_printable(side: Side, client: Any) -> None:
-    assert user.get(client, 4711) == 0
+    assert gpuget_user.get(client, 4711) == 0
     client.hset("GPU_GPU0", mapping={"TIME": "\x1b[31mred\nGPU 1 free" + "x" * 3_000_000, "PID": "1" * 5000})
     shown = side.until(lambda: who if "red" in (who := side.who(0)) else None)
     assert shown.isprintable()
@@ -363,10 +363,10 @@ def test_at_another_place_everything_goes_back_once_it_is_ours_at_the_new(
     side.claim(0)
     client.lmove("GPU_IDLE", OURS)  # as a connection that waited brings one
     side.gpuget.hand_over()
-    user.manage(client, [0, 1, 2], prefix="NEW")
+    gpuget_user.manage(client, [0, 1, 2], prefix="NEW")
     after = Side(f"{server.url}&prefix=NEW", keep=(0,), former=(server.url,)).ready()
-    after.until(lambda: user.idle(client) == [0, 1, 2])
-    assert (ours(client), user.idle(client, "NEW")) == ([], [1, 2])
+    after.until(lambda: gpuget_user.idle(client) == [0, 1, 2])
+    assert (ours(client), gpuget_user.idle(client, "NEW")) == ([], [1, 2])
     after.gpuget.close()
 
 

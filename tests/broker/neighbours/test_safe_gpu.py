@@ -67,9 +67,9 @@ def test_who_keeps_the_lock_is_named_and_passed_by(site: Apart) -> None:
     with somebody_chooses(site) as holder:
         done = site.run("run", "--", "echo", "mine")
         assert done.stdout == "mine\n", done.stderr
-        told = site.json("events")["events"]
+        reply = site.json("events")["events"]
         status = site.run("status").stdout
-    passed = next(event for event in told if event["what"] == "passed-by")
+    passed = next(event for event in reply if event["what"] == "passed-by")
     assert (passed["user"], passed["pid"]) == (user_name(os.geteuid()), holder.pid)
     assert f"is not waited for now: {passed['user']}" in status
 

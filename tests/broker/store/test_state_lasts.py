@@ -48,8 +48,8 @@ def test_after_a_logout_jobs_go_on_and_the_next_login_finds_them(island: Island)
     island.login(FIRST)
     assert session.job(running)["pid"] == before["pid"]
     assert session.run("get", "--for", "1h", "--no-wait", code=75) == ""
-    told = json.loads(session.run("status", "--json"))["broker"]
-    assert told["pid"] == pid
+    reply = json.loads(session.run("status", "--json"))["broker"]
+    assert reply["pid"] == pid
     island.sh(f"touch {flag}")
     assert session.until(running, "complete")["exit_code"] == 0
     session.until(waiting, "complete")
@@ -88,6 +88,6 @@ def test_after_a_reboot_what_waited_waits_what_ran_is_lost_and_reservations_keep
     assert user.job(held)["state"] == "held"
     user.until(waiting, "complete")
     assert "user:someone:gpus=1" in root.run("set")
-    told = json.loads(user.run("status", "--json"))
-    (lease,) = told["leases"]
+    reply = json.loads(user.run("status", "--json"))
+    (lease,) = reply["leases"]
     assert (lease["id"], lease["until"]) == (reserved["id"], pytest.approx(reserved["until"], abs=1))

@@ -49,8 +49,8 @@ def test_a_network_file_system_gets_a_rollback_journal_and_loses_nothing(queue: 
     queue.restart()
     assert [queue.job(id)["state"] for id in (waiting, ended)] == ["held", "complete"]
     assert [device["state"] for device in queue.status()["devices"]][:2] == ["leased", "free"]
-    told = queue.json("doctor")["findings"]
-    assert any(row["subject"] == "state" and "fuse.sshfs" in row["text"] for row in told)
+    reply = queue.json("doctor")["findings"]
+    assert any(row["subject"] == "state" and "fuse.sshfs" in row["text"] for row in reply)
 
 
 def test_a_state_that_was_made_on_a_local_disk_is_gone_on_with(queue: QueueSite) -> None:

@@ -37,8 +37,8 @@ def test_events_tell_who_had_what_from_when_to_when(queue: QueueSite) -> None:
     assert events(queue, "--user", "nobody-else") == []
     assert len(events(queue, "--user", me, "--since", "2h", "--until", "0s")) == len(events(queue))
     assert events(queue, "--until", "1h") == []
-    told = queue.run("events", COLUMNS="80").stdout
-    assert max(map(len, told.splitlines())) <= 80
+    reply = queue.run("events", COLUMNS="80").stdout
+    assert max(map(len, reply.splitlines())) <= 80
     heading, of_job, of_lease = queue.run("events").stdout.splitlines()
     assert heading.split() == ["START", "END", "LONG", "USER", "GPU", "WHAT"]
     assert of_job.endswith(f"job {job} is killed: killed by {me}, sweep of rates")

@@ -24,12 +24,12 @@ def foreseen(queue: QueueSite, *words: str) -> Any:
 
 
 def test_it_would_start_now_or_in_its_turn(queue: QueueSite) -> None:
-    told = foreseen(queue, "-n", "2", "--count", "3")
-    assert (told["code"], told["starts"], told["load"], told["gpus"]) == ("fits", [0.0, 0.0, None], 0.0, 4)
+    reply = foreseen(queue, "-n", "2", "--count", "3")
+    assert (reply["code"], reply["starts"], reply["load"], reply["gpus"]) == ("fits", [0.0, 0.0, None], 0.0, 4)
     busy(queue, "1h", "2h", "3h", "4h")
-    told = foreseen(queue, "-n", "1", "--for", "30m", "--count", "3")
-    first, second, third = told["starts"]
-    assert (told["code"], told["possible"], told["load"]) == ("busy", True, 1.0)
+    reply = foreseen(queue, "-n", "1", "--for", "30m", "--count", "3")
+    first, second, third = reply["starts"]
+    assert (reply["code"], reply["possible"], reply["load"]) == ("busy", True, 1.0)
     assert 0 < first < second < third < 4 * 3600
 
 
@@ -51,16 +51,16 @@ def test_nothing_is_changed_by_asking(queue: QueueSite) -> None:
 def test_it_stands_behind_who_waits_already_unless_it_is_more_urgent(queue: QueueSite) -> None:
     busy(queue, "1h", "2h", "3h", "4h")
     queue.run("add", "--for", "10m", "--", "true")
-    told = foreseen(queue, "-n", "1")
-    assert told["place"] == 2
-    assert told["starts"][0] > foreseen(queue, "-n", "1", "--priority", "1")["starts"][0] > 0
+    reply = foreseen(queue, "-n", "1")
+    assert reply["place"] == 2
+    assert reply["starts"][0] > foreseen(queue, "-n", "1", "--priority", "1")["starts"][0] > 0
     assert foreseen(queue, "-n", "1", "--priority", "1")["place"] == 1
 
 
 def test_what_can_never_be_is_told_as_such(queue: QueueSite) -> None:
-    told = foreseen(queue, "-n", "5")
-    assert (told["possible"], told["starts"]) == (False, [])
-    assert "wants 5 devices" in told["why"]
+    reply = foreseen(queue, "-n", "5")
+    assert (reply["possible"], reply["starts"]) == (False, [])
+    assert "wants 5 devices" in reply["why"]
     assert foreseen(queue, "-n", "1", "--model", "H100")["possible"] is False
 
 
@@ -79,9 +79,9 @@ def test_bad_questions_are_refused(queue: QueueSite) -> None:
 def test_people_read_it_in_sentences(queue: QueueSite) -> None:
     assert queue.run("explain", "-n", "2").stdout == "It would start now.\n"
     busy(queue, "1h", "1h", "1h", "1h")
-    told = queue.run("explain", "-n", "1").stdout
-    assert told.startswith("It would be number 1 in the line. ")
-    assert "WHY NOT" in told
+    reply = queue.run("explain", "-n", "1").stdout
+    assert reply.startswith("It would be number 1 in the line. ")
+    assert "WHY NOT" in reply
 
 
 @pytest.mark.usefixtures("inside")

@@ -46,8 +46,8 @@ def test_the_order_is_a_parameter_and_shorter_ones_go_first(queue: QueueSite) ->
     queue.until(gate, "running")
     long = queue.submit("true", request={"gpus": 4, "duration": 90_000.0})
     short = queue.submit("true", request={"gpus": 4, "duration": 60.0})
-    told = queue.job(long)["why_waiting"]
-    assert f"J{short}, which is shorter, may go first" in told
+    reply = queue.job(long)["why_waiting"]
+    assert f"J{short}, which is shorter, may go first" in reply
     assert queue.run("set", "order", "arrival").returncode == 0
     assert "shorter" not in queue.job(long)["why_waiting"]
     assert queue.run("set", "order", "longest").returncode == 2

@@ -38,9 +38,9 @@ def test_jobs_and_gpu_hours_are_added_up_by_what_is_asked_for(worked: QueueSite)
     me = worked.ask("ping")["user"]
     ends = {"complete": 2, "failed": 1, "out-of-memory": 1, "killed": 1}
     for by in ("user", "day"):
-        told = worked.json("usage", "--by", by)
-        [row] = told["rows"]
-        assert {**row, "name": "total"} == told["total"]
+        reply = worked.json("usage", "--by", by)
+        [row] = reply["rows"]
+        assert {**row, "name": "total"} == reply["total"]
         assert (row["jobs"], row["granted"]) == (ends, 6)
         assert row["held"] > 0
         assert row["mean_wait"] >= 0
@@ -75,10 +75,10 @@ def test_it_survives_a_broker_that_was_stopped(worked: QueueSite) -> None:
 
 
 def test_it_is_shown_in_a_table_and_in_comma_separated_values(worked: QueueSite) -> None:
-    told = worked.run("usage", "--by", "label", COLUMNS="80", NO_COLOR="1").stdout
-    assert max(map(len, told.splitlines())) <= 80
-    assert "\x1b" not in told
-    title, heading, *rows, total = told.splitlines()
+    reply = worked.run("usage", "--by", "label", COLUMNS="80", NO_COLOR="1").stdout
+    assert max(map(len, reply.splitlines())) <= 80
+    assert "\x1b" not in reply
+    title, heading, *rows, total = reply.splitlines()
     assert title.startswith("GPU-hours of everybody from ")
     assert heading.split() == ["LABEL", "HELD", "BUSY", "IDLE", "WAIT", "JOBS"]
     assert {row.split()[0] for row in rows} == {"good", "bad", "=1+1", "-"}
@@ -100,8 +100,8 @@ def test_what_is_wrong_is_said_in_a_sentence(queue: QueueSite) -> None:
 
 @pytest.mark.usefixtures("inside")
 def test_python_has_the_same(worked: QueueSite) -> None:
-    told = gpulease.usage(since="1h", by="label")
-    assert {row["name"] for row in told["rows"]} == {"good", "bad", "=1+1", "-"}
+    reply = gpulease.usage(since="1h", by="label")
+    assert {row["name"] for row in reply["rows"]} == {"good", "bad", "=1+1", "-"}
     with pytest.raises(UsageError, match="by 'moon'"):
         gpulease.usage(by="moon")
 
@@ -112,13 +112,13 @@ def test_a_bar_is_as_long_as_what_was_held_and_full_as_far_as_it_was_busy() -> N
         {**row, "name": "ada", "held": 36000.0, "known": 36000.0, "busy": 18000.0, "idle": 9000.0},
         {**row, "name": "a\x1b[31mb", "held": 18000.0, "known": 0.0, "busy": 0.0, "idle": 0.0, "idle_share": None},
     ]
-    told: UsageDocument = {
+    reply: UsageDocument = {
         "since": 0.0, "until": 1e9, "step": 60, "by": "user", "everybody": False, "rows": rows, "total": rows[0],
         "note": None,
     }  # fmt: skip
     terminal = Terminal(io.StringIO())
     terminal.cuts, terminal.unicode = True, False
-    title, heading, first, second, _ = shown(told, terminal)
+    title, heading, first, second, _ = shown(reply, terminal)
     assert "of your own" in title
     assert heading.split() == ["USER", "HELD", "BUSY", "IDLE", "OUTSIDE", "WAIT", "JOBS"]
     assert first.split() == ["ada", "10.0", "5.00", "25%", "2.00", "3m10s", "#####.....", "3", "complete"]

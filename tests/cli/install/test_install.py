@@ -84,12 +84,12 @@ def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(tmp_path: Path) -> None:
-    told = actions(again(tmp_path, "--dry-run", "--json"))
+    reply = actions(again(tmp_path, "--dry-run", "--json"))
     assert "would make" in again(tmp_path, "--dry-run").stdout
     assert tree(tmp_path) == {}
-    assert actions(again(tmp_path, "--json")) == told
+    assert actions(again(tmp_path, "--json")) == reply
     listed = [file.path for file in manifest.system(sys.executable, root=str(tmp_path))]
-    assert sorted(told) == sorted(f"{tmp_path}{path}" for path in listed)
+    assert sorted(reply) == sorted(f"{tmp_path}{path}" for path in listed)
 
 
 def test_a_file_of_an_older_version_is_replaced(root: Path) -> None:
@@ -111,10 +111,10 @@ def test_a_unit_that_was_edited_by_hand_is_left_and_named(edit: str, root: Path)
     for verb in ("install", "uninstall"):
         done = again(root, "--dry-run", verb=verb)
         assert (done.returncode, f"left       {unit}" in done.stdout) == (0, True)
-    told = again(root).stdout
-    assert f"left       {unit}" in told
-    assert "With --force it is not, and is kept as .bak." in told
-    assert ".new" not in told
+    reply = again(root).stdout
+    assert f"left       {unit}" in reply
+    assert "With --force it is not, and is kept as .bak." in reply
+    assert ".new" not in reply
     assert tree(root) == before
     assert again(root, "--force").returncode == 0
     assert is_sealed(unit.read_text())

@@ -50,8 +50,8 @@ def test_the_account_and_the_owners(machine: OwnEtc) -> None:
     seen = machine.execute("stat", "-c", "%a %U:%G", "/var/lib/gpulease", "/var/lib/gpulease-launcher", "/etc/gpulease")
     assert seen.stdout.splitlines() == ["700 gpulease:gpulease", "700 root:root", "755 root:root"]
     again = machine.run("install", "--system", "--json")
-    told = json.loads(again.stdout)
-    assert (told["account"], {row["action"] for row in told["files"]}) == (None, {"none"})
+    reply = json.loads(again.stdout)
+    assert (reply["account"], {row["action"] for row in reply["files"]}) == (None, {"none"})
 
 
 def test_what_to_run_next_depends_on_systemd(machine: OwnEtc) -> None:
@@ -60,9 +60,9 @@ def test_what_to_run_next_depends_on_systemd(machine: OwnEtc) -> None:
     assert "There is no systemd here" in done.stdout
     assert f"@reboot root {command}" in done.stdout
     machine.execute("mkdir", "-p", "/run/systemd/system")
-    told = json.loads(machine.run("install", "--system", "--json").stdout)
+    reply = json.loads(machine.run("install", "--system", "--json").stdout)
     machine.execute("rm", "-r", "/run/systemd")
-    assert told["next"] == ["systemctl daemon-reload", "systemctl enable gpulease", "systemctl restart gpulease"]
+    assert reply["next"] == ["systemctl daemon-reload", "systemctl enable gpulease", "systemctl restart gpulease"]
 
 
 def test_only_root_installs_and_everybody_may_try(machine: OwnEtc) -> None:
@@ -133,8 +133,8 @@ def test_the_units_command_starts_a_broker_that_tells_when_it_is_ready(machine: 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(machine.folder / "notify"))
         manager.settimeout(PATIENCE)
-        told = {"NOTIFY_SOCKET": str(machine.folder / "notify"), "GPULEASE_CONFIG": "/etc/gpulease/config.toml"}
-        with machine.started(*command, **told) as process:
+        reply = {"NOTIFY_SOCKET": str(machine.folder / "notify"), "GPULEASE_CONFIG": "/etc/gpulease/config.toml"}
+        with machine.started(*command, **reply) as process:
             assert manager.recv(100) == b"READY=1"
             seen = machine.execute("stat", "-c", "%a %U:%G", "/run/gpulease/socket")
             assert seen.stdout == "660 root:daemon\n"

@@ -25,17 +25,17 @@ from gpulease.broker.agent.runner import Order
 from gpulease.broker.core.events import Event, Found, Launched, LaunchFailed, RunEnded
 from gpulease.broker.orders import LARGEST, packed
 from gpulease.broker.outbox import PacedOutbox
-from gpulease.broker.runs import SHORTAGES, UNSEEN, Fate
+from gpulease.broker.runs import SHORTAGES, UNSEEN, RunNote
 from gpulease.protocol.wire import Unpacker, pack
 from gpulease.system import identity
 from gpulease.system.execution import use_default_signals
 
 READ = 1 << 18
-LOOK_AT_LOGS = 1.0  # seconds
+LOG_CHECK_INTERVAL = 1.0  # seconds
 AT_ONCE = 0.002  # seconds
 ALONE = 2.0  # seconds for the agent before this one to end
-MOST_NOTICES = 5000  # that wait to be told; then the oldest are dropped
-LOOKS = ("find", "signal", "read-end")
+MAX_NOTICES = 5000  # that wait to be told; then the oldest are dropped
+TREE_ORDERS = ("find", "signal", "read-end")
 Run = tuple[int, int]  # id of a job, and which run of it
 
 
@@ -47,14 +47,14 @@ class Agent:
         self._may_pass = False  # why there is no folder: as another agent that works in it
         self._refused = False  # somebody a start
         self._lock = -1
-        self._untold = bytearray()  # events that were not sent yet
+        self._unsent = bytearray()  # events that were not sent yet
         self._environment: dict[str, str] = {}  # of the jobs that come next
         self._unpacker = Unpacker(LARGEST)
         self._children: dict[int, Run] = {}
         self._found: dict[int, Run] = {}  # shells of a former agent, by a descriptor of each
         self._logs: dict[Run, tuple[str, int]] = {}  # that are limited
         self._logs_due = 0.0
-        self._notices = PacedOutbox("gpulease.notices.send", MOST_NOTICES, lambda text: None)
+        self._notices = PacedOutbox("gpulease.notices.send", MAX_NOTICES, lambda text: None)
         self._later: list[Order] = []  # looks that could not be taken, for want of something
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
@@ -99,11 +99,11 @@ class Agent:
 
     def _timeout(self) -> float | None:
         """A job that ends at once is told of together with its beginning."""
-        if self._untold:
+        if self._unsent:
             return AT_ONCE * 1000
-        looks = LOOK_AT_LOGS if self._logs or self._later else None
-        told = self._notices.due(time.monotonic())
-        seconds = min((one for one in (looks, told) if one is not None), default=None)
+        looks = LOG_CHECK_INTERVAL if self._logs or self._later else None
+        notices_due = self._notices.due(time.monotonic())
+        seconds = min((one for one in (looks, notices_due) if one is not None), default=None)
         return None if seconds is None else seconds * 1000 + 1
 
     def _orders(self) -> list[Order] | None:
@@ -122,18 +122,18 @@ class Agent:
                 self._environment = order["environment"]
             elif order["do"] == "launch":
                 self._tell([self._launch(order)])
-            elif order["do"] in LOOKS:
+            elif order["do"] in TREE_ORDERS:
                 looks.append({**order, "environment": self._environment})
             elif order["do"] == "notify" and self._refusal is None:
                 self._notices.add_paced(order, time.monotonic(), order["every"])
             elif order["do"] == "remove":
                 runner.remove(order)
             elif order["do"] == "tidy":
-                runner.tidy(order)
+                runner.remove_notes(order)
         if looks:
-            self._look(looks)
+            self._inspect(looks)
 
-    def _look(self, looks: list[Order]) -> None:
+    def _inspect(self, looks: list[Order]) -> None:
         """One look at all processes serves them all. What cannot be seen now is looked at again, in its order."""
         census: trees.Census | None = None
         waiting: set[Run] = set()
@@ -146,7 +146,7 @@ class Agent:
                     self._tell([runner.read_end(order, order["environment"])])
                 else:
                     census = census or trees.Census()
-                    self._tell([self._adopted(order, self._certain(runner.look_at_tree(order, census)))])
+                    self._tell([self._adopted(order, self._certain(runner.inspect_tree(order, census)))])
             except OSError as trouble:
                 if trouble.errno not in SHORTAGES:
                     raise
@@ -165,15 +165,15 @@ class Agent:
     def _launch(self, order: Order) -> Event:
         if self._lock < 0:
             self._begin(self._folder)
-        why, passing = self._refusal or ("" if self.began else self._no_folder, True)
+        why, temporary = self._refusal or ("" if self.began else self._no_folder, True)
         if why:
             self._refused = True
-            return LaunchFailed(order["id"], order["run"], why, passing)
-        told = runner.launch(order, self._environment, self._login)
-        if isinstance(told, Launched):
-            self._children[told.pid] = (told.id, told.run)
+            return LaunchFailed(order["id"], order["run"], why, temporary)
+        outcome = runner.launch(order, self._environment, self._login)
+        if isinstance(outcome, Launched):
+            self._children[outcome.pid] = (outcome.id, outcome.run)
             self._limit_log(order)
-        return told
+        return outcome
 
     def _certain(self, event: Event) -> Event:
         """That a run never began is known only where its note would be, and while nobody else may start it."""
@@ -182,7 +182,7 @@ class Agent:
         if self._may_pass:
             self._begin(self._folder, patience=0.0)
             raise OSError(errno.EAGAIN, self._no_folder)  # it is looked for again
-        return event._replace(fate=Fate(trouble=UNSEEN))
+        return event._replace(noted=RunNote(trouble=UNSEEN))
 
     def _adopted(self, order: Order, event: Event) -> Event:
         if isinstance(event, Found) and event.alive and event.pid is not None:
@@ -234,17 +234,17 @@ class Agent:
     def _cut_logs(self) -> None:
         now = time.monotonic()
         if now >= self._logs_due:
-            self._logs_due = now + LOOK_AT_LOGS
+            self._logs_due = now + LOG_CHECK_INTERVAL
             for path, limit in self._logs.values():
                 log_limit.cut(path, limit)
 
     def _tell(self, events: list[Event]) -> None:
-        self._untold += b"".join(map(packed, events))
+        self._unsent += b"".join(map(packed, events))
 
     def _flush(self) -> None:
-        if self._untold:
-            self._link.sendall(self._untold)
-            self._untold.clear()
+        if self._unsent:
+            self._link.sendall(self._unsent)
+            self._unsent.clear()
 
 
 def _alone(folder: str, patience: float) -> int:

@@ -10,12 +10,12 @@ import os
 import stat
 from collections.abc import Iterable
 
-from gpulease.broker.runs import NOT_NOTED, SHORTAGES, TROUBLES, Fate
+from gpulease.broker.runs import NOT_NOTED, SHORTAGES, TROUBLES, RunNote
 
 ROOM = 64  # bytes of one note
 BLANK = b" " * (ROOM - 1) + b"\n"
 LONGEST = 10  # digits of a number in it
-MOST_FORMER = 4 << 20  # bytes that are read of a journal of former versions, which had one for all runs of a user
+MAX_FORMER = 4 << 20  # bytes that are read of a journal of former versions, which had one for all runs of a user
 
 
 def prepare(path: str) -> None:
@@ -31,31 +31,31 @@ def prepare(path: str) -> None:
         os.close(descriptor)
 
 
-def read(path: str, former: str) -> Fate:
+def read(path: str, former: str) -> RunNote:
     """What is known of a run; `former`: where versions noted it that had one journal for all."""
     data = read_own(path, 0, ROOM)
     if data == BLANK:
-        return Fate(trouble=NOT_NOTED)
+        return RunNote(trouble=NOT_NOTED)
     if data is not None:
-        return _fate(data.decode("ascii", "replace").partition("\n")[0].split())
+        return _parse_note(data.decode("ascii", "replace").partition("\n")[0].split())
     name = os.path.basename(path)
-    found = Fate()
-    for line in (read_own(former, -MOST_FORMER, MOST_FORMER) or b"").decode("ascii", "replace").splitlines():
+    found = RunNote()
+    for line in (read_own(former, -MAX_FORMER, MAX_FORMER) or b"").decode("ascii", "replace").splitlines():
         words = line.split()
         if 2 <= len(words) <= 3 and words[0] == name:
-            found = _fate(words[1:])  # the last note counts
+            found = _parse_note(words[1:])  # the last note counts
     return found
 
 
-def _fate(words: list[str]) -> Fate:
+def _parse_note(words: list[str]) -> RunNote:
     pid = int(words[0]) if 1 <= len(words) <= 2 and _is_number(words[0]) else 0
     if pid <= 1:
-        return Fate()
+        return RunNote()
     if len(words) == 1:
-        return Fate(pid)
+        return RunNote(pid)
     if words[1] in TROUBLES:
-        return Fate(pid, trouble=words[1])
-    return Fate(pid, int(words[1]) if _is_number(words[1]) and int(words[1]) <= 255 else None)
+        return RunNote(pid, trouble=words[1])
+    return RunNote(pid, int(words[1]) if _is_number(words[1]) and int(words[1]) <= 255 else None)
 
 
 def _is_number(word: str) -> bool:

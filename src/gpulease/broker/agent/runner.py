@@ -14,8 +14,8 @@ from typing import Any
 from gpulease.broker import trees
 from gpulease.broker.agent import journal, spawn
 from gpulease.broker.core.events import EndRead, Event, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.broker.runs import NOT_NOTED, SHORTAGES, UNSTARTABLE, UNWRITTEN, Fate, Root
-from gpulease.model import job as jobs
+from gpulease.broker.runs import NOT_NOTED, SHORTAGES, UNSTARTABLE, UNWRITTEN, Root, RunNote
+from gpulease.model import jobs
 from gpulease.system import identity
 
 Order = dict[str, Any]
@@ -32,7 +32,7 @@ def launch(order: Order, environment: dict[str, str], login: dict[str, str]) -> 
         _prepare(order["note"])
     except OSError as trouble:
         where = os.path.dirname(order["note"])
-        return _failed(order, f"{where!r} cannot be written", trouble)._replace(passing=True)  # no fault of the job's
+        return _failed(order, f"{where!r} cannot be written", trouble)._replace(temporary=True)  # no fault of the job's
     try:
         output = spawn.open_log(log, order["fresh"])
     except OSError as trouble:
@@ -94,27 +94,27 @@ def _failed(order: Order, what: str, trouble: OSError | ValueError) -> LaunchFai
 
 
 def read_end(order: Order, environment: dict[str, str]) -> Event:
-    fate = _fate(order)
-    failed = fate.code not in (None, 0)
+    noted = _outcome(order)
+    failed = noted.code not in (None, 0)
     tail = None
     with contextlib.suppress(OSError):  # what it wrote is a hint, and no more
         begin = max(order["log_begin"], _size(order["log"]) - TAIL)
         tail = journal.read_own(order["log"], begin, TAIL) if failed else None
-    doubtful = fate.code in UNSTARTABLE or fate.trouble == "no-command"
+    doubtful = noted.code in UNSTARTABLE or noted.trouble == "no-command"
     memory = jobs.ran_out_of_memory(tail or b"")
-    return EndRead(order["id"], order["run"], fate, memory, _unstartable(order, environment) if doubtful else None)
+    return EndRead(order["id"], order["run"], noted, memory, _unstartable(order, environment) if doubtful else None)
 
 
-def _fate(order: Order) -> Fate:
+def _outcome(order: Order) -> RunNote:
     """A shell's own code says nothing of a command that never began; one that was killed may have noted the end."""
-    code, pid, told = order["code"], order["pid"], _note(order)
-    unknown = code is None or (code == UNWRITTEN and told.pid is None)  # the note is gone: it may be the shell's code
-    if told.trouble is not None or unknown or (code < 0 and told.over):
-        return told._replace(pid=pid)
-    return Fate(pid, code)
+    code, pid, noted = order["code"], order["pid"], _note(order)
+    unknown = code is None or (code == UNWRITTEN and noted.pid is None)  # the note is gone: it may be the shell's code
+    if noted.trouble is not None or unknown or (code < 0 and noted.over):
+        return noted._replace(pid=pid)
+    return RunNote(pid, code)
 
 
-def _note(order: Order) -> Fate:
+def _note(order: Order) -> RunNote:
     return journal.read(order["note"], order["former"])
 
 
@@ -133,23 +133,23 @@ def _size(path: str) -> int:
 # -------------------------------------------------------------------- its processes
 
 
-def look_at_tree(order: Order, census: trees.Census) -> Event:
+def inspect_tree(order: Order, census: trees.Census) -> Event:
     return _signal(order, census) if order["do"] == "signal" else _find(order, census)
 
 
 def _find(order: Order, census: trees.Census) -> Event:
     id, run, root = order["id"], order["run"], Root(*order["root"])
-    fate = _note(order)
-    shell = _shell(root, fate, census)
-    if shell is not None and (not fate.over or fate.trouble == NOT_NOTED):
-        return Found(id, run, Fate(shell), shell, identity.start_time(shell), True)
-    fate = _note(order)  # what its shell noted last may have come after it was read before
-    return Found(id, run, fate, root.pid or fate.pid, None, False)
+    noted = _note(order)
+    shell = _shell(root, noted, census)
+    if shell is not None and (not noted.over or noted.trouble == NOT_NOTED):
+        return Found(id, run, RunNote(shell), shell, identity.start_time(shell), True)
+    noted = _note(order)  # what its shell noted last may have come after it was read before
+    return Found(id, run, noted, root.pid or noted.pid, None, False)
 
 
-def _shell(root: Root, fate: Fate, census: trees.Census) -> int | None:
+def _shell(root: Root, noted: RunNote, census: trees.Census) -> int | None:
     """The living one. A note is its user's word: what the broker knows comes first."""
-    known = [pid for pid in (root.pid, fate.pid) if pid]
+    known = [pid for pid in (root.pid, noted.pid) if pid]
     return next((pid for pid in known if census.is_shell(pid, root)), None) if known else census.find(root)
 
 
@@ -184,7 +184,7 @@ def remove(order: Order) -> None:
             continue
 
 
-def tidy(order: Order) -> None:
+def remove_notes(order: Order) -> None:
     try:
         journal.clear(order["folder"], order["kept"])
     except OSError:

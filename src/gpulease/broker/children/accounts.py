@@ -37,11 +37,11 @@ def main() -> int:
             break
         for question in questions.feed(data):
             try:
-                told = look_up(question["kind"], question["name"])
+                answer = look_up(question["kind"], question["name"])
             except (OSError, KeyError, ValueError, OverflowError):
-                told = None
+                answer = None
             try:
-                os.write(1, pack({"told": told}))
+                os.write(1, pack({"told": answer}))
             except BrokenPipeError:  # the broker was killed
                 return 0
     return 0

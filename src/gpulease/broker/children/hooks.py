@@ -20,15 +20,15 @@ LONGEST = 60  # seconds that a hook may take for one document
 
 def main() -> int:
     for line in sys.stdin.buffer:
-        told = json.loads(line)
-        if "dropped" in told:
-            _say(f"{told['dropped']} ends of jobs were told to no hook: there were too many")
+        call = json.loads(line)
+        if "dropped" in call:
+            _say(f"{call['dropped']} ends of jobs were told to no hook: there were too many")
             continue
-        hook, about = told["hook"], told["about"]
+        hook, about = call["hook"], call["about"]
         tell = _post if hook.startswith(("http://", "https://")) else _run
         trouble = tell(hook, json.dumps(about).encode() + b"\n")  # which `while read -r` needs
         if trouble is not None:
-            _say(f"the hook {told['name']} failed for {told['subject']}: {trouble}")
+            _say(f"the hook {call['name']} failed for {call['subject']}: {trouble}")
     return 0
 
 

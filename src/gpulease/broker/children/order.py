@@ -79,10 +79,10 @@ def _where(trouble: BaseException) -> str:
 
 def _asked(function: Function, question: dict[str, Any]) -> list[str]:
     waiting = tuple(LineEntry(*row)._replace(groups=tuple(row[3])) for row in question["waiting"])
-    told = function(waiting, question["now"])
-    if isinstance(told, (str, bytes)) or not isinstance(told, Iterable):
-        raise Unusable(f"it returned {type(told).__name__}, not a list of ids")
-    found = [id for _, id in zip(range(len(waiting) + 1), told)]  # noqa: B905  # it may never end
+    answer = function(waiting, question["now"])
+    if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
+        raise Unusable(f"it returned {type(answer).__name__}, not a list of ids")
+    found = [id for _, id in zip(range(len(waiting) + 1), answer)]  # noqa: B905  # it may never end
     if not all(type(id) is str for id in found):
         raise Unusable("it did not return a list of ids")
     return found

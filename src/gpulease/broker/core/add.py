@@ -8,35 +8,32 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from gpulease.broker.core import bulk
-from gpulease.broker.core import caps as capping
-from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import notices as noticing
+from gpulease.broker.core import bulk, caps, jobs, notices
 from gpulease.broker.core.batch import Batch
 from gpulease.broker.core.dependencies import predecessors
-from gpulease.broker.core.events import Adding, Received
-from gpulease.broker.core.instructions import GoOn
+from gpulease.broker.core.events import AddProgress, Received
+from gpulease.broker.core.instructions import Continue
 from gpulease.broker.core.limits import allowance, check_jobs, request_of, time_limit
 from gpulease.broker.core.state.jobs import size_of
 from gpulease.broker.core.transfer import IN_MOVE
 from gpulease.broker.core.turn import Turn
-from gpulease.broker.core.values import Added, Coming, Parts
+from gpulease.broker.core.values import BatchParts, BatchRange, PendingBatch
 from gpulease.errors import NotPermitted, TooMuch, UsageError
 from gpulease.model import fields
-from gpulease.model import job as jobs
-from gpulease.model.job import Job, JobSpec
+from gpulease.model import jobs as model_jobs
 from gpulease.model.job_selection import line_id, ranges
+from gpulease.model.jobs import Job, JobSpec
 from gpulease.model.peer import Peer
 from gpulease.model.quantities import matching
 from gpulease.model.values import Request
 from gpulease.protocol import messages
 from gpulease.protocol.messages import AddRequest, Fields, More, RetryRequest
 
-MOST_JOBS = 1_000_000  # of one broker that are not over
-MOST_OF_USER = 500_000  # of one user
-MOST_BYTES = 64 << 20  # characters of the batches that one user is sending
-MOST_WORDS = 2_000_000  # words and texts of them: each costs memory, be it empty
-MOST_ENVIRONMENTS = 512 << 20  # bytes of the variables of one user's jobs; those that are alike are kept once
+MAX_JOBS = 1_000_000  # of one broker that are not over
+MAX_OF_USER = 500_000  # of one user
+MAX_BYTES = 64 << 20  # characters of the batches that one user is sending
+MAX_WORDS = 2_000_000  # words and texts of them: each costs memory, be it empty
+MAX_ENVIRONMENTS = 512 << 20  # bytes of the variables of one user's jobs; those that are alike are kept once
 A_PART = 16  # words that a part counts for, be it empty
 BATCHES = 31  # whose tokens are remembered of each user, beside the newest
 ENVIRONMENT_BYTES = 512 << 10
@@ -51,12 +48,12 @@ def add(turn: Turn, event: Received) -> None:
     """
     state, peer = turn.state, event.peer
     message: AddRequest = event.message
-    if isinstance(event.progress, Adding):
+    if isinstance(event.progress, AddProgress):
         return _add_piece(turn, event, event.progress)
     token = f"{peer.uid} {message['token']}" if message.get("token") else None
     under_way = {one.token for one in state.jobs.adding.values()} - {None}
     if token in under_way and not message.get("more"):
-        return turn.emit(GoOn(event))  # the same batch came before, by another connection: answered when it is in
+        return turn.emit(Continue(event))  # the same batch came before, by another connection: answered when it is in
     parts = _gathered(turn, event)
     if parts is None:
         return turn.reply(peer, More(more=True))
@@ -71,11 +68,11 @@ def add(turn: Turn, event: Received) -> None:
     first = state.jobs.number + 1 if begun is None else begun.first
     batch = _make(turn, peer, parts, request, key, options, first)
     _keep_environment(turn, peer, key, environ)
-    capping.begin(turn, next(batch.jobs(batch.first, batch.first + 1)), batch.last)
-    state.jobs.adding.put(peer, Coming(token, key, batch.last + 1 - batch.first))
-    state.jobs.gather(peer, Parts(size=parts.size, words=parts.words))  # counted until all of them are in
+    caps.begin(turn, next(batch.jobs(batch.first, batch.first + 1)), batch.last)
+    state.jobs.adding.put(peer, PendingBatch(token, key, batch.last + 1 - batch.first))
+    state.jobs.gather(peer, BatchParts(size=parts.size, words=parts.words))  # counted until all of them are in
     short = event._replace(message={"do": "add"})
-    return _add_piece(turn, short, Adding(batch, token, first if begun is None else begun.next, left_out))
+    return _add_piece(turn, short, AddProgress(batch, token, first if begun is None else begun.next, left_out))
 
 
 def renew_environment(turn: Turn, event: Received, again: list[Job]) -> str | None:
@@ -111,23 +108,23 @@ def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str])
     state = turn.state
     if state.store.get("environments", key) is not None:
         return
-    if state.jobs.environments.get(peer.uid, 0) + size_of(environ) > MOST_ENVIRONMENTS:
+    if state.jobs.environments.get(peer.uid, 0) + size_of(environ) > MAX_ENVIRONMENTS:
         raise TooMuch(
-            f"The variables of your jobs take more than {MOST_ENVIRONMENTS >> 20} MiB: many have values of their own.",
+            f"The variables of your jobs take more than {MAX_ENVIRONMENTS >> 20} MiB: many have values of their own.",
             "Forget ended jobs with `gpulease clean`, or leave variables out with `no-env`.",
         )
     state.jobs.keep_environment(peer.uid, key, environ)
 
 
-def _add_piece(turn: Turn, event: Received, adding: Adding) -> None:
+def _add_piece(turn: Turn, event: Received, adding: AddProgress) -> None:
     """Some of them."""
     state, peer, batch = turn.state, event.peer, adding.batch
     end = min(adding.next + max(1, min(bulk.size(event, PIECE), LINKS // (1 + len(batch.after)))), batch.last + 1)
-    job_life.advance_batch(turn, batch, adding.next, end)
-    state.jobs.add_batch(Added(batch.first, batch.last, end), adding.token, peer.uid, BATCHES)
+    jobs.advance_batch(turn, batch, adding.next, end)
+    state.jobs.add_batch(BatchRange(batch.first, batch.last, end), adding.token, peer.uid, BATCHES)
     if end <= batch.last:
         state.jobs.adding.put(peer, state.jobs.adding[peer]._replace(left=batch.last + 1 - end))
-        return turn.emit(GoOn(event._replace(progress=adding._replace(next=end))))
+        return turn.emit(Continue(event._replace(progress=adding._replace(next=end))))
     state.jobs.adding.drop(peer)
     state.jobs.gather(peer, None)
     added = ranges(range(batch.first, batch.last + 1))
@@ -139,11 +136,11 @@ def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
     """Whether so many more of a user's jobs may be there that are not over. What is being added counts as there."""
     state, coming = turn.state, turn.state.jobs.adding.items()
     there = state.jobs.open.get(user.uid, 0) + sum(batch.left for peer, batch in coming if peer.uid == user.uid)
-    of_all = sum(state.jobs.counts.get(one, 0) for one in jobs.OPEN) + sum(batch.left for _, batch in coming)
-    if of_all + number > MOST_JOBS:
-        raise TooMuch(f"More than {MOST_JOBS} jobs would wait.", "Let some of them end first.")
-    if there + number > MOST_OF_USER:
-        raise TooMuch(f"You would have more than {MOST_OF_USER} jobs that wait.", "Let some of them end first.")
+    of_all = sum(state.jobs.counts.get(one, 0) for one in model_jobs.OPEN) + sum(batch.left for _, batch in coming)
+    if of_all + number > MAX_JOBS:
+        raise TooMuch(f"More than {MAX_JOBS} jobs would wait.", "Let some of them end first.")
+    if there + number > MAX_OF_USER:
+        raise TooMuch(f"You would have more than {MAX_OF_USER} jobs that wait.", "Let some of them end first.")
     check_jobs(allowance(state, user.user, turn.world.groups_of(user.uid)), there, number)
 
 
@@ -161,16 +158,16 @@ def check_user(turn: Turn, peer: Peer, deed: str = "run jobs as", instead: str =
         raise NotPermitted(f"User {peer.uid} has no account here, so the broker cannot {deed} it.", "Have one made.")
 
 
-def _gathered(turn: Turn, event: Received) -> Parts | None:
+def _gathered(turn: Turn, event: Received) -> BatchParts | None:
     """All parts of a batch, once the last has come."""
     state, peer = turn.state, event.peer
     message: AddRequest = event.message
-    before = state.jobs.parts.get(peer, Parts())
+    before = state.jobs.parts.get(peer, BatchParts())
     same: dict[str, str] = {}  # commands of a batch have most words in common, and are kept until all are queued
     commands = [tuple(same.setdefault(one, one) for one in fields.command(it)) for it in message["commands"]]
     each = message.get("each") or []
     texts = [*commands, *(one.values() for one in each)]
-    parts = Parts(
+    parts = BatchParts(
         (*before.commands, commands),
         (*before.each, each),
         before.size + sum(sum(map(len, words)) for words in texts),
@@ -192,15 +189,17 @@ def _gathered(turn: Turn, event: Received) -> Parts | None:
     return parts
 
 
-def _check_size(turn: Turn, peer: Peer, parts: Parts) -> None:
+def _check_size(turn: Turn, peer: Peer, parts: BatchParts) -> None:
     others = [one for who, one in turn.state.jobs.parts.items() if who.uid == peer.uid and who is not peer]
-    if parts.size + sum(one.size for one in others) > MOST_BYTES:
-        raise TooMuch(f"You are adding more than {MOST_BYTES >> 20} MiB of commands at once.", "Divide them.")
-    if parts.words + sum(one.words for one in others) > MOST_WORDS:
-        raise TooMuch(f"You are adding more than {MOST_WORDS} words of commands at once.", "Divide them.")
+    if parts.size + sum(one.size for one in others) > MAX_BYTES:
+        raise TooMuch(f"You are adding more than {MAX_BYTES >> 20} MiB of commands at once.", "Divide them.")
+    if parts.words + sum(one.words for one in others) > MAX_WORDS:
+        raise TooMuch(f"You are adding more than {MAX_WORDS} words of commands at once.", "Divide them.")
 
 
-def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, options: Fields, first: int) -> Batch:
+def _make(
+    turn: Turn, peer: Peer, parts: BatchParts, request: Request, environ: str, options: Fields, first: int
+) -> Batch:
     """All alike but for id, command, log, the moment of arrival, and the texts that are in `each`."""
     now = turn.state.requests.since(turn.now)
     said = _read(turn, peer, options, {"cwd": None, "time_limit": None})
@@ -215,12 +214,12 @@ def _make(turn: Turn, peer: Peer, parts: Parts, request: Request, environ: str, 
         after_any=bool(options.get("after_any")),
         **said,
     )
-    alike = Job(first, peer.uid, peer.user, spec, now, jobs.NEW, met=_met(turn, after))
+    alike = Job(first, peer.uid, peer.user, spec, now, model_jobs.NEW, met=_met(turn, after))
     if spec.transfer is not None:
         alike = alike._replace(why=IN_MOVE)
     if spec.at_most is not None and sum(map(len, parts.commands)) > 1:
         alike = alike._replace(cap=first)
-    alike, effects = jobs.step(alike, "add-held" if options.get("hold") else "add", now)
+    alike, effects = model_jobs.step(alike, "add-held" if options.get("hold") else "add", now)
     commands = [words for part in parts.commands for words in part]
     each = [texts for part in parts.each for texts in part]
     log = _log_of(turn, peer, options, len(commands))
@@ -233,7 +232,7 @@ def _log_of(turn: Turn, peer: Peer, options: Fields, count: int) -> Callable[[in
     """Where the output of each job of a batch goes, by its id."""
     asked = _log_asked(options)
     if asked is None:
-        return lambda id: job_life.default_log(turn, peer.uid, id)
+        return lambda id: jobs.default_log(turn, peer.uid, id)
     return _log_at(options, asked, count == 1)
 
 
@@ -270,13 +269,13 @@ def _read(turn: Turn, user: Peer | Job, options: Fields, needed: Fields) -> dict
         limit = allowance(turn.state, user.user, turn.world.groups_of(user.uid))
         found["time_limit"] = time_limit(limit, found["time_limit"])
     if found.get("notify"):
-        noticing.check_address(turn, user.uid)
+        notices.check_address(turn, user.uid)
     return found
 
 
 def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
     """Those that have ended already; that they ended as they must is checked."""
-    return tuple(id for id, state in turn.state.jobs.states(after).items() if state not in jobs.OPEN)
+    return tuple(id for id, state in turn.state.jobs.states(after).items() if state not in model_jobs.OPEN)
 
 
 def edited(turn: Turn, job: Job, changes: Fields, sweep: int | None = None) -> dict[str, Any]:
@@ -292,7 +291,7 @@ def edited(turn: Turn, job: Job, changes: Fields, sweep: int | None = None) -> d
         found["after_any"] = bool(changes.get("after_any"))
         found["met"] = _met(turn, found["after"])
     if "at_most" in found:
-        found["cap"] = capping.edited(job, sweep)
+        found["cap"] = caps.edited(job, sweep)
     if "request" in changes:
         found["request"] = _edited_request(turn, job, changes["request"])
     return found

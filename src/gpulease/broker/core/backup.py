@@ -6,7 +6,7 @@ What is committed meanwhile is in the log beside it. The client's connection, or
 from __future__ import annotations
 
 from gpulease.broker.core.events import Received
-from gpulease.broker.core.instructions import HoldState, LetStateGo
+from gpulease.broker.core.instructions import FreezeState, UnfreezeState
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch
 from gpulease.model.peer import Peer
@@ -22,22 +22,22 @@ def backup(turn: Turn, event: Received) -> None:
     message: BackupRequest = event.message
     if message.get("done"):
         held = state.backup is not None and state.backup[0] is peer
-        left(turn, peer)
+        client_gone(turn, peer)
         return turn.reply(peer, BackedUp(held=held))
     if state.backup is not None:
         raise TooMuch("Another copy of the state is being made.", "Try again when it is done.")
     number = f"{turn.now}"
     state.backup = (peer, number)
     turn.alarm(LONGEST, "backup", number)
-    return turn.emit(HoldState(peer))
+    return turn.emit(FreezeState(peer))
 
 
-def left(turn: Turn, peer: Peer) -> None:
+def client_gone(turn: Turn, peer: Peer) -> None:
     if turn.state.backup is not None and turn.state.backup[0] is peer:
         turn.state.backup = None
-        turn.emit(LetStateGo())
+        turn.emit(UnfreezeState())
 
 
 def too_long(turn: Turn, number: str) -> None:
     if turn.state.backup is not None and turn.state.backup[1] == number:
-        left(turn, turn.state.backup[0])
+        client_gone(turn, turn.state.backup[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpulease.model.job import Job, changed, stored
+from gpulease.model.jobs import Job, changed, stored
 from gpulease.model.lifecycle import Effects
 from gpulease.model.store import Document
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gpulease.broker.core.events import Adding, Listing, Progress, Received
-from gpulease.broker.core.instructions import GoOn
+from gpulease.broker.core.events import AddProgress, BulkProgress, Listing, Received
+from gpulease.broker.core.instructions import Continue
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import GpuleaseError, NotFound, NotPermitted, UsageError
-from gpulease.model import job as jobs
+from gpulease.model import jobs as model_jobs
 from gpulease.model.fields import is_unicode
-from gpulease.model.job import Job
 from gpulease.model.job_selection import EVERYBODY
+from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document, ListedJob, Which
 from gpulease.protocol.messages import Select
@@ -27,7 +27,7 @@ PIECE = 100  # jobs of one piece
 ROWS = 2000  # of one piece that needs little of each
 CROWDED = 12  # pieces are this many times smaller while other users are connected: they wait for one at a time
 WINDOW = 5000  # ids that are looked through for one piece
-MOST_RANGES = 500
+MAX_RANGES = 500
 CHOICES = {"ids", "all", "last", "label", "state", "user", "mine"}
 
 Range = tuple[int, int]
@@ -54,7 +54,7 @@ class Chosen(NamedTuple):
 
 class Piece(NamedTuple):
     jobs: list[Any]  # those that the client may do something about
-    progress: Progress  # with what was found in it
+    progress: BulkProgress  # with what was found in it
     over: bool  # no other follows
 
 
@@ -100,8 +100,8 @@ def _ranges(select: Select) -> list[Range]:
     ranges = select.get("ids") or []
     if not all(len(pair) == 2 and min(pair) >= 0 for pair in ranges):
         raise UsageError("The choice of jobs is not right.", "Write ids and ranges, as 3,5-9.")
-    if len(ranges) > MOST_RANGES:
-        raise UsageError(f"More than {MOST_RANGES} ids and ranges were given.", "Use ranges, as 5-900, or a label.")
+    if len(ranges) > MAX_RANGES:
+        raise UsageError(f"More than {MAX_RANGES} ids and ranges were given.", "Use ranges, as 5-900, or a label.")
     return sorted((first, last) for first, last in ranges)
 
 
@@ -136,7 +136,7 @@ def show(
     made = (row(one) for one in listing.left[:most])
     done = (*listing.done, *(to_text(one) for one in made if one is not None))
     if left := listing.left[most:]:
-        turn.emit(GoOn(event._replace(progress=listing._replace(left=left, done=done))))
+        turn.emit(Continue(event._replace(progress=listing._replace(left=left, done=done))))
     else:
         turn.reply(event.peer, {**listing.more, name: listed(list(done))})
 
@@ -148,7 +148,7 @@ def take(turn: Turn, event: Received, chosen: Chosen) -> Piece:
     def read(ranges: Sequence[Range]) -> tuple[list[Job], bool]:
         which = chosen.which._replace(ids=ranges)
         rows, more = (store.jobs(which, 1, newest=True), False) if chosen.last else store.some_jobs(which, most)
-        return [running.get(row["id"]) or jobs.read(row) for row in rows], more
+        return [running.get(row["id"]) or model_jobs.read(row) for row in rows], more
 
     return _take(turn, event, chosen, read)
 
@@ -172,8 +172,8 @@ def _take(
     turn: Turn, event: Received, chosen: Chosen, read: Callable[[Sequence[Range]], tuple[list[Any], bool]]
 ) -> Piece:
     before = event.progress
-    if not isinstance(before, Progress):
-        before = Progress(0, turn.state.jobs.number)
+    if not isinstance(before, BulkProgress):
+        before = BulkProgress(0, turn.state.jobs.number)
     window = chosen.ranges if chosen.last else _window(chosen.ranges, before.at, before.last)
     found, more = read(window) if window or chosen.last else ([], False)
     at = found[-1].id if more else window[-1][1] if window else before.last
@@ -191,40 +191,40 @@ def _take(
     return Piece(mine, progress, over)
 
 
-def go_on(
+def continue_later(
     turn: Turn, event: Received, piece: Piece, done: list[Any], skipped: Iterable[str] = (), size: int = 0
-) -> Progress | None:
+) -> BulkProgress | None:
     """With the next piece, when it is this user's turn again; or None when it was the last: then all that was done."""
     before = piece.progress
     progress = before._replace(done=(*before.done, done), skipped=(*before.skipped, *skipped), size=before.size + size)
     if piece.over:
         return progress
-    turn.emit(GoOn(event._replace(progress=progress)))
+    turn.emit(Continue(event._replace(progress=progress)))
     return None
 
 
-def gathered(progress: Progress) -> list[Any]:
+def gathered(progress: BulkProgress) -> list[Any]:
     return [one for part in progress.done for one in part]
 
 
 def stopped(state: State, event: Received, trouble: GpuleaseError) -> GpuleaseError:
     """A request about many jobs goes no further: who asked is told what was done of it."""
     progress = event.progress
-    if isinstance(progress, Adding):
+    if isinstance(progress, AddProgress):
         state.jobs.adding.drop(event.peer)
         state.jobs.gather(event.peer, None)
         batch = progress.batch
         queued, left = f"{batch.first}-{progress.next - 1}", batch.last + 1 - progress.next
         more = f"{progress.next - batch.first} jobs are queued, as {queued}, and the last {left} are not."
         step = f"Add the last {left} again once that is over, or undo it with `gpulease rm {queued}`."
-    elif isinstance(progress, Progress) and (done := sum(map(len, progress.done))):
+    elif isinstance(progress, BulkProgress) and (done := sum(map(len, progress.done))):
         more, step = f"It was done for {done} jobs before that.", "Ask again for the rest once that is over."
     else:
         return trouble
     return type(trouble)(f"{trouble.what} {more}", step, **trouble.fields)
 
 
-def is_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> bool:
+def is_nothing(turn: Turn, progress: BulkProgress, chosen: Chosen) -> bool:
     """Whether a state, a user or `all` chose no job, which is no mistake; an id and a label must be there."""
     which = chosen.which
     if progress.found is not None or chosen.ranges or chosen.last or chosen.roots_own:
@@ -232,7 +232,7 @@ def is_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> bool:
     return which.label is None or bool(which.states and turn.state.store.count_jobs(which._replace(states=())))
 
 
-def refuse_nothing(turn: Turn, progress: Progress, chosen: Chosen) -> None:
+def refuse_nothing(turn: Turn, progress: BulkProgress, chosen: Chosen) -> None:
     """When no job was found that the client may do something about."""
     if progress.found is None:
         hint = (

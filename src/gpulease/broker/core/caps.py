@@ -13,35 +13,36 @@ from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Cap
 from gpulease.errors import TooMuch, UsageError
-from gpulease.model import job as jobs
-from gpulease.model.job import Job
+from gpulease.model import jobs as model_jobs
+from gpulease.model.jobs import Job
 from gpulease.model.store import Which
 from gpulease.planner.policy import UNLIMITED
 
-MOST_CAPS = 100  # sweeps with a number, of one user, that are not over: a plan looks at each
+MAX_CAPS = 100  # sweeps with a number, of one user, that are not over: a plan looks at each
 
 
 def begin(turn: Turn, job: Job, last: int) -> None:
     """The sweep of a job, up to the id `last`, gets the number that the job has."""
     if job.cap is None:
         return
-    over = [] if job.cap in turn.state.jobs.caps else _over(turn, job)
+    over = [] if job.cap in turn.state.jobs.caps else _superfluous(turn, job)
     for cap in over:
         turn.state.jobs.put_cap(cap, None)
     turn.state.jobs.put_cap(job.cap, Cap(UNLIMITED if job.spec.at_most is None else job.spec.at_most, job.uid, last))
 
 
-def _over(turn: Turn, job: Job) -> list[int]:
+def _superfluous(turn: Turn, job: Job) -> list[int]:
     """Sweeps to forget, where too many are known."""
     mine = {id: cap for id, cap in turn.state.jobs.caps.items() if cap.uid == job.uid}
-    if len(mine) < MOST_CAPS:
+    if len(mine) < MAX_CAPS:
         return []
     counts = {
-        id: turn.state.store.count_jobs(Which(jobs.OPEN, cap.uid, ids=[(id, cap.last)])) for id, cap in mine.items()
+        id: turn.state.store.count_jobs(Which(model_jobs.OPEN, cap.uid, ids=[(id, cap.last)]))
+        for id, cap in mine.items()
     }
     over = [id for id, count in counts.items() if not count]
     if not over:
-        what = f"{MOST_CAPS} of your sweeps with `at-most` are not over, and more are not taken."
+        what = f"{MAX_CAPS} of your sweeps with `at-most` are not over, and more are not taken."
         raise TooMuch(what, "Let one end, or leave `at-most` out.")
     return over
 
@@ -52,7 +53,7 @@ def keep(turn: Turn, job: Job) -> None:
         turn.state.jobs.put_cap(job.cap, Cap(job.spec.at_most, job.uid, turn.state.jobs.number))
 
 
-def most(state: State, job: Job) -> int | None:
+def limit_of(state: State, job: Job) -> int | None:
     """The number of its sweep as it is now."""
     found = state.jobs.caps.get(job.cap or 0)
     value = job.spec.at_most if found is None else found.most

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Sequence
 
-from gpulease.model.shell_text import PREPARE, SHELLS, is_assignment, parts, told
+from gpulease.model.shell_text import PREPARE, SHELLS, is_assignment, parts, text_or_script
 
 SCRIPTS = (".py", ".sh", ".jl", ".R", ".r", ".m", ".pl", ".rb", ".lua", ".js", ".ipynb")
 INTERPRETERS = ("python", "pypy", "ipython", "Rscript", "julia", "node", "perl", "ruby", "lua", "octave", "matlab")
@@ -36,7 +36,7 @@ def kind_of(command: Sequence[str], cwd: str) -> list[str]:
         program = words[0]
         is_path = "/" in program or program.endswith(SCRIPTS)
         found.append(os.path.normpath(os.path.join(cwd, program)) if is_path else program)
-        text, script = told(words)
+        text, script = text_or_script(words)
         if text is not None:
             words, cwd = _first_command(text[:LOOKED_AT], cwd)
         elif _is_launcher(program):

@@ -12,33 +12,42 @@ import traceback  # now: when it is needed there may be no descriptor left to lo
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
-from gpulease.broker.core import backup as backups
-from gpulease.broker.core import bulk, full_disk, known_devices, limit_names, outside_use, packing, pruning, recovery
-from gpulease.broker.core import events as happened
-from gpulease.broker.core import grants as granting
-from gpulease.broker.core import history as remembering
-from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import lease_verbs as verbs
-from gpulease.broker.core import neighbours as neighbouring
-from gpulease.broker.core import notices as noticing
-from gpulease.broker.core import order as own_order
-from gpulease.broker.core import requests as requesting
-from gpulease.broker.core import runs as job_ends
-from gpulease.broker.core import subscriptions as subscribing
+from gpulease.broker.core import (
+    backup,
+    bulk,
+    events,
+    full_disk,
+    grants,
+    history,
+    jobs,
+    known_devices,
+    lease_verbs,
+    limit_names,
+    neighbours,
+    notices,
+    order,
+    outside_use,
+    packing,
+    pruning,
+    recovery,
+    requests,
+    runs,
+    subscriptions,
+)
 from gpulease.broker.core.events import Event, Received
-from gpulease.broker.core.instructions import Alarm, Instruction, LookUp, Observed, Send, WriteLog
-from gpulease.broker.core.leases import look_again
+from gpulease.broker.core.instructions import DevicesSampled, Instruction, LookUpAccount, Send, SetAlarm, WriteLog
+from gpulease.broker.core.leases import schedule_sample
 from gpulease.broker.core.state import State
-from gpulease.broker.core.turn import NotLookedUp, Planned, Turn, World
+from gpulease.broker.core.turn import AccountUnknown, Planned, Turn, World
 from gpulease.broker.core.values import NOTHING, About
 from gpulease.errors import GpuleaseError, StateError
 from gpulease.model.peer import Peer
 from gpulease.model.store import Store
 from gpulease.protocol.messages import error
 
-LOOK_UP = 0.2  # seconds before it is asked again what the directory of users says
+LOOKUP_RETRY = 0.2  # seconds before it is asked again what the directory of users says
 DISK = "disk"
-STALLED = 30.0  # seconds that a long request which was begun waits for room on the disk
+STALL_LIMIT = 30.0  # seconds that a long request which was begun waits for room on the disk
 RETRY_DISK = 5.0  # seconds before what could not be written is tried again
 
 
@@ -63,7 +72,7 @@ class Core:
         turn = self._turn(now)
         recovery.load(turn)
         turn.run_deferred()
-        neighbouring.keep(turn)
+        neighbours.update(turn)
         self.state.commit()
         yield from turn.instructions
 
@@ -72,23 +81,23 @@ class Core:
 
         `more` is asked for the next event when the last one is done with, and ends when it is time to commit.
         """
-        events = self._with_late(ready)
+        arrived = self._with_late(ready)
         if self.state.changes.unwritable is None:
             self._logged.clear()
             self._stalled.clear()
         turn = self._turn(now)
         try:
-            for event in self._unfolded(events):
+            for event in self._unfolded(arrived):
                 self._take(turn, event)
             for event in more:
-                events.append(event)
+                arrived.append(event)
                 self._take(turn, event)
             self._conclude(turn)
             self.state.commit()
         except Exception:
             self._undo()
             try:
-                yield from self._apart(events, now)
+                yield from self._apart(arrived, now)
             except Exception:
                 self._undo()
                 raise
@@ -99,7 +108,7 @@ class Core:
         """Plan while a check is under way, so that the plan is there when the check is."""
         if self.state.devices.locked and self.state.requests.line and self.state.devices.sample is not None:
             turn = self._turn(now)
-            granting.current_plan(turn)
+            grants.current_plan(turn)
             yield from turn.instructions
 
     def end(self, now: float) -> None:
@@ -116,20 +125,20 @@ class Core:
         return Turn(self.state, self._world, now, self._planned)
 
     def _with_late(self, ready: Iterable[Event]) -> list[Event]:
-        events = list(ready)
-        self._retries -= {event.what for event in events if isinstance(event, happened.Due) and event.id == DISK}
-        if self._late and happened.Due("late", DISK) in events:
-            events, self._late = [*self._late, *events], []
-        return events
+        arrived = list(ready)
+        self._retries -= {event.what for event in arrived if isinstance(event, events.AlarmRang) and event.id == DISK}
+        if self._late and events.AlarmRang("late", DISK) in arrived:
+            arrived, self._late = [*self._late, *arrived], []
+        return arrived
 
-    def _unfolded(self, events: list[Event], apart: bool = False) -> Iterator[Event]:
+    def _unfolded(self, arrived: list[Event], apart: bool = False) -> Iterator[Event]:
         """The events, and behind a sample the messages that waited for it.
 
         `apart`: each of them is undone alone, and that they waited is over all the same.
         """
-        for event in events:
+        for event in arrived:
             yield event
-            if isinstance(event, (happened.Sampled, happened.SampleFailed)) and self.state.devices.awaiting:
+            if isinstance(event, (events.Sampled, events.SampleFailed)) and self.state.devices.awaiting:
                 waiting = self.state.devices.awaiting
                 self.state.devices.awaiting = ()
                 if apart:
@@ -142,11 +151,11 @@ class Core:
         try:
             HANDLERS[type(event)](turn, event)
             turn.run_deferred()
-        except NotLookedUp as unknown:
+        except AccountUnknown as unknown:
             if not isinstance(event, Received) or self.state.changes.count != changes:
                 raise
             del turn.instructions[instructions:]
-            turn.emit(LookUp(event, unknown.question))
+            turn.emit(LookUpAccount(event, unknown.question))
         except GpuleaseError as trouble:
             changed = self.state.changes.count != changes
             if not isinstance(event, Received) or isinstance(trouble, StateError) or changed:
@@ -156,13 +165,13 @@ class Core:
 
     def _conclude(self, turn: Turn) -> None:
         """What follows from all of them together."""
-        granting.decide(turn)
+        grants.decide(turn)
         turn.run_deferred()
-        requesting.answer(turn)
-        granting.look_if_old(turn)
-        subscribing.tell(turn)
-        neighbouring.keep(turn)
-        own_order.ask(turn)
+        requests.answer(turn)
+        grants.sample_if_stale(turn)
+        subscriptions.send_changes(turn)
+        neighbours.update(turn)
+        order.ask(turn)
 
     def _undo(self) -> None:
         self.state.rollback()
@@ -170,9 +179,9 @@ class Core:
 
     # ---------------------------------------------------------------- when a turn failed
 
-    def _apart(self, events: list[Event], now: float) -> Iterator[Instruction]:
+    def _apart(self, arrived: list[Event], now: float) -> Iterator[Instruction]:
         together = self._turn(now)
-        for event in self._unfolded(events, apart=True):
+        for event in self._unfolded(arrived, apart=True):
             turn = self._turn(now)
             try:
                 self._take(turn, event)
@@ -196,33 +205,33 @@ class Core:
 
     def _failed(self, event: Event, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Who asked is told. What happened in the world has happened, and is written when that is possible again."""
-        if isinstance(trouble, NotLookedUp) and isinstance(event, Received):
-            yield LookUp(event, trouble.question)
+        if isinstance(trouble, AccountUnknown) and isinstance(event, Received):
+            yield LookUpAccount(event, trouble.question)
             return
-        self._remember(trouble)
+        self._note_trouble(trouble)
         if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)):
             return
-        told = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
+        reported = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
         if not isinstance(trouble, GpuleaseError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
-        if isinstance(event, Received) and not self._may_go_on(event, trouble, now):
+        if isinstance(event, Received) and not self._may_continue(event, trouble, now):
             if event.progress is not None:  # what was done in earlier turns stays
-                told = bulk.stopped(self.state, event, told)
+                reported = bulk.stopped(self.state, event, reported)
                 self.state.commit()
-            yield Send(event.peer, error(told))
+            yield Send(event.peer, error(reported))
         elif isinstance(trouble, StateError):
             self._late.append(event)
             yield from self._log_once(f"not written, to be tried again: {trouble.what}")
             yield from self._retry("late", now)
         else:
-            yield WriteLog(f"{event!r} could not be handled: {told.what}")
+            yield WriteLog(f"{event!r} could not be handled: {reported.what}")
 
-    def _may_go_on(self, event: Received, trouble: Exception, now: float) -> bool:
+    def _may_continue(self, event: Received, trouble: Exception, now: float) -> bool:
         """Whether a request that was begun in an earlier turn may be done later."""
         begun = isinstance(trouble, StateError) and event.progress is not None
-        return begun and now - self._stalled.setdefault(event.peer, now) < STALLED
+        return begun and now - self._stalled.setdefault(event.peer, now) < STALL_LIMIT
 
-    def _remember(self, trouble: Exception) -> None:
+    def _note_trouble(self, trouble: Exception) -> None:
         if isinstance(trouble, StateError):
             self.state.changes.unwritable = trouble.what
 
@@ -245,7 +254,7 @@ class Core:
         """One alarm at a time, however much failed."""
         if what not in self._retries:
             self._retries.add(what)
-            yield Alarm(now + RETRY_DISK, what, DISK)
+            yield SetAlarm(now + RETRY_DISK, what, DISK)
 
     def _log_once(self, text: str) -> Iterator[Instruction]:
         if text not in self._logged:
@@ -254,16 +263,16 @@ class Core:
 
     def _cannot_conclude(self, trouble: Exception, now: float) -> Iterator[Instruction]:
         """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""
-        self._remember(trouble)
+        self._note_trouble(trouble)
         if not isinstance(trouble, StateError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
         else:
             yield from self._log_once(f"cannot grant: {trouble.what}")
         turn = self._turn(now)
-        requesting.refuse_unwritten(turn, trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble))
-        granting.stop_check(turn)
-        subscribing.tell(turn)
-        neighbouring.keep(turn)
+        requests.refuse_unwritten(turn, trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble))
+        grants.stop_check(turn)
+        subscriptions.send_changes(turn)
+        neighbours.update(turn)
         self.state.commit()
         self._planned.decided = self.state.revision
         yield from turn.instructions
@@ -278,27 +287,27 @@ def _mistake(trouble: Exception) -> GpuleaseError:
 # -------------------------------------------------------------------- what each event does
 
 
-def _left(turn: Turn, event: happened.Left) -> None:
+def _client_gone(turn: Turn, event: events.ClientGone) -> None:
     if event.peer not in turn.state.jobs.adding:  # what was begun is done, and counted until then
         turn.state.jobs.gather(event.peer, None)
     turn.state.subscribers.drop(event.peer)
-    requesting.left(turn, event.peer)
-    backups.left(turn, event.peer)
+    requests.client_gone(turn, event.peer)
+    backup.client_gone(turn, event.peer)
 
 
-def _sampled(turn: Turn, event: happened.Sampled) -> None:
+def _sampled(turn: Turn, event: events.Sampled) -> None:
     turn.state.devices.sampling = False
     sample = known_devices.identified(turn.state, event.sample)
-    turn.state.devices.see(sample, turn.now)
-    known_devices.look(turn)
-    requesting.resume(turn)
+    turn.state.devices.set_sample(sample, turn.now)
+    known_devices.update(turn)
+    requests.resume(turn)
     packing.observe(turn)
-    noticing.look(turn)
-    neighbouring.look(turn)
-    turn.emit(Observed(turn.now, sample.devices, outside_use.look(turn)))
+    notices.check_lost_devices(turn)
+    neighbours.look(turn)
+    turn.emit(DevicesSampled(turn.now, sample.devices, outside_use.update(turn)))
 
 
-def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
+def _sample_failed(turn: Turn, event: events.SampleFailed) -> None:
     """What was known gets old; leases stay as they are."""
     before = turn.state.devices.trouble
     turn.state.devices.sampling = False
@@ -306,41 +315,41 @@ def _sample_failed(turn: Turn, event: happened.SampleFailed) -> None:
     turn.state.devices.failed_at = turn.now
     if before is None or before.what != event.trouble.what:
         turn.emit(WriteLog(event.trouble.what))
-    granting.stop_check(turn)
+    grants.stop_check(turn)
     turn.planned.decided = turn.state.revision
 
 
-def _due(turn: Turn, event: happened.Due) -> None:
+def _alarm_rang(turn: Turn, event: events.AlarmRang) -> None:
     ALARMS[event.what](turn, event.id)
 
 
 def _sample(turn: Turn, id: str) -> None:
     state = turn.state
-    state.devices.look_due = False
-    if state.looked_at and turn.now - state.devices.sampled_at >= state.settings.polling * 0.9:
+    state.devices.sample_due = False
+    if state.needs_samples and turn.now - state.devices.sampled_at >= state.settings.polling * 0.9:
         turn.take_sample()
-    look_again(turn)
+    schedule_sample(turn)
 
 
-def _home_moved(turn: Turn, event: happened.HomeMoved) -> None:
+def _home_moved(turn: Turn, event: events.HomeMoved) -> None:
     turn.state.about = turn.state.about._replace(directory=event.directory)
 
 
-def _config_read(turn: Turn, event: happened.ConfigRead) -> None:
+def _config_read(turn: Turn, event: events.ConfigRead) -> None:
     turn.state.config_trouble = event.trouble
     turn.state.config = event.texts
     said = ["the config file was read again"] if event.trouble is None else [f"the old config stays: {event.trouble}"]
     for text in (*said, *turn.state.use_settings()):
         turn.emit(WriteLog(text))
-    _name_strangers(turn)
+    _log_unknown_names(turn)
 
 
-def _name_strangers(turn: Turn, id: str = "") -> None:
+def _log_unknown_names(turn: Turn, id: str = "") -> None:
     """Once the directory of users was asked for them."""
     try:
-        found = limit_names.strangers(turn)
-    except NotLookedUp:
-        return turn.alarm(LOOK_UP, "strangers")
+        found = limit_names.unknown_names(turn)
+    except AccountUnknown:
+        return turn.alarm(LOOKUP_RETRY, "strangers")
     for text in found:
         turn.emit(WriteLog(text))
     return None
@@ -352,54 +361,54 @@ def _write_usage(turn: Turn, id: str) -> None:
 
 
 HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
-    happened.Received: verbs.handle,
-    happened.Left: _left,
-    happened.Behind: lambda turn, event: subscribing.behind(turn, event.peer),
-    happened.Drained: lambda turn, event: subscribing.drained(turn, event.peer),
-    happened.ProcessEnded: requesting.owner_gone,
-    happened.Sampled: _sampled,
-    happened.SampleFailed: _sample_failed,
-    happened.Checked: granting.checked,
-    happened.CheckRefused: granting.check_refused,
-    happened.NeighboursChanged: neighbouring.changed,
-    happened.LockUsed: neighbouring.lock_used,
-    happened.LockOffered: lambda turn, event: turn.state.touch(),
-    happened.Due: _due,
-    happened.HomeMoved: _home_moved,
-    happened.ConfigRead: _config_read,
-    happened.ClockStepped: lambda turn, event: turn.state.requests.step_clock(event.wall_ahead),
-    happened.AgentLost: job_ends.agent_lost,
-    **dict.fromkeys(job_ends.HEARD, job_ends.heard),
-    happened.Ordered: own_order.ordered,
+    events.Received: lease_verbs.handle,
+    events.ClientGone: _client_gone,
+    events.Behind: lambda turn, event: subscriptions.behind(turn, event.peer),
+    events.CaughtUp: lambda turn, event: subscriptions.drained(turn, event.peer),
+    events.ProcessEnded: requests.owner_gone,
+    events.Sampled: _sampled,
+    events.SampleFailed: _sample_failed,
+    events.Checked: grants.checked,
+    events.CheckRefused: grants.check_refused,
+    events.NeighboursChanged: neighbours.changed,
+    events.LockUsed: neighbours.lock_used,
+    events.LockOffered: lambda turn, event: turn.state.touch(),
+    events.AlarmRang: _alarm_rang,
+    events.HomeMoved: _home_moved,
+    events.ConfigRead: _config_read,
+    events.ClockStepped: lambda turn, event: turn.state.requests.step_clock(event.wall_ahead),
+    events.AgentLost: runs.agent_lost,
+    **dict.fromkeys(runs.RUN_EVENTS, runs.handle),
+    events.OrderAnswered: order.ordered,
 }
 ALARMS: dict[str, Callable[[Turn, str], object]] = {
-    "until": requesting.time_over,
-    "lease-ending": noticing.lease_ending,
-    "deadline": requesting.deadline,
-    "unclaimed": requesting.unclaimed,
+    "until": requests.lease_expired,
+    "lease-ending": notices.lease_ending,
+    "deadline": requests.deadline,
+    "unclaimed": requests.unclaimed,
     "sample": _sample,
-    "held": lambda turn, id: remembering.look(turn),
+    "held": lambda turn, id: history.sample_held_devices(turn),
     "usage": _write_usage,
     "plan": lambda turn, id: turn.state.touch(),
     "outside": lambda turn, id: outside_use.write(turn),
-    "lost": lambda turn, id: noticing.write_lost(turn),
+    "lost": lambda turn, id: notices.record_lost_devices(turn),
     "known-devices": lambda turn, id: known_devices.write(turn),
     "late": lambda turn, id: None,
-    "time-limit": job_ends.over_time,
+    "time-limit": runs.time_limit_reached,
     "write-job": full_disk.write,
     "forget-request": full_disk.forget_request,
-    "trees": lambda turn, id: job_ends.look_at_trees(turn),
-    "free": job_life.free_later,
+    "trees": lambda turn, id: runs.check_trees(turn),
+    "free": jobs.free_later,
     "prune": lambda turn, id: pruning.prune(turn),
-    "backup": backups.too_long,
+    "backup": backup.too_long,
     "forget-environments": pruning.forget_environments,
-    "agent": job_ends.next_agent,
-    "overdue": lambda turn, id: job_ends.overdue(turn),
-    "tidy": job_ends.tidy,
-    "strangers": _name_strangers,
-    "neighbours": lambda turn, id: neighbouring.forget(turn),
-    "safe-gpu": lambda turn, id: neighbouring.found(turn, neighbouring.REMEMBERED),
-    "leaving": lambda turn, id: neighbouring.look_at_leaving(turn),
+    "agent": runs.next_agent,
+    "overdue": lambda turn, id: runs.overdue(turn),
+    "tidy": runs.remove_notes,
+    "strangers": _log_unknown_names,
+    "neighbours": lambda turn, id: neighbours.forget_unseen(turn),
+    "safe-gpu": lambda turn, id: neighbours.found(turn, neighbours.REMEMBERED),
+    "leaving": lambda turn, id: neighbours.look_at_leaving(turn),
     "order": lambda turn, id: None,  # a turn is made, which asks
-    "tell": lambda turn, id: subscribing.tell_late(turn),
+    "tell": lambda turn, id: subscriptions.send_late(turn),
 }

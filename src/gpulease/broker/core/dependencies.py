@@ -9,15 +9,15 @@ from typing import Any
 
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotFound, TooMuch, UsageError, WrongState
-from gpulease.model import job as jobs
+from gpulease.model import jobs as model_jobs
 from gpulease.model.store import ListedJob, Which
 from gpulease.model.values import Cause
 from gpulease.protocol.messages import Fields
 
-MOST_AFTER = 10_000  # jobs that one may come after
-MOST_LINKS = 200_000  # jobs of a batch, times those that each of them comes after
-MOST_LOOKED = 2000  # jobs that are looked at to see whether one comes after itself
-MOST_BEFORE = 10_000  # that are followed back, one after the other, when a job is to come after others
+MAX_AFTER = 10_000  # jobs that one may come after
+MAX_LINKS = 200_000  # jobs of a batch, times those that each of them comes after
+MAX_LOOKED = 2000  # jobs that are looked at to see whether one comes after itself
+MAX_BEFORE = 10_000  # that are followed back, one after the other, when a job is to come after others
 AT_ONCE = 200  # ranges that the store is asked for
 NAMED = 5  # jobs that a reason names
 IN_BETWEEN = "Name fewer, or let one job in between come after them: `gpulease add -n 0 --after ... -- true`."
@@ -30,9 +30,9 @@ def predecessors(turn: Turn, uid: int, options: Fields, own: int, new: int = 0) 
     last = own - 1 if new else turn.state.jobs.number
     rows = [*_named(turn, uid, options, own, last), *_labelled(turn, uid, options, last)]
     found = tuple(dict.fromkeys(row.id for row in rows if row.id != own))
-    if len(found) > MOST_AFTER:
-        raise TooMuch(f"It is to come after more than {MOST_AFTER} jobs.", IN_BETWEEN)
-    if len(found) * new > MOST_LINKS:
+    if len(found) > MAX_AFTER:
+        raise TooMuch(f"It is to come after more than {MAX_AFTER} jobs.", IN_BETWEEN)
+    if len(found) * new > MAX_LINKS:
         raise TooMuch(f"{new} jobs are to come after {len(found)} each, which is too much.", IN_BETWEEN)
     if not new:  # nothing comes after one that is
         _refuse_circle(turn, list(found), own)
@@ -45,7 +45,7 @@ def predecessors(turn: Turn, uid: int, options: Fields, own: int, new: int = 0) 
 def _named(turn: Turn, uid: int, options: Fields, own: int, last: int) -> list[ListedJob]:
     after = options.get("after") or []
     if after == "all":
-        return _rows(turn, Which(jobs.OPEN, uid, ids=[(1, last)]))
+        return _rows(turn, Which(model_jobs.OPEN, uid, ids=[(1, last)]))
     if after == "last":
         newest = turn.state.store.jobs(Which((), uid, ids=[(1, last)]), 1, newest=True)
         if not newest:
@@ -58,7 +58,7 @@ def _named(turn: Turn, uid: int, options: Fields, own: int, last: int) -> list[L
     _refuse_missing(ranges, sorted(row.id for row in rows), last)
     for row in rows:
         if not options.get("after_any"):
-            _refuse_in_vain(row)
+            _refuse_failed(row)
     return rows
 
 
@@ -67,8 +67,8 @@ def _ranges(after: Any) -> list[Range]:
     pairs: list[Any] = [[one, one] if type(one) is int else one for one in given]
     if not all(map(_is_range, pairs)):
         raise UsageError("The list of jobs to come after is not right.", "Write ids and ranges, as 3,5-9.")
-    if len(pairs) > MOST_AFTER:
-        raise TooMuch(f"It is to come after more than {MOST_AFTER} jobs.", IN_BETWEEN)
+    if len(pairs) > MAX_AFTER:
+        raise TooMuch(f"It is to come after more than {MAX_AFTER} jobs.", IN_BETWEEN)
     return [(first, last) for first, last in pairs]
 
 
@@ -80,9 +80,9 @@ def _rows(turn: Turn, *many: Which) -> list[ListedJob]:
     """Of the store, and no more than one too many."""
     found: list[ListedJob] = []
     for which in many:
-        found += turn.state.store.job_rows(which, MOST_AFTER + 1 - len(found))
-        if len(found) > MOST_AFTER:
-            raise TooMuch(f"It is to come after more than {MOST_AFTER} jobs.", IN_BETWEEN)
+        found += turn.state.store.job_rows(which, MAX_AFTER + 1 - len(found))
+        if len(found) > MAX_AFTER:
+            raise TooMuch(f"It is to come after more than {MAX_AFTER} jobs.", IN_BETWEEN)
     return found
 
 
@@ -102,8 +102,8 @@ def _refuse_missing(ranges: list[Range], there: list[int], newest: int) -> None:
             )
 
 
-def _refuse_in_vain(row: ListedJob) -> None:
-    if row.state in jobs.ENDS and row.state != "complete":
+def _refuse_failed(row: ListedJob) -> None:
+    if row.state in model_jobs.ENDS and row.state != "complete":
         raise WrongState(f"Job {row.id} is {row.state}, so nothing can come after it.", "Use `after-any`, or retry it.")
 
 
@@ -118,7 +118,7 @@ def _labelled(turn: Turn, uid: int, options: Fields, last: int) -> list[ListedJo
     if not isinstance(label, str) or not label:
         raise UsageError("The label of the jobs to come after is not right.", "Write a label, as sweep1.")
     which = Which((), uid, label, [(1, last)])
-    open_ones = _rows(turn, which._replace(states=jobs.OPEN))
+    open_ones = _rows(turn, which._replace(states=model_jobs.OPEN))
     ends = {} if open_ones else turn.state.store.count_jobs(which)
     if not open_ones and not ends:
         raise NotFound(f"You have no job with the label {label[:40]!r}.", "See labels with `gpulease show all`.")
@@ -135,7 +135,7 @@ def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
     rest, seen, looked = list(after), set(after), 0
     while rest:
         looked += 1
-        if looked > MOST_LOOKED:
+        if looked > MAX_LOOKED:
             raise UsageError("The jobs that it is to come after come after too many others.", "Name fewer.")
         other = turn.state.jobs.get(rest.pop())
         for id in () if other is None or other.over else other.spec.after:
@@ -146,8 +146,8 @@ def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
             if id not in seen:
                 seen.add(id)
                 rest.append(id)
-        if len(seen) > MOST_BEFORE:
-            raise TooMuch(f"Job {own} would come after more than {MOST_BEFORE} jobs.", "Leave it where it is.")
+        if len(seen) > MAX_BEFORE:
+            raise TooMuch(f"Job {own} would come after more than {MAX_BEFORE} jobs.", "Leave it where it is.")
 
 
 def cause(open_ones: Mapping[int, None]) -> Cause | None:

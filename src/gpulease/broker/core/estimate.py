@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpulease.broker.core import learned as learning
-from gpulease.broker.core import status as reports
+from gpulease.broker.core import learned, status
 from gpulease.broker.core.events import Received
-from gpulease.broker.core.grants import foreseen_plan
+from gpulease.broker.core.grants import fresh_plan
 from gpulease.broker.core.limits import allowance, check_request, impossible
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import UsageError
@@ -24,7 +23,7 @@ MOST = 64  # alike that are foreseen at once; the planner looks no further ahead
 NOW = "It would start now."
 
 
-def foresee(turn: Turn, event: Received) -> Document:
+def estimate_starts(turn: Turn, event: Received) -> Document:
     """Of so many alike: in how many seconds each would start, None being nobody knows; of the first also why not now.
 
     Seconds, and no moments: hosts are compared by them, and their clocks differ.
@@ -43,16 +42,16 @@ def foresee(turn: Turn, event: Received) -> Document:
     request = resolve(wanted, list(state.devices.by_uuid.values()))
     check_request(allowance(state, peer.user, peer.groups), request)
     since = state.requests.since(turn.now)
-    expected = learning.expected(turn, peer.user, request)
+    expected = learned.expected(turn, peer.user, request)
     one = Waiting("?0", request, peer.user, peer.uid, since, peer.groups, kind, expected=expected)
     copies = [one._replace(id=f"?{number}", since=since + number * 1e-6) for number in range(count)]
     never = impossible(turn, copies[0]._replace(id="probe", since=0.0))
     with _in_line(turn, copies) as decided:
         granted = {grant.id for grant in decided.grants}
         starts = [0.0 if one.id in granted else _from_now(turn, decided.expected_start(one.id)) for one in copies]
-        told = _first(turn, decided, copies[0].id, copies[0].id in granted)
+        estimate = _first(turn, decided, copies[0].id, copies[0].id in granted)
     return {
-        **told,
+        **estimate,
         "possible": never is None,
         "starts": [] if never else starts,
         "load": _load(turn),
@@ -69,7 +68,7 @@ def _in_line(turn: Turn, copies: list[Waiting]) -> Iterator[Plan]:
         for one in copies:
             line.add(one)
             added.append(one.id)
-        yield foreseen_plan(turn)
+        yield fresh_plan(turn)
     finally:
         for id in added:
             line.remove(id)
@@ -82,7 +81,7 @@ def _first(turn: Turn, decided: Plan, id: str, fits: bool) -> Document:
         return {**base, **why, "devices": []}
     reason = decided.reason(id)
     why = {"code": reason.code, "why": reason.sentence, "why_short": reason.short}
-    rows = reports.verdict_rows(turn.state, decided.explain(id))
+    rows = status.verdict_rows(turn.state, decided.explain(id))
     return {**base, **why, **decided.forecast(id)[0].moments, "devices": rows}
 
 

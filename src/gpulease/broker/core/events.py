@@ -10,15 +10,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpulease.broker.core.batch import Batch
-from gpulease.broker.runs import Fate
+from gpulease.broker.runs import RunNote
 from gpulease.errors import GpuleaseError
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document
 from gpulease.model.values import Process, Sample
 from gpulease.protocol.messages import ShortLease
 
-Key = tuple[int, int | None]  # a process: pid and start time
-NOBODY: Mapping[Any, Any] = MappingProxyType({})
+ProcessKey = tuple[int, int | None]  # a process: pid and start time
+EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Occupancy(NamedTuple):
@@ -30,7 +30,7 @@ class Occupancy(NamedTuple):
     utilization: int | None = None
 
 
-class Adding(NamedTuple):
+class AddProgress(NamedTuple):
     """How far a batch of jobs that are added has come."""
 
     batch: Batch
@@ -39,7 +39,7 @@ class Adding(NamedTuple):
     left_out: list[str]  # variables that they do not get
 
 
-class Progress(NamedTuple):
+class BulkProgress(NamedTuple):
     """How far a request about many jobs has come."""
 
     at: int  # the last id that was looked at
@@ -61,12 +61,12 @@ class Listing(NamedTuple):
     done: tuple[str, ...] = ()  # rows as JSON
 
 
-class Releasing(NamedTuple):
+class ReleaseProgress(NamedTuple):
     """How far a request to release, or to renew, has come."""
 
     above: frozenset[int] = frozenset()  # the client's process and those above it
     script: int | None = None  # that asks, by its process
-    scripts: Mapping[int, int] = NOBODY  # by owners of leases: the process of the script that each is of
+    scripts: Mapping[int, int] = EMPTY  # by owners of leases: the process of the script that each is of
     left: tuple[str, ...] | None = None  # leases that are still to be ended, once it is known which
     released: tuple[ShortLease, ...] = ()
 
@@ -77,30 +77,32 @@ class Received(NamedTuple):
     peer: Peer
     message: Any  # once it is checked, one of REQUESTS in protocol/messages.py: each verb says which
     size: int = 0  # bytes on the wire
-    progress: Progress | Adding | Releasing | Listing | None = None  # of a long request that is taken up again
+    progress: BulkProgress | AddProgress | ReleaseProgress | Listing | None = (
+        None  # of a long request that is taken up again
+    )
     crowded: bool = False  # other users are connected too: long requests are done in smaller pieces
 
 
-class Left(NamedTuple):
+class ClientGone(NamedTuple):
     """The connection of a client ended."""
 
     peer: Peer
 
 
 class Behind(NamedTuple):
-    """A subscriber has not read what it was sent, and was not sent the last: `Drained` follows when it has."""
+    """A subscriber has not read what it was sent, and was not sent the last: `CaughtUp` follows when it has."""
 
     peer: Peer
 
 
-class Drained(NamedTuple):
+class CaughtUp(NamedTuple):
     """A subscriber that was too slow has read everything that was sent to it."""
 
     peer: Peer
 
 
 class ProcessEnded(NamedTuple):
-    key: Key
+    key: ProcessKey
     already: bool = False  # it was gone when it was to be watched
 
 
@@ -119,7 +121,7 @@ class Checked(NamedTuple):
 
     revision: int  # at which it was asked for
     seen: Mapping[str, Occupancy]
-    held: Mapping[str, str] = NOBODY  # the other devices, and which neighbour holds each
+    held: Mapping[str, str] = EMPTY  # the other devices, and which neighbour holds each
 
 
 class CheckRefused(NamedTuple):
@@ -127,7 +129,7 @@ class CheckRefused(NamedTuple):
 
     revision: int
     why: str
-    passing: bool = False  # somebody is choosing: usually over within milliseconds
+    temporary: bool = False  # somebody is choosing: usually over within milliseconds
     user: str = ""  # who that is; without a name where nobody can tell
     pid: int | None = None
 
@@ -135,9 +137,9 @@ class CheckRefused(NamedTuple):
 class NeighboursChanged(NamedTuple):
     """What is known of other tools that hand out the same GPUs; all of it, each time."""
 
-    held: Mapping[str, str] = NOBODY  # devices that they hold, and who it is
-    placeholders: Mapping[Key, str] = NOBODY  # processes of ours that only show a device as taken, and the device
-    shown: Mapping[str, Document] = NOBODY  # by neighbour, for people: `trouble` is what is wrong
+    held: Mapping[str, str] = EMPTY  # devices that they hold, and who it is
+    placeholders: Mapping[ProcessKey, str] = EMPTY  # processes of ours that only show a device as taken, and the device
+    shown: Mapping[str, Document] = EMPTY  # by neighbour, for people: `trouble` is what is wrong
 
 
 class LockUsed(NamedTuple):
@@ -151,7 +153,7 @@ class LockOffered(NamedTuple):
     """Safe-gpu's lock, for which a check was refused, is ours for a moment."""
 
 
-class Due(NamedTuple):
+class AlarmRang(NamedTuple):
     """An alarm that was asked for."""
 
     what: str
@@ -192,7 +194,7 @@ class LaunchFailed(NamedTuple):
     id: int
     run: int
     why: str
-    passing: bool = False  # for lack of something that others may give back
+    temporary: bool = False  # for lack of something that others may give back
 
 
 class RunEnded(NamedTuple):
@@ -214,7 +216,7 @@ class Found(NamedTuple):
 
     id: int
     run: int
-    fate: Fate
+    noted: RunNote
     pid: int | None  # of its shell, alive or not; None when it never began
     start_time: int | None
     alive: bool
@@ -225,7 +227,7 @@ class EndRead(NamedTuple):
 
     id: int
     run: int
-    fate: Fate
+    noted: RunNote
     out_of_memory: bool
     unstartable: str | None  # why its command cannot be started at all
 
@@ -246,18 +248,18 @@ class Forced(NamedTuple):
     left: int
 
 
-class Ordered(NamedTuple):
+class OrderAnswered(NamedTuple):
     """What the administrator's own order says of the line, or why it says nothing."""
 
     function: str
-    told: Any
+    answer: Any
     trouble: str | None = None
 
 
 # fmt: off
 Event = (
-    Received | Left | Behind | Drained | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused
-    | NeighboursChanged | LockUsed | LockOffered | Due | HomeMoved | ConfigRead | ClockStepped | Launched | LaunchFailed
-    | RunEnded | AgentLost | Found | EndRead | TreeSeen | Forced | Ordered
+    Received | ClientGone | Behind | CaughtUp | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused
+    | NeighboursChanged | LockUsed | LockOffered | AlarmRang | HomeMoved | ConfigRead | ClockStepped | Launched
+    | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen | Forced | OrderAnswered
 )
 # fmt: on

@@ -9,28 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import leases as lease_life
-from gpulease.broker.core import notices as noticing
+from gpulease.broker.core import jobs, leases, notices
 from gpulease.broker.core.events import Checked, CheckRefused, Occupancy
 from gpulease.broker.core.instructions import Unlock
 from gpulease.broker.core.limits import allowance, longest
-from gpulease.broker.core.lock_patience import blocked, let_go
+from gpulease.broker.core.lock_patience import lock_held, lock_taken
 from gpulease.broker.core.state import State
-from gpulease.broker.core.turn import FRESH, Turn
+from gpulease.broker.core.turn import FRESH_FOR, Turn
 from gpulease.broker.core.values import Checking, Idle, Refused
 from gpulease.model.values import Cause
 from gpulease.planner import Grant, Plan, lease_of, of_user, plan
-from gpulease.planner.forecast import Fates
+from gpulease.planner.forecast import KnownEnds
 
 RETRY = 0.05  # seconds between checks, while a user of a neighbour chooses
-GRACE = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
-SOON = 0.005  # seconds between looks during these
-LOOK_AT_MEMORY = 5.0  # seconds between looks at the host's memory while it is low
+QUIET_PERIOD = 0.5  # seconds that it may be held before anybody is told: another broker needs milliseconds
+FIRST_RETRY = 0.005  # seconds between looks during these
+MEMORY_CHECK_INTERVAL = 5.0  # seconds between looks at the host's memory while it is low
 PAUSED = Cause("The queue is paused; `gpulease resume --queue` goes on.", "queue paused")
 BEING_KILLED = Cause("Jobs of its user are being killed, and none starts until that is done.", "jobs being killed")
-GONE = Occupancy(None, None, "the driver does not know it any more")
-OLD = 1.0  # seconds after which a reason that speaks of time is worked out anew
+LOST_DEVICE = Occupancy(None, None, "the driver does not know it any more")
+PLAN_AGE_LIMIT = 1.0  # seconds after which a reason that speaks of time is worked out anew
 
 # -------------------------------------------------------------------- the plan
 
@@ -38,9 +36,9 @@ OLD = 1.0  # seconds after which a reason that speaks of time is worked out anew
 def current_plan(turn: Turn) -> Plan:
     """The plan for what is known now."""
     planned, state = turn.planned, turn.state
-    old = planned.plan is None or turn.now - planned.plan.now > OLD or turn.now >= planned.wake
+    old = planned.plan is None or turn.now - planned.plan.now > PLAN_AGE_LIMIT or turn.now >= planned.wake
     if old or planned.revision != state.revision:
-        closed, again = _closed(turn)
+        closed, again = _job_stops(turn)
         planned.plan = _plan(turn, closed, state.devices.neighbour_holds)
         planned.revision = state.revision
         _wake(turn, min(again, planned.plan.next_wakeup or inf))
@@ -48,9 +46,9 @@ def current_plan(turn: Turn) -> Plan:
     return planned.plan
 
 
-def foreseen_plan(turn: Turn) -> Plan:
+def fresh_plan(turn: Turn) -> Plan:
     """A plan of the line as it stands at this moment, which nobody keeps."""
-    return _plan(turn, _closed(turn, True)[0], turn.state.devices.neighbour_holds)
+    return _plan(turn, _job_stops(turn, True)[0], turn.state.devices.neighbour_holds)
 
 
 def wanted(turn: Turn) -> frozenset[str]:
@@ -58,7 +56,7 @@ def wanted(turn: Turn) -> frozenset[str]:
     state = turn.state
     if not state.requests.line or not state.devices.neighbour_holds or state.devices.sample is None:
         return frozenset()
-    without = _plan(turn, _closed(turn)[0], {})
+    without = _plan(turn, _job_stops(turn)[0], {})
     return frozenset(uuid for grant in without.grants for uuid in grant.devices)
 
 
@@ -76,15 +74,15 @@ def _plan(turn: Turn, closed: Mapping[str, Cause], holds: Mapping[str, str]) -> 
         sketches=state.learned.sketches,
         peaks=state.learned.peaks,
         closed=closed,
-        order=state.requests.own_order.ranking,
+        order=state.requests.custom_order.ranking,
         caps={sweep: cap.most for sweep, cap in state.jobs.caps.items()},
         slots=state.slots,
-        fates=lambda: _fates(state),
+        known_ends=lambda: _known_ends(state),
         said=turn.planned.said,
     )
 
 
-def _fates(state: State) -> Fates:
+def _known_ends(state: State) -> KnownEnds:
     """Leases that go on until their own process, or the run that it belongs to, is granted more; and time limits."""
     stay: set[str] = set()
     for pending in state.requests.pending.values():
@@ -97,7 +95,7 @@ def _fates(state: State) -> Fates:
         for job in state.jobs.running.values()
         if job.started is not None and job.spec.time_limit is not None
     }
-    return Fates(frozenset(stay), limits)
+    return KnownEnds(frozenset(stay), limits)
 
 
 def _wake(turn: Turn, time: float) -> None:
@@ -108,7 +106,7 @@ def _wake(turn: Turn, time: float) -> None:
             turn.alarm(time - turn.now, "plan")
 
 
-def _closed(turn: Turn, always: bool = False) -> tuple[dict[str, Cause], float]:
+def _job_stops(turn: Turn, always: bool = False) -> tuple[dict[str, Cause], float]:
     """Why no job starts at all, if so; and when to judge that again. Nobody asks while no job waits, but `always`."""
     if not turn.state.jobs.counts.get("waiting") and not always:
         return {}, inf
@@ -125,7 +123,9 @@ def _closed(turn: Turn, always: bool = False) -> tuple[dict[str, Cause], float]:
     keep, free = turn.state.settings.keep_memory, turn.world.host_memory().free_part
     if free is not None and free < keep:
         low = f"Host memory is low: {free:.0%} is free, and {keep:.0%} is kept."
-        return {"job": Cause(low, f"host memory low ({free:.0%})"), **delayed}, min(again, turn.now + LOOK_AT_MEMORY)
+        return {"job": Cause(low, f"host memory low ({free:.0%})"), **delayed}, min(
+            again, turn.now + MEMORY_CHECK_INTERVAL
+        )
     return delayed, again
 
 
@@ -144,22 +144,22 @@ def decide(turn: Turn) -> None:
     if not wanted <= state.devices.verified.keys() and any(not grant.devices for grant in grants):
         for grant in grants:
             if not grant.devices:
-                job_life.start(turn, grant)  # no device has to be checked first
+                jobs.start(turn, grant)  # no device has to be checked first
         return decide(turn)
     if state.settings.gpuget and not state.devices.seen_since_end(wanted):
         return turn.take_sample()  # it goes back first: others stand in gpuget's line for it
     if not wanted <= state.devices.verified.keys():
-        return lease_life.check(turn, wanted)
+        return leases.check(turn, wanted)
     for grant in grants:
         if grant.id in state.requests.pending:
             _grant_request(turn, grant)
         else:
-            job_life.start(turn, grant)
+            jobs.start(turn, grant)
     planned.decided = state.revision
     return unlock(turn)
 
 
-def look_if_old(turn: Turn) -> None:
+def sample_if_stale(turn: Turn) -> None:
     """While nobody waited nobody looked: who comes then, and is not granted at once, is judged by what is there now."""
     state = turn.state
     if not state.requests.line or state.devices.sample is None or isinstance(state.devices.check, Checking):
@@ -176,7 +176,7 @@ def _grant_request(turn: Turn, grant: Grant) -> None:
         what = "lease" if owner.pid is not None else "reservation"
         span = longest(allowance(turn.state, owner.user, owner.groups), what)
     lease = lease_of(grant, pending.waiting, owner, turn.now, None if span is None else turn.now + span)
-    lease_life.grant(turn, lease._replace(note=pending.note))
+    leases.grant(turn, lease._replace(note=pending.note))
 
 
 def unlock(turn: Turn) -> None:
@@ -203,10 +203,10 @@ def checked(turn: Turn, event: Checked) -> None:
         state.devices.neighbour_holds.put(uuid, event.held[uuid])  # until the neighbour tells otherwise
     for uuid in state.devices.check.devices - event.held.keys():
         state.devices.verified.put(uuid, None)
-        state.devices.see_device(uuid, event.seen.get(uuid, GONE))
-    noticing.look(turn)
+        state.devices.set_device(uuid, event.seen.get(uuid, LOST_DEVICE))
+    notices.check_lost_devices(turn)
     state.devices.check = Idle()
-    return let_go(turn)
+    return lock_taken(turn)
 
 
 def check_refused(turn: Turn, event: CheckRefused) -> None:
@@ -214,15 +214,15 @@ def check_refused(turn: Turn, event: CheckRefused) -> None:
     before = turn.state.devices.check
     if not isinstance(before, Checking) or before.revision != event.revision:
         return
-    told_from = turn.now + GRACE if event.passing else turn.now
-    if before.told_from is not None:
-        told_from = min(told_from, before.told_from)
-    if event.passing:
-        blocked(turn, event)
+    shown_from = turn.now + QUIET_PERIOD if event.temporary else turn.now
+    if before.shown_from is not None:
+        shown_from = min(shown_from, before.shown_from)
+    if event.temporary:
+        lock_held(turn, event)
     stop_check(turn)
-    turn.state.devices.check = Refused(event.why, told_from)
+    turn.state.devices.check = Refused(event.why, shown_from)
     turn.planned.decided = turn.state.revision
-    turn.alarm(FRESH if not event.passing else SOON if turn.now < told_from else RETRY, "plan")
+    turn.alarm(FRESH_FOR if not event.temporary else FIRST_RETRY if turn.now < shown_from else RETRY, "plan")
 
 
 def stop_check(turn: Turn) -> None:

@@ -7,38 +7,38 @@ after it may be lost with the broker, a minute of it.
 from __future__ import annotations
 
 from gpulease.broker.core.events import Received
-from gpulease.broker.core.instructions import AnswerHistory, Began, GoOn, JobOver
+from gpulease.broker.core.instructions import AnswerHistory, Continue, JobEnded, LeaseStarted
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import UsageError
-from gpulease.model.job import Job
 from gpulease.model.job_selection import job_number
+from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.spans import DAY, Asked, DeviceName, asked
 from gpulease.model.values import Lease
 from gpulease.protocol.messages import SpanRequest
 
-EVERY = 10.0  # seconds between looks at the devices while one is held and nobody else wants to know
+SAMPLE_INTERVAL = 10.0  # seconds between looks at the devices while one is held and nobody else wants to know
 
 
-def began(turn: Turn, lease: Lease, waited: float, label: str | None = None) -> None:
-    turn.emit(Began(turn.now, lease, _places(turn, lease), label, waited))
-    _look_later(turn)
+def lease_started(turn: Turn, lease: Lease, waited: float, label: str | None = None) -> None:
+    turn.emit(LeaseStarted(turn.now, lease, _places(turn, lease), label, waited))
+    _schedule_sample(turn)
 
 
-def found(turn: Turn) -> None:
+def leases_found(turn: Turn) -> None:
     """Leases of a former broker, in the order in which they began. What a reboot ended was not held through it."""
     state = turn.state
     for lease in sorted(state.requests.leases.values(), key=lambda one: one.since):
         job = state.jobs.running.get(job_number(lease.id))
         label = None if job is None else job.spec.label
         since = lease.since if lease.owner.boot_id == state.about.boot_id else turn.now
-        turn.emit(Began(turn.now, lease, _places(turn, lease), label, since=since))
-    _look_later(turn)
+        turn.emit(LeaseStarted(turn.now, lease, _places(turn, lease), label, since=since))
+    _schedule_sample(turn)
 
 
-def job_over(turn: Turn, job: Job) -> None:
+def job_ended(turn: Turn, job: Job) -> None:
     how = "out_of_memory" if job.out_of_memory else job.state
-    turn.emit(JobOver(turn.now, job.user, turn.world.groups_of(job.uid), job.spec.label, job.devices, how))
+    turn.emit(JobEnded(turn.now, job.user, turn.world.groups_of(job.uid), job.spec.label, job.devices, how))
 
 
 def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:
@@ -50,18 +50,18 @@ def _places(turn: Turn, lease: Lease) -> tuple[DeviceName, ...]:
 # -------------------------------------------------------------------- samples
 
 
-def look(turn: Turn) -> None:
+def sample_held_devices(turn: Turn) -> None:
     """The devices are seen now and then while one is held, and more often where somebody wants to know."""
-    turn.state.learned.held_due = False
-    if turn.state.requests.leases and turn.now - turn.state.devices.sampled_at >= EVERY * 0.9:
+    turn.state.learned.held_sample_due = False
+    if turn.state.requests.leases and turn.now - turn.state.devices.sampled_at >= SAMPLE_INTERVAL * 0.9:
         turn.take_sample()
-    _look_later(turn)
+    _schedule_sample(turn)
 
 
-def _look_later(turn: Turn) -> None:
-    if turn.state.requests.leases and not turn.state.learned.held_due:
-        turn.state.learned.held_due = True
-        turn.alarm(EVERY, "held")
+def _schedule_sample(turn: Turn) -> None:
+    if turn.state.requests.leases and not turn.state.learned.held_sample_due:
+        turn.state.learned.held_sample_due = True
+        turn.alarm(SAMPLE_INTERVAL, "held")
 
 
 # -------------------------------------------------------------------- questions
@@ -82,7 +82,7 @@ def totals(turn: Turn, event: Received) -> None:
 def _answer(turn: Turn, event: Received, question: Asked | None, user: str | None) -> None:
     """The file is read after the commit, once for each user in a turn: others wait for that."""
     if event.peer.uid in turn.readers:
-        return turn.emit(GoOn(event))
+        return turn.emit(Continue(event))
     turn.readers.add(event.peer.uid)
     return turn.emit(AnswerHistory(event.peer, event.message["do"], turn.now, question, user))
 

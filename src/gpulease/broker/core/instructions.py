@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulease.broker.core.events import NOBODY, Key, Received
+from gpulease.broker.core.events import EMPTY, ProcessKey, Received
 from gpulease.broker.runs import Root
-from gpulease.model.job import Job
+from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.spans import Asked, DeviceName
 from gpulease.model.values import Device, Lease
@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # an agent reads orders, and plans nothing
 class Send(NamedTuple):
     peer: Peer
     message: Reply
-    droppable: bool = False  # to a subscriber: left out while it has not read what came before; `Drained` follows
-    more: bool = False  # there is more to tell it: `Drained` follows when it has read this
+    droppable: bool = False  # to a subscriber: left out while it has not read what came before; `CaughtUp` follows
+    more: bool = False  # there is more to tell it: `CaughtUp` follows when it has read this
 
 
 class Check(NamedTuple):
@@ -36,7 +36,7 @@ class Check(NamedTuple):
 
     revision: int
     devices: tuple[str, ...]
-    passed_by: frozenset[str] = frozenset()  # users who were choosing for too long: go on without them
+    ignored_users: frozenset[str] = frozenset()  # users who were choosing for too long: go on without them
 
 
 class Unlock(NamedTuple):
@@ -57,17 +57,17 @@ class Holding(NamedTuple):
         return next((pid for pid, _, _ in self.leases if pid is not None), None)
 
 
-class Keep(NamedTuple):
+class UpdateNeighbours(NamedTuple):
     """What the neighbours must know, whenever it changes: all of it, each time.
 
     A device that is not held, leaving or being checked is given back to them; one that is held and is not claimed, as
     when a broker starts, is claimed again. It is carried out before anybody is told of a grant.
     """
 
-    held: Mapping[str, Holding] = NOBODY  # devices of leases
+    held: Mapping[str, Holding] = EMPTY  # devices of leases
     unseen: frozenset[str] = frozenset()  # of these: no process is to be seen there
     wanted: frozenset[str] = frozenset()  # devices that the line would get if no neighbour held them
-    settings: Mapping[str, str] = NOBODY  # by neighbour, as it is in effect
+    settings: Mapping[str, str] = EMPTY  # by neighbour, as it is in effect
     leaving: frozenset[str] = frozenset()  # devices of ended leases, until nobody is to be seen there
 
 
@@ -78,22 +78,22 @@ class TakeSample(NamedTuple):
 class Watch(NamedTuple):
     """`ProcessEnded` follows when it ends, or at once when it is gone."""
 
-    key: Key
+    key: ProcessKey
 
 
 class Unwatch(NamedTuple):
-    key: Key
+    key: ProcessKey
 
 
-class Alarm(NamedTuple):
-    """`Due` follows at that time."""
+class SetAlarm(NamedTuple):
+    """`AlarmRang` follows at that time."""
 
     time: float
     what: str
     id: str = ""
 
 
-class Silence(NamedTuple):
+class CancelAlarm(NamedTuple):
     """What the alarm was for is gone."""
 
     what: str
@@ -126,7 +126,7 @@ class ReadEnd(NamedTuple):
     environment: dict[str, str]
 
 
-class Find(NamedTuple):
+class FindRun(NamedTuple):
     """Find what is left of a run of a former broker or agent; `Found` follows, and `RunEnded` if it is alive."""
 
     job: Job
@@ -144,7 +144,7 @@ class SignalTree(NamedTuple):
     every: bool = False  # look again until no new process is found, as when stopping
 
 
-class Force(NamedTuple):
+class ForceEnd(NamedTuple):
     """A run outlives its end by far, so whoever should have ended it does not: end it, and have another agent look.
 
     `Forced` follows.
@@ -154,20 +154,20 @@ class Force(NamedTuple):
     root: Root
 
 
-class Replace(NamedTuple):
+class ReplaceAgent(NamedTuple):
     """A user's agent does not answer: `AgentLost` follows, if there is one."""
 
     uid: int
 
 
-class Remove(NamedTuple):
+class RemoveLogs(NamedTuple):
     """Remove logs that the queue itself made for a user's jobs."""
 
     uid: int
     logs: tuple[str, ...]
 
 
-class Tidy(NamedTuple):
+class RemoveNotes(NamedTuple):
     """Remove the notes of a user's runs but these."""
 
     uid: int
@@ -175,7 +175,7 @@ class Tidy(NamedTuple):
     kept: tuple[str, ...]
 
 
-class Hook(NamedTuple):
+class CallHook(NamedTuple):
     """Tell a command or a URL of whoever runs the broker."""
 
     name: str  # the parameter that has it
@@ -193,28 +193,28 @@ class Notify(NamedTuple):
     every: float  # seconds from a message to the next, at least
 
 
-class LookUp(NamedTuple):
+class LookUpAccount(NamedTuple):
     """Ask the directory of users, and then have this message handled again."""
 
     event: Received
     question: tuple[str, Any]
 
 
-class GoOn(NamedTuple):
+class Continue(NamedTuple):
     """Hand the event back when it is its user's turn again: a long request is done in pieces, each in a turn."""
 
     event: Received
 
 
-class AskOrder(NamedTuple):
-    """Have the administrator's own function order these; `Ordered` follows. Without any, only which function it is."""
+class AskForOrder(NamedTuple):
+    """Have the administrator's own function order these; `OrderAnswered` follows. Without any, only say which it is."""
 
     function: str
     now: float
     waiting: tuple[LineEntry, ...]
 
 
-class Began(NamedTuple):
+class LeaseStarted(NamedTuple):
     """For the history: a lease began. One that a former broker granted has no `waited`, and was held `since` then."""
 
     time: float
@@ -225,14 +225,14 @@ class Began(NamedTuple):
     since: float = 0.0
 
 
-class Over(NamedTuple):
+class LeaseEnded(NamedTuple):
     """For the history: a lease ended."""
 
     time: float
     id: str
 
 
-class JobOver(NamedTuple):
+class JobEnded(NamedTuple):
     """For the history: a job ended."""
 
     time: float
@@ -243,7 +243,7 @@ class JobOver(NamedTuple):
     how: str  # a field of `spans.Count`
 
 
-class Observed(NamedTuple):
+class DevicesSampled(NamedTuple):
     """For the history: the devices as a sample told of them, and who uses which of them without a lease."""
 
     time: float
@@ -261,13 +261,13 @@ class AnswerHistory(NamedTuple):
     user: str | None = None  # of whom alone; None for all of them
 
 
-class HoldState(NamedTuple):
-    """Leave the state's file as it is, and tell this client where it is, until `LetStateGo`."""
+class FreezeState(NamedTuple):
+    """Leave the state's file as it is, and tell this client where it is, until `UnfreezeState`."""
 
     peer: Peer
 
 
-class LetStateGo(NamedTuple):
+class UnfreezeState(NamedTuple):
     pass
 
 
@@ -281,9 +281,10 @@ class Stop(NamedTuple):
 
 # fmt: off
 Instruction = (
-    Send | Check | Unlock | Keep | TakeSample | Watch | Unwatch | Alarm | Silence | Launch | ReadEnd | Find | SignalTree
-    | Force | Replace | Remove | Tidy | Hook | Notify | GoOn | LookUp | AskOrder | Began | Over | JobOver | Observed
-    | AnswerHistory | HoldState | LetStateGo | WriteLog | Stop
+    Send | Check | Unlock | UpdateNeighbours | TakeSample | Watch | Unwatch | SetAlarm | CancelAlarm | Launch | ReadEnd
+    | FindRun | SignalTree | ForceEnd | ReplaceAgent | RemoveLogs | RemoveNotes | CallHook | Notify | Continue
+    | LookUpAccount | AskForOrder | LeaseStarted | LeaseEnded | JobEnded | DevicesSampled | AnswerHistory | FreezeState
+    | UnfreezeState | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from gpulease.broker.core import bulk, packing
-from gpulease.broker.core import caps as capping
-from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import learned as learning
-from gpulease.broker.core import requests as requesting
-from gpulease.broker.core import runs as job_ends
-from gpulease.broker.core import status as reports
-from gpulease.broker.core import transfer as transferring
+from gpulease.broker.core import bulk, caps, jobs, learned, packing, requests, runs, status, transfer
 from gpulease.broker.core.add import add, check_numbers, edited, renew_environment
-from gpulease.broker.core.events import Listing, Progress, Received
-from gpulease.broker.core.instructions import GoOn
-from gpulease.broker.core.limit_names import strangers
+from gpulease.broker.core.events import BulkProgress, Listing, Received
+from gpulease.broker.core.instructions import Continue
+from gpulease.broker.core.limit_names import unknown_names
 from gpulease.broker.core.limits import impossible, refused
 from gpulease.broker.core.order import trouble_of
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import NotPermitted, TooMuch, UsageError, WrongState
-from gpulease.model import job as jobs
-from gpulease.model.job import Job
+from gpulease.model import jobs as model_jobs
 from gpulease.model.job_selection import job_number, line_id
+from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document, Which
 from gpulease.model.values import Waiting
@@ -48,13 +41,13 @@ from gpulease.render.jobs import left_text
 
 SHOWN = 50
 SHOWN_ENDED = 10
-MOST_SHOWN = 5000  # of one answer, which must fit a message
-MOST_LISTED = 1000  # of each kind, where no jobs were named
-MOST_BYTES = 4 << 20  # characters of commands in one answer
+MAX_SHOWN = 5000  # of one answer, which must fit a message
+MAX_LISTED = 1000  # of each kind, where no jobs were named
+MAX_BYTES = 4 << 20  # characters of commands in one answer
 WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
 STARTABLE = (*WAITING, "failed", "killed", "lost")
-UNDONE = tuple(end for end in jobs.ENDS if end != "complete")
+UNDONE = tuple(end for end in model_jobs.ENDS if end != "complete")
 STARTED = ("resumed", "started", "run again")  # what is not done by hand to a copy that is being moved here
 ENDED = ("killed", "removed")
 HALT = 5.0  # seconds without another piece, after which jobs start again
@@ -77,14 +70,14 @@ def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[li
     fitting: dict[int, Job] = {}
     skipped: list[str] = []
     for job in piece.jobs:
-        in_vain = _in_vain(turn, job, fitting, event) if job.over and wrong in AGAIN else None
-        in_vain = (transferring.in_move(job) if wrong in STARTED else None) or in_vain
-        if job.state not in states or in_vain is not None:
-            skipped.append(f"{job.id} is {job.state if job.state not in states else in_vain}")
+        failed = _why_not_again(turn, job, fitting, event) if job.over and wrong in AGAIN else None
+        failed = (transfer.in_move(job) if wrong in STARTED else None) or failed
+        if job.state not in states or failed is not None:
+            skipped.append(f"{job.id} is {job.state if job.state not in states else failed}")
         else:
             fitting[job.id] = job
     act(list(fitting.values()))
-    progress = bulk.go_on(turn, event, piece, list(fitting), skipped)
+    progress = bulk.continue_later(turn, event, piece, list(fitting), skipped)
     if wrong in ENDED:
         _halt_starts(turn, event, chosen, progress is None)
     if progress is not None:
@@ -102,7 +95,7 @@ def _halt_starts(turn: Turn, event: Received, chosen: bulk.Chosen, goes_on: bool
         turn.state.jobs.halts.drop(whose)
 
 
-def _in_vain(turn: Turn, job: Job, again: Container[int], event: Received) -> str | None:
+def _why_not_again(turn: Turn, job: Job, again: Container[int], event: Received) -> str | None:
     """Why one that is over cannot run again: its variables were forgotten and no others are given, or it comes after
     one that did not end well, and is not run again before."""
     renewed = event.message.get("options") is not None and job.uid == event.peer.uid
@@ -114,7 +107,7 @@ def _in_vain(turn: Turn, job: Job, again: Container[int], event: Received) -> st
     return next((f"to come after {end} job {id}" for id, end in ends if end in UNDONE), None)
 
 
-def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: Progress, wrong: str) -> None:
+def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: BulkProgress, wrong: str) -> None:
     """What was done, and what was named and left as it is: jobs in another state, and ids that are nobody's."""
     if bulk.is_nothing(turn, progress, chosen):
         return turn.reply(event.peer, Done(ids=[], skipped=[], ending=[]))
@@ -136,9 +129,9 @@ def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
         step = "Its user gives it those of this shell with `gpulease retry --new-env ID`. See `keep-env-for`."
     elif any(" is to come after " in text for text in skipped):
         step = "Retry what they come after too, in the same call or before."
-    elif any(text.endswith(transferring.IN_MOVE) for text in skipped):
-        step = transferring.FINISH
-    elif wrong == "edited" and any(text.rpartition(" ")[2] in jobs.ENDS for text in skipped):
+    elif any(text.endswith(transfer.IN_MOVE) for text in skipped):
+        step = transfer.FINISH
+    elif wrong == "edited" and any(text.rpartition(" ")[2] in model_jobs.ENDS for text in skipped):
         step = "What has ended is changed as it is queued again: `gpulease retry ID --min-memory 40G`."
     elif wrong == "run again" and any(text.endswith("complete") for text in skipped):
         step = "Complete ones are run again by their ids, or by `gpulease retry --state complete`."
@@ -151,15 +144,15 @@ def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
 
 
 def row(turn: Turn, job: Job, peer: Peer) -> dict[str, Any]:
-    fields = {name: value for name, value in jobs.document(job).items() if name in job_life.SHOWN}
+    fields = {name: value for name, value in model_jobs.document(job).items() if name in jobs.SHOWN}
     if job.state in WAITING:
         fields["devices"] = []  # one that waits again has none, and had those of its last run
-    fields["runs"] = job.run - (job.state in jobs.RUNNING and job.pid is None)  # its log is not made yet
-    fields["changed"] = transferring.changed_at(job)
-    fields["at_most"] = capping.most(turn.state, job)
+    fields["runs"] = job.run - (job.state in model_jobs.RUNNING and job.pid is None)  # its log is not made yet
+    fields["changed"] = transfer.changed_at(job)
+    fields["at_most"] = caps.limit_of(turn.state, job)
     waits = job.state == "waiting" and job.planner_id in turn.state.requests.line
-    reason = requesting.reason(turn, job.planner_id) if waits else None
-    fields["packed"] = packing.told(turn, job)
+    reason = requests.reason(turn, job.planner_id) if waits else None
+    fields["packed"] = packing.describe(turn, job)
     fields["why_waiting"] = None if reason is None else reason.sentence
     fields["why_short"] = None if reason is None else reason.short
     fields |= NO_FORECAST.moments if reason is None else reason.moments
@@ -174,7 +167,7 @@ def ls(turn: Turn, event: Received) -> None:
         return _rows(turn, event, bulk.choice(turn, event, look=True), _most(message), True, **_counts(turn))
     listing = event.progress
     if not isinstance(listing, Listing):
-        most = min(_most(message), MOST_LISTED)
+        most = min(_most(message), MAX_LISTED)
         listing = Listing(_shown(turn, most, bool(message.get("all"))), {"most": most, **_counts(turn)})
     return bulk.show(turn, event, "jobs", listing, lambda id: _listed(turn, id, event.peer))
 
@@ -185,7 +178,7 @@ def _listed(turn: Turn, id: int, peer: Peer) -> Document | None:
 
 
 def _most(message: ListRequest) -> int:
-    return max(1, min(MOST_SHOWN, message.get("most") or SHOWN))
+    return max(1, min(MAX_SHOWN, message.get("most") or SHOWN))
 
 
 def _rows(
@@ -194,13 +187,13 @@ def _rows(
     """The first of the jobs that were chosen, with all about them; `may_be_none`, unless ids were named."""
     piece = bulk.take(turn, event, chosen)
     rows = [_row_for(turn, job, event) for job in piece.jobs]
-    told = sum(map(len, piece.progress.done))
+    sent = sum(map(len, piece.progress.done))
     size = sum(sum(map(len, shown["command"])) for shown in rows)
-    texts = list(map(to_text, rows[: most - told]))
-    if piece.progress.size + size > MOST_BYTES:
-        raise TooMuch(f"The answer would have more than {MOST_BYTES >> 20} MiB.", "Ask for fewer jobs at once.")
-    piece = piece._replace(over=piece.over or told + len(rows) >= most)
-    progress = bulk.go_on(turn, event, piece, texts, size=size)
+    texts = list(map(to_text, rows[: most - sent]))
+    if piece.progress.size + size > MAX_BYTES:
+        raise TooMuch(f"The answer would have more than {MAX_BYTES >> 20} MiB.", "Ask for fewer jobs at once.")
+    piece = piece._replace(over=piece.over or sent + len(rows) >= most)
+    progress = bulk.continue_later(turn, event, piece, texts, size=size)
     if progress is not None:
         if chosen.ranges or chosen.last or not may_be_none:
             bulk.refuse_nothing(turn, progress, chosen)
@@ -210,7 +203,7 @@ def _rows(
 def _row_for(turn: Turn, job: Job, event: Received) -> dict[str, Any]:
     shown = row(turn, job, event.peer)
     if event.message["do"] == "show":
-        shown["usual"] = learning.usual(turn, job) if tuple(shown["command"]) == job.spec.command else None
+        shown["usual"] = learned.usual(turn, job) if tuple(shown["command"]) == job.spec.command else None
     message: ShowRequest = event.message
     if message.get("environment"):
         shown["environment"] = turn.state.jobs.environment(job) if job.uid == event.peer.uid else None
@@ -222,7 +215,7 @@ def _shown(turn: Turn, most: int, all: bool) -> list[int]:
     state = turn.state
     waiting = [job_number(entry.id) for entry in state.requests.line.front(most) if entry.kind == "job"]
     held = [one.id for one in state.store.job_rows(Which(("held",)), most)]
-    ended = state.store.job_rows(Which(jobs.ENDS), most if all else min(most, SHOWN_ENDED), newest=True)
+    ended = state.store.job_rows(Which(model_jobs.ENDS), most if all else min(most, SHOWN_ENDED), newest=True)
     return [*sorted(state.jobs.running)[:most], *waiting, *held, *(one.id for one in ended)]
 
 
@@ -230,7 +223,7 @@ def _ids(turn: Turn, event: Received) -> None:
     """One's own, without anything about them: there may be a hundred thousand."""
     mine = event._replace(message={**event.message, "select": {**(event.message.get("select") or {}), "mine": True}})
     piece = bulk.take_rows(turn, mine, bulk.choice(turn, mine))
-    progress = bulk.go_on(turn, event, piece, [row.id for row in piece.jobs])
+    progress = bulk.continue_later(turn, event, piece, [row.id for row in piece.jobs])
     if progress is not None:
         turn.reply(event.peer, Ids(ids=bulk.gathered(progress)))
 
@@ -240,13 +233,13 @@ def _counts(turn: Turn) -> dict[str, Any]:
         "counts": {state: n for state, n in turn.state.jobs.counts.items() if n},
         "paused": turn.state.settings.paused,
         "time": turn.now,
-        "simulated": reports.simulated(turn.state),
+        "simulated": status.simulated(turn.state),
         "state_trouble": turn.state.changes.unwritable,
     }
 
 
 def show(turn: Turn, event: Received) -> None:
-    _rows(turn, event, bulk.choice(turn, event), MOST_SHOWN)
+    _rows(turn, event, bulk.choice(turn, event), MAX_SHOWN)
 
 
 # ---------------------------------------------------------------------- acting
@@ -254,9 +247,9 @@ def show(turn: Turn, event: Received) -> None:
 
 def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
     if job.state in WAITING:
-        job_life.kill_waiting(turn, job, why)
+        jobs.kill_waiting(turn, job, why)
     elif job.state in RUNNING:
-        job_ends.kill(turn, job, why, remove)
+        runs.kill(turn, job, why, remove)
 
 
 def kill(turn: Turn, event: Received) -> None:
@@ -266,7 +259,7 @@ def kill(turn: Turn, event: Received) -> None:
     if by is not None and not turn.state.manages(event.peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may act in another's name.", "Leave out `by`.")
     why = f"killed by {event.peer.user if by is None else by}"
-    _each(turn, event, jobs.OPEN, lambda job: _end(turn, job, why), "killed")
+    _each(turn, event, model_jobs.OPEN, lambda job: _end(turn, job, why), "killed")
 
 
 def rm(turn: Turn, event: Received) -> None:
@@ -278,17 +271,15 @@ def rm(turn: Turn, event: Received) -> None:
         if job.state not in RUNNING:
             ids.append(job.id)
 
-    turn.defer(
-        lambda turn: job_life.forget(turn, [gone for id in ids if (gone := turn.state.jobs.get(id)) is not None])
-    )
-    _each(turn, event, (*jobs.OPEN, *jobs.ENDS), remove, "removed")
+    turn.defer(lambda turn: jobs.forget(turn, [gone for id in ids if (gone := turn.state.jobs.get(id)) is not None]))
+    _each(turn, event, (*model_jobs.OPEN, *model_jobs.ENDS), remove, "removed")
 
 
 def pause(turn: Turn, event: Received) -> None:
     message: PauseRequest = event.message
     if message.get("queue"):
         return _pause_queue(turn, event.peer, True)
-    return _each(turn, event, ("running",), lambda job: job_life.advance(turn, job, "pause"), "paused")
+    return _each(turn, event, ("running",), lambda job: jobs.advance(turn, job, "pause"), "paused")
 
 
 def resume(turn: Turn, event: Received) -> None:
@@ -296,7 +287,7 @@ def resume(turn: Turn, event: Received) -> None:
     if message.get("queue"):
         return _pause_queue(turn, event.peer, False)
     events = {"paused": "resume", "held": "let-go"}
-    act = lambda job: job_life.advance(turn, job, events[job.state])  # noqa: E731
+    act = lambda job: jobs.advance(turn, job, events[job.state])  # noqa: E731
     return _each(turn, event, tuple(events), act, "resumed")
 
 
@@ -320,7 +311,7 @@ def move(turn: Turn, event: Received) -> None:
     if not turn.state.manages(event.peer.uid):
         _refuse_to_pass(turn, job, index)
     place, priority = turn.state.requests.line.place_at(index, job.planner_id) or (job.added, job.spec.request.priority)
-    job_life.advance(turn, job, "edit", place=place, request=job.spec.request._replace(priority=priority))
+    jobs.advance(turn, job, "edit", place=place, request=job.spec.request._replace(priority=priority))
     turn.reply(event.peer, Done(ids=[job.id], skipped=[]))
 
 
@@ -357,7 +348,7 @@ def start(turn: Turn, event: Received) -> None:
 
     def start_all(fitting: list[Job]) -> None:
         for job in _open_again(turn, fitting):
-            _let_start(turn, job, forced=True)
+            _allow_start(turn, job, forced=True)
 
     return _all(turn, event, _startable(event), start_all, "started")
 
@@ -377,7 +368,7 @@ def _open_again(turn: Turn, fitting: list[Job]) -> list[Job]:
 
 
 def _start_first(turn: Turn, event: Received) -> None:
-    before = event.progress.done if isinstance(event.progress, Progress) else ()
+    before = event.progress.done if isinstance(event.progress, BulkProgress) else ()
     done = {line_id(id) for part in before for id in part}
 
     def start_all(found: list[Job]) -> None:
@@ -388,9 +379,9 @@ def _start_first(turn: Turn, event: Received) -> None:
         moved = dict(zip((job.id for job in behind), places, strict=True))
         for job in fitting:
             if first is not None and job.id in moved:
-                _let_start(turn, job, priority=first.request.priority, place=moved[job.id])
+                _allow_start(turn, job, priority=first.request.priority, place=moved[job.id])
             else:
-                _let_start(turn, job)
+                _allow_start(turn, job)
 
     _all(turn, event, _startable(event), start_all, "started")
 
@@ -400,7 +391,7 @@ def _standing(one: Job | Waiting) -> tuple[int, float]:
     return request.priority, arrival if one.place is None else one.place
 
 
-def _let_start(
+def _allow_start(
     turn: Turn, job: Job, forced: bool = False, priority: int | None = None, place: float | None = None
 ) -> None:
     request = job.spec.request._replace(not_before=None)
@@ -410,7 +401,7 @@ def _let_start(
     if reason is not None:
         raise refused(reason, "Change what it asks for with `gpulease edit`.")
     way = "let-go" if job.state == "held" else "edit"
-    job_life.advance(turn, job, way, forced=forced, request=request, place=job.place if place is None else place)
+    jobs.advance(turn, job, way, forced=forced, request=request, place=job.place if place is None else place)
 
 
 def retry(turn: Turn, event: Received) -> None:
@@ -434,7 +425,7 @@ def retry(turn: Turn, event: Received) -> None:
         if key is not None:
             turn.state.jobs.forget_environments({job.spec.environment for job in fitting} - {key})
 
-    _all(turn, event, jobs.ENDS if _are_named(event) else UNDONE, all_again, "run again")
+    _all(turn, event, model_jobs.ENDS if _are_named(event) else UNDONE, all_again, "run again")
 
 
 def _check_numbers(turn: Turn, ended: list[Job]) -> None:
@@ -443,9 +434,9 @@ def _check_numbers(turn: Turn, ended: list[Job]) -> None:
 
 
 def _again(turn: Turn, job: Job, tries: int = 0, **fields: object) -> Job:
-    after = tuple(id for id, state in turn.state.jobs.states(job.spec.after).items() if state in jobs.OPEN)
-    job_life.open_again(turn, job.id)
-    return job_life.advance(
+    after = tuple(id for id, state in turn.state.jobs.states(job.spec.after).items() if state in model_jobs.OPEN)
+    jobs.open_again(turn, job.id)
+    return jobs.advance(
         turn, job, "retry", added=turn.state.requests.since(turn.now), place=None, tries=tries, peak_memory=None,
         after=after, met=(), started=None, exit_code=None, signal=None, why=None, ended=None, out_of_memory=False,
         **fields,
@@ -456,7 +447,7 @@ def edit(turn: Turn, event: Received) -> None:
     """All of them, or none if one of the changes is not right: what takes several pieces is gone through twice."""
     message: EditRequest = event.message
     changes, before = message["changes"], event.progress
-    checked = isinstance(before, Progress) and before.checked
+    checked = isinstance(before, BulkProgress) and before.checked
 
     def change(job: Job) -> None:
         found[job.id] = edited(turn, job, changes, event.message.get("cap"))
@@ -464,31 +455,31 @@ def edit(turn: Turn, event: Received) -> None:
     def act(job: Job) -> None:
         fields = found.get(job.id) or edited(turn, job, changes, event.message.get("cap"))
         if "at_most" in fields:
-            capping.begin(turn, jobs.changed(job, **fields), turn.state.jobs.number)
-        job_life.advance(turn, job, "edit", **fields)
+            caps.begin(turn, model_jobs.changed(job, **fields), turn.state.jobs.number)
+        jobs.advance(turn, job, "edit", **fields)
 
     found: dict[int, dict[str, Any]] = {}
     if not checked:
         piece = bulk.take(turn, event, bulk.choice(turn, event))
         if "at_most" in changes and before is None:
-            event = capping.named(event, (job for job in piece.jobs if job.state in WAITING))
+            event = caps.named(event, (job for job in piece.jobs if job.state in WAITING))
         for job in piece.jobs:
             if job.state in WAITING:
                 change(job)
         if not piece.over:
-            return turn.emit(GoOn(event._replace(progress=piece.progress)))
+            return turn.emit(Continue(event._replace(progress=piece.progress)))
         if before is not None:
-            again = Progress(0, piece.progress.last, checked=True)
-            return turn.emit(GoOn(event._replace(progress=again)))
+            again = BulkProgress(0, piece.progress.last, checked=True)
+            return turn.emit(Continue(event._replace(progress=again)))
     return _each(turn, event, WAITING, act, "edited")
 
 
 def clean(turn: Turn, event: Received) -> None:
-    chosen = bulk.choice(turn, event, jobs.ENDS)
+    chosen = bulk.choice(turn, event, model_jobs.ENDS)
     piece = bulk.take(turn, event, chosen)
     over = [job for job in piece.jobs if job.over]
-    job_life.forget(turn, over)
-    progress = bulk.go_on(turn, event, piece, [job.id for job in over])
+    jobs.forget(turn, over)
+    progress = bulk.continue_later(turn, event, piece, [job.id for job in over])
     if progress is not None:
         if chosen.ranges or progress.found:
             bulk.refuse_nothing(turn, progress, chosen)
@@ -510,8 +501,8 @@ def set_parameter(turn: Turn, event: Received) -> None:
 
 def _warnings(turn: Turn, name: str) -> list[str]:
     if name == "limits":
-        return strangers(turn)
-    trouble = trouble_of(turn.state.requests.own_order) if name == "policy.order" else None
+        return unknown_names(turn)
+    trouble = trouble_of(turn.state.requests.custom_order) if name == "policy.order" else None
     return [] if trouble is None else [f"{trouble} The built-in order goes on."]
 
 
@@ -534,8 +525,8 @@ JOB_VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "rm": rm,
     "pause": pause,
     "resume": resume,
-    "moved": transferring.moved,
-    "let_go": transferring.let_go,
+    "moved": transfer.moved,
+    "let_go": transfer.let_go,
     "move": move,
     "start": start,
     "retry": retry,

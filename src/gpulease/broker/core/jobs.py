@@ -11,22 +11,16 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from gpulease.broker.core import caps as capping
-from gpulease.broker.core import dependencies as coming_after
-from gpulease.broker.core import history as remembering
-from gpulease.broker.core import learned as learning
-from gpulease.broker.core import leases as lease_life
-from gpulease.broker.core import notices as noticing
-from gpulease.broker.core import packing
+from gpulease.broker.core import caps, dependencies, history, learned, leases, notices, packing
 from gpulease.broker.core.batch import Batch
-from gpulease.broker.core.instructions import Hook, Remove
+from gpulease.broker.core.instructions import CallHook, RemoveLogs
 from gpulease.broker.core.leases import Releaser
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
-from gpulease.model import job as jobs
+from gpulease.model import jobs as model_jobs
 from gpulease.model import visible
-from gpulease.model.job import Job
 from gpulease.model.job_selection import job_number, line_id
+from gpulease.model.jobs import Job
 from gpulease.model.values import Cause, Lease, Owner, Waiting
 from gpulease.planner import Grant
 from gpulease.protocol.messages import JobRow
@@ -43,7 +37,7 @@ FREED = 100  # jobs that are let go, or killed, in one turn because of others
 
 def advance(turn: Turn, job: Job, event: str, **changes: Any) -> Job:
     """One step of a job, with all that follows from it."""
-    after, effects = jobs.step(job, event, turn.now, **changes)
+    after, effects = model_jobs.step(job, event, turn.now, **changes)
     for effect in effects:
         EFFECTS[effect](turn, job, after)
     turn.job_changed(after.id, job.state, after)
@@ -55,7 +49,7 @@ def advance_batch(turn: Turn, batch: Batch, begin: int, end: int) -> None:
     for effect in batch.effects:
         BATCH_EFFECTS[effect](turn, batch, begin, end)
     for job in batch.jobs(begin, end) if turn.state.subscribers else ():
-        turn.job_changed(job.id, jobs.NEW, job)
+        turn.job_changed(job.id, model_jobs.NEW, job)
 
 
 def start(turn: Turn, grant: Grant) -> None:
@@ -86,7 +80,7 @@ def kill_waiting(turn: Turn, job: Job, why: str) -> None:
 def write(turn: Turn, before: Job, after: Job) -> None:
     """Later, where nothing can be written now (full_disk.py)."""
     change = turn.state.jobs.change if turn.in_memory else turn.state.jobs.write
-    change(after, None if before.state == jobs.NEW else before)
+    change(after, None if before.state == model_jobs.NEW else before)
 
 
 def _write_batch(turn: Turn, batch: Batch, begin: int, end: int) -> None:
@@ -103,25 +97,25 @@ def _join_batch(turn: Turn, batch: Batch, begin: int, end: int) -> None:
 def join(turn: Turn, job: Job) -> None:
     """Into the line; when it comes after one that failed, it is killed in its turn."""
     state, met = turn.state, set(job.met)
-    capping.keep(turn, job)
+    caps.keep(turn, job)
     others = state.jobs.states([id for id in job.spec.after if id not in met])
-    open_ones = [id for id, found in others.items() if found in jobs.OPEN]
-    over = {id: found for id, found in others.items() if found in jobs.ENDS}
-    vain = next((id for id, found in over.items() if found != "complete" and not job.spec.after_any), None)
-    if vain is not None:
+    open_ones = [id for id, found in others.items() if found in model_jobs.OPEN]
+    over = {id: found for id, found in others.items() if found in model_jobs.ENDS}
+    failed = next((id for id, found in over.items() if found != "complete" and not job.spec.after_any), None)
+    if failed is not None:
         state.requests.enter_line(_waiting(turn, job, FAILED_BEFORE))
-        return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(vain, str(over[vain]))))
-    state.jobs.come_after(job.id, open_ones, over)
-    state.requests.enter_line(_waiting(turn, job, coming_after.cause(dict.fromkeys(open_ones))))
-    return lease_life.look_again(turn)
+        return turn.defer(partial(_kill_if_waiting, id=job.id, why=because(failed, str(over[failed]))))
+    state.jobs.add_dependencies(job.id, open_ones, over)
+    state.requests.enter_line(_waiting(turn, job, dependencies.cause(dict.fromkeys(open_ones))))
+    return leases.schedule_sample(turn)
 
 
 def _waiting(turn: Turn, job: Job, blocked: Cause | None = None) -> Waiting:
     groups, request = turn.world.groups_of(job.uid), job.spec.request
-    shape = learning.shape(turn, job.user, job.spec.command, job.spec.cwd, request)
+    shape = learned.shape(turn, job.user, job.spec.command, job.spec.cwd, request)
     return Waiting(
         job.planner_id, request, job.user, job.uid, job.added, groups, "job", job.place, blocked, job.forced, shape,
-        job.cap, packing.may_share(turn, request, shape), learning.expected(turn, job.user, request),
+        job.cap, packing.may_share(turn, request, shape), learned.expected(turn, job.user, request),
     )  # fmt: skip
 
 
@@ -131,9 +125,9 @@ def because(id: int, ended: str) -> str:
 
 def _leave_line(turn: Turn, before: Job, after: Job) -> None:
     turn.state.requests.leave_line(before.planner_id)
-    if after.state not in jobs.RUNNING:
-        learning.left(turn, before.planner_id)
-    turn.state.jobs.come_after_none(before.id, before.spec.after)
+    if after.state not in model_jobs.RUNNING:
+        learned.never_started(turn, before.planner_id)
+    turn.state.jobs.drop_dependencies(before.id, before.spec.after)
 
 
 def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
@@ -145,11 +139,11 @@ def _hold_lease(turn: Turn, before: Job, after: Job) -> None:
     )  # fmt: skip
     turn.state.requests.hold(lease)
     turn.state.requests.write_lease(lease)
-    learning.started(turn, lease.id)
-    noticing.job_granted(turn, after)
+    learned.started(turn, lease.id)
+    notices.job_granted(turn, after)
     waited = max(0.0, turn.now - before.added)
-    remembering.began(turn, lease, waited, after.spec.label)
-    lease_life.record(turn, "granted", lease, waited=waited)
+    history.lease_started(turn, lease, waited, after.spec.label)
+    leases.record(turn, "granted", lease, waited=waited)
 
 
 def given(state: State, job: Job, environment: dict[str, str]) -> dict[str, str]:
@@ -171,26 +165,26 @@ def _end_lease(turn: Turn, before: Job, after: Job) -> None:
     state = turn.state
     state.jobs.runs.drop(after.id)
     if not after.over:
-        noticing.job_ended(turn, after)
+        notices.job_ended(turn, after)
     lease = state.requests.leases.get(after.planner_id)
     why = after.why or (end_text(after.exit_code, after.signal) if after.exit_code else "it ended")
     if lease is not None:
         ending, _, by = why.partition(" by ")
         releaser = Releaser(by) if ending in ENDED_BY else None
         what = f"job {after.id} is {after.state}: {why}"
-        return lease_life.end(turn, lease, what, releaser, cut=before.ending is not None or after.exit_code is None)
+        return leases.end(turn, lease, what, releaser, cut=before.ending is not None or after.exit_code is None)
     fields = {"id": after.planner_id, "kind": "job", "user": after.user, "pid": before.pid, "why": why}
     return state.record(turn.now, "ended", **fields, devices=list(after.devices))
 
 
 def _announce(turn: Turn, before: Job, after: Job) -> None:
     """Whoever waits for it, or wants to hear of it."""
-    remembering.job_over(turn, after)
+    history.job_ended(turn, after)
     hook = turn.state.settings.on_finish
     if hook:
-        told = {name: value for name, value in jobs.document(after).items() if name in SHOWN - NOT_TOLD}
-        turn.emit(Hook("on-finish", hook, f"job {after.id}", told))
-    noticing.job_ended(turn, after)
+        fields = {name: value for name, value in model_jobs.document(after).items() if name in SHOWN - NOT_TOLD}
+        turn.emit(CallHook("on-finish", hook, f"job {after.id}", fields))
+    notices.job_ended(turn, after)
     if after.id in turn.state.jobs.dependents:
         turn.defer(partial(_free_dependents, id=after.id, ended=after.state))
     if after.removing:
@@ -200,7 +194,7 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
 def _free_dependents(turn: Turn, id: int, ended: str) -> None:
     """Let go who waited for a job only; who waited in vain is killed. Of many, some in each turn."""
     state, found = turn.state, turn.state.jobs.dependents.get(id, {})
-    again = state.jobs.states([id])[id] in jobs.OPEN
+    again = state.jobs.states([id])[id] in model_jobs.OPEN
     for waiting in list(islice(found, max(0, FREED - turn.freed))):
         turn.freed += 1
         left = state.jobs.met(id, waiting)
@@ -210,7 +204,7 @@ def _free_dependents(turn: Turn, id: int, ended: str) -> None:
         elif other is not None and (again or not left):
             advance(turn, other, "edit", met=(*other.met, id) if again else other.met)
         else:
-            state.requests.block(line_id(waiting), coming_after.cause(state.jobs.awaited[waiting]))
+            state.requests.block(line_id(waiting), dependencies.cause(state.jobs.awaited[waiting]))
     if found:
         turn.alarm(0.0, "free", f"{id} {ended}")
     else:
@@ -257,7 +251,7 @@ def remove_logs(turn: Turn, gone: list[Job]) -> None:
         if job.run and job.spec.log == default_log(turn, job.uid, job.id):
             logs.setdefault(job.uid, []).append(job.spec.log)
     for uid, paths in logs.items():
-        turn.emit(Remove(uid, tuple(paths)))
+        turn.emit(RemoveLogs(uid, tuple(paths)))
 
 
 def default_log(turn: Turn, uid: int, id: int) -> str:

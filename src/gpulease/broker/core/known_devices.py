@@ -25,14 +25,14 @@ def identified(state: State, sample: Sample) -> Sample:
     return sample._replace(devices=tuple(found))
 
 
-def look(turn: Turn) -> None:
+def update(turn: Turn) -> None:
     """What is to be written is written apart: a full disk must keep nobody from the sample."""
-    if _seen(turn.state) != dict(turn.state.devices.known):
+    if _current(turn.state) != dict(turn.state.devices.known):
         turn.alarm(0.0, "known-devices")
 
 
 def write(turn: Turn) -> None:
-    state, seen = turn.state, _seen(turn.state)
+    state, seen = turn.state, _current(turn.state)
     if seen != dict(state.devices.known):
         rows = {uuid: {name: getattr(one, name) for name in KEPT} for uuid, one in seen.items()}
         state.store.write("facts", "devices", {"boot_id": state.about.boot_id, "devices": rows})
@@ -46,7 +46,7 @@ def load(state: State, fact: dict[str, object]) -> None:
         state.devices.known.fill({uuid: Device(**row, memory_used=None) for uuid, row in rows.items()})
 
 
-def _seen(state: State) -> dict[str, Device]:
+def _current(state: State) -> dict[str, Device]:
     """By UUID: what is there, and of what is lost what was known."""
     found: dict[str, Device] = {}
     for uuid, device in state.devices.by_uuid.items():

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from gpulease.broker.core.shapes import parts_of, shape_of
 from gpulease.broker.core.turn import Turn
-from gpulease.model.job import Job
+from gpulease.model.jobs import Job
 from gpulease.model.values import Lease, Request
-from gpulease.planner.forecast import BY_LATEST, BY_LIKELY, Forecast, judged, missed, said_now
+from gpulease.planner.forecast import BY_LATEST, BY_LIKELY, Forecast, judged, missed, updated_forecast
 from gpulease.planner.lengths import (
     ALL,
     EMPTY,
@@ -35,7 +35,7 @@ OF_USER = 200  # shapes of one user that are remembered
 OF_ALL = 4000  # sketches in all
 FORGOTTEN = 0.05  # weight below which one is forgotten: after about four months without a run
 GIB = 1 << 30
-MOST_SAID = 500  # of whom it is remembered which start they were told
+MAX_FORECASTS = 500  # of whom it is remembered which start they were told
 
 
 def shape(turn: Turn, user: str, command: Sequence[str], cwd: str, request: Request, kind: str = "job") -> str | None:
@@ -92,11 +92,11 @@ def prune(turn: Turn) -> None:
 # -------------------------------------------------------------------- what was said
 
 
-def say(turn: Turn, id: str, told: Forecast, basis: int) -> None:
+def record_forecast(turn: Turn, id: str, forecast: Forecast, basis: int) -> None:
     """Somebody is told when a request should start: the first such word is kept, and compared with what comes."""
     said = turn.planned.said
-    now = said_now(said.get(id), told, basis, turn.now)
-    if now is not None and (id in said or len(said) < MOST_SAID):
+    now = updated_forecast(said.get(id), forecast, basis, turn.now)
+    if now is not None and (id in said or len(said) < MAX_FORECASTS):
         said[id] = now
 
 
@@ -106,7 +106,7 @@ def started(turn: Turn, id: str) -> None:
         _judge(turn, judged(said.at, said.start, turn.now))
 
 
-def left(turn: Turn, id: str) -> None:
+def never_started(turn: Turn, id: str) -> None:
     """It will never start: what was said of it is wrong if the time for that is over, else nothing can be compared."""
     said = turn.planned.said.pop(id, None)
     if said is not None:

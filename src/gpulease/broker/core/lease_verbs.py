@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpulease.broker.core import backup as backups
-from gpulease.broker.core import bulk, job_verbs, releases
-from gpulease.broker.core import history as remembering
-from gpulease.broker.core import learned as learning
-from gpulease.broker.core import notices as noticing
-from gpulease.broker.core import requests as requesting
-from gpulease.broker.core import status as reports
-from gpulease.broker.core import subscriptions as subscribing
+from gpulease.broker.core import backup, bulk, history, job_verbs, notices, releases, requests, subscriptions
+from gpulease.broker.core import learned as core_learned
+from gpulease.broker.core import status as core_status
 from gpulease.broker.core.add import check_user
-from gpulease.broker.core.estimate import foresee
+from gpulease.broker.core.estimate import estimate_starts
 from gpulease.broker.core.events import Listing, Received
 from gpulease.broker.core.instructions import Stop
 from gpulease.broker.core.releases import only_managers
-from gpulease.broker.core.turn import FRESH, Turn
+from gpulease.broker.core.turn import FRESH_FOR, Turn
 from gpulease.errors import ProtocolError, UsageError
 from gpulease.model.device_selection import find
 from gpulease.model.peer import Peer
@@ -37,7 +32,7 @@ from gpulease.protocol.messages import (
 )  # fmt: skip
 from gpulease.render.hidden import of_event, viewer
 
-MOST_EVENTS = 10_000
+MAX_EVENTS = 10_000
 EVENTS, LINES = 400, 300  # of one piece
 NEEDS_DEVICES = {"add", "edit", "start", "acquire", "release", "explain", "status", "subscribe", "exclude", "include"}
 
@@ -52,44 +47,44 @@ def handle(turn: Turn, event: Received) -> None:
     if any(waiting.peer is event.peer for waiting in state.devices.awaiting):
         return turn.after_sample(event)  # answers come in the order of the questions
     verb = check(message)["do"]
-    if verb in NEEDS_DEVICES and state.devices.sample is None and not _told_lately(turn):
+    if verb in NEEDS_DEVICES and state.devices.sample is None and not _failed_lately(turn):
         return turn.after_sample(event)
     return VERBS[verb](turn, event)
 
 
-def _told_lately(turn: Turn) -> bool:
+def _failed_lately(turn: Turn) -> bool:
     """Whether the driver was asked in vain a moment ago: then it is not asked again for each who comes."""
-    return turn.state.devices.trouble is not None and turn.now - turn.state.devices.failed_at <= FRESH
+    return turn.state.devices.trouble is not None and turn.now - turn.state.devices.failed_at <= FRESH_FOR
 
 
 # -------------------------------------------------------------------- looking
 
 
 def status(turn: Turn, event: Received) -> None:
-    if event.progress is None and turn.stale() and not _told_lately(turn):
+    if event.progress is None and turn.stale() and not _failed_lately(turn):
         return turn.after_sample(event)
     seen_by = viewer(turn.state.settings, event.peer)
     listing = event.progress
     if not isinstance(listing, Listing):
         if seen_by not in turn.status:
-            turn.status[seen_by] = reports.status(turn, seen_by)  # the same for all who ask in one turn
+            turn.status[seen_by] = core_status.status(turn, seen_by)  # the same for all who ask in one turn
         listing = Listing(
-            [entry.id for entry in turn.state.requests.line.front(reports.MOST_LINES)], turn.status[seen_by]
+            [entry.id for entry in turn.state.requests.line.front(core_status.MAX_LINES)], turn.status[seen_by]
         )
-    return bulk.show(turn, event, "line", listing, lambda id: reports.line_row(turn, id, seen_by), LINES)
+    return bulk.show(turn, event, "line", listing, lambda id: core_status.line_row(turn, id, seen_by), LINES)
 
 
 def explain(turn: Turn, event: Received) -> None:
     """Of what waits, by its id; or of a request that nobody has made."""
     message: ExplainRequest = event.message
     if message.get("request") is not None:
-        if turn.stale() and not _told_lately(turn):
+        if turn.stale() and not _failed_lately(turn):
             return turn.after_sample(event)
-        return turn.send(event.peer, {"ok": foresee(turn, event)})
+        return turn.send(event.peer, {"ok": estimate_starts(turn, event)})
     id = message.get("id")
     if id is None:
         raise UsageError("Nothing to explain was named.", "Give the id of what waits, or a request.")
-    return turn.reply(event.peer, reports.explain(turn, id, viewer(turn.state.settings, event.peer)))
+    return turn.reply(event.peer, core_status.explain(turn, id, viewer(turn.state.settings, event.peer)))
 
 
 def events(turn: Turn, event: Received) -> None:
@@ -97,7 +92,7 @@ def events(turn: Turn, event: Received) -> None:
     message: EventsRequest = event.message
     back = message.get("since")
     since = 0.0 if back is None else turn.now - back
-    most = max(1, min(MOST_EVENTS, message.get("most") or 1000))
+    most = max(1, min(MAX_EVENTS, message.get("most") or 1000))
     listing = event.progress
     if not isinstance(listing, Listing):
         listing = Listing(store.event_numbers(since, most), {})
@@ -160,38 +155,38 @@ def notify(turn: Turn, event: Received) -> None:
     message: NotifyRequest = event.message
     if message.get("file") is not None:
         check_user(turn, event.peer, "send notices for", "Ask")
-    noticing.notify(turn, event)
+    notices.notify(turn, event)
 
 
 def learned(turn: Turn, event: Received) -> None:
     """Of who asks, and of nobody else."""
     message: LearnedRequest = event.message
     user = event.peer.user
-    gone = learning.forget(turn, user) if message.get("clear") else None
-    known = Learned(shapes=learning.rows(turn, user), starts=learning.accuracy(turn))
+    gone = core_learned.forget(turn, user) if message.get("clear") else None
+    known = Learned(shapes=core_learned.rows(turn, user), starts=core_learned.accuracy(turn))
     turn.reply(event.peer, known if gone is None else {**known, "forgotten": gone})
 
 
 VERBS: dict[str, Callable[[Turn, Received], None]] = {
-    "acquire": requesting.acquire,
-    "why": requesting.ask_why,
-    "taken": requesting.taken,
-    "cancel": requesting.cancel,
+    "acquire": requests.acquire,
+    "why": requests.ask_why,
+    "taken": requests.taken,
+    "cancel": requests.cancel,
     "release": releases.release,
     "renew": releases.renew,
     "explain": explain,
     "status": status,
-    "subscribe": subscribing.subscribe,
+    "subscribe": subscriptions.subscribe,
     "events": events,
     "learned": learned,
-    "history": remembering.history,
-    "usage": remembering.usage,
-    "totals": remembering.totals,
+    "history": history.history,
+    "usage": history.usage,
+    "totals": history.totals,
     "exclude": exclude,
     "include": include,
     "notify": notify,
     "ping": ping,
     "stop": stop,
-    "backup": backups.backup,
+    "backup": backup.backup,
     **job_verbs.JOB_VERBS,
 }

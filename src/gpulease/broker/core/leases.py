@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpulease.broker.core import history as remembering
-from gpulease.broker.core import learned as learning
-from gpulease.broker.core import notices as noticing
-from gpulease.broker.core.events import Key
-from gpulease.broker.core.instructions import Check, Over, Silence, Unwatch, Watch
-from gpulease.broker.core.lock_patience import passed_by
+from gpulease.broker.core import history, learned, notices
+from gpulease.broker.core.events import ProcessKey
+from gpulease.broker.core.instructions import CancelAlarm, Check, LeaseEnded, Unwatch, Watch
+from gpulease.broker.core.lock_patience import ignored_users
 from gpulease.broker.core.records import Pending
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
@@ -132,14 +130,14 @@ def _enter_line(turn: Turn, step: LeaseStep) -> None:
     turn.state.requests.enter(pending, written=False)
     if pending.deadline is not None and pending.deadline > turn.now:
         turn.alarm(pending.deadline - turn.now, "deadline", step.id)
-    look_again(turn)
+    schedule_sample(turn)
 
 
-def look_again(turn: Turn) -> None:
+def schedule_sample(turn: Turn) -> None:
     """As long as somebody waits, or wants to see, others' use of the devices is looked at again, by one alarm."""
     state = turn.state
-    if state.looked_at and not state.devices.look_due:
-        state.devices.look_due = True
+    if state.needs_samples and not state.devices.sample_due:
+        state.devices.sample_due = True
         turn.alarm(state.settings.polling, "sample")
 
 
@@ -157,9 +155,9 @@ def _unwatch(turn: Turn, owner: Owner) -> None:
 def _leave_line(turn: Turn, step: LeaseStep) -> None:
     pending = turn.state.requests.withdraw(step.id)
     if step.lease is None:
-        learning.left(turn, step.id)
+        learned.never_started(turn, step.id)
     if pending.deadline is not None:
-        turn.emit(Silence("deadline", step.id))
+        turn.emit(CancelAlarm("deadline", step.id))
     if step.lease is None:
         _unwatch(turn, pending.owner)
     if step.lease is None and step.trouble is None:
@@ -183,7 +181,7 @@ def _tell_refused(turn: Turn, step: LeaseStep) -> None:
 def _hold(turn: Turn, step: LeaseStep) -> None:
     state, lease, pending = turn.state, _lease(step), _pending(step)
     state.requests.hold(lease, claimed=not (pending.claim or lease.id not in state.requests.listeners))
-    remembering.began(turn, lease, _waited(step))
+    history.lease_started(turn, lease, _waited(step))
     _set_alarm(turn, step)
 
 
@@ -191,7 +189,7 @@ def _set_alarm(turn: Turn, step: LeaseStep) -> None:
     until = _lease(step).until
     if until is not None:
         turn.alarm(until - turn.now, "until", step.id)
-        noticing.set_alarm(turn, _lease(step))
+        notices.set_alarm(turn, _lease(step))
 
 
 def _write_lease(turn: Turn, step: LeaseStep) -> None:
@@ -214,7 +212,7 @@ def _charge_usage(turn: Turn, step: LeaseStep) -> None:
     state, lease, now = turn.state, _lease(step), turn.now
     spent = charged(state.learned.usage, lease, weight_of(lease, state.devices.by_uuid), now, state.policy)
     state.learned.charge(forget(spent, now, state.policy), recorded(state.learned.records, lease, now, state.policy))
-    learning.learn(turn, lease, step.cut)
+    learned.learn(turn, lease, step.cut)
     turn.save_soon()
 
 
@@ -223,17 +221,17 @@ def _drop_lease(turn: Turn, step: LeaseStep) -> None:
     ticks = int((turn.now - about.boot_time) * about.ticks)
     holder = _evicted(turn, step)
     turn.state.requests.end_lease(lease, Ended(lease.owner.user, turn.now, ticks, lease.outsiders, holder))
-    turn.emit(Over(turn.now, lease.id))
+    turn.emit(LeaseEnded(turn.now, lease.id))
     if holder is None:
         _unwatch(turn, lease.owner)
     if step.releaser is not None and step.releaser.user != lease.owner.user and lease.kind != "job":
-        noticing.lease_ended(turn, lease, step.why)
+        notices.lease_ended(turn, lease, step.why)
     if lease.until is not None:
-        turn.emit(Silence("until", lease.id))
-        turn.emit(Silence("lease-ending", lease.id))
+        turn.emit(CancelAlarm("until", lease.id))
+        turn.emit(CancelAlarm("lease-ending", lease.id))
 
 
-def _evicted(turn: Turn, step: LeaseStep) -> Key | None:
+def _evicted(turn: Turn, step: LeaseStep) -> ProcessKey | None:
     """The process that goes on although somebody else ended its lease: it may use the devices at any moment."""
     lease, by = _lease(step), step.releaser
     owner = lease.owner
@@ -242,7 +240,7 @@ def _evicted(turn: Turn, step: LeaseStep) -> Key | None:
     return (owner.pid, owner.start_time)
 
 
-def let_drain(turn: Turn, key: Key) -> None:
+def drained(turn: Turn, key: ProcessKey) -> None:
     """Such a process has ended."""
     for uuid, mark in list(turn.state.devices.ended.items()):
         if mark.holder == key:
@@ -260,10 +258,10 @@ def _check_devices(turn: Turn, step: LeaseStep) -> None:
 
 def check(turn: Turn, devices: frozenset[str]) -> None:
     state, before = turn.state, turn.state.devices.check
-    told_from = before.told_from if isinstance(before, Refused) else None
-    state.devices.check = Checking(devices, state.revision, told_from)
+    shown_from = before.shown_from if isinstance(before, Refused) else None
+    state.devices.check = Checking(devices, state.revision, shown_from)
     state.devices.locked = True
-    turn.emit(Check(state.revision, tuple(sorted(devices)), passed_by(state, turn.now)))
+    turn.emit(Check(state.revision, tuple(sorted(devices)), ignored_users(state, turn.now)))
 
 
 def _waited(step: LeaseStep) -> float:
@@ -279,8 +277,8 @@ def record(turn: Turn, what: str, lease: Lease, **more: object) -> None:
 
 def _record_granted(turn: Turn, step: LeaseStep) -> None:
     lease = _lease(step)
-    learning.started(turn, lease.id)
-    noticing.lease_granted(turn, lease, _waited(step))
+    learned.started(turn, lease.id)
+    notices.lease_granted(turn, lease, _waited(step))
     record(turn, "granted", lease, waited=_waited(step), **({} if lease.until is None else {"until": lease.until}))
 
 

@@ -7,7 +7,7 @@ from gpulease.errors import BrokerUnavailable
 from gpulease.planner import Limit
 
 
-def strangers(turn: Turn) -> list[str]:
+def unknown_names(turn: Turn) -> list[str]:
     """A sentence for each of them."""
     unknown = [_unknown(turn, limit) for limit in turn.state.policy.limits]
     return [f"There is no {who} here now, of whom the limits speak." for who in unknown if who is not None]

@@ -9,7 +9,7 @@ from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import GpuleaseError, NotEnoughDevices, NotPermitted, TooMuch
 from gpulease.model.device_selection import resolve
-from gpulease.model.job import Job
+from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.quantities import span_text
 from gpulease.model.request import read_request

@@ -13,12 +13,12 @@ from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Blocker
 
-PASSED = 3600.0  # seconds that somebody is passed by
+IGNORED_FOR = 3600.0  # seconds that somebody is passed by
 GAP = 1.0  # seconds between two refusals that count as one
 FORGIVEN = 0.1  # seconds that are forgiven for each in which nobody was kept waiting
 
 
-def blocked(turn: Turn, event: CheckRefused) -> None:
+def lock_held(turn: Turn, event: CheckRefused) -> None:
     """Somebody holds the lock while others want a device."""
     state, patience = turn.state, turn.state.settings.safe_gpu_patience
     before = state.devices.blockers.get(event.user, Blocker(turn.now))
@@ -28,17 +28,21 @@ def blocked(turn: Turn, event: CheckRefused) -> None:
         return state.devices.blockers.put(event.user, Blocker(turn.now, spent))
     why = f"kept safe-gpu's lock for {patience:g} s, and is not waited for during the next hour"
     state.record(turn.now, "passed-by", user=event.user, pid=event.pid, devices=[], why=why)
-    return state.devices.blockers.put(event.user, Blocker(turn.now, passed=turn.now))
+    return state.devices.blockers.put(event.user, Blocker(turn.now, ignored_since=turn.now))
 
 
-def let_go(turn: Turn) -> None:
+def lock_taken(turn: Turn) -> None:
     """A check was taken, so whoever held the lock let go in time, unless somebody is passed by."""
     blockers = turn.state.devices.blockers
-    if blockers and not passed_by(turn.state, turn.now):
+    if blockers and not ignored_users(turn.state, turn.now):
         for user in list(blockers):
             blockers.drop(user)
 
 
-def passed_by(state: State, now: float) -> frozenset[str]:
+def ignored_users(state: State, now: float) -> frozenset[str]:
     """Users whose hold on the lock counts for nothing now."""
-    return frozenset(user for user, one in state.devices.blockers.items() if one.passed and now - one.passed < PASSED)
+    return frozenset(
+        user
+        for user, one in state.devices.blockers.items()
+        if one.ignored_since and now - one.ignored_since < IGNORED_FOR
+    )

@@ -1,8 +1,8 @@
 """Other tools that hand out the same GPUs, as the core sees them: what they hold, and what they must know of leases.
 
 The edge talks to them (broker/edge/neighbours.py). Here is what it told, whether safe-gpu is used here, when a device
-goes back, and the one instruction `Keep` that follows from leases, samples and settings. It says all of it each time,
-so that an edge that missed something is right after the next.
+goes back, and the one instruction `UpdateNeighbours` that follows from leases, samples and settings. It says all of it
+each time, so that an edge that missed something is right after the next.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpulease.broker.core import outside_use
-from gpulease.broker.core.events import Key, LockUsed, NeighboursChanged
+from gpulease.broker.core.events import LockUsed, NeighboursChanged, ProcessKey
 from gpulease.broker.core.grants import wanted
-from gpulease.broker.core.instructions import Holding, Keep, WriteLog
-from gpulease.broker.core.leases import look_again
+from gpulease.broker.core.instructions import Holding, UpdateNeighbours, WriteLog
+from gpulease.broker.core.leases import schedule_sample
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.model.job_selection import job_number
@@ -26,7 +26,7 @@ LOOK_AGAIN = 1.0  # seconds between looks at devices that go back, while somebod
 WRITTEN = 60.0  # seconds by which that must get later to be written again
 
 
-def keep(turn: Turn) -> None:
+def update(turn: Turn) -> None:
     """Tell the neighbours, if what they must know has changed."""
     planned, state = turn.planned, turn.state
     if planned.kept is not None and planned.kept_revision == state.revision:
@@ -34,16 +34,16 @@ def keep(turn: Turn) -> None:
     if state.settings.gpuget and state.devices.sample is None:
         turn.take_sample()  # gpuget knows devices by their indices
     planned.kept_revision = state.revision
-    told = _keep(turn)
-    if told != planned.kept:
-        if told.leaving - (planned.kept or Keep()).leaving:
+    instruction = _update(turn)
+    if instruction != planned.kept:
+        if instruction.leaving - (planned.kept or UpdateNeighbours()).leaving:
             look_at_leaving(turn)
-        planned.kept = told
-        turn.emit_first(told)  # what somebody is told of is claimed, and stays so
-        look_again(turn)  # for who computes on devices that others look at
+        planned.kept = instruction
+        turn.emit_first(instruction)  # what somebody is told of is claimed, and stays so
+        schedule_sample(turn)  # for who computes on devices that others look at
 
 
-def _keep(turn: Turn) -> Keep:
+def _update(turn: Turn) -> UpdateNeighbours:
     """Where no other tool is about, only what other brokers must know."""
     state = turn.state
     settings = in_effect(state)
@@ -52,11 +52,11 @@ def _keep(turn: Turn) -> Keep:
         for uuid in lease.devices:
             held[uuid] = _with(state, held.get(uuid), lease)
     if not _active(settings):
-        return Keep(held, settings=settings)
+        return UpdateNeighbours(held, settings=settings)
     unseen = frozenset(uuid for uuid in held if is_unseen(state.devices.by_uuid.get(uuid), state.devices.placeholders))
     if not settings["gpuget"]:
-        return Keep(held, unseen, settings=settings)
-    return Keep(held, unseen, wanted(turn), settings, frozenset(state.devices.leaving.keys() - held.keys()))
+        return UpdateNeighbours(held, unseen, settings=settings)
+    return UpdateNeighbours(held, unseen, wanted(turn), settings, frozenset(state.devices.leaving.keys() - held.keys()))
 
 
 def _with(state: State, held: Holding | None, lease: Lease) -> Holding:
@@ -79,13 +79,13 @@ def _active(settings: Mapping[str, str]) -> bool:
     return settings["safe-gpu"] == "on" or bool(settings["gpuget"])
 
 
-def is_unseen(device: Device | None, placeholders: Mapping[Key, str]) -> bool:
+def is_unseen(device: Device | None, placeholders: Mapping[ProcessKey, str]) -> bool:
     """Whether a tool that looks for processes would take it for free."""
     computing = [one for one in (device.processes if device is not None else None) or () if not one.graphics]
     return all(is_placeholder(one, placeholders) for one in computing)
 
 
-def is_placeholder(process: Process, placeholders: Mapping[Key, str]) -> bool:
+def is_placeholder(process: Process, placeholders: Mapping[ProcessKey, str]) -> bool:
     return (process.pid, process.start_time) in placeholders
 
 
@@ -98,7 +98,7 @@ def changed(turn: Turn, event: NeighboursChanged) -> None:
     devices.placeholders.replace(event.placeholders)
     if devices.neighbours_shown != event.shown:
         devices.neighbours_shown = event.shown
-    outside_use.look(turn)
+    outside_use.update(turn)
 
 
 # -------------------------------------------------------------------- devices that go back
@@ -124,7 +124,7 @@ def look(turn: Turn) -> None:
             turn.alarm(0.0, "safe-gpu")  # it is written apart: a full disk must keep nobody from the sample
 
 
-def is_empty(device: Device | None, placeholders: Mapping[Key, str]) -> bool:
+def is_empty(device: Device | None, placeholders: Mapping[ProcessKey, str]) -> bool:
     """Whether nobody is there, for certain."""
     known = device is not None and device.processes is not None and device.lost is None
     return known and is_unseen(device, placeholders)
@@ -143,14 +143,14 @@ def lock_used(turn: Turn, event: LockUsed) -> None:
 def found(turn: Turn, seconds: float) -> None:
     """It counts for so long, unless it does for longer already."""
     if _is_later(turn, seconds):
-        _remember(turn, {**turn.state.devices.neighbours_about, "safe-gpu": turn.now + seconds})
+        _keep_until(turn, {**turn.state.devices.neighbours_about, "safe-gpu": turn.now + seconds})
 
 
 def _is_later(turn: Turn, seconds: float) -> bool:
     return turn.now + seconds - turn.state.devices.neighbours_about.get("safe-gpu", 0.0) > WRITTEN
 
 
-def _remember(turn: Turn, about: Mapping[str, float]) -> None:
+def _keep_until(turn: Turn, about: Mapping[str, float]) -> None:
     """Until when each counts; and look again when the first of them is forgotten."""
     counting = {name: moment for name, moment in about.items() if moment > turn.now}
     turn.state.devices.neighbours_about = counting
@@ -159,11 +159,11 @@ def _remember(turn: Turn, about: Mapping[str, float]) -> None:
         turn.alarm(min(counting.values()) - turn.now, "neighbours", "all")
 
 
-def forget(turn: Turn) -> None:
-    _remember(turn, turn.state.devices.neighbours_about)
+def forget_unseen(turn: Turn) -> None:
+    _keep_until(turn, turn.state.devices.neighbours_about)
 
 
 def load(turn: Turn, found: Document) -> None:
     """Those that were found by a former broker."""
     if found:
-        _remember(turn, found)
+        _keep_until(turn, found)

@@ -9,17 +9,17 @@ import os
 from typing import Any
 
 from gpulease.broker.core.events import Received
-from gpulease.broker.core.instructions import Hook, Notify
+from gpulease.broker.core.instructions import CallHook, Notify
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import NoticeChoice
 from gpulease.errors import NotFound, TooMuch, UsageError
-from gpulease.model.job import Job
 from gpulease.model.job_selection import job_number
+from gpulease.model.jobs import Job
 from gpulease.model.notices import USUAL, read_events
 from gpulease.model.values import Lease
 from gpulease.protocol.messages import NotifyRequest, ToldOf
 
-MOST_USERS = 10_000
+MAX_USERS = 10_000
 SHORTEST = 120.0  # seconds: of the end of a shorter lease nobody is told before
 NEW, WRITTEN, BACK = "new", "written", "back"  # of a device that is lost: what the events know of it
 NAME = 60  # letters of what stands for a job without a name
@@ -34,13 +34,13 @@ def notify(turn: Turn, event: Received) -> None:
     if message.get("clear"):
         turn.state.choose(peer.uid, None)
     elif (file := message.get("file")) is not None:
-        if peer.uid not in chosen and len(chosen) >= MOST_USERS:
-            raise TooMuch(f"More than {MOST_USERS} users would be told of something.")
+        if peer.uid not in chosen and len(chosen) >= MAX_USERS:
+            raise TooMuch(f"More than {MAX_USERS} users would be told of something.")
         before = chosen.get(peer.uid)
         events = message.get("events")
         kept = before.events if before else USUAL
-        told = kept if events is None else read_events(events, "--on")
-        turn.state.choose(peer.uid, NoticeChoice(_path(file), told))
+        kinds = kept if events is None else read_events(events, "--on")
+        turn.state.choose(peer.uid, NoticeChoice(_path(file), kinds))
     now = chosen.get(peer.uid)
     turn.reply(peer, ToldOf(file=now and now.file, events=None if now is None else list(now.events)))
 
@@ -63,21 +63,21 @@ def check_address(turn: Turn, uid: int) -> None:
 
 def lease_granted(turn: Turn, lease: Lease, waited: float) -> None:
     if waited >= turn.state.settings.notify_waited:
-        _tell(turn, lease.owner.uid, "turn", None, waited=waited, **_lease(turn, lease))
+        _notify(turn, lease.owner.uid, "turn", None, waited=waited, **_lease(turn, lease))
 
 
 def job_granted(turn: Turn, job: Job) -> None:
     waited = max(0.0, turn.now - job.added)
     if job.run == 1 and waited >= turn.state.settings.notify_waited:
-        _tell(turn, job.uid, "turn", job.spec.notify, waited=waited, **_job(turn, job))
+        _notify(turn, job.uid, "turn", job.spec.notify, waited=waited, **_job(turn, job))
 
 
 def job_ended(turn: Turn, job: Job) -> None:
     """A run ended, and the job with it or not. Of what its user did nobody needs to tell them."""
     if job.out_of_memory and "out-of-memory" in _wanted(turn, job.uid, job.spec.notify):
-        _tell(turn, job.uid, "out-of-memory", job.spec.notify, **_job(turn, job))
+        _notify(turn, job.uid, "out-of-memory", job.spec.notify, **_job(turn, job))
     elif job.over and job.why not in (f"killed by {job.user}", f"removed by {job.user}"):
-        _tell(turn, job.uid, "ended" if job.state == "complete" else "failed", job.spec.notify, **_job(turn, job))
+        _notify(turn, job.uid, "ended" if job.state == "complete" else "failed", job.spec.notify, **_job(turn, job))
 
 
 def warn_at(now: float, until: float, before: float) -> float | None:
@@ -98,15 +98,15 @@ def lease_ending(turn: Turn, id: str) -> None:
     lease, before = turn.state.requests.leases.get(id), turn.state.settings.notify_before
     if lease is not None and lease.until is not None and lease.until - turn.now <= before + 1:
         until = lease.until + turn.state.requests.wall_ahead
-        _tell(turn, lease.owner.uid, "lease-ending", None, until=until, **_lease(turn, lease))
+        _notify(turn, lease.owner.uid, "lease-ending", None, until=until, **_lease(turn, lease))
 
 
 def lease_ended(turn: Turn, lease: Lease, why: str) -> None:
     """Somebody else ended it."""
-    _tell(turn, lease.owner.uid, "lease-ending", None, until=_wall(turn), why=why, **_lease(turn, lease))
+    _notify(turn, lease.owner.uid, "lease-ending", None, until=_wall(turn), why=why, **_lease(turn, lease))
 
 
-def look(turn: Turn) -> None:
+def check_lost_devices(turn: Turn) -> None:
     """The devices were seen: of each that is lost since the last time its holders and the managers are told, once."""
     state = turn.state
     for uuid, device in state.devices.by_uuid.items():
@@ -117,10 +117,10 @@ def look(turn: Turn) -> None:
         elif device.lost is not None and known in (None, BACK):
             state.devices.broken.put(uuid, NEW)
             turn.alarm(0.0, "lost")
-            _tell_broken(turn, uuid, device.lost)
+            _notify_broken(turn, uuid, device.lost)
 
 
-def write_lost(turn: Turn) -> None:
+def record_lost_devices(turn: Turn) -> None:
     """Into the events; apart from the sample, which a full disk must not keep from anybody."""
     state = turn.state
     for uuid, known in list(state.devices.broken.items()):
@@ -136,34 +136,34 @@ def write_lost(turn: Turn) -> None:
             state.devices.broken.drop(uuid)
 
 
-def gpu_used(turn: Turn, uuid: str, user: str, pid: int | None) -> None:
+def device_used_by_others(turn: Turn, uuid: str, user: str, pid: int | None) -> None:
     """Somebody else uses a leased device: its holders are told, once."""
     for lease in [one for one in turn.state.requests.leases.values() if uuid in one.devices]:
         if pid not in [known for known, _ in lease.outsiders]:
             labels = turn.state.devices.labels([uuid])
             about = {"devices": labels, "uuid": uuid, "users": [user] if user else [], "pid": pid}
-            _tell(turn, lease.owner.uid, "gpu-used", _of_job(turn, lease), lease=lease.id, **about)
+            _notify(turn, lease.owner.uid, "gpu-used", _of_job(turn, lease), lease=lease.id, **about)
 
 
-def _tell_broken(turn: Turn, uuid: str, why: str) -> None:
+def _notify_broken(turn: Turn, uuid: str, why: str) -> None:
     state = turn.state
     on = [lease for lease in state.requests.leases.values() if uuid in lease.devices]
     about = {"devices": state.devices.labels([uuid]), "uuid": uuid, "why": why.rstrip(".")}
     held = {lease.owner.uid: lease for lease in on}
     for uid, lease in held.items():
-        _tell(turn, uid, "gpu-broken", _of_job(turn, lease), lease=lease.id, **about)
+        _notify(turn, uid, "gpu-broken", _of_job(turn, lease), lease=lease.id, **about)
     users = sorted({lease.owner.user for lease in on})
     for uid in [uid for uid in state.chosen if state.manages(uid) and uid not in held]:
-        _tell(turn, uid, "gpu-broken", None, users=users, **about)
+        _notify(turn, uid, "gpu-broken", None, users=users, **about)
     if state.settings.on_broken:
-        told = {"host": state.about.host, "time": _wall(turn), "users": users, **about}
-        turn.emit(Hook("on-broken", state.settings.on_broken, f"GPU {about['devices'][0]}", told))
+        message = {"host": state.about.host, "time": _wall(turn), "users": users, **about}
+        turn.emit(CallHook("on-broken", state.settings.on_broken, f"GPU {about['devices'][0]}", message))
 
 
 # -------------------------------------------------------------------- telling
 
 
-def _tell(turn: Turn, uid: int, event: str, own: tuple[str, ...] | None, **fields: Any) -> None:
+def _notify(turn: Turn, uid: int, event: str, own: tuple[str, ...] | None, **fields: Any) -> None:
     if event in _wanted(turn, uid, own):
         notice = {"event": event, "time": _wall(turn), "host": turn.state.about.host, **fields}
         turn.emit(Notify(uid, turn.state.chosen[uid].file, notice, turn.state.settings.notify_every))

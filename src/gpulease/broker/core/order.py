@@ -6,10 +6,10 @@ hangs, raises or returns nonsense is asked again ever more seldom, and costs not
 
 from __future__ import annotations
 
-from gpulease.broker.core.events import Ordered
-from gpulease.broker.core.instructions import AskOrder, WriteLog
+from gpulease.broker.core.events import OrderAnswered
+from gpulease.broker.core.instructions import AskForOrder, WriteLog
 from gpulease.broker.core.turn import Turn
-from gpulease.broker.core.values import OwnOrder
+from gpulease.broker.core.values import CustomOrder
 from gpulease.model.pauses import pause_after
 from gpulease.planner.fairness import Standing
 from gpulease.planner.order import entries, ranked, wrong_with
@@ -22,11 +22,11 @@ LONGEST_PAUSE = 300.0  # seconds before a function that failed is asked again
 def ask(turn: Turn) -> None:
     """Ask about the line, if it is time."""
     state = turn.state
-    function, own = state.settings.order, state.requests.own_order
+    function, own = state.settings.order, state.requests.custom_order
     if own.function != function:  # what the old one said is nothing any more
-        own = OwnOrder(function)
-        state.requests.own_order = own
-        turn.emit(AskOrder(function, turn.now, ()))
+        own = CustomOrder(function)
+        state.requests.custom_order = own
+        turn.emit(AskForOrder(function, turn.now, ()))
     if not function or own.asked or len(state.requests.line) < 2:
         return
     moment = max(own.not_before, own.asked_at + (AGAIN if own.revision == state.revision else INTERVAL))
@@ -37,31 +37,31 @@ def ask(turn: Turn) -> None:
     ).totals
     rows = tuple(entries(state.requests.line, used, turn.now))
     asked = tuple(row.id for row in rows) if len(rows) > 1 else ()
-    state.requests.own_order = own._replace(asked=asked, asked_at=turn.now, revision=state.revision)
+    state.requests.custom_order = own._replace(asked=asked, asked_at=turn.now, revision=state.revision)
     if asked:
-        turn.emit(AskOrder(function, turn.now, rows))
+        turn.emit(AskForOrder(function, turn.now, rows))
 
 
-def ordered(turn: Turn, event: Ordered) -> None:
-    state, own = turn.state, turn.state.requests.own_order
+def ordered(turn: Turn, event: OrderAnswered) -> None:
+    state, own = turn.state, turn.state.requests.custom_order
     if event.function != own.function or not own.asked:
         return
-    trouble = event.trouble or wrong_with(own.asked, event.told)
-    ranking = () if trouble else ranked(state.requests.line, event.told)
+    trouble = event.trouble or wrong_with(own.asked, event.answer)
+    ranking = () if trouble else ranked(state.requests.line, event.answer)
     failures = own.failures + 1 if trouble else 0
     not_before = turn.now + pause_after(failures, INTERVAL, LONGEST_PAUSE) if trouble else own.not_before
     unmoved = own.revision == state.revision
     after = own._replace(
         ranking=ranking, asked=(), failures=failures, trouble=trouble, not_before=not_before, revision=own.revision
     )
-    state.requests.own_order = after
+    state.requests.custom_order = after
     if unmoved:  # what it changed itself is no reason to ask it again
-        state.requests.own_order = after._replace(revision=state.revision)
+        state.requests.custom_order = after._replace(revision=state.revision)
     if trouble != own.trouble:
         what = f"is not followed: {trouble}" if trouble else "answers again"
         turn.emit(WriteLog(f"policy.order {own.function} {what}"))
 
 
-def trouble_of(own: OwnOrder) -> str | None:
+def trouble_of(own: CustomOrder) -> str | None:
     """What `gpulease doctor` and `gpulease set` say."""
     return own.trouble and f"The function {own.function} of policy.order is not followed: {own.trouble}."

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpulease.broker.core import notices as noticing
+from gpulease.broker.core import notices
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.model.values import Lease
 from gpulease.planner import DeviceState, device_state
 from gpulease.planner.device_states import THROUGH, held
 
-GONE = 60.0  # seconds without it until it has ended: who comes and goes is one use
+ENDED_AFTER = 60.0  # seconds without it until it has ended: who comes and goes is one use
 
-HELD_TOO = "held "  # and by which neighbour: in the place of a user
+HELD_PREFIX = "held "  # and by which neighbour: in the place of a user
 Use = tuple[str, str]  # device and user
 
 
-def look(turn: Turn) -> dict[str, list[str]]:
+def update(turn: Turn) -> dict[str, list[str]]:
     """A sample came in: the users of each device without a lease, "" for one whom nobody sees.
 
     What is to be written is written apart: a full disk must keep nobody from the sample.
@@ -30,11 +30,11 @@ def look(turn: Turn) -> dict[str, list[str]]:
     outside, uses = turn.state.devices.outside, _uses(turn.state)
     for use in uses.keys() & outside.keys():
         outside.put(use, turn.now)
-    if uses.keys() - outside.keys() or _over(turn):
+    if uses.keys() - outside.keys() or _ended(turn):
         turn.alarm(0.0, "outside")
     found: dict[str, list[str]] = {}
     for uuid, user in uses:
-        if not user.startswith(HELD_TOO):
+        if not user.startswith(HELD_PREFIX):
             found.setdefault(uuid, []).append(user)
     return found
 
@@ -45,18 +45,20 @@ def write(turn: Turn) -> None:
         if use not in outside:
             outside.put(use, turn.now)
             _record(turn, "outside", use, pid, _why(use, pid) + _leased_to(turn.state, use))
-            if not use[1].startswith(HELD_TOO):
-                noticing.gpu_used(turn, use[0], use[1], pid)
-    for use in _over(turn):
+            if not use[1].startswith(HELD_PREFIX):
+                notices.device_used_by_others(turn, use[0], use[1], pid)
+    for use in _ended(turn):
         outside.drop(use)
         ended = (
-            f"no longer leased and {use[1]} too" if use[1].startswith(HELD_TOO) else "no longer uses it without a lease"
+            f"no longer leased and {use[1]} too"
+            if use[1].startswith(HELD_PREFIX)
+            else "no longer uses it without a lease"
         )
         _record(turn, "outside-ended", use, None, ended)
 
 
-def _over(turn: Turn) -> list[Use]:
-    return [use for use, last in turn.state.devices.outside.items() if turn.now - last >= GONE]
+def _ended(turn: Turn) -> list[Use]:
+    return [use for use, last in turn.state.devices.outside.items() if turn.now - last >= ENDED_AFTER]
 
 
 def _uses(state: State) -> dict[Use, int | None]:
@@ -83,23 +85,23 @@ def colliding(state: State, judged: DeviceState, on: Sequence[Lease]) -> str | N
         return None
     if judged.neighbour.startswith(THROUGH):
         return judged.neighbour
-    told = state.devices.neighbours_shown.items()
-    named = (name for name, shown in told if judged.neighbour.startswith(name) and not shown.get("trouble"))
+    candidates = state.devices.neighbours_shown.items()
+    named = (name for name, shown in candidates if judged.neighbour.startswith(name) and not shown.get("trouble"))
     return next(named, None)
 
 
 def _why(use: Use, pid: int | None) -> str:
-    if use[1].startswith(HELD_TOO):
+    if use[1].startswith(HELD_PREFIX):
         return f"it is leased, and {use[1]} too"
     return "uses it without a lease" if pid else "memory in use by nobody visible"
 
 
 def _leased_to(state: State, use: Use) -> str:
     users = sorted({lease.owner.user for lease in state.requests.leases.values() if use[0] in lease.devices})
-    return f", and it is leased to {', '.join(users)}" if users and not use[1].startswith(HELD_TOO) else ""
+    return f", and it is leased to {', '.join(users)}" if users and not use[1].startswith(HELD_PREFIX) else ""
 
 
 def _record(turn: Turn, what: str, use: Use, pid: int | None, why: str) -> None:
     uuid, user = use
-    user = "" if user.startswith(HELD_TOO) else user
+    user = "" if user.startswith(HELD_PREFIX) else user
     turn.state.record(turn.now, what, user=user, pid=pid, devices=turn.state.devices.labels([uuid]), why=why)

@@ -7,13 +7,13 @@ lease becomes a share of that size, and others may come. How shares are placed i
 from __future__ import annotations
 
 from gpulease.broker.core.turn import Turn
-from gpulease.broker.core.values import Seen
-from gpulease.model.job import Job
+from gpulease.broker.core.values import PeakMemory
+from gpulease.model.jobs import Job
 from gpulease.model.quantities import format_bytes
 from gpulease.model.values import Lease, Request, Waiting
 from gpulease.planner.packing import may_pack, raised, superfluous
 
-MOST_SHAPES = 64  # in the line at once, since each costs every plan a little; the jobs of others have a device alone
+MAX_SHAPES = 64  # in the line at once, since each costs every plan a little; the jobs of others have a device alone
 
 
 def may_share(turn: Turn, request: Request, shape: str | None) -> bool:
@@ -22,7 +22,7 @@ def may_share(turn: Turn, request: Request, shape: str | None) -> bool:
     if shape is None or not may_pack(request, state.settings.pack == "measured"):
         return False
     there = state.requests.line.packed_shapes
-    return shape in there or len(there) < MOST_SHAPES
+    return shape in there or len(there) < MAX_SHAPES
 
 
 def observe(turn: Turn) -> None:
@@ -51,7 +51,7 @@ def _see(turn: Turn, job: Job, lease: Lease, used: int) -> None:
     """A sample came in, and a packed job uses so many bytes of its device."""
     state, before = turn.state, turn.state.jobs.seen.get(job.id)
     if used and (before is None or used > before.memory):
-        state.jobs.seen.put(job.id, Seen(used, turn.now))
+        state.jobs.seen.put(job.id, PeakMemory(used, turn.now))
     seen = state.jobs.seen.get(job.id)
     if seen is None:
         return
@@ -98,7 +98,7 @@ def _learn(turn: Turn, shape: str | None, memory: int) -> None:
     turn.save_soon()
 
 
-def told(turn: Turn, job: Job) -> str | None:
+def describe(turn: Turn, job: Job) -> str | None:
     """What people are told of it, where it is packed."""
     state, id = turn.state, job.planner_id
     holder: Lease | Waiting | None = state.requests.leases.get(id)

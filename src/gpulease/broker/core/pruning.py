@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import learned as learning
+from gpulease.broker.core import jobs, learned
 from gpulease.broker.core.turn import Turn
-from gpulease.model import job as jobs
-from gpulease.model.job import Job
+from gpulease.model import jobs as model_jobs
+from gpulease.model.jobs import Job
 from gpulease.model.store import Document, Which
 
 EVERY = 60.0  # seconds between looks at whether there is something to forget
@@ -16,15 +15,15 @@ SELDOM = 600.0  # seconds between looks at the environments of ended jobs
 ENVIRONMENTS = 500  # environments that are looked at in one turn
 EVENTS = 1000  # events that are looked at in one turn
 KEEP_EVENTS = 90 * 86400.0  # seconds
-MOST_EVENTS = 1_000_000
+MAX_EVENTS = 1_000_000
 
 
 def prune(turn: Turn) -> None:
     rows = _too_many(turn) or _too_old(turn)
-    gone: list[Job] = list(map(jobs.read, rows))
-    job_life.forget(turn, gone)
-    events = turn.state.store.forget_events(turn.now - KEEP_EVENTS, MOST_EVENTS, EVENTS)
-    learning.prune(turn)
+    gone: list[Job] = list(map(model_jobs.read, rows))
+    jobs.forget(turn, gone)
+    events = turn.state.store.forget_events(turn.now - KEEP_EVENTS, MAX_EVENTS, EVENTS)
+    learned.prune(turn)
     turn.alarm(SOON if len(gone) == PIECE or events == EVENTS else EVERY, "prune")
 
 
@@ -43,7 +42,7 @@ def _too_many(turn: Turn) -> list[Document]:
     state, kept = turn.state, turn.state.settings.keep_ended
     for uid, number in state.jobs.over.items():
         if kept is not None and number > kept:
-            return state.store.some_jobs(Which(jobs.ENDS, uid), min(PIECE, number - kept))[0]
+            return state.store.some_jobs(Which(model_jobs.ENDS, uid), min(PIECE, number - kept))[0]
     return []
 
 

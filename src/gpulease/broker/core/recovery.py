@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpulease.broker.core import history as remembering
-from gpulease.broker.core import jobs as job_life
-from gpulease.broker.core import known_devices, limit_names, packing
-from gpulease.broker.core import learned as learning
-from gpulease.broker.core import leases as lease_life
-from gpulease.broker.core import neighbours as neighbouring
-from gpulease.broker.core import notices as noticing
-from gpulease.broker.core import runs as job_ends
+from gpulease.broker.core import (
+    history,
+    jobs,
+    known_devices,
+    learned,
+    leases,
+    limit_names,
+    neighbours,
+    notices,
+    packing,
+    runs,
+)
 from gpulease.broker.core.instructions import WriteLog
 from gpulease.broker.core.leases import UNCLAIMED, watch
 from gpulease.broker.core.records import read_lease, read_pending
 from gpulease.broker.core.state.learned import LEARNT
 from gpulease.broker.core.turn import Turn
-from gpulease.broker.core.values import Added, Cap, Moved, NoticeChoice
-from gpulease.model import job as jobs
+from gpulease.broker.core.values import BatchRange, Cap, Moved, NoticeChoice
+from gpulease.model import jobs as model_jobs
 from gpulease.model.job_selection import line_id
 from gpulease.model.request import stored_request
 from gpulease.model.store import Document, Which
@@ -36,7 +40,7 @@ def load(turn: Turn) -> None:
     _load_line(turn)
     _load_jobs(turn)
     _skip_numbers(turn)
-    remembering.found(turn)
+    history.leases_found(turn)
     turn.alarm(FIRST_PRUNING, "prune")
     turn.alarm(FIRST_PRUNING, "forget-environments")
     if turn.state.requests.line:
@@ -60,11 +64,11 @@ def _load_facts(turn: Turn) -> None:
     state.jobs.caps.fill({int(sweep): Cap(*cap) for sweep, cap in facts.get("caps", {}).items()})
     chosen = facts.get("notices", {}).items()
     state.chosen.fill({int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
-    neighbouring.load(turn, facts.get("neighbours", {}))
+    neighbours.load(turn, facts.get("neighbours", {}))
     known_devices.load(state, facts.get("devices", {}))
     state.devices.excluded.fill({uuid: document["note"] for uuid, document in store.load("excluded").items()})
     state.texts.fill({name: document["text"] for name, document in store.load("settings").items()})
-    for complaint in (*state.use_settings(), *limit_names.strangers(turn)):
+    for complaint in (*state.use_settings(), *limit_names.unknown_names(turn)):
         turn.emit(WriteLog(complaint))
 
 
@@ -78,12 +82,12 @@ def _load_leases(turn: Turn) -> None:
         packing.recall(turn, lease)
         if lease.until is not None:
             turn.alarm(lease.until - turn.now, "until", lease.id)
-            noticing.set_alarm(turn, lease)
+            notices.set_alarm(turn, lease)
         if not claimed:
             turn.alarm(UNCLAIMED, "unclaimed", lease.id)
     for lease in list(state.requests.leases.values()):
         if lease.kind != "job" and lease.owner.pid is not None and lease.owner.boot_id != state.about.boot_id:
-            lease_life.end(turn, lease, "the machine was started anew", cut=True)
+            leases.end(turn, lease, "the machine was started anew", cut=True)
 
 
 def _load_line(turn: Turn) -> None:
@@ -98,7 +102,7 @@ def _load_line(turn: Turn) -> None:
         if pending.deadline is not None:
             turn.alarm(pending.deadline - turn.now, "deadline", pending.id)
         turn.alarm(UNCLAIMED, "unclaimed", pending.id)
-    lease_life.look_again(turn)
+    leases.schedule_sample(turn)
 
 
 def _load_jobs(turn: Turn) -> None:
@@ -109,16 +113,16 @@ def _load_jobs(turn: Turn) -> None:
     known = state.store.get("facts", "job") or {}
     state.jobs.number = max(last[0]["id"] if last else 0, known.get("value", 0))
     batches = {
-        token: Added(*(numbers if len(numbers) == 3 else (*numbers, numbers[1] + 1)))
+        token: BatchRange(*(numbers if len(numbers) == 3 else (*numbers, numbers[1] + 1)))
         for token, numbers in known.get("batches", {}).items()
     }
     state.jobs.batches.fill(batches)
-    running = list(map(jobs.read, _stored(turn, jobs.RUNNING)))
+    running = list(map(model_jobs.read, _stored(turn, model_jobs.RUNNING)))
     for job in running:
         state.jobs.change(job, job)
     _join_waiting(turn)
     for job in running:
-        job_ends.recover(turn, job)
+        runs.recover(turn, job)
 
 
 def _join_waiting(turn: Turn) -> None:
@@ -127,11 +131,11 @@ def _join_waiting(turn: Turn) -> None:
     requests: dict[str, Request] = {}
     for stored in _stored(turn, ("waiting",)):
         if "after" in stored or "not_before" in stored["request"]:
-            job_life.join(turn, jobs.read(stored))
+            jobs.join(turn, model_jobs.read(stored))
         else:
             plain.append(_plain(turn, stored, requests))
     turn.state.requests.fill_line(plain)
-    lease_life.look_again(turn)
+    leases.schedule_sample(turn)
 
 
 def _plain(turn: Turn, stored: Document, requests: dict[str, Request]) -> Waiting:
@@ -140,11 +144,11 @@ def _plain(turn: Turn, stored: Document, requests: dict[str, Request]) -> Waitin
     if request is None:
         request = requests[asked] = stored_request(stored["request"])
     groups, place, forced = turn.world.groups_of(stored["uid"]), stored.get("place"), stored.get("forced", False)
-    shape = learning.shape(turn, stored["user"], stored["command"], stored["cwd"], request)
+    shape = learned.shape(turn, stored["user"], stored["command"], stored["cwd"], request)
     return Waiting(
         line_id(stored["id"]), request, stored["user"], stored["uid"], stored["added"], groups, "job", place, None,
         forced, shape, stored.get("cap"), packing.may_share(turn, request, shape),
-        learning.expected(turn, stored["user"], request),
+        learned.expected(turn, stored["user"], request),
     )  # fmt: skip
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpulease.broker.core import bulk
-from gpulease.broker.core import leases as lease_life
-from gpulease.broker.core.events import Received, Releasing
-from gpulease.broker.core.instructions import GoOn
+from gpulease.broker.core import bulk, leases
+from gpulease.broker.core.events import Received, ReleaseProgress
+from gpulease.broker.core.instructions import Continue
 from gpulease.broker.core.leases import Releaser
 from gpulease.broker.core.limits import allowance, check_renewal
 from gpulease.broker.core.turn import Turn
@@ -22,13 +21,13 @@ from gpulease.model.values import Lease
 from gpulease.protocol.messages import Released, ReleaseRequest, Renewed, RenewRequest, ShortLease
 
 PIECE = 50  # leases of one piece
-LOOKS = 8  # processes whose script is looked for in one piece
+SCRIPTS_PER_PIECE = 8  # processes whose script is looked for in one piece
 
 
 def release(turn: Turn, event: Received) -> None:
     peer = event.peer
     message: ReleaseRequest = event.message
-    progress = _begun(event)
+    progress = _progress(event)
     if progress.left is None:
         chosen = _all(turn, peer) if message.get("all") else _named_leases(turn, event, progress)
         if chosen is None:
@@ -38,33 +37,33 @@ def release(turn: Turn, event: Received) -> None:
     most = bulk.size(event, PIECE)
     piece, left = (progress.left or ())[:most], (progress.left or ())[most:]
     held = turn.state.requests.leases
-    leases = [held[id] for id in piece if id in held]  # the others ended meanwhile
+    ending = [held[id] for id in piece if id in held]  # the others ended meanwhile
     if message.get("gone"):
-        leases = [lease for lease in leases if _is_left_behind(turn, lease)]
-    released = (*progress.released, *(_short(turn, lease) for lease in leases))
-    for lease in leases:
+        ending = [lease for lease in ending if _is_left_behind(turn, lease)]
+    released = (*progress.released, *(_short(turn, lease) for lease in ending))
+    for lease in ending:
         why = "released, since the process that asked is gone" if message.get("gone") else f"released by {peer.user}"
         by = peer.pid if peer.pid == lease.owner.pid else progress.script
-        lease_life.end(turn, lease, why, Releaser(peer.user, by))
+        leases.end(turn, lease, why, Releaser(peer.user, by))
     if left:
-        turn.emit(GoOn(event._replace(progress=progress._replace(left=left, released=released))))
+        turn.emit(Continue(event._replace(progress=progress._replace(left=left, released=released))))
     else:
         turn.reply(peer, Released(released=list(released)))
 
 
 def renew(turn: Turn, event: Received) -> None:
     message: RenewRequest = event.message
-    leases = _named_leases(turn, event, _begun(event), mine=not message.get("what"))
-    if leases is None:
+    found = _named_leases(turn, event, _progress(event), mine=not message.get("what"))
+    if found is None:
         return
-    timed = [lease for lease in leases if lease.until is not None]
+    timed = [lease for lease in found if lease.until is not None]
     if not timed:
         raise NotFound("There is no timed lease to renew.", "Only a lease that was taken for a time ends by the clock.")
     renewed = [lease._replace(until=turn.now + message["duration"]) for lease in timed]
     for lease in renewed:
         check_renewal(allowance(turn.state, lease.owner.user, lease.owner.groups), lease)
     for lease in renewed:
-        lease_life.renew(turn, lease)
+        leases.renew(turn, lease)
     turn.reply(event.peer, Renewed(renewed=[_short(turn, lease) for lease in renewed]))
 
 
@@ -73,8 +72,8 @@ def only_managers(turn: Turn, peer: Peer) -> None:
         raise NotPermitted("Only root and the user who runs the broker may do that.", "Ask one of them.")
 
 
-def _begun(event: Received) -> Releasing:
-    return event.progress if isinstance(event.progress, Releasing) else Releasing()
+def _progress(event: Received) -> ReleaseProgress:
+    return event.progress if isinstance(event.progress, ReleaseProgress) else ReleaseProgress()
 
 
 def _short(turn: Turn, lease: Lease) -> ShortLease:
@@ -98,7 +97,7 @@ def _all(turn: Turn, peer: Peer) -> list[Lease]:
     return [lease for lease in turn.state.requests.leases.values() if lease.kind != "job"]
 
 
-def _named_leases(turn: Turn, event: Received, progress: Releasing, mine: bool = False) -> list[Lease] | None:
+def _named_leases(turn: Turn, event: Received, progress: ReleaseProgress, mine: bool = False) -> list[Lease] | None:
     """None when it is first to be found out who started some processes: then it is gone on with."""
     peer = event.peer
     message: ReleaseRequest = event.message
@@ -107,11 +106,11 @@ def _named_leases(turn: Turn, event: Received, progress: Releasing, mine: bool =
         return [one for one in turn.state.requests.leases.values() if one.owner.uid == peer.uid and one.kind != "job"]
     if not names and not if_held:
         raise UsageError("Nothing to release was named.", "Give a lease id, a device, or `mine`.")
-    meant = _meant(turn, names)
+    meant = _leases_by_name(turn, names)
     asked = [lease for name, on in meant.items() for lease in on if name not in turn.state.requests.leases]
     known, more = _with_scripts(turn, peer, asked, progress)
     if more:
-        turn.emit(GoOn(event._replace(progress=known)))
+        turn.emit(Continue(event._replace(progress=known)))
         return None
     found: dict[str, Lease] = {}
     for name, on in meant.items():
@@ -123,7 +122,7 @@ def _named_leases(turn: Turn, event: Received, progress: Releasing, mine: bool =
     return list(found.values())
 
 
-def _meant(turn: Turn, names: Iterable[str]) -> dict[str, list[Lease]]:
+def _leases_by_name(turn: Turn, names: Iterable[str]) -> dict[str, list[Lease]]:
     """By name: the lease of that id, or those of a device. A device that is named in several ways counts once."""
     state, devices = turn.state, list(turn.state.devices.by_uuid.values())
     found: dict[str, list[Lease]] = {}
@@ -141,7 +140,7 @@ def _meant(turn: Turn, names: Iterable[str]) -> dict[str, list[Lease]]:
     return found
 
 
-def _leases_called(turn: Turn, peer: Peer, name: str, leases: list[Lease], known: Releasing) -> list[Lease]:
+def _leases_called(turn: Turn, peer: Peer, name: str, leases: list[Lease], known: ReleaseProgress) -> list[Lease]:
     """Those that the client may end."""
     by_id = name in turn.state.requests.leases
     if not leases:
@@ -161,7 +160,7 @@ def _leases_called(turn: Turn, peer: Peer, name: str, leases: list[Lease], known
 # -------------------------------------------------------------------- whose script it is
 
 
-def _of_the_asking_script(peer: Peer, device: str, leases: list[Lease], known: Releasing) -> list[Lease]:
+def _of_the_asking_script(peer: Peer, device: str, leases: list[Lease], known: ReleaseProgress) -> list[Lease]:
     """A device may have passed to another script of the same user, which still works there."""
     found = [lease for lease in leases if not _is_of_process(lease, peer) or _is_ours(lease, known)]
     if not found:
@@ -176,26 +175,28 @@ def _is_of_process(lease: Lease, peer: Peer) -> bool:
     return lease.owner.pid is not None and lease.owner.uid == peer.uid
 
 
-def _is_ours(lease: Lease, known: Releasing) -> bool:
+def _is_ours(lease: Lease, known: ReleaseProgress) -> bool:
     """Whether its process is above the client's, or was started by the same shell or script."""
     pid = lease.owner.pid or 0
     return pid in known.above or ((known.script or 0) > 1 and known.scripts.get(pid) == known.script)
 
 
-def _with_scripts(turn: Turn, peer: Peer, leases: Iterable[Lease], known: Releasing) -> tuple[Releasing, bool]:
+def _with_scripts(
+    turn: Turn, peer: Peer, leases: Iterable[Lease], known: ReleaseProgress
+) -> tuple[ReleaseProgress, bool]:
     """Who started the client and those who hold these; and whether there are more to be looked at."""
     owners = {lease.owner.pid or 0 for lease in leases if _is_of_process(lease, peer)}
     if owners and not known.above:
         known = known._replace(above=frozenset(turn.world.above(peer.pid)))
     unknown = sorted(owners - known.above - known.scripts.keys())
     if unknown and known.script is None:
-        known = known._replace(script=turn.world.asking_process(peer.pid))
-    found = {pid: turn.world.asking_process(pid) for pid in unknown[:LOOKS]}
-    return known._replace(scripts={**known.scripts, **found}), len(unknown) > LOOKS
+        known = known._replace(script=turn.world.requesting_process(peer.pid))
+    found = {pid: turn.world.requesting_process(pid) for pid in unknown[:SCRIPTS_PER_PIECE]}
+    return known._replace(scripts={**known.scripts, **found}), len(unknown) > SCRIPTS_PER_PIECE
 
 
-def _script(turn: Turn, peer: Peer, leases: Iterable[Lease], known: Releasing) -> int | None:
+def _script(turn: Turn, peer: Peer, leases: Iterable[Lease], known: ReleaseProgress) -> int | None:
     """Who is named as having given back: a command is gone in a moment, and its script is named."""
     if known.script is not None or all(lease.owner.pid == peer.pid for lease in leases):
         return known.script
-    return turn.world.asking_process(peer.pid)
+    return turn.world.requesting_process(peer.pid)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpulease.broker.core import learned as learning
-from gpulease.broker.core import leases as lease_life
+from gpulease.broker.core import learned, leases
 from gpulease.broker.core.events import ProcessEnded, Received
 from gpulease.broker.core.grants import current_plan
 from gpulease.broker.core.leases import LeaseStep
@@ -32,8 +31,8 @@ from gpulease.planner.forecast import NO_FORECAST, Forecast
 from gpulease.planner.reasons import NEVER, UNAVAILABLE, fitted
 from gpulease.protocol.messages import KINDS, AcquireRequest, CancelledWait, Taken
 
-PASSING = (OUTSIDE, DRAINING, LOST, "memory")  # what may have ended since the devices were seen
-MOST_WAITING = 2000  # requests of one user in the line
+TEMPORARY = (OUTSIDE, DRAINING, LOST, "memory")  # what may have ended since the devices were seen
+MAX_WAITING = 2000  # requests of one user in the line
 
 # -------------------------------------------------------------------- asking
 
@@ -60,15 +59,15 @@ def acquire(turn: Turn, event: Received) -> None:
     kind, command = message["kind"], message.get("command") or ()
     waiting = Waiting(
         state.requests.next_lease_id(), request, owner.user, owner.uid, state.requests.since(turn.now), owner.groups,
-        kind, shape=learning.shape(turn, owner.user, command, "", request, kind),
-        expected=learning.expected(turn, owner.user, request),
+        kind, shape=learned.shape(turn, owner.user, command, "", request, kind),
+        expected=learned.expected(turn, owner.user, request),
     )  # fmt: skip
     deadline = None if wait is None else turn.now + wait
     state.requests.listeners.put(waiting.id, peer)
     note, within = message.get("note"), message.get("within")
     above = state.requests.leases.get(within or "")
     within = within if above is not None and above.owner.uid == peer.uid else None
-    lease_life.ask(turn, Pending(waiting, owner, deadline, note, owner.pid != peer.pid, token, within))
+    leases.ask(turn, Pending(waiting, owner, deadline, note, owner.pid != peer.pid, token, within))
 
 
 def _resume(turn: Turn, event: Received, name: str) -> bool:
@@ -78,7 +77,7 @@ def _resume(turn: Turn, event: Received, name: str) -> bool:
     pending, lease = state.requests.pending.get(id), state.requests.leases.get(id)
     if pending is not None and pending.owner.uid == peer.uid:
         state.requests.listeners.put(id, peer)
-        _tell_place(turn, peer, id)
+        _send_place(turn, peer, id)
         return True
     if lease is not None and lease.owner.uid == peer.uid:
         if id in state.requests.unclaimed:
@@ -86,11 +85,11 @@ def _resume(turn: Turn, event: Received, name: str) -> bool:
         if state.devices.sample is None:  # nobody could say which devices these are
             state.requests.resuming = (*state.requests.resuming, event)
             turn.send(peer, {"waiting": {"id": id, "place": 1, "why": why(turn, id)}})
-            lease_life.look_again(turn)
+            leases.schedule_sample(turn)
             return True
         if id in state.requests.unclaimed and lease.owner.pid == peer.pid:
-            lease_life.claim(turn, lease)  # whoever asked is whoever holds: its end is watched
-        turn.send(peer, {"granted": lease_life.granted(state, lease)})
+            leases.claim(turn, lease)  # whoever asked is whoever holds: its end is watched
+        turn.send(peer, {"granted": leases.granted(state, lease)})
         return True
     return False
 
@@ -103,13 +102,13 @@ def resume(turn: Turn) -> None:
         _resume(turn, event, event.message["id"])
 
 
-def _tell_place(turn: Turn, peer: Peer, id: str) -> None:
+def _send_place(turn: Turn, peer: Peer, id: str) -> None:
     turn.send(peer, {"waiting": {"id": id, "place": place(turn, id), "why": why(turn, id)}})
 
 
 def _check_limits(turn: Turn, peer: Peer) -> None:
-    if sum(pending.owner.uid == peer.uid for pending in turn.state.requests.pending.values()) >= MOST_WAITING:
-        raise TooMuch(f"You have {MOST_WAITING} requests in the line, and more are not taken.")
+    if sum(pending.owner.uid == peer.uid for pending in turn.state.requests.pending.values()) >= MAX_WAITING:
+        raise TooMuch(f"You have {MAX_WAITING} requests in the line, and more are not taken.")
 
 
 def _owner(turn: Turn, peer: Peer, message: AcquireRequest) -> Owner:
@@ -141,7 +140,7 @@ def _process(turn: Turn, peer: Peer, named: int | None) -> tuple[int, int | None
 def ask_why(turn: Turn, event: Received) -> None:
     id, requests = event.message["id"], turn.state.requests
     if id in requests.pending:
-        _tell_place(turn, event.peer, id)
+        _send_place(turn, event.peer, id)
     elif requests.listeners.get(id) is not event.peer:  # else that it was granted is on its way, and is the answer
         held = "is granted" if id in requests.leases else "does not wait"
         raise NotFound(f"The request {id[:40]!r} {held}.", "Run `gpulease status` to see the line.")
@@ -152,7 +151,7 @@ def taken(turn: Turn, event: Received) -> None:
     lease = turn.state.requests.leases.get(event.message["id"])
     mine = lease is not None and lease.owner.uid == event.peer.uid
     if lease is not None and mine and lease.id in turn.state.requests.unclaimed:
-        lease_life.claim(turn, lease)
+        leases.claim(turn, lease)
     turn.reply(event.peer, Taken(taken=mine))
 
 
@@ -165,11 +164,11 @@ def cancel(turn: Turn, event: Received) -> None:
     if holder is not None and peer.uid not in (0, holder.owner.uid):
         raise NotPermitted(f"The request {id} belongs to {holder.owner.user}.")
     if pending is not None:
-        lease_life.leave(turn, id)
+        leases.leave(turn, id)
     elif lease is not None and lease.kind == "job":
         raise UsageError(f"{id} belongs to job {job_number(id)}.", f"End it with `gpulease kill {job_number(id)}`.")
     elif lease is not None:
-        lease_life.end(turn, lease, "it was cancelled", cut=True)
+        leases.end(turn, lease, "it was cancelled", cut=True)
     turn.reply(peer, CancelledWait(cancelled=holder is not None))
 
 
@@ -194,7 +193,7 @@ def answer(turn: Turn) -> None:
         return refuse_unwritten(turn, state.devices.trouble or NotGranted("No GPU has been seen yet."))
     if current_plan(turn).grants and state.devices.trouble is None and not _is_refused(turn):
         return None
-    undecided = {id for id in state.requests.unwritten if _needs_look(turn, id)}
+    undecided = {id for id in state.requests.unwritten if _needs_sample(turn, id)}
     for id in [id for id in state.requests.unwritten if id not in undecided]:
         _answer(turn, id)
     if undecided:
@@ -202,7 +201,7 @@ def answer(turn: Turn) -> None:
     return None
 
 
-def _needs_look(turn: Turn, id: str) -> bool:
+def _needs_sample(turn: Turn, id: str) -> bool:
     """Whether it does not wait, and would be refused for what was seen before it came and may have changed."""
     devices, deadline = turn.state.devices, turn.state.requests.pending[id].deadline
     if deadline is None or deadline > turn.now or devices.sampled_from >= deadline or devices.trouble is not None:
@@ -210,12 +209,12 @@ def _needs_look(turn: Turn, id: str) -> bool:
     decided = current_plan(turn)
     if any(grant.id == id for grant in decided.grants) or decided.reason(id).code in NEVER:
         return False
-    return any(verdict.code in PASSING for verdict in decided.explain(id))
+    return any(verdict.code in TEMPORARY for verdict in decided.explain(id))
 
 
 def _is_refused(turn: Turn) -> bool:
     check = turn.state.devices.check
-    return isinstance(check, Refused) and turn.now >= check.told_from
+    return isinstance(check, Refused) and turn.now >= check.shown_from
 
 
 def _answer(turn: Turn, id: str) -> None:
@@ -223,16 +222,16 @@ def _answer(turn: Turn, id: str) -> None:
     code, sentence = reason(turn, id)[:2]
     if code in NEVER:
         step = "Ask for less; `gpulease status` shows what is here."
-        lease_life.refuse(turn, id, refused(current_plan(turn).reason(id), step))
+        leases.refuse(turn, id, refused(current_plan(turn).reason(id), step))
     elif deadline is not None and deadline <= turn.now:
-        lease_life.refuse(turn, id, NotGranted(f"Not granted: {_lower(sentence)}", _next_step(turn, code)))
+        leases.refuse(turn, id, NotGranted(f"Not granted: {_lower(sentence)}", _next_step(turn, code)))
     else:
-        lease_life.advance(turn, "wait", LeaseStep(id, why=sentence))
+        leases.advance(turn, "wait", LeaseStep(id, why=sentence))
 
 
 def refuse_unwritten(turn: Turn, trouble: GpuleaseError) -> None:
     for id in list(turn.state.requests.unwritten):
-        lease_life.refuse(turn, id, trouble)
+        leases.refuse(turn, id, trouble)
 
 
 class Why(NamedTuple):
@@ -260,10 +259,12 @@ def reason(turn: Turn, id: str) -> Why:
     try:
         found = decided.reason(id)
     except KeyError:
-        told = check.why if isinstance(check, Refused) else None
-        return Why("checking", told or "It fits, and a last look at its devices is being taken.", "GPUs being checked")
+        refusal = check.why if isinstance(check, Refused) else None
+        return Why(
+            "checking", refusal or "It fits, and a last look at its devices is being taken.", "GPUs being checked"
+        )
     forecast, basis = decided.forecast(id)
-    learning.say(turn, id, forecast, basis)
+    learned.record_forecast(turn, id, forecast, basis)
     return Why(found.code, found.sentence, found.short, forecast)
 
 
@@ -293,29 +294,29 @@ def deadline(turn: Turn, id: str) -> None:
     pending = turn.state.requests.pending.get(id)
     if pending is not None and pending.deadline is not None and pending.deadline <= turn.now:
         code, sentence = reason(turn, id)[:2]
-        lease_life.refuse(turn, id, NotGranted(f"Not granted in time: {_lower(sentence)}", _next_step(turn, code)))
+        leases.refuse(turn, id, NotGranted(f"Not granted in time: {_lower(sentence)}", _next_step(turn, code)))
 
 
-def left(turn: Turn, peer: Peer) -> None:
+def client_gone(turn: Turn, peer: Peer) -> None:
     """Whoever waited there has left the line; what was granted and never claimed is given back."""
     state = turn.state
     state.requests.resuming = tuple(event for event in state.requests.resuming if event.peer is not peer)
     for id in [id for id, listener in state.requests.listeners.items() if listener is peer]:
         if id in state.requests.pending:
-            lease_life.leave(turn, id)
+            leases.leave(turn, id)
         elif id in state.requests.unclaimed:
-            lease_life.end(turn, state.requests.leases[id], "its client left before it took it", cut=True)
+            leases.end(turn, state.requests.leases[id], "its client left before it took it", cut=True)
 
 
 def owner_gone(turn: Turn, event: ProcessEnded) -> None:
     state = turn.state
-    lease_life.let_drain(turn, event.key)
+    leases.drained(turn, event.key)
     for id in sorted(state.requests.owned.get(event.key, ())):
         if id in state.requests.pending:
-            lease_life.refuse(turn, id, Cancelled("The process that it was for has ended."))
+            leases.refuse(turn, id, Cancelled("The process that it was for has ended."))
         elif (lease := state.requests.leases.get(id)) is not None:
             before = event.already and lease.since < state.about.began
-            lease_life.end(turn, lease, f"its process ended{' while no broker ran' if before else ''}")
+            leases.end(turn, lease, f"its process ended{' while no broker ran' if before else ''}")
 
 
 def unclaimed(turn: Turn, id: str) -> None:
@@ -324,14 +325,14 @@ def unclaimed(turn: Turn, id: str) -> None:
     if id in state.requests.listeners:
         return
     if id in state.requests.unclaimed:
-        lease_life.end(turn, state.requests.leases[id], "nobody came to take it", cut=True)
+        leases.end(turn, state.requests.leases[id], "nobody came to take it", cut=True)
     elif id in state.requests.pending:
-        lease_life.leave(turn, id)
+        leases.leave(turn, id)
 
 
-def time_over(turn: Turn, id: str) -> None:
+def lease_expired(turn: Turn, id: str) -> None:
     lease = turn.state.requests.leases.get(id)
     if lease is not None and lease.until is not None and lease.until <= turn.now:
         limited = lease.owner.pid is not None  # else it was asked for
         why = "the longest-lease of its user was over" if limited else "its time was over"
-        lease_life.end(turn, lease, why, cut=True)
+        leases.end(turn, lease, why, cut=True)

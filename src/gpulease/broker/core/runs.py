@@ -12,28 +12,27 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
-from gpulease.broker.core import instructions, packing
-from gpulease.broker.core import jobs as job_life
+from gpulease.broker.core import instructions, jobs, packing
 from gpulease.broker.core.events import AgentLost, EndRead, Forced, Found, Launched, LaunchFailed, RunEnded, TreeSeen
-from gpulease.broker.core.leases import look_again
+from gpulease.broker.core.leases import schedule_sample
 from gpulease.broker.core.limits import log_limit_of
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Delay, Run
-from gpulease.broker.runs import NO_FORK, NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Fate, Root
-from gpulease.model import job as jobs
-from gpulease.model.job import Job
+from gpulease.broker.runs import NO_FORK, NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Root, RunNote
+from gpulease.model import jobs as model_jobs
+from gpulease.model.jobs import Job
 from gpulease.model.lifecycle import IGNORED, PHASES, RUN, RUN_ENDS
 from gpulease.model.values import Request
 from gpulease.planner.board import admits
 from gpulease.render.jobs import signal_in
 
-TIDY = 5.0  # seconds until what is no longer needed is removed
+NOTES_KEPT = 5.0  # seconds until what is no longer needed is removed
 ATTEMPTS = 2  # to force a run; if then nothing of it is to be seen it is over, whatever its user's agents do
-LOOK_AGAIN = 0.05  # seconds between the first looks at a tree that is being killed
-LONGEST_LOOK = 0.5  # and between later ones
+FIRST_CHECK = 0.05  # seconds between the first looks at a tree that is being killed
+LONGEST_CHECK = 0.5  # and between later ones
 SHORTEST_DELAY, LONGEST_DELAY = 1.0, 30.0  # seconds until a start is tried again that something was lacking for
-NOT_BEGUN = {
+NOT_STARTED = {
     NOT_NOTED: "its shell ended before it could note that it began",
     NO_FORK: "its shell could not start a process: Resource temporarily unavailable",
 }
@@ -69,7 +68,7 @@ def advance(turn: Turn, id: int, event: str, said: Any = None) -> bool:
 def _enter(turn: Turn, id: int, phase: str) -> None:
     state, deadline = turn.state, PHASES[phase].deadline
     seconds = getattr(state.settings, deadline) if isinstance(deadline, str) else inf if deadline is None else deadline
-    run = state.jobs.runs.get(id, Run())._replace(phase=phase, due=turn.now + seconds, looks=0)
+    run = state.jobs.runs.get(id, Run())._replace(phase=phase, due=turn.now + seconds, checks=0)
     state.jobs.runs.put(id, run)
     _wake(turn, run.due)
 
@@ -78,7 +77,7 @@ def _wake(turn: Turn, time: float) -> None:
     """One alarm for all runs: at the first deadline."""
     if time < turn.state.jobs.runs_due:
         turn.state.jobs.runs_due = time
-        turn.emit(instructions.Alarm(time, "overdue", "runs"))
+        turn.emit(instructions.SetAlarm(time, "overdue", "runs"))
 
 
 def overdue(turn: Turn) -> None:
@@ -91,21 +90,21 @@ def overdue(turn: Turn) -> None:
     _wake(turn, min((run.due for run in state.jobs.runs.values()), default=inf))
 
 
-def look_at_trees(turn: Turn) -> None:
+def check_trees(turn: Turn) -> None:
     """One alarm and one look for all that are being ended."""
-    turn.state.jobs.look_at_trees_due = False
+    turn.state.jobs.tree_check_due = False
     for id, run in list(turn.state.jobs.runs.items()):
-        if run.looks:
+        if run.checks:
             advance(turn, id, "look")
 
 
 # -------------------------------------------------------------------- what agents tell
 
 
-def heard(turn: Turn, event: RunEvent) -> None:
+def handle(turn: Turn, event: RunEvent) -> None:
     """A step of the run that it is about, if that is still the one that runs."""
     job, run = turn.state.jobs.running.get(event.id), turn.state.jobs.runs.get(event.id)
-    name = None if job is None or run is None or job.run != event.run else HEARD[type(event)](run, event)
+    name = None if job is None or run is None or job.run != event.run else RUN_EVENTS[type(event)](run, event)
     if job is not None and name is not None and advance(turn, job.id, name, event) and isinstance(event, Found):
         turn.state.jobs.delays.drop(job.user)  # its agent does what it is told
 
@@ -116,7 +115,7 @@ def _ended(run: Run, event: RunEnded) -> str:
 
 
 def _found(run: Run, event: Found) -> str:
-    dead = "found-ended" if event.fate.over else "found-dead"
+    dead = "found-ended" if event.noted.over else "found-dead"
     return "found-nothing" if event.pid is None else "found-alive" if event.alive else dead
 
 
@@ -124,7 +123,7 @@ def _seen(run: Run, event: TreeSeen) -> str:
     return "tree-seen" if run.watched else "tree-left" if event.left else "tree-gone"
 
 
-HEARD: Mapping[type, Callable[[Run, Any], str | None]] = {
+RUN_EVENTS: Mapping[type, Callable[[Run, Any], str | None]] = {
     Launched: lambda run, event: "begun",
     LaunchFailed: lambda run, event: "launch-failed",
     RunEnded: _ended,
@@ -166,10 +165,10 @@ def recover(turn: Turn, job: Job) -> None:
 
 def kill(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
     """That it is to end is on disk before anybody hears of it, where anything can be written."""
-    job_life.advance(turn, job, "order-end", ending=job.ending or why, removing=job.removing or remove)
+    jobs.advance(turn, job, "order-end", ending=job.ending or why, removing=job.removing or remove)
 
 
-def over_time(turn: Turn, id: str) -> bool:
+def time_limit_reached(turn: Turn, id: str) -> bool:
     job = turn.state.jobs.running.get(int(id))
     if job is None or job.started is None or job.spec.time_limit is None or job.ending is not None:
         return False
@@ -183,10 +182,10 @@ def _start(turn: Turn, before: Job, after: Job) -> None:
     if after.spec.time_limit is not None:
         turn.alarm(after.spec.time_limit, "time-limit", str(after.id))
     advance(turn, after.id, "launch")
-    look_again(turn)
+    schedule_sample(turn)
 
 
-job_life.EFFECTS |= {
+jobs.EFFECTS |= {
     "launch": _start,
     "end-tree": lambda turn, before, after: advance(turn, after.id, "order-end"),
     "stop-tree": lambda turn, before, after: advance(turn, after.id, "pause-changed"),
@@ -204,12 +203,12 @@ def _ask(turn: Turn, job: Job, said: object = None) -> None:
 
 def _launch(turn: Turn, job: Job) -> None:
     environment = turn.state.jobs.environment(job)
-    given = {"GPULEASE_TOKEN": _token(turn.state, job), **job_life.given(turn.state, job, environment)}
+    given = {"GPULEASE_TOKEN": _token(turn.state, job), **jobs.given(turn.state, job, environment)}
     turn.emit(instructions.Launch(job, _place(turn, job), environment, given))
 
 
 def _find(turn: Turn, job: Job) -> None:
-    turn.emit(instructions.Find(job, _place(turn, job), _root(turn.state, job)))
+    turn.emit(instructions.FindRun(job, _place(turn, job), _root(turn.state, job)))
 
 
 def _stop_or_continue(turn: Turn, job: Job) -> None:
@@ -285,7 +284,7 @@ def _adopt(turn: Turn, job: Job, said: Launched | Found) -> None:
     if isinstance(said, Launched):
         after = after._replace(log_begin=said.log_begin, script_changed=said.script_changed)
     if after.pid != job.pid:
-        job_life.write(turn, job, after)
+        jobs.write(turn, job, after)
     else:
         turn.state.jobs.change(after, job)
     _change(turn, job, shell=(said.pid, said.start_time), watched=True)
@@ -304,31 +303,31 @@ def _note_found(turn: Turn, job: Job, said: Found) -> None:
     _change(turn, job, watched=False)
 
 
-def _look_later(turn: Turn, job: Job, said: object) -> None:
-    state, looks = turn.state, turn.state.jobs.runs[job.id].looks
-    _change(turn, job, looks=looks + 1)
-    if not state.jobs.look_at_trees_due:
-        state.jobs.look_at_trees_due = True
-        turn.alarm(min(LONGEST_LOOK, LOOK_AGAIN * (1 + looks / 10)), "trees")
+def _schedule_check(turn: Turn, job: Job, said: object) -> None:
+    state, checks = turn.state, turn.state.jobs.runs[job.id].checks
+    _change(turn, job, checks=checks + 1)
+    if not state.jobs.tree_check_due:
+        state.jobs.tree_check_due = True
+        turn.alarm(min(LONGEST_CHECK, FIRST_CHECK * (1 + checks / 10)), "trees")
 
 
 def _force(turn: Turn, job: Job, said: object) -> None:
     _change(turn, job, forced=turn.state.jobs.runs[job.id].forced + 1)
-    turn.emit(instructions.Force(job, _root(turn.state, job)))
+    turn.emit(instructions.ForceEnd(job, _root(turn.state, job)))
 
 
 def _judge_launch(turn: Turn, job: Job, said: LaunchFailed) -> None:
-    if said.passing:
+    if said.temporary:
         _put_back(turn, job, said.why)
     else:
         _finish(turn, job, "cannot-start", f"it could not be started: {said.why}")
 
 
 def _judge_unfound(turn: Turn, job: Job, said: Found) -> None:
-    if said.fate.trouble == UNSEEN and job.ending is None:
+    if said.noted.trouble == UNSEEN and job.ending is None:
         _lost(turn, job, "how it ended cannot be read")
     else:
-        _not_begun(turn, job)
+        _not_started(turn, job)
 
 
 EFFECTS: dict[str, Callable[[Turn, Job, Any], None]] = {
@@ -339,11 +338,11 @@ EFFECTS: dict[str, Callable[[Turn, Job, Any], None]] = {
     "note-found": _note_found,
     "unwatch": lambda turn, job, said: _change(turn, job, watched=False),
     "look": lambda turn, job, said: _signal(turn, job),
-    "look-later": _look_later,
-    "replace-agent": lambda turn, job, said: turn.emit(instructions.Replace(job.uid)),
+    "look-later": _schedule_check,
+    "replace-agent": lambda turn, job, said: turn.emit(instructions.ReplaceAgent(job.uid)),
     "force": _force,
-    "judge": lambda turn, job, said: _judge(turn, job, said.fate, said.out_of_memory, said.unstartable),
-    "judge-by-code": lambda turn, job, said: _judge(turn, job, Fate(job.pid, turn.state.jobs.runs[job.id].code)),
+    "judge": lambda turn, job, said: _judge(turn, job, said.noted, said.out_of_memory, said.unstartable),
+    "judge-by-code": lambda turn, job, said: _judge(turn, job, RunNote(job.pid, turn.state.jobs.runs[job.id].code)),
     "judge-launch": _judge_launch,
     "judge-unfound": _judge_unfound,
 }
@@ -351,15 +350,15 @@ EFFECTS: dict[str, Callable[[Turn, Job, Any], None]] = {
 # -------------------------------------------------------------------- what an end means
 
 
-def _judge(turn: Turn, job: Job, fate: Fate, out_of_memory: bool = False, unstartable: str | None = None) -> None:
+def _judge(turn: Turn, job: Job, noted: RunNote, out_of_memory: bool = False, unstartable: str | None = None) -> None:
     """What the end of a run means. A negative code is the shell's own signal, 128+n its command's."""
-    code, number = _split(fate.code)
+    code, number = _split(noted.code)
     if job.ending is not None:
         return _finish(turn, job, "killed", job.ending, exit_code=code, signal=number)
-    if fate.trouble in NOT_BEGUN:
-        return _put_back(turn, job, NOT_BEGUN[fate.trouble])
-    if fate.trouble is not None:
-        return _finish(turn, job, "cannot-start", _trouble(job, fate.trouble, unstartable))
+    if noted.trouble in NOT_STARTED:
+        return _put_back(turn, job, NOT_STARTED[noted.trouble])
+    if noted.trouble is not None:
+        return _finish(turn, job, "cannot-start", _trouble(job, noted.trouble, unstartable))
     if code is None:
         return _lost(turn, job, "its process vanished without a trace")
     if code == 0:
@@ -395,7 +394,7 @@ def _lost(turn: Turn, job: Job, why: str) -> None:
 def _put_back(turn: Turn, job: Job, why: str) -> None:
     """Something was lacking, which is no fault of the job's: it waits again, and all of its user's do for a while."""
     _delay(turn, job.user, why)
-    _not_begun(turn, job)
+    _not_started(turn, job)
 
 
 def _delay(turn: Turn, user: str, why: str) -> float:
@@ -409,7 +408,7 @@ def _delay(turn: Turn, user: str, why: str) -> float:
     return seconds
 
 
-def _not_begun(turn: Turn, job: Job) -> None:
+def _not_started(turn: Turn, job: Job) -> None:
     """Nothing of it was started: it has its place in the line again, or is held if it was paused."""
     if job.ending is not None:
         return _finish(turn, job, "killed", job.ending)
@@ -422,17 +421,17 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
     if changes.get("out_of_memory") and event == "retry-after-failure" and "request" not in changes:
         changes["request"] = _asking_for_more(turn, job)
     ended = {"ended": turn.now, "why": why, "pid": None, "ending": None, "forced": False, "place": None}
-    job_life.advance(turn, job, event, **{**ended, **changes})
+    jobs.advance(turn, job, event, **{**ended, **changes})
     if job.spec.time_limit is not None:
-        turn.emit(instructions.Silence("time-limit", str(job.id)))
-    if job.uid not in turn.state.jobs.untidy:
-        turn.state.jobs.untidy.put(job.uid, None)
-        turn.alarm(TIDY, "tidy", str(job.uid))
+        turn.emit(instructions.CancelAlarm("time-limit", str(job.id)))
+    if job.uid not in turn.state.jobs.notes_to_remove:
+        turn.state.jobs.notes_to_remove.put(job.uid, None)
+        turn.alarm(NOTES_KEPT, "tidy", str(job.uid))
 
 
 def _asking_for_more(turn: Turn, job: Job) -> Request:
     """After it ran out of memory: of a share a whole device, and of whole ones larger ones, where there are such."""
-    state, request = turn.state, jobs.after_out_of_memory(job.spec.request)
+    state, request = turn.state, model_jobs.after_out_of_memory(job.spec.request)
     least = min(
         (one.memory_total or 0 for one in state.devices.by_uuid.values() if one.label in job.devices), default=0
     )
@@ -444,8 +443,8 @@ def _asking_for_more(turn: Turn, job: Job) -> Request:
     return more if asks else request
 
 
-def tidy(turn: Turn, uid: str) -> None:
+def remove_notes(turn: Turn, uid: str) -> None:
     """Remove the notes about a user's runs that are over."""
-    turn.state.jobs.untidy.drop(int(uid))
+    turn.state.jobs.notes_to_remove.drop(int(uid))
     kept = tuple(job.run_name for job in turn.state.jobs.running.values() if job.uid == int(uid))
-    turn.emit(instructions.Tidy(int(uid), _notes(turn, int(uid)), kept))
+    turn.emit(instructions.RemoveNotes(int(uid), _notes(turn, int(uid)), kept))

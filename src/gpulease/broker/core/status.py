@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpulease.broker.core import requests as requesting
+from gpulease.broker.core import requests
 from gpulease.broker.core.grants import current_plan
-from gpulease.broker.core.lock_patience import passed_by
+from gpulease.broker.core.lock_patience import ignored_users
 from gpulease.broker.core.outside_use import colliding
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
@@ -21,7 +21,7 @@ from gpulease.render.hidden import of_device, of_lease
 from gpulease.render.status import PLACEHOLDER
 
 WORDS, LETTERS = 40, 200  # of a command that one status shows
-MOST_LINES = 1000  # of the line that one status shows
+MAX_LINES = 1000  # of the line that one status shows
 
 
 def status(turn: Turn, seen_by: str | None = None) -> Document:
@@ -42,7 +42,7 @@ def status(turn: Turn, seen_by: str | None = None) -> Document:
         "leases": list(lease_rows(turn, seen_by).values()),
         "line_length": len(state.requests.line),
         "neighbours": dict(state.devices.neighbours_shown),
-        "passed_by": sorted(user or "somebody" for user in passed_by(state, turn.now)),
+        "passed_by": sorted(user or "somebody" for user in ignored_users(state, turn.now)),
     }
 
 
@@ -126,14 +126,14 @@ def lease_row(state: State, lease: Lease) -> Document:
 
 
 def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
-    ids = [entry.id for entry in turn.state.requests.line.front(MOST_LINES)]
+    ids = [entry.id for entry in turn.state.requests.line.front(MAX_LINES)]
     return {id: row for id in ids if (row := line_row(turn, id, seen_by)) is not None}
 
 
 def order_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
     """In which order the rows of the line stand, and how many wait in all: rows alone do not say."""
     line = turn.state.requests.line
-    return {"line": {"ids": [entry.id for entry in line.front(MOST_LINES)], "length": len(line)}}
+    return {"line": {"ids": [entry.id for entry in line.front(MAX_LINES)], "length": len(line)}}
 
 
 def line_row(turn: Turn, id: str, seen_by: str | None = None) -> Document | None:
@@ -141,7 +141,7 @@ def line_row(turn: Turn, id: str, seen_by: str | None = None) -> Document | None
     entry = turn.state.requests.line.get(id)
     if entry is None:
         return None
-    pending, reason = turn.state.requests.pending.get(entry.id), requesting.reason(turn, entry.id)
+    pending, reason = turn.state.requests.pending.get(entry.id), requests.reason(turn, entry.id)
     row = {
         "id": entry.id,
         "kind": entry.kind,
@@ -183,11 +183,11 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
         id = line_id(id)
     if id not in state.requests.line:
         raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
-    reason = requesting.reason(turn, id)
+    reason = requests.reason(turn, id)
     decided = current_plan(turn)
     fits = any(grant.id == id for grant in decided.grants)  # and is being checked, or the driver does not answer
     verdicts = () if fits else decided.explain(id)
     rows = verdict_rows(state, verdicts)
-    place = requesting.place(turn, id)
+    place = requests.place(turn, id)
     why = {"code": reason.code, "why": reason.sentence, "why_short": reason.short, **reason.moments}
     return {"id": id, "lease": None, "place": place, **why, "devices": rows}

@@ -9,38 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from gpulease.broker.core import bulk
-from gpulease.broker.core import leases as lease_life
-from gpulease.broker.core import status as reports
+from gpulease.broker.core import bulk, leases, status
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.ids import Ids
 from gpulease.broker.core.instructions import Send
-from gpulease.broker.core.state.subscribers import MOST_NEWS, JobChange, Subscriber
+from gpulease.broker.core.state.subscribers import MAX_NEWS, JobChange, Subscriber
 from gpulease.broker.core.turn import ShownRows, Turn
 from gpulease.errors import NotFound, TooMuch, UsageError
-from gpulease.model import job as jobs
-from gpulease.model.job import Job
+from gpulease.model import jobs as model_jobs
+from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document, ListedJob, Which
 from gpulease.protocol.messages import Reply
 from gpulease.protocol.wire import Written, to_text
 from gpulease.render.hidden import viewer
 
-TELL = 0.05  # seconds between words to one client, unless all it waits for is over: each costs as much as a job's start
+SEND_INTERVAL = (
+    0.05  # seconds between words to one client, unless all it waits for is over: each costs as much as a job's start
+)
 ROW = 0.001  # seconds more between two readings of a table, for each of its rows
 FEW = 16  # subscribers that are told within the turn in which something changed; more have turns of their own
 AT_ONCE = 8  # of many, that are told in such a turn
 VISITED = 200  # the same, with those who have nothing to hear
 ROWS = 5000  # ids that are looked through for one message
 RANGES = 400  # of one question to the store
-MOST_RANGES = 20_000  # of ids that one user waits for
-MOST_TABLES = 100  # subscriptions of one user to devices, leases or the line
-SHOWN = (*jobs.RUNNING, *jobs.ENDS)  # those that wait are counted only: there may be a hundred thousand
+MAX_RANGES = 20_000  # of ids that one user waits for
+MAX_TABLES = 100  # subscriptions of one user to devices, leases or the line
+SHOWN = (*model_jobs.RUNNING, *model_jobs.ENDS)  # those that wait are counted only: there may be a hundred thousand
 TABLES: dict[str, Callable[[Turn, str | None], dict[str, Document]]] = {
-    "devices": reports.device_rows,
-    "leases": reports.lease_rows,
-    "line": reports.line_rows,
-    "order": reports.order_rows,
+    "devices": status.device_rows,
+    "leases": status.lease_rows,
+    "line": status.line_rows,
+    "order": status.order_rows,
 }
 TOPICS = (*TABLES, "jobs")
 
@@ -60,14 +60,14 @@ def subscribe(turn: Turn, event: Received) -> None:
     _check_limits(turn, subscriber)
     turn.state.subscribers.put(peer, subscriber)  # its snapshot is taken at the end of the turn
     turn.state.subscribers.visit_all()
-    lease_life.look_again(turn)
+    leases.schedule_sample(turn)
 
 
 def _choose(turn: Turn, event: Received) -> Ids | None:
     """Those that a selection names; None when it is gone on with."""
     choice = bulk.choice(turn, event)
     piece = bulk.take_rows(turn, event, choice)
-    progress = bulk.go_on(turn, event, piece, [row.id for row in piece.jobs])
+    progress = bulk.continue_later(turn, event, piece, [row.id for row in piece.jobs])
     if progress is None:
         return None
     if not bulk.is_nothing(turn, progress, choice):
@@ -82,13 +82,13 @@ def _choose(turn: Turn, event: Received) -> Ids | None:
 def _check_limits(turn: Turn, subscriber: Subscriber) -> None:
     uid = subscriber.peer.uid
     others = [one for one in turn.state.subscribers.values() if one.peer.uid == uid and one.peer is not subscriber.peer]
-    if sum(len(one.jobs or ()) for one in (subscriber, *others)) > MOST_RANGES:
+    if sum(len(one.jobs or ()) for one in (subscriber, *others)) > MAX_RANGES:
         raise TooMuch(
-            f"You wait for jobs in more than {MOST_RANGES} ranges of ids.",
+            f"You wait for jobs in more than {MAX_RANGES} ranges of ids.",
             "Wait for fewer at once, or for all of them.",
         )
-    if sum(bool(one.topics & TABLES.keys()) for one in (subscriber, *others)) > MOST_TABLES:
-        raise TooMuch(f"You have {MOST_TABLES} subscriptions to devices, leases or the line, and more are not taken.")
+    if sum(bool(one.topics & TABLES.keys()) for one in (subscriber, *others)) > MAX_TABLES:
+        raise TooMuch(f"You have {MAX_TABLES} subscriptions to devices, leases or the line, and more are not taken.")
 
 
 def behind(turn: Turn, peer: Peer) -> None:
@@ -116,18 +116,18 @@ def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
     topics = [topic for topic in TABLES if topic in subscriber.topics]
     shown = {topic: _shown(turn, topic, subscriber.peer, exact) for topic in topics}
     subscriber = _has_seen(subscriber, shown)
-    told: Document = {topic: one.text for topic, one in shown.items()}
+    content: Document = {topic: one.text for topic, one in shown.items()}
     if "jobs" not in subscriber.topics:
-        return _send(turn, subscriber, {"snapshot": told})
+        return _send(turn, subscriber, {"snapshot": content})
     if subscriber.jobs is not None:
-        counted = subscriber._replace(open=_open(turn, subscriber.jobs), at=0, told=0)
-        return _part(turn, counted, "snapshot", told)
+        counted = subscriber._replace(open=_open(turn, subscriber.jobs), at=0, sent=0)
+        return _part(turn, counted, "snapshot", content)
     rows = {str(job.id): _row(job) for job in turn.state.jobs.running.values()}
-    all_open = sum(turn.state.jobs.counts.get(state, 0) for state in jobs.OPEN)
-    return _send(turn, subscriber._replace(open=all_open), {"snapshot": {**told, "jobs": rows, "open": all_open}})
+    all_open = sum(turn.state.jobs.counts.get(state, 0) for state in model_jobs.OPEN)
+    return _send(turn, subscriber._replace(open=all_open), {"snapshot": {**content, "jobs": rows, "open": all_open}})
 
 
-def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Document) -> None:
+def _part(turn: Turn, subscriber: Subscriber, kind: str, content: Document) -> None:
     """Of those that it chose, as many as are read in a moment. Until it is told of all, the others count as open."""
     chosen, at = subscriber.jobs, subscriber.at
     assert chosen is not None
@@ -138,12 +138,12 @@ def _part(turn: Turn, subscriber: Subscriber, kind: str, told: Document) -> None
     over = not ranges or not chosen.ranges(ranges[-1][1], 1, 1)
     subscriber = subscriber._replace(
         at=None if over else ranges[-1][1],
-        told=subscriber.told + sum(row.state in jobs.ENDS for row in found),
+        sent=subscriber.sent + sum(row.state in model_jobs.ENDS for row in found),
         drained=False,
         news=() if over else subscriber.news,
     )
-    open_jobs = subscriber.open if over else max(1, chosen.count - subscriber.told)
-    _send(turn, subscriber, {kind: {**told, "jobs": rows, "open": open_jobs}})
+    open_jobs = subscriber.open if over else max(1, chosen.count - subscriber.sent)
+    _send(turn, subscriber, {kind: {**content, "jobs": rows, "open": open_jobs}})
 
 
 def _shown(turn: Turn, topic: str, peer: Peer, exact: bool = False) -> ShownRows:
@@ -152,14 +152,14 @@ def _shown(turn: Turn, topic: str, peer: Peer, exact: bool = False) -> ShownRows
     stamp = (state.revision, state.devices.sampled_at)
     kept = planned.shown.get((topic, seen_by))
     if kept is not None and kept.stamp != stamp and not exact:
-        again = kept.at + max(TELL, ROW * len(kept.rows))
+        again = kept.at + max(SEND_INTERVAL, ROW * len(kept.rows))
         if again > turn.now:
             _want(turn, again)
             return kept
     if kept is None or kept.stamp != stamp:
         rows = TABLES[topic](turn, seen_by)
         kept = planned.shown[topic, seen_by] = ShownRows(rows, Written(to_text(rows)), turn.now, stamp)
-        planned.told.clear()
+        planned.updates.clear()
     return kept
 
 
@@ -173,7 +173,7 @@ def _open(turn: Turn, chosen: Ids) -> int:
     """How many of them are not over."""
     found, at = 0, 0
     while ranges := chosen.ranges(at, RANGES, 1 << 62):
-        found += sum(turn.state.store.count_jobs(Which(jobs.OPEN, ids=ranges)).values())
+        found += sum(turn.state.store.count_jobs(Which(model_jobs.OPEN, ids=ranges)).values())
         at = ranges[-1][1]
     return found
 
@@ -185,7 +185,7 @@ def _row(job: Job | ListedJob) -> Document:
 # -------------------------------------------------------------------- changes
 
 
-def tell(turn: Turn) -> None:
+def send_changes(turn: Turn) -> None:
     """At the end of a turn: whoever has something to hear, hears it now, or soon.
 
     Many of them have turns of their own, a few in each: nobody else waits for all of them.
@@ -207,7 +207,7 @@ def tell(turn: Turn) -> None:
 
 
 def _change(id: int, before: str, after: Job | None) -> JobChange:
-    opened = (after is not None and not after.over) - (before in jobs.OPEN)
+    opened = (after is not None and not after.over) - (before in model_jobs.OPEN)
     return JobChange(id, None if after is None else _row(after), opened)
 
 
@@ -237,11 +237,11 @@ def _visit(turn: Turn, subscriber: Subscriber) -> bool:
     if subscriber.drained:
         _part(turn, subscriber, "changed", {})
         return True
-    if subscriber.at is not None or not (subscriber.news or _looks_new(turn, subscriber)):
+    if subscriber.at is not None or not (subscriber.news or _has_changes(turn, subscriber)):
         return False
-    again = subscriber.told_at + TELL
+    again = subscriber.sent_at + SEND_INTERVAL
     if again <= turn.now or (subscriber.news and not subscriber.open):
-        _tell(turn, subscriber)
+        _send_changed(turn, subscriber)
         return True
     _want(turn, again)
     return False
@@ -262,7 +262,7 @@ def _set_alarm(turn: Turn) -> None:
         turn.alarm(at - turn.now, "tell")
 
 
-def tell_late(turn: Turn) -> None:
+def send_late(turn: Turn) -> None:
     """The alarm: `tell` follows at the end of the turn."""
     subscribers = turn.state.subscribers
     turn.tells = True
@@ -279,7 +279,7 @@ def _with_news(turn: Turn, subscriber: Subscriber) -> Subscriber:
     found, chosen = subscribers.since(subscriber.heard), subscriber.jobs
     if found is not None and chosen is not None:
         found = [one for one in found if one.id in chosen]
-    missed = found is None or sum(map(len, subscriber.news)) + len(found) > MOST_NEWS
+    missed = found is None or sum(map(len, subscriber.news)) + len(found) > MAX_NEWS
     subscriber = subscriber._replace(
         heard=subscribers.changes,
         news=() if missed else (*subscriber.news, found) if found else subscriber.news,
@@ -290,13 +290,13 @@ def _with_news(turn: Turn, subscriber: Subscriber) -> Subscriber:
     return subscriber
 
 
-def _looks_new(turn: Turn, subscriber: Subscriber) -> bool:
+def _has_changes(turn: Turn, subscriber: Subscriber) -> bool:
     if subscriber.topics == {"jobs"}:
         return False
     return subscriber.stamp != (turn.state.revision, turn.state.devices.sampled_at)
 
 
-def _tell(turn: Turn, subscriber: Subscriber) -> None:
+def _send_changed(turn: Turn, subscriber: Subscriber) -> None:
     shown = {topic: _shown(turn, topic, subscriber.peer) for topic in subscriber.seen}
     message = _changed_rows(turn, subscriber, shown)
     if subscriber.news:
@@ -309,16 +309,16 @@ def _changed_rows(turn: Turn, subscriber: Subscriber, shown: Mapping[str, ShownR
     """What is new in the tables; worked out once, and packed once, for all who were told the same before."""
     before = [(rows, shown[topic].rows) for topic, rows in subscriber.seen.items()]
     key = frozenset((id(old), id(new)) for old, new in before)
-    if key not in turn.planned.told:
-        told: Document = {}
+    if key not in turn.planned.updates:
+        content: Document = {}
         for topic, seen in subscriber.seen.items():
             rows = shown[topic].rows
             changed: dict[str, Document | None] = {name: row for name, row in rows.items() if seen.get(name) != row}
             changed |= dict.fromkeys(seen.keys() - rows.keys())
             if changed:
-                told[topic] = changed
-        turn.planned.told[key] = ({"changed": told}, before)  # which keeps their identities
-    return turn.planned.told[key][0]
+                content[topic] = changed
+        turn.planned.updates[key] = ({"changed": content}, before)  # which keeps their identities
+    return turn.planned.updates[key][0]
 
 
 def _send(turn: Turn, subscriber: Subscriber, message: Document) -> None:
@@ -326,5 +326,5 @@ def _send(turn: Turn, subscriber: Subscriber, message: Document) -> None:
     unfinished = subscriber.at is not None
     if any(message.values()):
         turn.emit(Send(subscriber.peer, cast(Reply, message), droppable=not unfinished, more=unfinished))
-        subscriber = subscriber._replace(told_at=turn.now)
+        subscriber = subscriber._replace(sent_at=turn.now)
     turn.state.subscribers.put(subscriber.peer, subscriber)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpulease.broker.core import jobs as job_life
+from gpulease.broker.core import jobs
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.turn import Turn
 from gpulease.errors import UsageError
-from gpulease.model import job as jobs
-from gpulease.model.job import Job
+from gpulease.model import jobs as model_jobs
 from gpulease.model.job_selection import ranges
+from gpulease.model.jobs import Job
 from gpulease.protocol.messages import Copied, Done, JobId, MovedRequest
 
 IN_MOVE = "being moved here by `gpulease rebalance`"
@@ -35,7 +35,7 @@ def moved(turn: Turn, event: Received) -> None:
             continue
         ids.append(job.id)
         why = f"moved to {to}"
-        job_life.advance(turn, job, "kill", ended=turn.now, why=why, notify=())
+        jobs.advance(turn, job, "kill", ended=turn.now, why=why, notify=())
         turn.state.record(turn.now, "moved", id=job.planner_id, kind="job", user=job.user, why=why)
         turn.defer(partial(_forget, id=job.id))
     turn.reply(event.peer, Done(ids=ids, skipped=skipped))
@@ -57,7 +57,7 @@ def followed(after: list[int]) -> str:
 def _forget(turn: Turn, id: int) -> None:
     job = turn.state.jobs.get(id)
     if job is not None and job.over:
-        job_life.forget(turn, [job])
+        jobs.forget(turn, [job])
 
 
 def let_go(turn: Turn, event: Received) -> None:
@@ -70,9 +70,9 @@ def let_go(turn: Turn, event: Received) -> None:
             continue
         ids.append(job.id)
         if job.state == "held":
-            job_life.advance(turn, job, "let-go", transfer=None, why=None)
+            jobs.advance(turn, job, "let-go", transfer=None, why=None)
         else:  # it was killed by hand: from now on it is a job as any other
-            turn.state.jobs.write(jobs.changed(job, transfer=None), job)
+            turn.state.jobs.write(model_jobs.changed(job, transfer=None), job)
     turn.reply(event.peer, Done(ids=ids, skipped=[]))
 
 
@@ -88,4 +88,4 @@ def changed_at(job: Job) -> float:
 
 def in_move(job: Job) -> str | None:
     """Why a copy cannot be started by hand: its original may still run on its host."""
-    return None if job.spec.transfer is None or job.state in jobs.RUNNING else IN_MOVE
+    return None if job.spec.transfer is None or job.state in model_jobs.RUNNING else IN_MOVE

@@ -10,26 +10,26 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from gpulease.broker.core.events import Received
-from gpulease.broker.core.instructions import EARLY, Alarm, Check, Instruction, Keep, Send, TakeSample
+from gpulease.broker.core.instructions import EARLY, Check, Instruction, Send, SetAlarm, TakeSample, UpdateNeighbours
 from gpulease.broker.core.state import State
 from gpulease.errors import TooMuch
-from gpulease.model.job import Job
+from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document
 from gpulease.model.values import HostMemory, Waiting
 from gpulease.planner import Grant, Plan, Policy
-from gpulease.planner.forecast import Said
+from gpulease.planner.forecast import EarlierForecast
 from gpulease.planner.reasons import Reason
 from gpulease.protocol.messages import Reply
 from gpulease.protocol.wire import Written
 
-MOST_AWAITING = 2000  # messages of one user that wait for a sample
+MAX_AWAITING = 2000  # messages of one user that wait for a sample
 AWAITING_BYTES = 16 << 20  # of them
-SAVE_LEARNT = 10.0  # seconds between saves of who has used how much, and of what was learnt
-FRESH = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
+SAVE_LEARNED = 10.0  # seconds between saves of who has used how much, and of what was learnt
+FRESH_FOR = 1.0  # seconds that a sample serves to refuse somebody, or to show the status
 
 
-class NotLookedUp(Exception):
+class AccountUnknown(Exception):
     """The directory of users is to be asked first: then the message is handled again."""
 
     def __init__(self, question: tuple[str, Any]) -> None:
@@ -49,7 +49,7 @@ class World(Protocol):
     def above(self, pid: int) -> list[int]:
         """The process itself and those above it, up to some height."""
 
-    def asking_process(self, pid: int) -> int:
+    def requesting_process(self, pid: int) -> int:
         """The shell or script that runs the command `pid`, as far as that is told without reading command lines."""
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
@@ -85,19 +85,30 @@ class ShownRows(NamedTuple):
 class Planned:
     """The last plan, and for which revision it was made; kept from turn to turn."""
 
-    __slots__ = ("decided", "kept", "kept_revision", "plan", "revision", "said", "shown", "told", "told_stamp", "wake")
+    __slots__ = (
+        "decided",
+        "kept",
+        "kept_revision",
+        "plan",
+        "revision",
+        "said",
+        "shown",
+        "told_stamp",
+        "updates",
+        "wake",
+    )
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
         self.revision = -1
         self.decided = -1  # the revision at which everything that can be granted has been
         self.wake = float("inf")  # when the plan could change by the clock alone
-        self.kept: Keep | None = None  # what the neighbours were told last, and at which revision
+        self.kept: UpdateNeighbours | None = None  # what the neighbours were told last, and at which revision
         self.kept_revision = -1
-        self.said: dict[str, Said] = {}  # by request: what somebody was told of its start
+        self.said: dict[str, EarlierForecast] = {}  # by request: what somebody was told of its start
         self.shown: dict[tuple[str, str | None], ShownRows] = {}  # by topic and viewer
         self.told_stamp: tuple[int, float] | None = None  # revision and sample when subscribers were last visited
-        self.told: dict[object, tuple[Document, object]] = {}  # what several subscribers are told alike, and of what
+        self.updates: dict[object, tuple[Document, object]] = {}  # what several subscribers are told alike, and of what
 
 
 class Turn:
@@ -152,10 +163,10 @@ class Turn:
         """What was learnt of users and requests; a crash may cost the last seconds of it."""
         if not self.state.learned.usage_due:
             self.state.learned.usage_due = True
-            self.alarm(SAVE_LEARNT, "usage")
+            self.alarm(SAVE_LEARNED, "usage")
 
     def alarm(self, seconds: float, what: str, id: str = "") -> None:
-        self.instructions.append(Alarm(self.now + seconds, what, id))
+        self.instructions.append(SetAlarm(self.now + seconds, what, id))
 
     def defer(self, action: Callable[[Turn], None]) -> None:
         """Do it when this event has been handled. A chain of jobs is walked so, and not recursed into."""
@@ -187,13 +198,13 @@ class Turn:
 
     def stale(self) -> bool:
         """Whether the last sample is too old to judge by."""
-        return self.state.devices.sample is None or self.now - self.state.devices.sampled_at > FRESH
+        return self.state.devices.sample is None or self.now - self.state.devices.sampled_at > FRESH_FOR
 
     def after_sample(self, event: Received) -> None:
         """Handle the message again when there is a sample, or none can be had."""
         mine = [one for one in self.state.devices.awaiting if one.peer.uid == event.peer.uid]
-        if len(mine) >= MOST_AWAITING or sum(one.size for one in mine) + event.size > AWAITING_BYTES:
-            most = f"{MOST_AWAITING} requests, or {AWAITING_BYTES >> 20} MiB of them,"
+        if len(mine) >= MAX_AWAITING or sum(one.size for one in mine) + event.size > AWAITING_BYTES:
+            most = f"{MAX_AWAITING} requests, or {AWAITING_BYTES >> 20} MiB of them,"
             raise TooMuch(f"More than {most} of yours would wait for a look at the devices.")
         self.state.devices.awaiting = (*self.state.devices.awaiting, event)
         self.take_sample()

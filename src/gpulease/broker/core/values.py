@@ -42,17 +42,17 @@ class Checking(NamedTuple):
 
     devices: frozenset[str]
     revision: int
-    told_from: float | None = None  # of the refusal before it, when it is tried again
+    shown_from: float | None = None  # of the refusal before it, when it is tried again
 
 
 class Refused(NamedTuple):
     """No check can be taken now."""
 
     why: str
-    told_from: float  # when those who ask are told so
+    shown_from: float  # when those who ask are told so
 
 
-class Seen(NamedTuple):
+class PeakMemory(NamedTuple):
     """The most memory that a packed job was seen to use in this run, and since when it has been that."""
 
     memory: int
@@ -64,7 +64,7 @@ class Blocker(NamedTuple):
 
     seen: float  # the last time
     spent: float = 0.0  # seconds of the others' time
-    passed: float = 0.0  # since when it is passed by
+    ignored_since: float = 0.0  # since when it is passed by
 
 
 class Run(NamedTuple):
@@ -76,7 +76,7 @@ class Run(NamedTuple):
     watched: bool = False  # its agent will tell of its shell's end
     orphaned: bool = False  # the agent that was asked about it is gone
     code: int | None = None  # of the shell, as the kernel told
-    looks: int = 0  # at its tree, in this phase
+    checks: int = 0  # at its tree, in this phase
     forced: int = 0  # how often the broker itself ended what it could see of it
 
 
@@ -88,7 +88,7 @@ class Delay(NamedTuple):
     seconds: float  # from the last attempt on
 
 
-class OwnOrder(NamedTuple):
+class CustomOrder(NamedTuple):
     """What the administrator's own function says of the line (order.py)."""
 
     function: str = ""  # whose this is
@@ -115,7 +115,7 @@ class NoticeChoice(NamedTuple):
     events: tuple[str, ...]
 
 
-class Parts(NamedTuple):
+class BatchParts(NamedTuple):
     """Of a batch of jobs that is still coming in."""
 
     commands: tuple[list[tuple[str, ...]], ...] = ()
@@ -124,7 +124,7 @@ class Parts(NamedTuple):
     words: int = 0  # and texts, and commands
 
 
-class Coming(NamedTuple):
+class PendingBatch(NamedTuple):
     """A batch whose jobs are being put into the queue."""
 
     token: str | None
@@ -140,7 +140,7 @@ class Cap(NamedTuple):
     last: int  # id of its last job, or a later one
 
 
-class Added(NamedTuple):
+class BatchRange(NamedTuple):
     """A batch: the ids of its jobs, and the first that is not in the queue yet."""
 
     first: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpulease.broker.core.events import Key
+from gpulease.broker.core.events import ProcessKey
 from gpulease.model.values import Device, Lease, Process
 from gpulease.planner import DeviceView
 
@@ -16,8 +16,8 @@ class Ended(NamedTuple):
     user: str
     time: float
     ticks: int  # the same moment in clock ticks since boot
-    outsiders: tuple[Key, ...] = ()  # processes that were there before it
-    holder: Key | None = None  # its process, if that lives and somebody else ended the lease
+    outsiders: tuple[ProcessKey, ...] = ()  # processes that were there before it
+    holder: ProcessKey | None = None  # its process, if that lives and somebody else ended the lease
 
 
 class Known(NamedTuple):
@@ -26,7 +26,7 @@ class Known(NamedTuple):
     ended: Mapping[str, Ended]
     excluded: Mapping[str, str]  # with a note
     neighbours: Mapping[str, str]  # who holds it beside us
-    placeholders: Mapping[Key, str]  # processes of the broker's own
+    placeholders: Mapping[ProcessKey, str]  # processes of the broker's own
     host: str = ""
 
 

@@ -53,9 +53,9 @@ class AccountChecks:
     def ready(self, descriptor: int) -> None:
         """All of the answer comes at once: it is small."""
         try:
-            told = Unpacker(LARGEST_EVENT).feed(self._checks[descriptor].socket.recv(LARGEST_EVENT))[0]
-            why = told["refused"]
-            refusal = None if why is None else (str(why)[:LONGEST], bool(told["passing"]))
+            answer = Unpacker(LARGEST_EVENT).feed(self._checks[descriptor].socket.recv(LARGEST_EVENT))[0]
+            why = answer["refused"]
+            refusal = None if why is None else (str(why)[:LONGEST], bool(answer["passing"]))
         except (OSError, GpuleaseError, IndexError, KeyError):
             refusal = UNKNOWN
         self._end(descriptor, refusal)

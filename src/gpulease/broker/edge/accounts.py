@@ -14,16 +14,16 @@ from typing import Any
 
 from gpulease.broker.child import Child
 from gpulease.broker.children.accounts import look_up
-from gpulease.broker.core.turn import NotLookedUp
+from gpulease.broker.core.turn import AccountUnknown
 from gpulease.errors import BrokerUnavailable
 from gpulease.model.peer import Account
 from gpulease.protocol.wire import pack
 
 FRESH = 60.0  # seconds that an answer serves
 ANSWER = 5.0  # seconds for one
-MOST_NAMES = 1000  # that are remembered: they come in messages
+MAX_NAMES = 1000  # that are remembered: they come in messages
 LONGEST_NAME = 256  # letters
-MOST_USERS = 10_000  # that are remembered: one user may have thousands of numbers
+MAX_USERS = 10_000  # that are remembered: one user may have thousands of numbers
 
 Question = tuple[str, Any]  # kind and name
 SILENT = object()  # in the place of an answer
@@ -35,7 +35,7 @@ class Accounts:
     ) -> None:
         self._log, self._fresh, self._patience = log, fresh, patience
         self._accounts: dict[int, Account] = {}
-        self._told: dict[Question, tuple[float, Any]] = {}  # when, and what
+        self._answers: dict[Question, tuple[float, Any]] = {}  # when, and what
         self._asked: Question | None = None  # which is under way
         self._users: dict[Question, None] = {}  # who somebody is; goes before names, of which a stranger may ask many
         self._names: dict[Question, None] = {}
@@ -58,7 +58,7 @@ class Accounts:
 
     def account(self, uid: int) -> Account | None:
         """As far as it is known now; the same value is changed when more is."""
-        self._look(("uid", uid))
+        self._ask_if_old(("uid", uid))
         return self._accounts.get(uid)
 
     def groups_of(self, uid: int) -> tuple[str, ...]:
@@ -88,35 +88,35 @@ class Accounts:
         return len(name) <= LONGEST_NAME and bool(self._answer(("group", name)))
 
     def _answer(self, question: Question) -> Any:
-        self._look(question)
-        if question not in self._told:
-            raise NotLookedUp(question)
-        told = self._told[question][1]
-        if told is SILENT:
+        self._ask_if_old(question)
+        if question not in self._answers:
+            raise AccountUnknown(question)
+        answer = self._answers[question][1]
+        if answer is SILENT:
             raise BrokerUnavailable("The directory of users does not answer.", "Try again in a moment.")
-        return told
+        return answer
 
     def refresh(self) -> None:
         """All that is known is asked for again, when it is needed next."""
-        uids = {question: told for question, (_, told) in self._told.items() if question[0] == "uid"}
-        self._told = {question: (float("-inf"), told) for question, told in uids.items()}
+        uids = {question: answer for question, (_, answer) in self._answers.items() if question[0] == "uid"}
+        self._answers = {question: (float("-inf"), answer) for question, answer in uids.items()}
 
     # ---------------------------------------------------------------- asking
 
     def when_known(self, question: Question, action: Callable[[], None]) -> None:
         """At once, or when there is an answer, or when there is none in time."""
-        self._look(question)
-        if question in self._told:
+        self._ask_if_old(question)
+        if question in self._answers:
             action()
         else:
             self._waiting.setdefault(question, []).append(action)
 
-    def _look(self, question: Question) -> None:
-        told = self._told.get(question)
-        if told is not None and time.monotonic() - told[0] < self._fresh:
+    def _ask_if_old(self, question: Question) -> None:
+        answer = self._answers.get(question)
+        if answer is not None and time.monotonic() - answer[0] < self._fresh:
             return
         if question[0] != "uid":
-            self._told.pop(question, None)  # names are few, and whoever asks for one waits
+            self._answers.pop(question, None)  # names are few, and whoever asks for one waits
         if self.starting:
             self._learn(question, look_up(*question))
         elif question != self._asked:
@@ -157,25 +157,25 @@ class Accounts:
             self._log("the directory of users does not answer: what was known before goes on to count")
         self._next(SILENT)
 
-    def _next(self, told: Any) -> None:
+    def _next(self, answer: Any) -> None:
         assert self._asked is not None
         question, self._asked, self._child.due = self._asked, None, None
-        self._learn(question, told)
+        self._learn(question, answer)
         self._send_next()
         for action in self._waiting.pop(question, ()):
             action()
 
-    def _learn(self, question: Question, told: Any) -> None:
+    def _learn(self, question: Question, answer: Any) -> None:
         now = time.monotonic()
-        if told in (SILENT, None) and question in self._told and question[0] == "uid":
-            told = self._told[question][1]
-        if question[0] != "uid" and len(self._told) >= MOST_NAMES + len(self._accounts):
-            self._told = {one: known for one, known in self._told.items() if one[0] == "uid"}
-        self._told[question] = (now, told)
-        if question[0] == "uid" and isinstance(told, list):
-            if len(self._accounts) >= MOST_USERS:
-                del self._accounts[(oldest := next(iter(self._accounts)))], self._told["uid", oldest]
-            name, groups, home, exists = told
+        if answer in (SILENT, None) and question in self._answers and question[0] == "uid":
+            answer = self._answers[question][1]
+        if question[0] != "uid" and len(self._answers) >= MAX_NAMES + len(self._accounts):
+            self._answers = {one: known for one, known in self._answers.items() if one[0] == "uid"}
+        self._answers[question] = (now, answer)
+        if question[0] == "uid" and isinstance(answer, list):
+            if len(self._accounts) >= MAX_USERS:
+                del self._accounts[(oldest := next(iter(self._accounts)))], self._answers["uid", oldest]
+            name, groups, home, exists = answer
             account = self._accounts.setdefault(question[1], Account(name))
             account.groups, account.home, account.exists = tuple(groups), home, exists
 

@@ -17,15 +17,25 @@ from collections.abc import Callable
 
 from gpulease.broker import trees
 from gpulease.broker.core.events import AgentLost, Event, Forced, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.broker.core.instructions import Find, Force, Launch, Notify, ReadEnd, Remove, Replace, SignalTree, Tidy
+from gpulease.broker.core.instructions import (
+    FindRun,
+    ForceEnd,
+    Launch,
+    Notify,
+    ReadEnd,
+    RemoveLogs,
+    RemoveNotes,
+    ReplaceAgent,
+    SignalTree,
+)
 from gpulease.broker.edge.account_checks import AccountChecks, Refusal, valid_for
 from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event, read_process
 from gpulease.errors import GpuleaseError
 from gpulease.protocol.wire import Message, Unpacker, pack
-from gpulease.system import identity, strangers
+from gpulease.system import identity, untrusted
 
 READ = 1 << 11  # bytes of one agent in a round: its user may speak in its place, and must not keep the others waiting
-MOST_UNREAD = 32 << 20  # bytes of orders that an agent may leave unread
+MAX_UNREAD = 32 << 20  # bytes of orders that an agent may leave unread
 IDLE = 60.0  # seconds that an agent without a run is kept
 FRESH = 1.0  # seconds
 Run = tuple[int, int]
@@ -76,7 +86,7 @@ class Agents:
         self._said: dict[int, str] = {}  # by user: why there was no agent the last time
         self._by_descriptor: dict[int, AgentLink] = {}
 
-    def give(self, one: Launch | ReadEnd | Find | SignalTree) -> None:
+    def send_order(self, one: Launch | ReadEnd | FindRun | SignalTree) -> None:
         run = (one.job.id, one.job.run)
         try:
             link = self._link(one.job.uid)
@@ -93,7 +103,7 @@ class Agents:
                 return None
         return self._order(link, one)
 
-    def _order(self, link: AgentLink, one: Launch | ReadEnd | Find | SignalTree) -> None:
+    def _order(self, link: AgentLink, one: Launch | ReadEnd | FindRun | SignalTree) -> None:
         if isinstance(one, (Launch, ReadEnd)) and link.environment != one.job.spec.environment:
             link.environment = one.job.spec.environment
             self._send(link, {"do": "environment", "environment": one.environment})
@@ -127,7 +137,7 @@ class Agents:
                 self._happened(LaunchFailed(*run, *refusal))
         return None
 
-    def remove(self, one: Remove) -> None:
+    def remove(self, one: RemoveLogs) -> None:
         try:
             self._send(self._link(one.uid), {"do": "remove", "logs": one.logs})
         except OSError as trouble:
@@ -138,14 +148,14 @@ class Agents:
         with contextlib.suppress(OSError):
             self._send(self._link(one.uid), {"do": "notify", **one._asdict()})
 
-    def tidy(self, one: Tidy) -> None:
+    def remove_notes(self, one: RemoveNotes) -> None:
         """Only where an agent is: the next one is told again."""
         link = self._links.get(one.uid)
         if link is not None:
             link.runs = {run for run in link.runs if "{}.{}".format(*run) in one.kept}
             self._send(link, {"do": "tidy", "folder": one.folder, "kept": one.kept})
 
-    def force(self, one: Force) -> None:
+    def force(self, one: ForceEnd) -> None:
         """End a run without its user's agent, as far as it can be seen from here; and have another agent look."""
         if self._census is None or time.monotonic() - self._census[0] > FRESH:
             self._census = (time.monotonic(), trees.Census())
@@ -153,9 +163,9 @@ class Agents:
         for pid, since in left.items():
             self._send_signal(one.job.uid, pid, since, signal.SIGKILL)
         self._happened(Forced(one.job.id, one.job.run, len(left)))
-        self.replace(Replace(one.job.uid))
+        self.replace(ReplaceAgent(one.job.uid))
 
-    def replace(self, one: Replace) -> None:
+    def replace(self, one: ReplaceAgent) -> None:
         link = self._links.get(one.uid)
         if link is not None:
             self._replace(link)
@@ -219,7 +229,7 @@ class Agents:
         link.used = time.monotonic()
         link.outgoing += pack(message, LARGEST)
         self._flush(link)
-        if len(link.outgoing) > MOST_UNREAD and link.uid in self._links:
+        if len(link.outgoing) > MAX_UNREAD and link.uid in self._links:
             self._replace(link)
 
     def _flush(self, link: AgentLink) -> None:
@@ -235,7 +245,7 @@ class Agents:
 
     def _read(self, link: AgentLink) -> None:
         try:
-            data = strangers.receive(link.socket, READ)
+            data = untrusted.receive(link.socket, READ)
         except BlockingIOError:
             return
         except OSError:
@@ -244,12 +254,12 @@ class Agents:
             return self._lost(link)
         try:
             for message in link.unpacker.feed(data):
-                self._heard(link, message)
+                self._handle_message(link, message)
         except GpuleaseError as trouble:
             self._log(f"the agent of user {link.uid} is let go: {trouble.what}")
             self._lost(link)
 
-    def _heard(self, link: AgentLink, message: Message) -> None:
+    def _handle_message(self, link: AgentLink, message: Message) -> None:
         if isinstance(message.get("refused"), str):
             why = "".join(one if one.isprintable() else "?" for one in message["refused"][:1000])
             link.refused = (why, bool(message.get("passing")))
@@ -284,7 +294,7 @@ class Agents:
         del self._by_descriptor[link.socket.fileno()]
         del self._links[link.uid]
         self._poll.unregister(link.socket.fileno())
-        strangers.close(link.socket)
+        untrusted.close(link.socket)
 
 
 def _is_gone(pid: int, since: int) -> bool:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from gpulease.broker.core.events import Due
-from gpulease.broker.core.instructions import Alarm
+from gpulease.broker.core.events import AlarmRang
+from gpulease.broker.core.instructions import SetAlarm
 
 SPARE = 1000  # entries that were taken back, before the heap is made anew
 
 
 class Alarms:
     def __init__(self) -> None:
-        self._heap: list[Alarm] = []
+        self._heap: list[SetAlarm] = []
         self._times: dict[tuple[str, str], float] = {}  # of those with an id
 
     def __len__(self) -> int:
@@ -23,27 +23,27 @@ class Alarms:
     def next(self) -> float | None:
         return self._heap[0].time if self._heap else None
 
-    def set(self, alarm: Alarm) -> None:
+    def set(self, alarm: SetAlarm) -> None:
         heappush(self._heap, alarm)
         if alarm.id:
             self._times[alarm.what, alarm.id] = alarm.time
-            self._tidy()
+            self._compact()
 
     def drop(self, what: str, id: str) -> None:
         self._times.pop((what, id), None)
-        self._tidy()
+        self._compact()
 
-    def due(self, now: float) -> Iterator[Due]:
+    def due(self, now: float) -> Iterator[AlarmRang]:
         while self._heap and self._heap[0].time <= now:
             alarm = heappop(self._heap)
             if self._holds(alarm):
                 self._times.pop((alarm.what, alarm.id), None)
-                yield Due(alarm.what, alarm.id)
+                yield AlarmRang(alarm.what, alarm.id)
 
-    def _holds(self, alarm: Alarm) -> bool:
+    def _holds(self, alarm: SetAlarm) -> bool:
         return not alarm.id or self._times.get((alarm.what, alarm.id)) == alarm.time
 
-    def _tidy(self) -> None:
+    def _compact(self) -> None:
         if len(self._heap) > 2 * len(self._times) + SPARE:
             self._heap = [alarm for alarm in self._heap if self._holds(alarm)]
             heapify(self._heap)

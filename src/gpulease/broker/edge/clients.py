@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 
-from gpulease.broker.core.events import Behind, Drained, Event, Left, Received
+from gpulease.broker.core.events import Behind, CaughtUp, ClientGone, Event, Received
 from gpulease.broker.edge.accounts import Accounts, Question
-from gpulease.broker.edge.complaints import Complaints
-from gpulease.broker.edge.connection import INSTEAD, MOST_UNREAD, Connection, Costs, may_run, only_looks
-from gpulease.broker.edge.door import Door
+from gpulease.broker.edge.connection import INSTEAD, MAX_UNREAD, Connection, Costs, is_read_only, may_run
+from gpulease.broker.edge.exception_log import ExceptionLog
+from gpulease.broker.edge.listener import ClientListener
 from gpulease.broker.edge.rounds import Turns
 from gpulease.errors import BrokerUnavailable, NotPermitted, ProtocolError, TooMuch
 from gpulease.model.peer import Peer
 from gpulease.protocol.messages import Message, error
 from gpulease.protocol.wire import pack
-from gpulease.system import strangers
+from gpulease.system import untrusted
 
-MOST_CONNECTIONS = 1024  # of one user
-MOST_INCOMING = 64 << 20  # bytes of one user's messages that were not handled yet
-MOST_OUTGOING = 64 << 20  # bytes of answers that one user's clients did not read yet
+MAX_CONNECTIONS = 1024  # of one user
+MAX_INCOMING = 64 << 20  # bytes of one user's messages that were not handled yet
+MAX_OUTGOING = 64 << 20  # bytes of answers that one user's clients did not read yet
 PARTIAL = 10.0  # seconds for a message that has begun to be complete
 MUCH_INCOMING = 4 << 20  # from here on, one user's messages are read only as they are handled
 RESUMED = 4  # connections of one user that are read again at a time
@@ -42,8 +42,8 @@ class Clients:
         accounts: Accounts,
     ) -> None:
         self._poll, self._happened, self._accounts = poll, happened, accounts
-        self._door = Door(poll, listener, log)
-        self._complaints = Complaints(log)
+        self._door = ClientListener(poll, listener, log)
+        self._exceptions = ExceptionLog(log)
         self._connections: dict[int, Connection] = {}
         self._by_peer: dict[Peer, Connection] = {}
         self._users: dict[int, Costs] = {}
@@ -53,7 +53,7 @@ class Clients:
         self._introduced: set[int] = set()
         self.prove: Callable[[socket.socket, Callable[[str | None], None]], None] | None = None  # before jobs are taken
         self.heard = False  # whether anybody said anything since this was last set to False
-        self.listen_at, self.let_in = self._door.move, self._door.open
+        self.listen_at, self.accept_waiting = self._door.move, self._door.open
 
     @property
     def waiting(self) -> bool:
@@ -82,7 +82,7 @@ class Clients:
         try:
             action()
         except Exception:
-            self._complaints.complain()
+            self._exceptions.log_exception()
             self._cut(connection)
 
     def cut_partial(self, now: float) -> None:
@@ -93,7 +93,7 @@ class Clients:
     def close(self) -> None:
         for connection in list(self._connections.values()):
             self._flush(connection)
-            strangers.close(connection.socket)
+            untrusted.close(connection.socket)
 
     # ---------------------------------------------------------------- coming
 
@@ -102,10 +102,10 @@ class Clients:
             try:
                 connection = Connection(accepted, self._accounts.account)
             except OSError:  # it has gone already
-                strangers.close(accepted)
+                untrusted.close(accepted)
                 continue
             costs = self._users.setdefault(connection.peer.uid, Costs())
-            if costs.connections >= MOST_CONNECTIONS:
+            if costs.connections >= MAX_CONNECTIONS:
                 self._turn_away(connection)
                 continue
             costs.connections += 1
@@ -115,31 +115,31 @@ class Clients:
             self._poll.register(connection.descriptor, connection.interest)
             self._introduce(connection)
             if connection.held:
-                self._accounts.when_known(("uid", connection.peer.uid), partial(self._let_speak, connection))
+                self._accounts.when_known(("uid", connection.peer.uid), partial(self._admit, connection))
 
-    def _let_speak(self, connection: Connection) -> None:
+    def _admit(self, connection: Connection) -> None:
         """Whoever is not known waited for the directory of users, and nobody else did."""
         account = self._accounts.account(connection.peer.uid)
         if account is None:
             self.send(connection.peer, error(BrokerUnavailable("The directory of users does not answer.", AGAIN)))
             return self._cut(connection)
         connection.peer.account = account
-        return self._go_on(connection, None)
+        return self._handle_again(connection, None)
 
-    def _go_on(self, connection: Connection, event: Received | None) -> None:
+    def _handle_again(self, connection: Connection, event: Received | None) -> None:
         """What it waited for is known."""
         connection.held = False
         if self._by_peer.get(connection.peer) is connection:
             connection.resumed = event
             self._apart(connection, lambda: self._await_next_turn(connection))
 
-    def look_up(self, event: Received, question: Question) -> None:
+    def look_up_account(self, event: Received, question: Question) -> None:
         """The message is handled again when there is an answer, or none in time."""
         connection = self._by_peer.get(event.peer)
         if connection is not None:
             connection.held = True
-            self._accounts.when_known(question, partial(self._go_on, connection, event))
-        elif not only_looks(event.message):
+            self._accounts.when_known(question, partial(self._handle_again, connection, event))
+        elif not is_read_only(event.message):
             self._accounts.when_known(question, partial(self._happened, event))
 
     def _introduce(self, connection: Connection) -> None:
@@ -151,10 +151,10 @@ class Clients:
 
     @staticmethod
     def _turn_away(connection: Connection) -> None:
-        trouble = TooMuch(f"You have {MOST_CONNECTIONS} connections to the broker, and more are not taken.")
+        trouble = TooMuch(f"You have {MAX_CONNECTIONS} connections to the broker, and more are not taken.")
         with contextlib.suppress(OSError):
             connection.socket.send(pack(error(trouble)))
-        strangers.close(connection.socket)
+        untrusted.close(connection.socket)
 
     # ---------------------------------------------------------------- saying
 
@@ -169,7 +169,7 @@ class Clients:
 
     def _read(self, connection: Connection) -> None:
         try:
-            data = strangers.receive(connection.socket, READ)
+            data = untrusted.receive(connection.socket, READ)
         except BlockingIOError:
             return None
         except OSError:
@@ -180,8 +180,8 @@ class Clients:
         connection.unpacker.keep(data)
         costs = self._users[connection.peer.uid]
         costs.incoming += len(data)
-        if costs.incoming > MOST_INCOMING:
-            trouble = TooMuch(f"You have {MOST_INCOMING >> 20} MiB of requests under way, and more are not taken.")
+        if costs.incoming > MAX_INCOMING:
+            trouble = TooMuch(f"You have {MAX_INCOMING >> 20} MiB of requests under way, and more are not taken.")
             self.send(connection.peer, error(trouble))
             return self._cut(connection)
         return self._await_turn(connection)
@@ -218,7 +218,7 @@ class Clients:
         try:
             return self._next(connection)
         except Exception:
-            self._complaints.complain()
+            self._exceptions.log_exception()
             self._cut(connection)
             return None
 
@@ -247,7 +247,7 @@ class Clients:
             self._cut(connection)
             return False
         connection.left -= 1
-        if not only_looks(message):
+        if not is_read_only(message):
             return True
         self._skip(connection)
         self._await_turn(connection)
@@ -295,13 +295,13 @@ class Clients:
         self._turns.drop(connection)
         self._await_turn(connection)
 
-    def go_on(self, event: Received) -> None:
+    def continue_later(self, event: Received) -> None:
         """A long request: before anything else that its client says, since answers come in the order of questions."""
         connection = self._by_peer.get(event.peer)
-        unread = (connection is None or connection.ended) and only_looks(event.message)
+        unread = (connection is None or connection.ended) and is_read_only(event.message)
         if connection is None:  # what was begun is done, also for a client that has gone
             return None if unread else self._happened(event._replace(crowded=self._crowded))
-        return self._go_on(connection, None if unread else event)
+        return self._handle_again(connection, None if unread else event)
 
     def _resume(self, uid: int) -> None:
         """Read some of its user's connections again."""
@@ -347,9 +347,9 @@ class Clients:
         if not connection.ended:
             with contextlib.suppress(OSError):
                 self._poll.unregister(connection.descriptor)
-        strangers.close(connection.socket)
-        self._happened(Left(connection.peer))
-        self.let_in()
+        untrusted.close(connection.socket)
+        self._happened(ClientGone(connection.peer))
+        self.accept_waiting()
 
     # ---------------------------------------------------------------- hearing
 
@@ -376,11 +376,11 @@ class Clients:
             self._keep_unread(connection, data)
             connection.missed = connection.missed or more
         elif more:
-            self._happened(Drained(connection.peer))
+            self._happened(CaughtUp(connection.peer))
 
     def _keep_unread(self, connection: Connection, data: bytes) -> None:
         costs = self._users[connection.peer.uid]
-        if len(connection.outgoing) + len(data) > MOST_UNREAD or costs.outgoing + len(data) > MOST_OUTGOING:
+        if len(connection.outgoing) + len(data) > MAX_UNREAD or costs.outgoing + len(data) > MAX_OUTGOING:
             with contextlib.suppress(OSError):
                 connection.socket.shutdown(socket.SHUT_RDWR)
             return
@@ -391,7 +391,7 @@ class Clients:
     def _pack(self, message: Message) -> bytes:
         if message is not self._packed[0]:
             try:
-                self._packed = (message, pack(message, MOST_UNREAD))
+                self._packed = (message, pack(message, MAX_UNREAD))
             except ProtocolError as trouble:
                 return pack(error(trouble))
         return self._packed[1]
@@ -411,4 +411,4 @@ class Clients:
         self._set_interest(connection)
         if connection.missed:
             connection.missed = False
-            self._happened(Drained(connection.peer))
+            self._happened(CaughtUp(connection.peer))

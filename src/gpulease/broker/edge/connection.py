@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 from gpulease.broker.core.events import Received
 from gpulease.model.peer import Account, Peer
-from gpulease.protocol.wire import MOST_VALUES, Message, Unpacker
+from gpulease.protocol.wire import MAX_VALUES, Message, Unpacker
 from gpulease.system import identity
 
-LOOKING = frozenset(
+READ_ONLY = frozenset(
     """status ls show explain events history usage totals ping why subscribe""".split()  # noqa: SIM905
 )
-LOOKING_BYTES = frozenset(verb.encode() for verb in LOOKING)
-MOST_LEFT = 32  # messages of a client that has gone which are still done
-MOST_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
+READ_ONLY_BYTES = frozenset(verb.encode() for verb in READ_ONLY)
+MAX_LEFT = 32  # messages of a client that has gone which are still done
+MAX_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
 RUNS = ("add", "edit")  # what may have a new command run
 INSTEAD = {"notify": "See `gpulease help notices`: those who run the broker have `on-broken`."}
 RUNS_AGAIN = ("retry", "resume", "start", "let_go")  # of others' too, where root orders it
@@ -57,7 +57,7 @@ class Connection:
         known = account(uid)
         self.peer = Peer(pid, uid, Account(str(uid)) if known is None else known)
         # What came in stays bytes until it is its turn: as objects it is twenty times as large.
-        self.unpacker = Unpacker(values=MOST_VALUES)
+        self.unpacker = Unpacker(values=MAX_VALUES)
         self.resumed: Received | None = None  # a long request of it that is to be taken up again
         self.outgoing = bytearray()
         self.interest = 0  # what its descriptor is polled for
@@ -66,7 +66,7 @@ class Connection:
         self.proven = False  # by the launcher, which runs jobs as it
         self.held = known is None  # until something is known of it: who that is, or whether it is proven
         self.ended = False  # the other end has gone; what it had said is still done, if that changes anything
-        self.left = MOST_LEFT  # how much of it
+        self.left = MAX_LEFT  # how much of it
 
     @property
     def ready(self) -> bool:
@@ -74,19 +74,19 @@ class Connection:
         return not self.held and (self.resumed is not None or self.unpacker.whole)
 
     @property
-    def looks(self) -> bool:
+    def reads_only(self) -> bool:
         """Whether what it says next only looks, as far as can be seen: a wrong guess costs its own user's turn only."""
         if self.resumed is not None:
             return False
-        return self.unpacker.peek(HEAD).partition(b'"do":"')[2].partition(b'"')[0] in LOOKING_BYTES
+        return self.unpacker.peek(HEAD).partition(b'"do":"')[2].partition(b'"')[0] in READ_ONLY_BYTES
 
 
-def only_looks(message: Message) -> bool:
+def is_read_only(message: Message) -> bool:
     """Whether it changes nothing, so that only its answer matters."""
     verb = message.get("do")
     if not isinstance(verb, str):
         return True  # an error is all that it gets
-    return verb in LOOKING or (verb == "set" and message.get("value") is None)
+    return verb in READ_ONLY or (verb == "set" and message.get("value") is None)
 
 
 def may_run(message: Message, uid: int) -> bool:

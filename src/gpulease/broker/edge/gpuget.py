@@ -6,19 +6,19 @@ import secrets
 import select
 from collections.abc import Callable, Mapping
 
-from gpulease.broker.core.instructions import Keep
+from gpulease.broker.core.instructions import UpdateNeighbours
 from gpulease.broker.edge.neighbours import Neighbour, Neighbours
 from gpulease.broker.neighbours.gpuget import Gpuget
 from gpulease.model.gpuget_address import read_address
 from gpulease.model.store import Store
 
 
-class GpugetBeside(Gpuget):
-    def keep(self, told: Keep, claimed: frozenset[str]) -> None:
-        self.tell({uuid: one.pid for uuid, one in told.held.items()}, claimed, told.wanted)
+class GpugetNeighbour(Gpuget):
+    def keep(self, update: UpdateNeighbours, claimed: frozenset[str]) -> None:
+        self.tell({uuid: one.pid for uuid, one in update.held.items()}, claimed, update.wanted)
 
 
-def gpuget_beside(
+def gpuget_neighbour(
     poll: select.epoll, store: Store, log: Callable[[str], None]
 ) -> Callable[[str, Neighbours], Neighbour]:
     """What was set before is remembered until nothing of ours is left there."""
@@ -30,7 +30,7 @@ def gpuget_beside(
 
         address, others = read_address(text), former - {text}
         former.add(text)
-        made = GpugetBeside(poll, address, broker, answered, neighbours.changed, log, others, former.discard)
+        made = GpugetNeighbour(poll, address, broker, answered, neighbours.changed, log, others, former.discard)
         return made
 
     return make

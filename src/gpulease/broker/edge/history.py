@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import localtime, strftime
 from typing import TypeVar
 
-from gpulease.broker.core import instructions as told
+from gpulease.broker.core import instructions
 from gpulease.broker.edge.history_rows import about, count_rows, history_rows, use_rows
 from gpulease.broker.edge.minutes import MINUTE, Measured, Minutes
 from gpulease.broker.store.history import CountedRow, HistoryFile
@@ -26,7 +26,7 @@ ALL = -1
 UNWRITTEN = 120  # minutes that are kept in memory while nothing can be written
 FOUND = 86400_000  # milliseconds before now for which a lease that was found again is taken to have been held
 DAY = 86400_000
-PASSING = {
+TEMPORARY = {
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM,
 }  # fmt: skip  # what may be better in a minute; all else is damage
@@ -49,7 +49,7 @@ class History:
 
     # ---------------------------------------------------------------- what the core tells
 
-    def began(self, one: told.Began) -> None:
+    def lease_started(self, one: instructions.LeaseStarted) -> None:
         lease, at = one.lease, _milliseconds(one.time)
         holder = SpanHolder(lease.owner.user, lease.owner.groups, one.label)
         for place in one.places:
@@ -62,16 +62,16 @@ class History:
             labels = tuple(place.label for place in one.places)
             self._minutes.count(holder, labels, Count(1, _milliseconds(one.waited)), at)
             metrics.add(self._waits, metrics.of_wait(_milliseconds(one.waited)))
-        self._minutes.began(lease.id, lease.devices, holder, at)
+        self._minutes.lease_started(lease.id, lease.devices, holder, at)
 
-    def over(self, one: told.Over) -> None:
-        self._minutes.over(one.id, _milliseconds(one.time))
+    def lease_ended(self, one: instructions.LeaseEnded) -> None:
+        self._minutes.lease_ended(one.id, _milliseconds(one.time))
 
-    def job_over(self, one: told.JobOver) -> None:
+    def job_ended(self, one: instructions.JobEnded) -> None:
         holder = SpanHolder(one.user, one.groups, one.label)
         self._minutes.count(holder, one.devices, Count()._replace(**{one.how: 1}), _milliseconds(one.time))
 
-    def observed(self, one: told.Observed) -> None:
+    def devices_sampled(self, one: instructions.DevicesSampled) -> None:
         self._places |= {device.uuid: DeviceName(device.uuid, device.label, device.name) for device in one.devices}
         readings = {
             device.uuid: Measured(device.utilization, device.memory_used, device.power)
@@ -79,7 +79,7 @@ class History:
             if device.lost is None
         }
         outside = {uuid: [SpanHolder(user, outside=True) for user in users] for uuid, users in one.outside.items()}
-        self._minutes.observed(readings, outside, _milliseconds(one.time))
+        self._minutes.devices_sampled(readings, outside, _milliseconds(one.time))
 
     # ---------------------------------------------------------------- writing
 
@@ -91,7 +91,7 @@ class History:
             return
         self._written = minute
         if not os.path.exists(self._path):
-            self._let_go()  # somebody removed it: begin anew, and do not write what nobody can find
+            self._close_file()  # somebody removed it: begin anew, and do not write what nobody can find
         self._minutes.add_up(at)
         until = at + 1 if whole else minute * MINUTE
         spans, counts = self._minutes.take(until)
@@ -119,11 +119,11 @@ class History:
 
     def close(self, now: float) -> None:
         self.keep(now, whole=True)
-        self._let_go()
+        self._close_file()
 
     # ---------------------------------------------------------------- reading
 
-    def answer(self, one: told.AnswerHistory) -> Message:
+    def answer(self, one: instructions.AnswerHistory) -> Message:
         if one.question is None:
             return dict(metrics.shown(self._read(HistoryFile.totals), one.user))
         read = self._usage if one.verb == "usage" else self._history
@@ -192,8 +192,8 @@ class History:
                 self._file = self._file or HistoryFile(self._path, self._network)
                 return action(self._file)
             except (OSError, sqlite3.Error, LookupError, TypeError, ValueError) as trouble:
-                self._let_go()
-                if again or _passes(trouble) or not self._put_aside(trouble):
+                self._close_file()
+                if again or _is_temporary(trouble) or not self._put_aside(trouble):
                     self._complain(in_words(trouble))
                     break
         return None
@@ -210,7 +210,7 @@ class History:
         self._log(f"the history was damaged ({trouble}) and is begun anew; the old one is {aside}")
         return True
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -235,10 +235,10 @@ def _whole_steps(
     return [row for row in rows if row[0] < end], end if end < until else None
 
 
-def _passes(trouble: Exception) -> bool:
+def _is_temporary(trouble: Exception) -> bool:
     code = getattr(trouble, "sqlite_errorcode", 0)
     short = code == sqlite3.SQLITE_IOERR_SHORT_READ  # the file is: it was cut
-    return isinstance(trouble, OSError) or (code & 0xFF in PASSING and not short)
+    return isinstance(trouble, OSError) or (code & 0xFF in TEMPORARY and not short)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from gpulease.broker.core import instructions as told
+from gpulease.broker.core import instructions
 from gpulease.broker.edge.accounts import Accounts
 from gpulease.broker.edge.clock import Clock
-from gpulease.broker.edge.host_memory import KeptMemory
+from gpulease.broker.edge.host_memory import CachedMemory
 from gpulease.errors import BrokerUnavailable
 from gpulease.model.values import HostMemory
 from gpulease.system import identity, places
@@ -30,12 +30,12 @@ class Host:
         self,
         clock: Clock,
         place: places.Place,
-        at_once: Callable[[told.Check | told.TakeSample], None],
+        at_once: Callable[[instructions.Check | instructions.TakeSample], None],
         accounts: Accounts,
     ) -> None:
         self._clock, self._place, self.at_once, self._home_of = clock, place, at_once, accounts.home_of
         self.groups_of, self.uid_of, self.has_group = accounts.groups_of, accounts.uid_of, accounts.has_group
-        self._memory = KeptMemory()
+        self._memory = CachedMemory()
         self._folders: dict[int, str] = {}
 
     def identify(self, pid: int, named: int | None) -> tuple[int | None, int | None, int | None]:
@@ -49,9 +49,9 @@ class Host:
         with _looking_at(pid):
             return identity.above(pid)
 
-    def asking_process(self, pid: int) -> int:
+    def requesting_process(self, pid: int) -> int:
         with _looking_at(pid):
-            return identity.asking_process(pid, read_words=False)
+            return identity.requesting_process(pid, read_words=False)
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
         with _looking_at(pid):

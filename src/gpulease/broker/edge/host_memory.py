@@ -8,7 +8,7 @@ from gpulease.system.host_memory import read
 KEPT = 0.2  # seconds that a reading serves
 
 
-class KeptMemory:
+class CachedMemory:
     def __init__(self) -> None:
         self._read_at = float("-inf")
         self._last = HostMemory()

@@ -14,7 +14,7 @@ from gpulease.system import places
 MOST = 1 << 16
 
 
-class GivenHome:
+class InheritedHome:
     """The folders of a broker that its launcher made: what is removed there is put back by starting both anew."""
 
     deserted = True
@@ -44,7 +44,7 @@ class GivenHome:
     close = leave
 
 
-class Launching:
+class LauncherLink:
     """Whatever asks it for an agent, a proof or a signal has no privileges of its own."""
 
     def __init__(self, link: socket.socket) -> None:

@@ -60,20 +60,22 @@ class Minutes:
 
     # ---------------------------------------------------------------- what happens
 
-    def began(self, id: str, uuids: Iterable[str], holder: SpanHolder, at: int) -> None:
+    def lease_started(self, id: str, uuids: Iterable[str], holder: SpanHolder, at: int) -> None:
         for uuid in uuids:
             device = self._devices.setdefault(uuid, Now(at))
             self._add_up(uuid, device, at)
             device.leases[id] = holder
             device.reading_until = 0
 
-    def over(self, id: str, at: int) -> None:
+    def lease_ended(self, id: str, at: int) -> None:
         for uuid, device in self._devices.items():
             if id in device.leases:
                 self._add_up(uuid, device, at)
                 del device.leases[id]
 
-    def observed(self, readings: Mapping[str, Measured], outside: Mapping[str, Iterable[SpanHolder]], at: int) -> None:
+    def devices_sampled(
+        self, readings: Mapping[str, Measured], outside: Mapping[str, Iterable[SpanHolder]], at: int
+    ) -> None:
         for uuid, reading in readings.items():
             device = self._devices.setdefault(uuid, Now(at))
             self._add_up(uuid, device, at)

@@ -22,10 +22,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
-from gpulease.broker.core import events as happened
+from gpulease.broker.core import events
 from gpulease.broker.core.events import Event, Occupancy
-from gpulease.broker.core.instructions import Check, Keep, Unlock
-from gpulease.broker.edge.sampler import Sampling
+from gpulease.broker.core.instructions import Check, Unlock, UpdateNeighbours
+from gpulease.broker.edge.sampler import SamplerChild
 from gpulease.broker.neighbours.claims import Claims
 from gpulease.broker.neighbours.placeholder import Placeholders
 from gpulease.broker.neighbours.safe_gpu import SafeGpuLock
@@ -37,8 +37,8 @@ from gpulease.system.places import Place
 UNUSED = 0.3  # seconds for whoever was refused to come back, once the lock that it was refused for is had
 PLACE_AGAIN = 0.25  # seconds between attempts to take the lock for the sake of a leased device
 FIND_AGAIN = 60.0  # seconds before the core is told again that the same process holds safe-gpu's lock
-MOST_HELD = 1.0  # seconds that the lock is held for checks in a row; then no other begins until it was given back
-BREATH = 0.01  # seconds in which a user of safe-gpu who waits for the lock gets it
+MAX_HELD = 1.0  # seconds that the lock is held for checks in a row; then no other begins until it was given back
+PAUSE = 0.01  # seconds in which a user of safe-gpu who waits for the lock gets it
 
 
 class Neighbour(Protocol):
@@ -69,7 +69,7 @@ class Neighbour(Protocol):
     def claim(self, number: int, devices: tuple[str, ...]) -> None:
         """Take these for us. Those that it does not let us have are named in `answered`."""
 
-    def keep(self, told: Keep, claimed: frozenset[str]) -> None:
+    def keep(self, update: UpdateNeighbours, claimed: frozenset[str]) -> None:
         """Give back what is neither in `told.held` nor `claimed`; claim again what is held and not ours."""
 
     def hand_over(self) -> None:
@@ -113,7 +113,7 @@ class Neighbours:
     def __init__(
         self,
         poll: select.epoll,
-        sampling: Sampling,
+        sampling: SamplerChild,
         emit: Callable[[Event], None],
         log: Callable[[str], None],
         gpuget: Callable[[str, Neighbours], Neighbour],
@@ -132,12 +132,12 @@ class Neighbours:
         self._user: tuple[int | None, float] = (None, 0.0)  # of safe-gpu's lock, and when the core was told of it
         self._place_again: float | None = None  # when the lock is tried again for the sake of a leased device
         self._accounts: list[Neighbour] = []  # asked one after the other
-        self._kept = Keep()
+        self._kept = UpdateNeighbours()
         self._claims: list[Claim] = []  # only the first may be under way
         self._undecided: set[str] = set()  # devices of which the core was told, and has not said what becomes of them
         self._number = 0
         self._devices: tuple[Device, ...] = ()
-        self._unsettled = False
+        self._out_of_date = False
         self._told = self._shown()  # of safe-gpu, to the core
         self._logged: str | None = None  # trouble with safe-gpu's lock
         self._brokers = Claims(poll, place, machine, self.changed, log, name_of)
@@ -148,7 +148,7 @@ class Neighbours:
         self._accounts.append(neighbour)
         neighbour.keep(self._kept, self._claimed())  # before its first step, which gives back everything else
         neighbour.see(self._devices)
-        self._unsettled = True
+        self._out_of_date = True
 
     def _remove(self, name: str, replaced: bool) -> None:
         """It gets everything back, unless another follows. A check that may wait for its answer begins anew."""
@@ -167,7 +167,7 @@ class Neighbours:
         """The devices of a sample. `then` is called when it is known which of them other brokers have."""
         if [one.uuid for one in devices] != [one.uuid for one in self._devices]:
             self._devices = devices
-            self._unsettled = True
+            self._out_of_date = True
             for neighbour in self._accounts:
                 neighbour.see(devices)
         self._brokers.see([one.uuid for one in devices], then)
@@ -182,8 +182,8 @@ class Neighbours:
         shown = {one.name: one.shown for one in self._accounts}
         shown |= {"safe-gpu": self._told, "gpulease": self._brokers.shown}
         keys = self._placeholders.keys(time.monotonic())
-        self._emit(happened.NeighboursChanged(held, keys, shown))
-        self._unsettled = True
+        self._emit(events.NeighboursChanged(held, keys, shown))
+        self._out_of_date = True
 
     def _shown(self) -> Document:
         labels = {one.uuid: one.label for one in self._devices}
@@ -209,9 +209,9 @@ class Neighbours:
         self._placeholders.overdue(now)
         self._brokers.overdue(now)
         if self._place_again is not None and self._place_again <= now:
-            self._place_again, self._unsettled = None, True
+            self._place_again, self._out_of_date = None, True
         if self._phase.until is not None and self._phase.until <= now:
-            self._phase, self._unsettled = LockPhase(), True
+            self._phase, self._out_of_date = LockPhase(), True
         for one in self._accounts:
             if one.due is not None and one.due <= now:
                 one.overdue(now)
@@ -236,9 +236,9 @@ class Neighbours:
         """We have the lock that was waited for. The core checks again now, unless it was served meanwhile."""
         self._lock.woken()
         if self._phase.name != "awaited":
-            return None if self._claims else self._let_go()
-        self._phase, self._place_again, self._unsettled = LockPhase("offered", now + UNUSED), None, True
-        return self._emit(happened.LockOffered())
+            return None if self._claims else self._release_lock()
+        self._phase, self._place_again, self._out_of_date = LockPhase("offered", now + UNUSED), None, True
+        return self._emit(events.LockOffered())
 
     def close(self) -> None:
         self._placeholders.close()
@@ -259,14 +259,14 @@ class Neighbours:
         now = time.monotonic()
         if user.pid != self._user[0] or now - self._user[1] >= FIND_AGAIN:
             self._user = (user.pid, now)
-            self._emit(happened.LockUsed(user.pid, str(user).lower()))
+            self._emit(events.LockUsed(user.pid, str(user).lower()))
 
-    def keep_house(self) -> None:
+    def maintain(self) -> None:
         """From time to time."""
         self.find()
-        self._brokers.keep_house()
+        self._brokers.maintain()
         self._lock.examine()
-        self._unsettled = self._unsettled or bool(self._placeholders.failures) or self._lock_trouble != self._logged
+        self._out_of_date = self._out_of_date or bool(self._placeholders.failures) or self._lock_trouble != self._logged
 
     # ---------------------------------------------------------------- what the core says
 
@@ -277,11 +277,11 @@ class Neighbours:
         self._number += 1
         self._claims.append(Claim(self._number, one))
         if self._accounts:
-            self._unsettled = True
+            self._out_of_date = True
         else:
             self._begin()
 
-    def keep(self, one: Keep) -> None:
+    def keep(self, one: UpdateNeighbours) -> None:
         before, self._kept = self._kept.settings.get("gpuget", ""), one
         self._brokers.keep(one.held, ignoring=one.settings.get("users") == "ignore")
         text = one.settings.get("gpuget", "")
@@ -289,25 +289,25 @@ class Neighbours:
             self._remove("gpuget", replaced=bool(text))
             if text:
                 self.add(self._gpuget(text, self))
-        self._unsettled = True
+        self._out_of_date = True
 
     def unlock(self, one: Unlock) -> None:
         """The core has decided on all that it was told of. The lock may be needed for what was asked for since."""
         self._undecided.clear()
-        self._unsettled = True
+        self._out_of_date = True
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """After each turn: what is nobody's any more is given back, and what was asked for begins."""
-        if self._unsettled:
-            self._unsettled = False
+        if self._out_of_date:
+            self._out_of_date = False
             claimed = self._claimed()
             for neighbour in self._accounts:
                 neighbour.keep(self._kept, claimed)
             self._brokers.give_back(claimed.union(self._kept.held))
-            self._settle_placeholders(time.monotonic())
+            self._reconcile_placeholders(time.monotonic())
             self._begin()
             if not self._claims and self._phase.name != "offered":
-                self._let_go()
+                self._release_lock()
             if self._shown() != self._told:
                 self.changed()
 
@@ -315,7 +315,7 @@ class Neighbours:
         under_way = [one.check.devices for one in self._claims if one.step != "waiting"]
         return self._kept.leaving.union(self._undecided, *under_way)
 
-    def _settle_placeholders(self, now: float) -> None:
+    def _reconcile_placeholders(self, now: float) -> None:
         """One on each device of a lease where nobody else is to be seen; what is being checked is left as it is."""
         wanted = self._kept.unseen if self._mode == "on" else frozenset()
         checked = self._undecided.union(*(one.check.devices for one in self._claims))
@@ -347,10 +347,10 @@ class Neighbours:
 
     def _yields(self, now: float) -> bool:
         """Whether users of safe-gpu go first: check after check, and their placeholders, kept the lock from them."""
-        if self._lock.held and now - self._lock.since > MOST_HELD:
-            self._let_go()
+        if self._lock.held and now - self._lock.since > MAX_HELD:
+            self._release_lock()
             if not self._lock.held:
-                self._phase = LockPhase("yielded", now + BREATH)
+                self._phase = LockPhase("yielded", now + PAUSE)
             return True
         return self._phase.name == "yielded"
 
@@ -361,7 +361,7 @@ class Neighbours:
             if place < len(self._accounts) and claim.devices and not claim.leased:
                 self._accounts[place].claim(claim.number, claim.devices)
             else:
-                self._look()
+                self._check_devices()
         except Exception as trouble:  # a shortage, or a mistake of ours, ends this check and no other
             if self._claims and self._claims[0] is claim:
                 self._refuse(f"The devices could not be checked: {type(trouble).__name__}.")
@@ -374,17 +374,17 @@ class Neighbours:
         claim.held.update(held)
         self._ask(self._accounts.index(neighbour) + 1)
 
-    def _look(self) -> None:
+    def _check_devices(self) -> None:
         claim, now = self._claims[0], time.monotonic()
         if not claim.devices:
             return self._done({})
         self.find()
         free = self._mode == "off" or self._lock.take(make=self._mode == "on")
-        if not free and (holder := self._lock.holder()).user not in claim.check.passed_by:
+        if not free and (holder := self._lock.holder()).user not in claim.check.ignored_users:
             self._phase = LockPhase("awaited")
             self._lock.wait()
             why = f"{holder} is choosing GPUs with safe-gpu right now."
-            return self._refuse(why, passing=True, user=holder.user, pid=holder.pid)
+            return self._refuse(why, temporary=True, user=holder.user, pid=holder.pid)
         self._phase = LockPhase()
         if not claim.leased:
             try:
@@ -410,28 +410,28 @@ class Neighbours:
     def _done(self, seen: Mapping[str, Occupancy]) -> None:
         claim = self._next()
         if claim.leased:
-            return self._let_go()
+            return self._release_lock()
         self._undecided.update(claim.devices)
-        return self._emit(happened.Checked(claim.check.revision, seen, claim.held))
+        return self._emit(events.Checked(claim.check.revision, seen, claim.held))
 
-    def _refuse(self, why: str, passing: bool = False, user: str = "", pid: int | None = None) -> None:
+    def _refuse(self, why: str, temporary: bool = False, user: str = "", pid: int | None = None) -> None:
         claim = self._next()
-        self._let_go()
+        self._release_lock()
         if claim.leased:
             self._place_again = time.monotonic() + PLACE_AGAIN
         else:
-            self._emit(happened.CheckRefused(claim.check.revision, why, passing, user, pid))
+            self._emit(events.CheckRefused(claim.check.revision, why, temporary, user, pid))
 
-    def _let_go(self) -> None:
+    def _release_lock(self) -> None:
         """Of the lock, unless the core has yet to decide under it, or a placeholder is not there yet."""
         if not self._undecided and not self._placeholders.placing:
             self._lock.give()
 
     def _next(self) -> Claim:
-        self._unsettled = True
+        self._out_of_date = True
         return self._claims.pop(0)
 
     def failed(self) -> None:
         """The driver did not answer: every check failed with it, as the core is told."""
         self._claims.clear()
-        self._unsettled = True
+        self._out_of_date = True

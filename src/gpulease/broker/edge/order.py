@@ -11,21 +11,21 @@ import select
 from collections.abc import Callable
 
 from gpulease.broker.child import Child
-from gpulease.broker.core.events import Ordered
-from gpulease.broker.core.instructions import AskOrder
+from gpulease.broker.core.events import OrderAnswered
+from gpulease.broker.core.instructions import AskForOrder
 from gpulease.errors import GpuleaseError
 
 START = 15.0  # seconds in which the function and what it imports are loaded
 ANSWER = 2.0  # seconds for each answer
 
 
-class Ordering(Child):
-    def __init__(self, poll: select.epoll, tell: Callable[[Ordered], None]) -> None:
+class OrderChild(Child):
+    def __init__(self, poll: select.epoll, tell: Callable[[OrderAnswered], None]) -> None:
         self._tell, self._function = tell, ""
         self._question = os.memfd_create("gpulease-order")
         super().__init__(poll, ())
 
-    def ask(self, one: AskOrder, now: float) -> None:
+    def ask(self, one: AskForOrder, now: float) -> None:
         if one.function != self._function:
             self.due = None
             self.close()
@@ -56,7 +56,7 @@ class Ordering(Child):
                 self.due = now + ANSWER
             elif self.due is not None:
                 self.due = None
-                self._tell(Ordered(self._function, message.get("order"), message.get("trouble")))
+                self._tell(OrderAnswered(self._function, message.get("order"), message.get("trouble")))
         return None
 
     def overdue(self) -> None:
@@ -66,4 +66,4 @@ class Ordering(Child):
         asked, self.due = self.due is not None, None
         self.close()
         if asked:
-            self._tell(Ordered(self._function, None, trouble))
+            self._tell(OrderAnswered(self._function, None, trouble))

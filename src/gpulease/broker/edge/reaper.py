@@ -9,7 +9,7 @@ from errno import EMFILE
 
 from gpulease.system import identity
 
-Key = tuple[int, int | None]  # pid, start time
+ProcessKey = tuple[int, int | None]  # pid, start time
 
 
 class Reaper:
@@ -18,10 +18,12 @@ class Reaper:
     def __init__(self, poll: select.epoll, most: int | None = None) -> None:
         self._poll = poll
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 3 if most is None else most
-        self._by_key: dict[Key, int] = {}
-        self._by_descriptor: dict[int, Key] = {}
-        self._idle: set[Key] = set()  # nobody's any more; who asked once often asks again
-        self._unwatched: set[Key] = set()  # for want of a descriptor: they count as alive, and are looked at again
+        self._by_key: dict[ProcessKey, int] = {}
+        self._by_descriptor: dict[int, ProcessKey] = {}
+        self._idle: set[ProcessKey] = set()  # nobody's any more; who asked once often asks again
+        self._unwatched: set[ProcessKey] = (
+            set()
+        )  # for want of a descriptor: they count as alive, and are looked at again
 
     def watch(self, pid: int, start_time: int | None) -> bool:
         """Watch a process; False when it is gone for certain: no such pid, or another process under it."""
@@ -35,7 +37,7 @@ class Reaper:
             self._unwatched.add(key)
             return True
 
-    def _watch(self, key: Key) -> bool:
+    def _watch(self, key: ProcessKey) -> bool:
         pid, start_time = key
         descriptor = identity.pidfd(pid)
         if descriptor is None:
@@ -54,7 +56,7 @@ class Reaper:
             if descriptor not in self._by_descriptor:
                 os.close(descriptor)
 
-    def look_again(self) -> list[Key]:
+    def recheck(self) -> list[ProcessKey]:
         """Those that could not be watched, and are gone now; the others are watched if there is room again."""
         unwatched, self._unwatched = self._unwatched, set()
         return [key for key in unwatched if not self.watch(*key)]
@@ -62,13 +64,13 @@ class Reaper:
     def owns(self, descriptor: int) -> bool:
         return descriptor in self._by_descriptor
 
-    def ended(self, descriptor: int) -> Key:
+    def ended(self, descriptor: int) -> ProcessKey:
         """The process behind a descriptor that became readable: it has ended."""
         key = self._by_descriptor.pop(descriptor)
         self._drop(key, descriptor)
         return key
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ProcessKey) -> None:
         """Nobody cares for it now; `sweep` lets it go."""
         self._unwatched.discard(key)
         if key in self._by_key:
@@ -81,7 +83,7 @@ class Reaper:
             del self._by_descriptor[descriptor]
             self._drop(key, descriptor)
 
-    def _drop(self, key: Key, descriptor: int) -> None:
+    def _drop(self, key: ProcessKey, descriptor: int) -> None:
         del self._by_key[key]
         self._idle.discard(key)
         self._poll.unregister(descriptor)

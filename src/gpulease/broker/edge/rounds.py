@@ -15,37 +15,37 @@ from gpulease.broker.edge.connection import Connection
 ROUND = 0.005  # seconds of one round; what was decided in it is committed then, and its answers leave
 CROWDED = 0.001  # of one while several users are connected: whoever comes meanwhile waits for its end
 REST, LONGEST_REST = 40, 2.0  # times as long as a large message took, and seconds, that its user waits for the next
-LOOKS = 16  # requests of one user that only look, in one round: those that act come first
-MOST_LONG = 4  # long requests of one user that are under way at a time
+READS_PER_ROUND = 16  # requests of one user that only look, in one round: those that act come first
+MAX_LONG = 4  # long requests of one user that are under way at a time
 
 
 class TimeAccount:
     """What is ready of one user, and what it has cost."""
 
-    __slots__ = ("acts", "long", "looks", "piece", "rests", "used")
+    __slots__ = ("acts", "long", "piece", "reads_only", "rests", "used")
 
     def __init__(self) -> None:
         self.used = 0.0  # seconds
         self.rests = 0.0  # until then nothing of it is handled
         self.acts: dict[Connection, None] = {}
-        self.looks: dict[Connection, None] = {}
+        self.reads_only: dict[Connection, None] = {}
         self.long: set[Connection] = set()  # whose request is being done in pieces
         self.piece = False  # such a piece was what was done last
 
     def __bool__(self) -> bool:
-        return bool(self.acts or self.looks)
+        return bool(self.acts or self.reads_only)
 
     def next(self, looks: int) -> Connection | None:
         """Those that act first, each in its turn; while too many long requests are under way, those.
 
         Between two pieces one that looks may pass: it would wait for all of them, which may be half a minute.
         """
-        if len(self.long) >= MOST_LONG:
+        if len(self.long) >= MAX_LONG:
             return next((one for one in self.acts if one in self.long), None)
         act = next(iter(self.acts), None)
         if act is not None and not (self.piece and act in self.long):
             return act
-        return next(iter(self.looks)) if self.looks and looks < LOOKS else act
+        return next(iter(self.reads_only)) if self.reads_only and looks < READS_PER_ROUND else act
 
 
 class Turns:
@@ -71,7 +71,7 @@ class Turns:
             account = self._accounts[connection.peer.uid] = TimeAccount()
         if not account:
             account.used = max(account.used, self._least)
-        (account.looks if connection.looks else account.acts)[connection] = None
+        (account.reads_only if connection.reads_only else account.acts)[connection] = None
         if connection.resumed is not None:
             account.long.add(connection)
 
@@ -80,7 +80,7 @@ class Turns:
         account = self._accounts.get(connection.peer.uid)
         if account is not None:
             account.acts.pop(connection, None)
-            account.looks.pop(connection, None)
+            account.reads_only.pop(connection, None)
             account.long.discard(connection)
 
     def round(self, take: Callable[[Connection], Received | None], crowded: bool = False) -> Iterator[Received]:
@@ -106,8 +106,8 @@ class Turns:
                 return
             self._least = account.used
             account.piece = connection in account.long
-            looks[connection.peer.uid] = looks.get(connection.peer.uid, 0) + connection.looks
-            (account.looks if connection in account.looks else account.acts).pop(connection)
+            looks[connection.peer.uid] = looks.get(connection.peer.uid, 0) + connection.reads_only
+            (account.reads_only if connection in account.reads_only else account.acts).pop(connection)
             worked = self._worked()
             try:
                 event = take(connection)

@@ -18,7 +18,7 @@ ATTEMPTS = 4  # children that are started anew for one question
 PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a driver that hung is asked again
 
 
-class Sampling:
+class SamplerChild:
     def __init__(self, poll: select.epoll, deadline: float) -> None:
         self.seconds = deadline
         self._child = Child(poll, ["gpulease.broker.children.sampler"], LARGEST)
@@ -102,5 +102,7 @@ class Sampling:
 
 
 def _judge(message: Message) -> Message | GpuleaseError:
-    told = message.get("error")
-    return message if told is None else error_by_code(told["code"], told["what"], told["next_step"], told["fields"])
+    error = message.get("error")
+    return (
+        message if error is None else error_by_code(error["code"], error["what"], error["next_step"], error["fields"])
+    )

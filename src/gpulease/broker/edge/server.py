@@ -25,25 +25,24 @@ from typing import Any
 from gpulease import __version__
 from gpulease.broker.children.sampler import to_processes, to_sample
 from gpulease.broker.config import Config
-from gpulease.broker.core import events as happened
-from gpulease.broker.core import instructions as told
+from gpulease.broker.core import events, instructions
 from gpulease.broker.core.core import Core
-from gpulease.broker.core.events import Event, Key
+from gpulease.broker.core.events import Event, ProcessKey
 from gpulease.broker.core.values import About
 from gpulease.broker.edge.accounts import Accounts
 from gpulease.broker.edge.agents import Agents, send_own, starter
 from gpulease.broker.edge.alarms import Alarms
 from gpulease.broker.edge.clients import Clients
 from gpulease.broker.edge.clock import TICKS, clock_of
-from gpulease.broker.edge.complaints import Complaints
-from gpulease.broker.edge.gpuget import gpuget_beside
+from gpulease.broker.edge.exception_log import ExceptionLog
+from gpulease.broker.edge.gpuget import gpuget_neighbour
 from gpulease.broker.edge.history import History
 from gpulease.broker.edge.host import Host
-from gpulease.broker.edge.launcher import GivenHome, Launching
+from gpulease.broker.edge.launcher import InheritedHome, LauncherLink
 from gpulease.broker.edge.neighbours import Neighbours
-from gpulease.broker.edge.order import Ordering
+from gpulease.broker.edge.order import OrderChild
 from gpulease.broker.edge.reaper import Reaper
-from gpulease.broker.edge.sampler import Sampling
+from gpulease.broker.edge.sampler import SamplerChild
 from gpulease.broker.home import Home
 from gpulease.broker.neighbours.safe_gpu import SafeGpuLock
 from gpulease.broker.outbox import Outbox
@@ -54,25 +53,25 @@ from gpulease.protocol.messages import Message, error
 from gpulease.system import identity, places
 from gpulease.system.service import SignsOfLife
 
-HOUSEKEEPING = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file
-MOST_TOLD = 100_000  # ends of jobs that a hook is to be told of
+MAINTENANCE_INTERVAL = 5.0  # seconds between looks at what nobody watches any more and at the socket's own file
+MAX_HOOK_CALLS = 100_000  # ends of jobs that a hook is to be told of
 STEP = 0.5  # seconds: smaller differences between the wall clock and the broker's are let be
 
 
 class Server:
     def __init__(
         self,
-        home: Home | GivenHome,
+        home: Home | InheritedHome,
         store: Store,
         deadline: float,
         config: Config,
-        launching: Launching | None = None,
+        launching: LauncherLink | None = None,
         network: bool = False,
     ) -> None:
         files = _raise_file_limit()
         place = home.place
         self._poll = select.epoll()
-        self._complaints = Complaints(self.log)  # a mistake of ours must cost one request, not everybody's broker
+        self._exceptions = ExceptionLog(self.log)  # a mistake of ours must cost one request, not everybody's broker
         self._store, self._home, self._config = store, home, config
         self._clock = clock_of(store)
         self._events: list[Event] = []
@@ -83,16 +82,16 @@ class Server:
         self._accounts = Accounts(self._poll, self.log)
         self._clients = Clients(self._poll, home.listen(), self._events.append, self.log, self._accounts)
         self._reaper = Reaper(self._poll)
-        self._sampling = Sampling(self._poll, deadline)
-        gpuget = gpuget_beside(self._poll, store, self.log)
+        self._sampling = SamplerChild(self._poll, deadline)
+        gpuget = gpuget_neighbour(self._poll, store, self.log)
         lock = SafeGpuLock(name_of=self._accounts.name_of)
         self._neighbours = Neighbours(
             self._poll, self._sampling, self._events.append, self.log, gpuget, place, home.machine, lock,
             self._accounts.shown_as,
         )  # fmt: skip
-        self._ordering = Ordering(self._poll, self._events.append)
+        self._ordering = OrderChild(self._poll, self._events.append)
         self._history = History(place.kept("history.db"), network, self.log)
-        host = Host(self._clock, place, lambda one: DOES[type(one)](self, one), self._accounts)
+        host = Host(self._clock, place, lambda one: ACTIONS[type(one)](self, one), self._accounts)
         self._launching = launching
         start, send = (starter(files), send_own) if launching is None else (launching.start_agent, launching.signal)
         check = None if launching is None else launching.check_account
@@ -100,13 +99,13 @@ class Server:
         if launching is not None:
             self._clients.prove = launching.prove
             self._poll.register(launching.descriptor, select.EPOLLIN)
-        self._hooks = Outbox("gpulease.broker.children.hooks", MOST_TOLD, self.log)
-        self.housekeeping, self._house_kept = HOUSEKEEPING, time.monotonic()
-        self._house_trouble = ""
+        self._hooks = Outbox("gpulease.broker.children.hooks", MAX_HOOK_CALLS, self.log)
+        self.maintenance_interval, self._maintained_at = MAINTENANCE_INTERVAL, time.monotonic()
+        self._maintenance_trouble = ""
         self._core = Core(store, host, self._about(place), config.texts)
         gc.disable()  # what is loaded stays: looking for garbage in it again and again takes a third of the time
         self._carry_out(self._core.load(self._clock.now()))
-        self._neighbours.settle()
+        self._neighbours.reconcile()
         self._accounts.account(os.geteuid())
         self._accounts.starting = False
         gc.freeze()
@@ -132,7 +131,7 @@ class Server:
             self._clients.heard = False
             if idle is not None and now - last_busy >= idle:
                 break
-            self._guarded(self._keep_house)
+            self._guarded(self._maintain)
             for descriptor, flags in self._poll.poll(self._timeout(None if idle is None else last_busy + idle)):
                 self._dispatch(descriptor, flags)
             self._guarded(self._by_the_clock)
@@ -144,7 +143,7 @@ class Server:
         if self._clients.waiting or self._events or not self._running:
             return 0.0
         now = time.monotonic()
-        moments = [self.housekeeping] if idle_at is None else [self.housekeeping, idle_at - now]
+        moments = [self.maintenance_interval] if idle_at is None else [self.maintenance_interval, idle_at - now]
         if self._alarms.next is not None:
             moments.append(self._alarms.next - self._clock.now())
         dues = (
@@ -154,22 +153,22 @@ class Server:
         moments += [due - now for due in dues if due is not None]
         return max(0.0, min(moments)) + 0.0005
 
-    def _keep_house(self) -> None:
+    def _maintain(self) -> None:
         now = time.monotonic()
-        if now - self._house_kept < self.housekeeping:
+        if now - self._maintained_at < self.maintenance_interval:
             return
-        self._house_kept = now
+        self._maintained_at = now
         self._reaper.sweep()
         self._store.shrink()
         self._guarded(lambda: self._history.keep(self._clock.now()))
-        for key in self._reaper.look_again():
+        for key in self._reaper.recheck():
             self._ended(key, already=True)
-        self._neighbours.keep_house()
+        self._neighbours.maintain()
         self._agents.sweep()
         if self._launching is not None:
             self._launching.flush()
         _reap()
-        self._clients.let_in()
+        self._clients.accept_waiting()
         if not self._home.whole and (self._home.deserted or not self._core.busy):
             self.stop()  # somebody removed its folders, and nothing is held
         else:
@@ -179,7 +178,7 @@ class Server:
         ahead = self._clock.wall_ahead()
         if abs(ahead - self._wall_ahead) > STEP:
             self._wall_ahead = ahead
-            self._events.append(happened.ClockStepped(ahead))
+            self._events.append(events.ClockStepped(ahead))
 
     def _put_back(self) -> None:
         """What somebody removed and the next client or the next broker needs."""
@@ -187,14 +186,14 @@ class Server:
         try:
             if not self._home.whole:
                 self._clients.listen_at(self._home.put_back())
-                self._events.append(happened.HomeMoved(self._home.place.run))
+                self._events.append(events.HomeMoved(self._home.place.run))
                 self.log(f"what had been removed is put back; broker serves {self._home.place.run}")
             self._store.keep()
         except GpuleaseError as error:
             trouble = error.what
-        if trouble and trouble != self._house_trouble:
+        if trouble and trouble != self._maintenance_trouble:
             self.log(trouble)
-        self._house_trouble = trouble
+        self._maintenance_trouble = trouble
 
     def _dispatch(self, descriptor: int, flags: int) -> None:
         try:
@@ -218,7 +217,7 @@ class Server:
             elif self._wakers and descriptor == self._wakers[0].fileno():
                 self._signalled(self._wakers[0].recv(4096))
         except Exception:
-            self._complaints.complain()
+            self._exceptions.log_exception()
 
     def _by_the_clock(self) -> None:
         now = time.monotonic()
@@ -241,25 +240,25 @@ class Server:
             now = self._clock.now()
             try:
                 self._carry_out(self._core.handle(events, now, self._clients.round()))
-                self._guarded(self._neighbours.settle)
+                self._guarded(self._neighbours.reconcile)
             finally:
                 self._clients.end_round()
             self._carry_out(self._core.prepare(now))
-        self._guarded(self._neighbours.settle)
+        self._guarded(self._neighbours.reconcile)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception:
-            self._complaints.complain()
+            self._exceptions.log_exception()
 
     # ---------------------------------------------------------------- what happens
 
-    def _ended(self, key: Key, already: bool = False) -> None:
+    def _ended(self, key: ProcessKey, already: bool = False) -> None:
         if key[1] is None and self._hooks.ended(key[0]):
             self._run_hooks()
         else:
-            self._events.append(happened.ProcessEnded(key, already))
+            self._events.append(events.ProcessEnded(key, already))
 
     def _signalled(self, numbers: bytes) -> None:
         """SIGHUP: users are looked up again, and the config is read; a wrong one changes nothing and is told."""
@@ -269,9 +268,9 @@ class Server:
         try:
             self._config = self._config.read()
         except GpuleaseError as trouble:
-            self._events.append(happened.ConfigRead(self._config.texts, str(trouble)))
+            self._events.append(events.ConfigRead(self._config.texts, str(trouble)))
         else:
-            self._events.append(happened.ConfigRead(self._config.texts))
+            self._events.append(events.ConfigRead(self._config.texts))
 
     def _answers(self) -> None:
         for answer in self._sampling.read(time.monotonic()):
@@ -279,29 +278,29 @@ class Server:
                 self._sample_failed(answer)
             elif "checked" in answer:
                 seen = {
-                    uuid: happened.Occupancy(used, to_processes(rows), lost, busy)
+                    uuid: events.Occupancy(used, to_processes(rows), lost, busy)
                     for uuid, used, rows, lost, busy in answer["checked"]
                 }
                 self._neighbours.checked(seen)
             else:
                 sample = to_sample(answer)
-                self._neighbours.see(sample.devices, partial(self._events.append, happened.Sampled(sample)))
+                self._neighbours.see(sample.devices, partial(self._events.append, events.Sampled(sample)))
 
     def _sample_failed(self, trouble: GpuleaseError) -> None:
         self._neighbours.failed()
-        self._events.append(happened.SampleFailed(trouble))
+        self._events.append(events.SampleFailed(trouble))
 
     # ---------------------------------------------------------------- what follows
 
-    def _carry_out(self, instructions: Iterable[told.Instruction]) -> None:
+    def _carry_out(self, instructions: Iterable[instructions.Instruction]) -> None:
         for instruction in instructions:
             try:
-                DOES[type(instruction)](self, instruction)
+                ACTIONS[type(instruction)](self, instruction)
             except Exception:
-                self._complaints.complain()
+                self._exceptions.log_exception()
         self._run_hooks()
 
-    def _send(self, one: told.Send) -> None:
+    def _send(self, one: instructions.Send) -> None:
         self._clients.send(one.peer, one.message, one.droppable, one.more)
 
     def _answer(self, peer: Peer, read: Callable[[], Message]) -> None:
@@ -310,18 +309,18 @@ class Server:
         except GpuleaseError as trouble:
             message = error(trouble)
         except Exception as mistake:
-            self._complaints.complain()
+            self._exceptions.log_exception()
             message = error(GpuleaseError(f"The broker failed: {type(mistake).__name__}."))
         self._clients.send(peer, message)
 
-    def _take_sample(self, one: told.TakeSample) -> None:
+    def _take_sample(self, one: instructions.TakeSample) -> None:
         now = time.monotonic()
         if self._sampling.may_ask(now):
             self._sampling.ask("all", now)
         else:
-            self._events.append(happened.SampleFailed(self._sampling.trouble))
+            self._events.append(events.SampleFailed(self._sampling.trouble))
 
-    def _watch(self, key: Key) -> None:
+    def _watch(self, key: ProcessKey) -> None:
         if not self._reaper.watch(*key):
             self._ended(key, already=True)
 
@@ -330,7 +329,7 @@ class Server:
         if pid is not None:
             self._watch((pid, None))  # a child of ours, so the number is nobody else's until it is reaped
 
-    def stop(self, one: told.Stop | None = None) -> None:
+    def stop(self, one: instructions.Stop | None = None) -> None:
         self._running = False
 
     def wake_on(self, *ends: socket.socket) -> None:
@@ -362,40 +361,40 @@ class Server:
             self._home.leave()
 
 
-DOES: dict[type, Callable[[Server, Any], None]] = {
-    told.Send: Server._send,
-    told.Check: lambda server, one: server._neighbours.check(one),
-    told.Unlock: lambda server, one: server._neighbours.unlock(one),
-    told.Keep: lambda server, one: server._neighbours.keep(one),
-    told.TakeSample: Server._take_sample,
-    told.Watch: lambda server, one: server._watch(one.key),
-    told.Unwatch: lambda server, one: server._reaper.forget(one.key),
-    told.Alarm: lambda server, one: server._alarms.set(one),
-    told.Silence: lambda server, one: server._alarms.drop(one.what, one.id),
-    told.Launch: lambda server, one: server._agents.give(one),
-    told.ReadEnd: lambda server, one: server._agents.give(one),
-    told.Find: lambda server, one: server._agents.give(one),
-    told.SignalTree: lambda server, one: server._agents.give(one),
-    told.Force: lambda server, one: server._agents.force(one),
-    told.Replace: lambda server, one: server._agents.replace(one),
-    told.Remove: lambda server, one: server._agents.remove(one),
-    told.Tidy: lambda server, one: server._agents.tidy(one),
-    told.Hook: lambda server, one: server._hooks.add(
+ACTIONS: dict[type, Callable[[Server, Any], None]] = {
+    instructions.Send: Server._send,
+    instructions.Check: lambda server, one: server._neighbours.check(one),
+    instructions.Unlock: lambda server, one: server._neighbours.unlock(one),
+    instructions.UpdateNeighbours: lambda server, one: server._neighbours.keep(one),
+    instructions.TakeSample: Server._take_sample,
+    instructions.Watch: lambda server, one: server._watch(one.key),
+    instructions.Unwatch: lambda server, one: server._reaper.forget(one.key),
+    instructions.SetAlarm: lambda server, one: server._alarms.set(one),
+    instructions.CancelAlarm: lambda server, one: server._alarms.drop(one.what, one.id),
+    instructions.Launch: lambda server, one: server._agents.send_order(one),
+    instructions.ReadEnd: lambda server, one: server._agents.send_order(one),
+    instructions.FindRun: lambda server, one: server._agents.send_order(one),
+    instructions.SignalTree: lambda server, one: server._agents.send_order(one),
+    instructions.ForceEnd: lambda server, one: server._agents.force(one),
+    instructions.ReplaceAgent: lambda server, one: server._agents.replace(one),
+    instructions.RemoveLogs: lambda server, one: server._agents.remove(one),
+    instructions.RemoveNotes: lambda server, one: server._agents.remove_notes(one),
+    instructions.CallHook: lambda server, one: server._hooks.add(
         {"name": one.name, "hook": one.command, "subject": one.subject, "about": one.about}
     ),
-    told.Notify: lambda server, one: server._agents.notify(one),
-    told.AskOrder: lambda server, one: server._ordering.ask(one, time.monotonic()),
-    told.GoOn: lambda server, one: server._clients.go_on(one.event),
-    told.LookUp: lambda server, one: server._clients.look_up(one.event, one.question),
-    told.Began: lambda server, one: server._history.began(one),
-    told.Over: lambda server, one: server._history.over(one),
-    told.JobOver: lambda server, one: server._history.job_over(one),
-    told.Observed: lambda server, one: server._history.observed(one),
-    told.AnswerHistory: lambda server, one: server._answer(one.peer, lambda: server._history.answer(one)),
-    told.HoldState: lambda server, one: server._answer(one.peer, lambda: {"file": server._store.hold()}),
-    told.LetStateGo: lambda server, one: server._store.let_go(),
-    told.WriteLog: lambda server, one: server.log(one.text),
-    told.Stop: Server.stop,
+    instructions.Notify: lambda server, one: server._agents.notify(one),
+    instructions.AskForOrder: lambda server, one: server._ordering.ask(one, time.monotonic()),
+    instructions.Continue: lambda server, one: server._clients.continue_later(one.event),
+    instructions.LookUpAccount: lambda server, one: server._clients.look_up_account(one.event, one.question),
+    instructions.LeaseStarted: lambda server, one: server._history.lease_started(one),
+    instructions.LeaseEnded: lambda server, one: server._history.lease_ended(one),
+    instructions.JobEnded: lambda server, one: server._history.job_ended(one),
+    instructions.DevicesSampled: lambda server, one: server._history.devices_sampled(one),
+    instructions.AnswerHistory: lambda server, one: server._answer(one.peer, lambda: server._history.answer(one)),
+    instructions.FreezeState: lambda server, one: server._answer(one.peer, lambda: {"file": server._store.freeze()}),
+    instructions.UnfreezeState: lambda server, one: server._store.unfreeze(),
+    instructions.WriteLog: lambda server, one: server.log(one.text),
+    instructions.Stop: Server.stop,
 }
 
 

@@ -68,22 +68,22 @@ class Launcher:
                 for descriptor in descriptors:
                     os.close(descriptor)
 
-    def _obey(self, told: dict[str, Any], descriptors: list[int]) -> None:
-        if told["do"] == "ready":
+    def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        if message["do"] == "ready":
             self._manager.ready()
-        elif told["do"] == "alive":
+        elif message["do"] == "alive":
             self._manager.alive()
-        elif told["do"] == "prove":
+        elif message["do"] == "prove":
             refused: str | None = "It cannot be seen who that is: it may have ended."
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # each is answered, in order
                 refused = self._prove(descriptors[0])
             self._link.send(json.dumps({"refused": refused}).encode())
-        elif told["do"] == "agent":
-            self._start_agent(int(told["uid"]), descriptors[0])
-        elif told["do"] == "account":
-            self._check_account(int(told["uid"]), descriptors[0])
-        elif told["do"] == "signal":
-            self._signal(int(told["uid"]), int(told["pid"]), int(told["start"]), int(told["number"]))
+        elif message["do"] == "agent":
+            self._start_agent(int(message["uid"]), descriptors[0])
+        elif message["do"] == "account":
+            self._check_account(int(message["uid"]), descriptors[0])
+        elif message["do"] == "signal":
+            self._signal(int(message["uid"]), int(message["pid"]), int(message["start"]), int(message["number"]))
 
     # ---------------------------------------------------------------- who somebody is
 
@@ -227,9 +227,9 @@ def _refused_to(uid: int, session: bool = False) -> tuple[str, bool] | None:
     return None
 
 
-def _tell(link: int, why: str | None, passing: bool) -> None:
+def _tell(link: int, why: str | None, temporary: bool) -> None:
     """To the broker, in an agent's place: a length of four bytes, then JSON, as gpulease.protocol.wire has it."""
-    body = json.dumps({"refused": why, "passing": passing}).encode()
+    body = json.dumps({"refused": why, "passing": temporary}).encode()
     with contextlib.suppress(OSError):
         os.write(link, struct.pack(">I", len(body)) + body)
 

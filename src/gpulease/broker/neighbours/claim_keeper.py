@@ -22,13 +22,13 @@ import termios
 import time
 from select import POLLIN, poll
 
-from gpulease.system import strangers
+from gpulease.system import untrusted
 from gpulease.system.identity import is_gone, peer, pidfd
 
 TEXT = 1 << 16  # bytes beside a claim at most
 END = b"."  # of the shelves that the next broker gets
 UNDECIDED = 120.0  # seconds for a client to come back whose lease was being granted when the broker was killed
-LOOK = 5.0  # seconds between looks, beside what wakes
+CHECK_INTERVAL = 5.0  # seconds between looks, beside what wakes
 SHORT = 0.1  # seconds before another attempt, if something was short
 PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
@@ -90,10 +90,10 @@ def wait(listener: socket.socket, shelves: dict[str, Shelf], machine: str) -> so
     orphaned = time.clock_gettime(time.CLOCK_BOOTTIME)
     while True:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        left = [lease for shelf in shelves.values() for lease in left_on(shelf, orphaned, now)]
+        left = [lease for shelf in shelves.values() for lease in remaining_on(shelf, orphaned, now)]
         if not left or (machine and not os.path.exists(machine)):
             return None
-        until = min([now + LOOK, *(until for _, _, until in left if until is not None)])
+        until = min([now + CHECK_INTERVAL, *(until for _, _, until in left if until is not None)])
         owners = [owner for pid, _, _ in left if (owner := _watched(pid)) is not None]
         woken, came = poll(), None
         for descriptor in (listener.fileno(), *owners):
@@ -109,17 +109,17 @@ def wait(listener: socket.socket, shelves: dict[str, Shelf], machine: str) -> so
             return came
 
 
-def left_on(shelf: Shelf, orphaned: float, now: float) -> list[Lease]:
+def remaining_on(shelf: Shelf, orphaned: float, now: float) -> list[Lease]:
     """The leases of the claim there. If they are over, it is given back."""
     try:
         text = text_on(shelf)
         if text is None:
             return []
         leases = json.loads(text) or [(None, None, orphaned + UNDECIDED)]  # nobody was told of it yet
-        left = [lease for lease in leases if not is_over(lease, now)]
+        left = [lease for lease in leases if not has_ended(lease, now)]
         if not left:
             if (claim := claim_on(shelf)) is not None:
-                strangers.close_listener(claim)
+                untrusted.close_listener(claim)
             shelf[1].recv(1)
         return left
     except OSError:
@@ -133,7 +133,7 @@ def _watched(pid: int | None) -> int | None:
         return None
 
 
-def is_over(lease: Lease, now: float) -> bool:
+def has_ended(lease: Lease, now: float) -> bool:
     """What cannot be known counts as held: a job that is being started has neither an owner nor an end."""
     pid, began, until = lease
     if until is not None and until <= now:

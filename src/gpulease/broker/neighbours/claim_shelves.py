@@ -22,7 +22,7 @@ from gpulease.system import identity
 PATIENCE = 5.0  # seconds for the keeper of a former broker to answer, before anybody is served
 LATER = 0.2  # seconds for the same, after that
 PAUSE = 5.0  # seconds before it is asked again, and before another is started if several ended soon after their start
-MOST_SHORT = 3  # of those, one after the other
+MAX_SHORT = 3  # of those, one after the other
 NULL = subprocess.DEVNULL
 PACKETS = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 UNKNOWN = b"[[null, null, null]]"  # leases of which nobody but a broker knows whether they are over
@@ -140,7 +140,7 @@ class Shelves:
         """It never says anything: it has ended."""
         self._leave()
         self._short = self._short + 1 if time.monotonic() - self._began < PAUSE else 0
-        if self._short > MOST_SHORT:
+        if self._short > MAX_SHORT:
             self._fail("the process that holds them if the broker is killed ended")
         else:
             self._lost()

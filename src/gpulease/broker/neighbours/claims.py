@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 from gpulease.broker.core.instructions import Holding
 from gpulease.broker.neighbours.claim_shelves import Shelves
 from gpulease.model.store import Document
-from gpulease.system import claims as names
-from gpulease.system import strangers
+from gpulease.system import claims as system_claims
+from gpulease.system import untrusted
 from gpulease.system.claims import LETTERS, ClaimHolder, read, say, shown, through, whose
 from gpulease.system.claims import LONGEST_TOLD as LONGEST
 from gpulease.system.places import Place
 
 ANSWER = 0.05  # seconds that a sample waits for what the holders say
-LOOK_AGAIN = 10.0  # seconds after which a holder whose connection is open is looked for again
+CHECK_INTERVAL = 10.0  # seconds after which a holder whose connection is open is looked for again
 LIVED = 0.2  # seconds that a connection lasts at least for its end to be a sign of the claim's
 GUESTS = 32  # connections of others that are kept, for each device
 AT_ONCE, DEAF = 16, 0.1  # connections that are taken at a time, and seconds until the next
@@ -35,7 +35,7 @@ SYSTEM = "system"
 NOTHING: tuple[object, object] = ({}, {"trouble": None, "holders": {}})  # others hold nothing
 
 
-class Own:
+class OwnClaim:
     """A claim of ours, and who asked about it."""
 
     __slots__ = ("deaf", "guests", "holding", "socket")
@@ -47,7 +47,7 @@ class Own:
         self.deaf = 0.0  # until when nobody is answered
 
 
-class Other:
+class OtherClaim:
     """A claim of another."""
 
     __slots__ = ("answered", "connected", "heard", "holder", "since", "told", "until")
@@ -59,7 +59,7 @@ class Other:
         self.told: dict[str, Any] = {}
 
 
-class After(NamedTuple):
+class NextStep(NamedTuple):
     """What is done when the holders have answered, or had the time to."""
 
     action: Callable[[], None]
@@ -78,16 +78,16 @@ class Claims:
     ) -> None:
         """`machine`: the folder of a simulated one."""
         self._poll, self._place, self._changed, self._name_of = poll, place, changed, name_of
-        self._machine = names.machine_of(machine)
-        self._own: dict[str, Own] = {}
-        self._others: dict[str, Other] = {}
+        self._machine = system_claims.machine_of(machine)
+        self._own: dict[str, OwnClaim] = {}
+        self._others: dict[str, OtherClaim] = {}
         self._descriptors: dict[int, str] = {}  # of ours that listen and of connections to others: the device
-        self._after: list[After] = []
+        self._after: list[NextStep] = []
         self._kept: Mapping[str, Holding] = {}
         self._ignoring = False  # users' claims: of a system broker that was told so
         self._deaf: set[str] = set()
         with contextlib.suppress(OSError):
-            self._here = names.announce(self._machine)
+            self._here = system_claims.announce(self._machine)
         self._shelves = Shelves(poll, place.kept("keeper"), machine or "", self._put_all, log)
         self._told = self._state()  # the last that was called a change
         self._find()
@@ -104,7 +104,7 @@ class Claims:
         holders = {uuid: shown(one.holder, whose(one.holder, self._name_of), one.told) for uuid, one in others}
         return {"trouble": self._shelves.trouble, "holders": holders}
 
-    def _through(self, other: Other) -> str:
+    def _through(self, other: OtherClaim) -> str:
         return through(whose(other.holder, self._name_of), other.told)
 
     def see(self, devices: Iterable[str], then: Callable[[], None]) -> None:
@@ -112,14 +112,14 @@ class Claims:
         now = time.monotonic()
         for uuid in devices:
             other = self._others.get(uuid)
-            known = other is not None and other.connected is not None and now - other.since < LOOK_AGAIN
+            known = other is not None and other.connected is not None and now - other.since < CHECK_INTERVAL
             if uuid not in self._own and not known:
                 with contextlib.suppress(OSError):  # a shortage of descriptors: what was known stays
-                    self._look(uuid, now)
+                    self._find_holder(uuid, now)
         self._compare()
         until = max((other.until for other in self._others.values()), default=0.0)
-        self._after.append(After(then, until))
-        self._go_on(now)
+        self._after.append(NextStep(then, until))
+        self._continue(now)
 
     def _state(self) -> tuple[object, object]:
         return self.held, self.shown
@@ -127,36 +127,36 @@ class Claims:
     def _compare(self) -> None:
         if not self._others and self._told == NOTHING and self._shelves.trouble is None:
             return
-        if self._told != (told := self._state()):
-            self._told = told
+        if self._told != (state := self._state()):
+            self._told = state
             self._changed()
 
-    def _go_on(self, now: float) -> None:
+    def _continue(self, now: float) -> None:
         reading = any(other.until for other in self._others.values())
         while self._after and (not reading or self._after[0].until <= now):
             self._after.pop(0).action()
 
-    def _look(self, uuid: str, now: float) -> None:
+    def _find_holder(self, uuid: str, now: float) -> None:
         """Who holds it, if anybody does. What leases of ours hold is claimed, once it can be."""
         if uuid in self._kept and uuid not in self._own:
             self._take(uuid, now)
             return
         before, found = self._others.get(uuid), None
         for system in (False, True):
-            found = found or names.ask(self._name(uuid, system))
+            found = found or system_claims.ask(self._name(uuid, system))
         if found is None and before is not None and before.connected is None and not self._is_free(uuid):
-            found = None, ClaimHolder(names.user_at(self._name(uuid)))  # the name is taken, and nobody listens
+            found = None, ClaimHolder(system_claims.user_at(self._name(uuid)))  # the name is taken, and nobody listens
         self._drop(uuid)
         if found is not None:
-            self._meet(uuid, Other(*found, now), before)
+            self._meet(uuid, OtherClaim(*found, now), before)
 
     def _is_free(self, uuid: str) -> bool:
-        trial = names.take(self._name(uuid))
+        trial = system_claims.take(self._name(uuid))
         if trial is not None:
-            strangers.close_listener(trial)
+            untrusted.close_listener(trial)
         return trial is not None
 
-    def _meet(self, uuid: str, other: Other, before: Other | None) -> None:
+    def _meet(self, uuid: str, other: OtherClaim, before: OtherClaim | None) -> None:
         self._others[uuid] = other
         if before is not None and before.holder == other.holder:
             other.told = before.told
@@ -168,17 +168,17 @@ class Claims:
         if other is not None:
             self._hang_up(other)
 
-    def _hang_up(self, other: Other) -> None:
+    def _hang_up(self, other: OtherClaim) -> None:
         if other.connected is not None:
             self._unregister(other.connected)
-            strangers.close(other.connected)
+            untrusted.close(other.connected)
         other.connected, other.until = None, 0.0
 
-    def _hear(self, uuid: str, other: Other, now: float) -> None:
+    def _read_holder(self, uuid: str, other: OtherClaim, now: float) -> None:
         """One line of JSON, and then nothing until the claim ends."""
         assert other.connected is not None
         try:
-            data = strangers.receive(other.connected, LONGEST)
+            data = untrusted.receive(other.connected, LONGEST)
         except BlockingIOError:
             return
         except OSError:
@@ -191,7 +191,7 @@ class Claims:
             self._hang_up(other)  # if it says too much, or ends all the time, it is looked for at the next sample
             if not data and now - other.since >= LIVED:
                 with contextlib.suppress(OSError):
-                    self._look(uuid, now)
+                    self._find_holder(uuid, now)
         self._compare()
 
     # ---------------------------------------------------------------- what we hold
@@ -204,23 +204,23 @@ class Claims:
             self._compare()
         return {uuid: self._through(one) for uuid, one in found.items() if one is not None}
 
-    def _take(self, uuid: str, now: float) -> Other | None:
-        taken, found = names.take_or_ask(self._name(uuid))
+    def _take(self, uuid: str, now: float) -> OtherClaim | None:
+        taken, found = system_claims.take_or_ask(self._name(uuid))
         if found is None:
-            found = names.ask(self._name(uuid, system=True))
+            found = system_claims.ask(self._name(uuid, system=True))
         elif self._ignores(found[1]):
-            taken, second = names.take_or_ask(self._name(uuid, system=True))
+            taken, second = system_claims.take_or_ask(self._name(uuid, system=True))
             if second is not None and found[0] is not None:
-                strangers.close(found[0])
+                untrusted.close(found[0])
             found = second or found
         before = self._others.get(uuid)
         self._drop(uuid)
         if found is not None:
-            other = Other(*found, now)
+            other = OtherClaim(*found, now)
             self._meet(uuid, other, before)
             if not self._ignores(other.holder):
                 if taken is not None:
-                    strangers.close_listener(taken)
+                    untrusted.close_listener(taken)
                 return other
         if taken is not None:
             self._add(uuid, taken)
@@ -228,13 +228,13 @@ class Claims:
         return None
 
     def _name(self, uuid: str, system: bool = False) -> str:
-        return names.claim_name(self._machine, uuid, system)
+        return system_claims.claim_name(self._machine, uuid, system)
 
     def _ignores(self, holder: ClaimHolder) -> bool:
         return self._ignoring and holder.uid not in (0, os.geteuid())
 
     def _add(self, uuid: str, taken: socket.socket) -> None:
-        self._own[uuid] = Own(taken)
+        self._own[uuid] = OwnClaim(taken)
         self._register(taken, uuid)
 
     def keep(self, held: Mapping[str, Holding], ignoring: bool) -> None:
@@ -245,7 +245,7 @@ class Claims:
             own = self._own.get(uuid)
             if own is None:
                 with contextlib.suppress(OSError):
-                    self._look(uuid, now)
+                    self._find_holder(uuid, now)
                 own = self._own.get(uuid)
             if own is not None and own.holding != holding:
                 own.holding = holding
@@ -260,14 +260,14 @@ class Claims:
             self._unregister(own.socket)
             self._send_away(own)
             self._shelves.clear(uuid)
-            strangers.close_listener(own.socket)
+            untrusted.close_listener(own.socket)
 
     def _find(self) -> bool:
         """What the broker before this one held, if its keeper is there: what of it is not leased is given back."""
         found = self._shelves.find()
         for uuid, taken in found.items():
             taken.setblocking(False)
-            taken.listen(names.BACKLOG)  # from now on it is this process that the kernel names
+            taken.listen(system_claims.BACKLOG)  # from now on it is this process that the kernel names
             self._drop(uuid)
             self._add(uuid, taken)
             self._own[uuid].holding = self._kept.get(uuid)
@@ -285,13 +285,13 @@ class Claims:
         own = self._own[uuid]
         self._shelves.put(uuid, own.socket, b"null" if own.holding is None else json.dumps(own.holding.leases).encode())
 
-    def _send_away(self, own: Own) -> None:
+    def _send_away(self, own: OwnClaim) -> None:
         """What they were told is not true any more: they look again."""
         for guest in own.guests:
-            strangers.close(guest)
+            untrusted.close(guest)
         own.guests.clear()
 
-    def _answer(self, uuid: str, own: Own, now: float) -> None:
+    def _answer(self, uuid: str, own: OwnClaim, now: float) -> None:
         holding = own.holding or Holding(())
         kind, user, since, note = holding.kind, holding.user, holding.since or None, (holding.note or "")[:LETTERS]
         line = say(broker=self._place.kind, kind=kind, user=user, since=since, note=note)
@@ -307,7 +307,7 @@ class Claims:
                 guest.send(line)
             own.guests.append(guest)
             if len(own.guests) > GUESTS:
-                strangers.close(own.guests.pop(0))
+                untrusted.close(own.guests.pop(0))
         own.deaf = now + DEAF
         self._deaf.add(uuid)
         self._unregister(own.socket)
@@ -332,7 +332,7 @@ class Claims:
         for other in self._others.values():
             if other.until and other.until <= now:
                 other.until = 0.0
-        self._go_on(now)
+        self._continue(now)
         for uuid in list(self._deaf):
             own = self._own.get(uuid)
             if own is None or own.deaf <= now:
@@ -352,10 +352,10 @@ class Claims:
         if own is not None and own.socket.fileno() == descriptor:
             self._answer(uuid, own, now)
         elif other is not None:
-            self._hear(uuid, other, now)
-        return self._go_on(now)
+            self._read_holder(uuid, other, now)
+        return self._continue(now)
 
-    def keep_house(self) -> None:
+    def maintain(self) -> None:
         self._shelves.keep()
 
     def close(self) -> None:

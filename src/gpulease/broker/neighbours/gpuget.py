@@ -86,10 +86,10 @@ class Gpuget:
     def tell(self, leased: Iterable[str], claimed: Iterable[str], wanted: Iterable[str]) -> None:
         """What leases hold or a check is about stays ours; what the line would get next is waited for."""
         self._leased, self._claimed, self._wanted = frozenset(leased), frozenset(claimed), frozenset(wanted)
-        told = self._all()
-        if told != self._told:
-            self._told = told
-            self._send(told)
+        state = self._all()
+        if state != self._told:
+            self._told = state
+            self._send(state)
 
     def _all(self) -> Message:
         return {"keep": self._numbers_of(self._leased | self._claimed), "want": self._numbers_of(self._wanted)}

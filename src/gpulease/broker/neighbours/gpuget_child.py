@@ -35,14 +35,14 @@ class Trouble(NamedTuple):
     whole: str = ""
 
 
-LOOK = 1.0  # seconds between looks at the lists, where Redis tells of changes
-LOOK_OFTEN = 0.2  # where it does not
+CHECK_INTERVAL = 1.0  # seconds between looks at the lists, where Redis tells of changes
+SHORT_CHECK_INTERVAL = 0.2  # where it does not
 SOON = 0.005  # seconds between looks, however often Redis tells of changes
 AGAIN = 1.0  # seconds before Redis is tried again
 FORMER_AGAIN = 60.0  # seconds before a former address is tried again
 ALIVE = 5.0  # seconds without a call after which the turn of another is over
 READ = 1 << 16
-SAID = 200  # characters of what went wrong
+LONGEST_MESSAGE = 200  # characters of what went wrong
 
 
 class GpugetChild:
@@ -68,7 +68,7 @@ class GpugetChild:
         """Until the broker is gone, however it went. What was claimed then may have become a lease, and stays ours."""
         unpacker = Unpacker()
         while True:
-            self._settle_if_due()
+            self._reconcile_if_due()
             pause = None if self._next() == inf else max(0.0, self._next() - time.monotonic())
             ready = select.select([source, self._woken], [], [], pause)[0]
             if self._woken in ready:
@@ -79,7 +79,7 @@ class GpugetChild:
                 data = os.read(source, READ)
                 if not data:
                     self._share = self._share.alone()
-                    return self._settle()
+                    return self._reconcile()
                 for message in unpacker.feed(data):
                     self._take(message)
 
@@ -93,12 +93,12 @@ class GpugetChild:
         if "claim" in message:
             return self._claim(message["claim"], message["gpus"])
         self._share = self._share.told(message["keep"], message["want"])
-        return self._settle()
+        return self._reconcile()
 
     def _claim(self, number: int, gpus: list[int]) -> None:
         before = self._share
         self._share = before.claim(gpus)
-        self._settle()
+        self._reconcile()
         refused = {str(gpu): who for gpu in gpus if (who := self._why_not(gpu)) is not None}
         self._share = self._share.give(gpu for gpu in gpus if str(gpu) in refused and gpu not in before.kept)
         self._send({"claimed": number, "refused": refused})
@@ -124,20 +124,20 @@ class GpugetChild:
         due = self._share.due()
         return self._look_at if due is None or self._lists is None else min(due, self._look_at)
 
-    def _settle_if_due(self) -> None:
+    def _reconcile_if_due(self) -> None:
         now = time.monotonic()
         if now < self._next():
             return
         if self._lists is None:
             self._open()
-        self._settle()
+        self._reconcile()
 
-    def _settle(self) -> None:
+    def _reconcile(self) -> None:
         """Ask Redis to make the lists agree; tell the broker what has changed."""
-        if self._lists is not None and not self._settled():
+        if self._lists is not None and not self._reconciled():
             self._open()  # a turn that is over is followed by another at once: the database was emptied
             if self._lists is not None:
-                self._settled()
+                self._reconciled()
         self._tell()
         if self._former and not self._trouble.why and self._former_at <= time.monotonic():
             self._leave_former()
@@ -154,10 +154,10 @@ class GpugetChild:
                 self._former.remove(text)
                 self._send({"left": text})
 
-    def _settled(self) -> bool:
+    def _reconciled(self) -> bool:
         """False when it is worth another try."""
         try:
-            self._settle_once()
+            self._reconcile_once()
         except Exception as trouble:
             if self._is_ousted(str(trouble)):
                 return True
@@ -173,15 +173,15 @@ class GpugetChild:
             return False
         if said != self._other:
             self._other, self._other_since = said, now
-        self._picture, self._trouble, self._look_at = None, _ousted(self._address), now + LOOK
+        self._picture, self._trouble, self._look_at = None, _ousted(self._address), now + CHECK_INTERVAL
         return now < self._other_since + ALIVE
 
-    def _settle_once(self) -> None:
+    def _reconcile_once(self) -> None:
         now = self._looked = time.monotonic()
-        self._picture = self._lists.settle(self._share.stay(now))
+        self._picture = self._lists.reconcile(self._share.stay(now))
         self._share = self._share.saw(self._picture, now)
         self._lists.wait_with(self._share.waiting(self._picture))
-        self._look_at = now + (LOOK if self._lists.told else LOOK_OFTEN)
+        self._look_at = now + (CHECK_INTERVAL if self._lists.told else SHORT_CHECK_INTERVAL)
 
     def _known(self) -> bool:
         """A database without any of gpuget's lists was emptied, or gpuget has not made them yet."""
@@ -202,7 +202,7 @@ class GpugetChild:
     def _lost(self, trouble: Exception) -> None:
         """Whatever it was, another connection begins with a turn of its own."""
         lists, self._lists, self._picture = self._lists, None, None
-        self._trouble = _said(trouble, self._address)
+        self._trouble = _message(trouble, self._address)
         self._look_at = time.monotonic() + AGAIN
         if lists is not None:
             lists.close()
@@ -231,14 +231,16 @@ def _who(taker: Taker) -> Message:
     return {"pid": taker.pid, "user": "" if uid is None else identity.user_name(uid), "since": taker.since}
 
 
-def _said(trouble: Exception, address: Address) -> Trouble:
+def _message(trouble: Exception, address: Address) -> Trouble:
     if isinstance(trouble, ModuleNotFoundError):
         step = "Install it for the broker: `pip install 'gpulease[gpuget]'`."
         return Trouble("Python's package redis is missing", f"The Python package redis is missing. {step}")
     text = str(trouble).rstrip(".") or type(trouble).__name__
     for secret in address.secrets:
         text = text.replace(secret, "***")
-    text = "".join(one if one.isprintable() else "?" for one in text[:SAID])  # the server's own words may be in it
+    text = "".join(
+        one if one.isprintable() else "?" for one in text[:LONGEST_MESSAGE]
+    )  # the server's own words may be in it
     return Trouble("its Redis cannot be asked", f"gpuget's Redis at {address.shown} cannot be asked: {text}.")
 
 

@@ -16,7 +16,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from gpulease.broker.neighbours.gpuget_script import SETTLE, Keys, Picture
+from gpulease.broker.neighbours.gpuget_script import RECONCILE, Keys, Picture
 from gpulease.model.gpuget_address import Address
 
 DEADLINE = 2.0  # seconds for a call
@@ -33,16 +33,16 @@ class Lists:
         self._keys = Keys.of(address.prefix, broker)
         self._turn = f"{child}{secrets.token_hex(8)}"
         self._client: Client = connect(address)
-        self._settle = self._client.register_script(SETTLE)
+        self._reconcile = self._client.register_script(RECONCILE)
         self._waiters: list[Waiter] = []
         self._listener: Listener | None = None
         self._client.hset(self._keys.notes, "turn", self._turn)
         self.told = self._listen()
 
-    def settle(self, stay: Iterable[int]) -> Picture:
+    def reconcile(self, stay: Iterable[int]) -> Picture:
         """Make the lists agree with what is to stay ours."""
         words = [self._turn, f"{self._address.prefix}_GPU", time.strftime("%Y-%m-%d %H:%M:%S"), str(self._pid)]
-        return Picture.of(self._settle(keys=self._keys, args=[*words, *map(str, sorted(stay))]))
+        return Picture.of(self._reconcile(keys=self._keys, args=[*words, *map(str, sorted(stay))]))
 
     def wait_with(self, count: int) -> None:
         """So many connections stand in gpuget's line from now on; those that came first stay longest."""
@@ -65,8 +65,8 @@ class Lists:
             self._client.hdel(self._keys.notes, word)
         there = Lists(former, self._broker, self._pid, lambda: None)
         try:
-            there.settle([])  # what a blocked connection brought is only seen by the first
-            return not there.settle([]).ours
+            there.reconcile([])  # what a blocked connection brought is only seen by the first
+            return not there.reconcile([]).ours
         finally:
             there.close()
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 # digit, so that this form tells who wrote last.
 MARK = "00"
 
-SETTLE = """
+RECONCILE = """
 local idle, managed, events, init, ours, notes = unpack(KEYS)
 local turn, hash, now, pid = unpack(ARGV, 1, 4)
 local call = redis.call

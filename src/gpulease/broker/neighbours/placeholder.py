@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpulease.broker.child import Child
-from gpulease.broker.core.events import Key
+from gpulease.broker.core.events import ProcessKey
 from gpulease.model.pauses import pause_after
 
 PAUSE, LONGEST_PAUSE = 10.0, 300.0  # seconds before a device on which none could be placed is tried again
@@ -31,7 +31,7 @@ class Placeholders:
         self._poll, self._seconds, self._changed, self._log = poll, seconds, changed, log
         self._coming: dict[str, float] = {}  # devices that are to have one, and when it is started
         self._placed: dict[str, Child] = {}  # by device; `due` until it has said that it is there
-        self._ended: dict[Key, tuple[str, float]] = {}  # device, and when
+        self._ended: dict[ProcessKey, tuple[str, float]] = {}  # device, and when
         self._failures: dict[str, Failure] = {}
 
     # ---------------------------------------------------------------- what is there
@@ -54,7 +54,7 @@ class Placeholders:
         """Devices without one, and why."""
         return {uuid: failure.why for uuid, failure in self._failures.items() if uuid not in self._placed}
 
-    def keys(self, now: float) -> dict[Key, str]:
+    def keys(self, now: float) -> dict[ProcessKey, str]:
         """All processes that may be seen on a device, or may have been a moment ago."""
         self._ended = {key: one for key, one in self._ended.items() if now - one[1] < KNOWN}
         return {one.key: uuid for uuid, one in self._placed.items()} | {key: one[0] for key, one in self._ended.items()}

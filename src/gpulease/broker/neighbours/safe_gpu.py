@@ -114,8 +114,8 @@ class SafeGpuLock:
             return Holder()
         asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         try:
-            told = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
-            pid = told[4] if told[0] != fcntl.F_UNLCK and told[4] > 0 else None
+            lock = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
+            pid = lock[4] if lock[0] != fcntl.F_UNLCK and lock[4] > 0 else None
             uid = None if pid is None else identity.user_of(pid)
         except OSError:
             return Holder()

@@ -104,10 +104,10 @@ class MemoryStore:
     def keep(self) -> None:
         pass
 
-    def hold(self) -> str:
+    def freeze(self) -> str:
         raise StateError("This state is in no file.")
 
-    def let_go(self) -> None:
+    def unfreeze(self) -> None:
         pass
 
     def shrink(self) -> None:

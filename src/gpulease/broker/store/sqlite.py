@@ -286,7 +286,7 @@ class SqliteStore:
             self._event = self._read("SELECT max(number) FROM events")[0][0]  # the newest may be among them
         return len(old)
 
-    def hold(self) -> str:
+    def freeze(self) -> str:
         """What is committed goes to the log alone meanwhile."""
         if self._network:
             step = "Stop the broker, copy the file, and start it again."
@@ -300,7 +300,7 @@ class SqliteStore:
         self._held = True
         return self._path
 
-    def let_go(self) -> None:
+    def unfreeze(self) -> None:
         self._database.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT}")
         self._held = False
 

@@ -56,14 +56,14 @@ def _leased(environ: Mapping[str, str]) -> str:
         raise NotFound("The lease here has no NVIDIA GPU.", "Start the container without options for GPUs.")
     if not (devices.startswith(("GPU-", "MIG-")) or (devices and lease)):
         raise NotFound("There is no lease here.", WITHIN)
-    from gpulease.client.thread import ask
+    from gpulease.client.thread_connection import ask
 
     if not set(devices.split(",")) <= _held(ask("status"), lease):
         raise NotFound("NVIDIA_VISIBLE_DEVICES names what no lease here has, or has any more.", WITHIN)
     return devices
 
 
-def _held(told: StatusDocument, lease: str | None) -> set[str]:
+def _held(document: StatusDocument, lease: str | None) -> set[str]:
     """Names of the devices of that lease, and of those that are held for a process above this one."""
     from gpulease.system.identity import parent_of, user_name
 
@@ -74,8 +74,8 @@ def _held(told: StatusDocument, lease: str | None) -> set[str]:
     me = user_name(os.getuid())
     ours = {
         row["id"]
-        for row in told["leases"]
+        for row in document["leases"]
         if row["pid"] in above or (row["id"] == lease and (row["user"] == me or os.getuid() == 0))
     }
-    held = [device for device in told["devices"] if ours & set(device["leases"])]
+    held = [device for device in document["devices"] if ours & set(device["leases"])]
     return {name for device in held for name in (device["uuid"], str(device["index"]))}

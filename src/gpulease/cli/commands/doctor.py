@@ -71,7 +71,7 @@ def _findings() -> Iterator[Finding]:
     yield from _devices()
     yield from _broker()
     yield from _neighbours()
-    yield from _told_of_neighbours()
+    yield from _neighbour_troubles()
     yield from _permissions()
     yield from _visible()
     yield from _estimates()
@@ -181,7 +181,7 @@ def _intruders(device: dict[str, Any]) -> str:
 
 def _broker() -> Iterator[Finding]:
     """Which broker serves this user, and places that cannot be trusted."""
-    from gpulease.client import connection as client
+    from gpulease.client import connection
     from gpulease.system import places
 
     for place in places.candidates(os.environ):
@@ -193,7 +193,7 @@ def _broker() -> Iterator[Finding]:
             yield Finding("warning", "broker", f"the {place.kind} place {place.run} is not trusted: {trouble}", step)
     own = places.own(os.environ)
     try:
-        found = client.find()
+        found = connection.find()
     except GpuleaseError as error:
         yield Finding("error", "broker", error.what, error.next_step)
         yield from _why_down()
@@ -208,14 +208,14 @@ def _broker() -> Iterator[Finding]:
             yield Finding("error", "broker", f"not running, and it cannot start: {trouble}", places.ELSEWHERE)
         return
     found[0].close()
-    about = client.Client(start=False).ask("ping")
+    about = connection.Client(start=False).ask("ping")
     text = f"{about['kind']}, of {about['user']}, pid {about['pid']}, at {about['directory']}"
     if about["version"] == __version__:
         yield Finding("ok", "broker", text)
     else:
         step = "Run `gpulease stop`; the next command starts the new one."
         yield Finding("warning", "broker", f"{text}, has version {about['version']}", step)
-    for row in client.Client(start=False).ask("set")["parameters"]:
+    for row in connection.Client(start=False).ask("set")["parameters"]:
         for warning in row.get("warnings", ()):
             yield Finding("warning", row["name"], warning, STEPS[row["name"]])
     if about.get("state_trouble"):
@@ -248,10 +248,10 @@ def _config_to_come(kind: str, user: str) -> Iterator[Finding]:
 
 def _history() -> Iterator[Finding]:
     """Whether `usage` can tell all that it should."""
-    from gpulease.client import connection as client
+    from gpulease.client import connection
 
     try:
-        lost = client.Client(start=False).ask("usage", since=time.time() - 60).get("note")
+        lost = connection.Client(start=False).ask("usage", since=time.time() - 60).get("note")
     except GpuleaseError as error:
         yield Finding("warning", "history", error.what, error.next_step)
         return
@@ -340,7 +340,7 @@ def _has_broker() -> bool:
         return True  # told already
 
 
-def _told_of_neighbours() -> Iterator[Finding]:
+def _neighbour_troubles() -> Iterator[Finding]:
     """What the broker cannot do for other tools that hand out the same GPUs."""
     from gpulease.api.status import status
 
@@ -348,8 +348,8 @@ def _told_of_neighbours() -> Iterator[Finding]:
         seen = status()
     except GpuleaseError:
         return
-    told = seen.get("neighbours", {})
-    for name, shown in told.items():
+    neighbours = seen.get("neighbours", {})
+    for name, shown in neighbours.items():
         if shown.get("trouble"):
             yield Finding("warning", name, shown["trouble"], "See `gpulease help beside-other-tools`.")
     yield from _other_brokers(seen)

@@ -43,15 +43,15 @@ def run(arguments: Namespace) -> int:
 
         return events_of_hosts(arguments)
     chosen = {name: getattr(arguments, name) for name in ("since", "until", "user", "gpu", "kind", "job")}
-    told = events(**chosen, most=at_least(1, "--most", arguments.most))
+    reply = events(**chosen, most=at_least(1, "--most", arguments.most))
     if arguments.json:
-        return print_json({"events": told})
+        return print_json({"events": reply})
     import time
 
     from gpulease.render.events import HEADINGS, WHAT, table_rows
     from gpulease.render.terminal import Terminal, plain_table
 
-    rows = table_rows(told, arguments.until is not None, time.time())
+    rows = table_rows(reply, arguments.until is not None, time.time())
     if not rows:
         print("no such events" if any(chosen.values()) else "no events yet")
         return 0

@@ -49,28 +49,28 @@ def run(arguments: Namespace) -> int:
     from gpulease.api.lease_verbs import explain
 
     if arguments.id is None:
-        return _show_foreseen(arguments, request)
+        return _show_estimate(arguments, request)
     if request:
         raise UsageError("An id and a request were both given.", "Leave one of the two out.")
-    told = explain(arguments.id)
+    reply = explain(arguments.id)
     if arguments.json:
-        return print_json(told, 2)
-    if told["lease"] is not None:
-        say(f"{told['id']} does not wait: it holds GPU {','.join(told['lease']['labels'])}.")
+        return print_json(reply, 2)
+    if reply["lease"] is not None:
+        say(f"{reply['id']} does not wait: it holds GPU {','.join(reply['lease']['labels'])}.")
         return 0
     from gpulease.render.times import start_text
 
-    start = start_text(told, time.time())
-    expected = f" It should start {start}." if start and told["code"] not in TIMED else ""
-    say(f"{told['id']} is number {told['place']} in the line. {told['why']}{expected}")
-    _print_devices(told)
+    start = start_text(reply, time.time())
+    expected = f" It should start {start}." if start and reply["code"] not in TIMED else ""
+    say(f"{reply['id']} is number {reply['place']} in the line. {reply['why']}{expected}")
+    _print_devices(reply)
     return 0
 
 
-def _print_devices(told: Explained) -> None:
+def _print_devices(reply: Explained) -> None:
     from gpulease.render.terminal import Terminal, plain_table
 
-    rows, heading = [(row["label"], row["why"]) for row in told["devices"]], ("GPU", "WHY NOT")
+    rows, heading = [(row["label"], row["why"]) for row in reply["devices"]], ("GPU", "WHY NOT")
     if places.engine(os.environ) != places.LOCAL:
         from gpulease.render.nodes import joined
 
@@ -80,22 +80,24 @@ def _print_devices(told: Explained) -> None:
         print("\n".join(plain_table([heading, *rows], Terminal())))
 
 
-def _show_foreseen(arguments: Namespace, request: dict[str, Any]) -> int:
+def _show_estimate(arguments: Namespace, request: dict[str, Any]) -> int:
     from gpulease.api.lease_verbs import explain
     from gpulease.render.times import start_in
 
-    told = explain(kind="job" if arguments.job else "run", count=arguments.count, **request)
+    reply = explain(kind="job" if arguments.job else "run", count=arguments.count, **request)
     if arguments.json:
-        return print_json(told, 2)
-    start = start_in(told.get("expected_start"), None, time.time())
-    expected = f" It should start {start}." if start and told["code"] not in (*TIMED, "fits") else ""
-    waits = told["possible"] and told["code"] != "fits" and told["place"]  # Slurm does not tell the place of such a one
-    place = f"It would be number {told['place']} in the line. " if waits else ""
-    say(f"{place}{told['why']}{expected}")
-    if arguments.count > 1 and told["possible"]:
-        now, unknown = told["starts"].count(0.0), told["starts"].count(None)
+        return print_json(reply, 2)
+    start = start_in(reply.get("expected_start"), None, time.time())
+    expected = f" It should start {start}." if start and reply["code"] not in (*TIMED, "fits") else ""
+    waits = (
+        reply["possible"] and reply["code"] != "fits" and reply["place"]
+    )  # Slurm does not tell the place of such a one
+    place = f"It would be number {reply['place']} in the line. " if waits else ""
+    say(f"{place}{reply['why']}{expected}")
+    if arguments.count > 1 and reply["possible"]:
+        now, unknown = reply["starts"].count(0.0), reply["starts"].count(None)
         say(f"Of {arguments.count} alike {now} would start now; of {unknown} nobody can say when.")
-    _print_devices(told)
+    _print_devices(reply)
     return 0
 
 

@@ -38,7 +38,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.cli.waiting import wait_for
+    from gpulease.cli.lease_wait import wait_for
     from gpulease.client.connection import take
 
     if getattr(sys.stdout, "name", "") == os.devnull:  # it was closed: see main
@@ -56,7 +56,7 @@ def holder(arguments: Namespace, fields: dict[str, Any]) -> dict[str, Any]:
     reserved = arguments.until_released or arguments.duration is not None
     if arguments.owner is not None and not reserved:
         _refuse_short_lived(arguments.owner)
-    owner = _asker(reserved) if arguments.owner is None else arguments.owner
+    owner = _requester(reserved) if arguments.owner is None else arguments.owner
     return {**fields, **({"kind": "reservation"} if reserved else {}), "owner": owner}
 
 
@@ -80,11 +80,11 @@ def _refuse_short_lived(owner: int) -> None:
         )
 
 
-def _asker(reserved: bool) -> int | None:
+def _requester(reserved: bool) -> int | None:
     """The process to hold for; of a reservation, the one that is shown to have made it."""
-    from gpulease.system.identity import asking_process
+    from gpulease.system.identity import requesting_process
 
-    pid = asking_process(os.getpid(), read_scripts=True)
+    pid = requesting_process(os.getpid(), read_scripts=True)
     if pid <= 1 and not reserved:
         raise UsageError(
             "There is no shell or script to hold the GPUs for.",
@@ -100,7 +100,7 @@ def _text(arguments: Namespace, granted: Granted) -> str:
         return json.dumps(granted)
     if arguments.export:
         from gpulease.cli.export import export_lines
-        from gpulease.cli.waiting import environment_of
+        from gpulease.cli.lease_wait import environment_of
 
         return export_lines(environment_of(granted, arguments.visible_by))
     return ",".join(device["uuid" if arguments.uuid else "label"] for device in granted["devices"])

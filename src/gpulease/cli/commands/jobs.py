@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpulease.protocol.messages import Done
 
-TOLD = 5  # jobs that are named one by one
+MAX_NAMED = 5  # jobs that are named one by one
 OPEN = STATES[:4]
 
 
@@ -48,11 +48,11 @@ class Act:
             parser.add_argument("--wait", action="store_true", help="until all of them are gone; Ctrl-C leaves")
 
     def run(self, arguments: Namespace) -> int:
-        from gpulease.api import jobs as queueing
+        from gpulease.api import jobs as api_jobs
 
         if self._verb == "kill" and any(id.startswith("-") for id in arguments.ids):
             raise UsageError("`kill` takes no signal.", "It sends TERM, and KILL after `grace` (see `gpulease set`).")
-        act = getattr(queueing, self._verb)
+        act = getattr(api_jobs, self._verb)
         if self._queue is not None and arguments.queue:
             act(*arguments.ids, **filters(arguments), queue=True)
             print(f"{self._past} the queue")
@@ -62,14 +62,14 @@ class Act:
         done = act(*arguments.ids, **filters(arguments))
         if arguments.json:
             if self._ending is not None and arguments.wait and done.get("ending"):
-                queueing.until_gone(done["ending"])
+                api_jobs.wait_until_gone(done["ending"])
                 done["ending"] = []
             return print_json(done, 2)
         say_done(self._past, done, arguments.ids, self._ending)
         if self._verb == "start":
             _say_what_waits(done)
         if self._ending is not None and arguments.wait and done.get("ending"):
-            queueing.until_gone(done["ending"])
+            api_jobs.wait_until_gone(done["ending"])
             print(f"{self._past} {ranges(done['ending'])}")
         return 0
 
@@ -78,7 +78,7 @@ def _say_what_waits(done: Done) -> None:
     """A quota, a paused queue or a device in use keep a job from starting, whoever says that it is to."""
     from gpulease.api.jobs import show
 
-    for job in show(*done["ids"][:TOLD]) if done["ids"] else ():
+    for job in show(*done["ids"][:MAX_NAMED]) if done["ids"] else ():
         if job["why_waiting"]:
             say(f"gpulease: job {job['id']} waits: {job['why_waiting']}", sys.stderr)
 

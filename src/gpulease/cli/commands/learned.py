@@ -47,14 +47,14 @@ def run(arguments: Namespace) -> int:
             return print_json({"forgotten": forgotten})
         print("nothing was known of your runs" if not forgotten else "what was learnt of your runs is forgotten")
         return 0
-    told = learned()
+    reply = learned()
     if arguments.json:
-        return print_json(told, 2)
+        return print_json(reply, 2)
     from gpulease.render.terminal import Terminal, plain_table
 
-    rows = shape_rows(told["shapes"])
+    rows = shape_rows(reply["shapes"])
     print("\n".join(plain_table([HEADINGS, *rows], Terminal(), least=COMMAND)) if rows else NOTHING)
-    print(f"\n{accuracy(told['starts'])}")
+    print(f"\n{accuracy(reply['starts'])}")
     return 0
 
 

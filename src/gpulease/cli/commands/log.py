@@ -28,10 +28,10 @@ examples:
   gpulease log broker            the broker's own messages
 """
 BROKER = ("broker", "main")
-MOST_EVENTS = 10_000
+MAX_EVENTS = 10_000
 BLOCK = 1 << 16
-MOST_SHOWN = 64 << 20  # bytes of --tail
-LOOK = 0.2  # seconds between looks at a file that grows
+MAX_SHOWN = 64 << 20  # bytes of --tail
+CHECK_INTERVAL = 0.2  # seconds between looks at a file that grows
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def _show_events(arguments: Namespace) -> int:
 
     if arguments.follow:
         raise UsageError("`log main` cannot be followed.", "Follow a job, or the broker's messages: `log broker -f`.")
-    most = MOST_EVENTS if arguments.tail is None else min(arguments.tail, MOST_EVENTS)
+    most = MAX_EVENTS if arguments.tail is None else min(arguments.tail, MAX_EVENTS)
     for event in events(most=most) if most else ():
         say(line_of(event))
     return 0
@@ -156,7 +156,7 @@ def _print(path: str, lines: int | None, uid: int | None) -> int:
         return _copy(path, 0, uid)
     with open_log(path, uid) as file:
         size = os.fstat(file.fileno()).st_size
-    found = tail(path, lines, uid, MOST_SHOWN)
+    found = tail(path, lines, uid, MAX_SHOWN)
     print("\n".join(found) + ("\n" if found else ""), end="", flush=True)
     return size
 
@@ -176,20 +176,20 @@ def _follow(path: str, position: int, job: JobRow | None) -> None:
     """As it grows, until the job is over; the broker tells when that is, or the one that comes after it."""
     if job is None:
         return _grow(path, position, None, _pause, None)
-    from gpulease.cli.waiting import JobInLine
+    from gpulease.cli.lease_wait import JobInLine
     from gpulease.client.subscriptions import Subscription
 
-    with Subscription("jobs", select=one_job(job["id"])) as told:
+    with Subscription("jobs", select=one_job(job["id"])) as subscription:
         before = None if job["runs"] else seen(path)
         line = JobInLine(job["id"])
 
         def over() -> bool:
-            changed = told.receive(LOOK)
-            line.look(told.rows.get("jobs"))
-            return bool(changed) and not told.open
+            changed = subscription.receive(CHECK_INTERVAL)
+            line.look(subscription.rows.get("jobs"))
+            return bool(changed) and not subscription.open
 
         _grow(path, position, job["uid"], over, before)
-    row = told.rows["jobs"].get(str(job["id"]))
+    row = subscription.rows["jobs"].get(str(job["id"]))
     if row is None or row["state"] == "killed":
         tell_moved("log", [job["id"]])
     return None
@@ -220,5 +220,5 @@ def _grow(path: str, position: int, uid: int | None, over: Callable[[], bool], b
 def _pause() -> bool:
     import time
 
-    time.sleep(LOOK)
+    time.sleep(CHECK_INTERVAL)
     return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.job_selection import MOST_COUNTED, add_choice, filters
+from gpulease.cli.job_selection import MAX_COUNTED, add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, add_watch, at_least, clean, print_json
 from gpulease.errors import NotFound
 from gpulease.model.job_selection import ENDED
@@ -26,7 +26,7 @@ examples:
   gpulease ls --state failed --json    an empty list where none has failed
   gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
 """
-MOST_CHOSEN = 1000  # jobs that are shown, where some were chosen
+MAX_CHOSEN = 1000  # jobs that are shown, where some were chosen
 REASON = 26  # columns: the longest short form of a reason, in brackets
 HEADINGS = ("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND")
 
@@ -62,15 +62,15 @@ def run(arguments: Namespace) -> int:
                 raise
             return {**ls(most=1), "jobs": []}  # none yet, or none any more: who watches goes on
 
-    def lines(told: Listing, terminal: Terminal) -> list[str]:
-        more = _more_chosen(len(told["jobs"]), terminal) if some else _more(told, arguments.all, most, terminal)
-        return [*_lines(told, terminal), *more]
+    def lines(listing: Listing, terminal: Terminal) -> list[str]:
+        more = _more_chosen(len(listing["jobs"]), terminal) if some else _more(listing, arguments.all, most, terminal)
+        return [*_lines(listing, terminal), *more]
 
     def _more_chosen(shown: int, terminal: Terminal) -> list[str]:
         """Of those that were chosen: the counts are of all."""
-        if shown < (most or MOST_CHOSEN):
+        if shown < (most or MAX_CHOSEN):
             return [] if shown else ["No jobs match."]
-        more = len(ls(*arguments.ids, **chosen, all=arguments.all, most=MOST_COUNTED)["jobs"]) - shown
+        more = len(ls(*arguments.ids, **chosen, all=arguments.all, most=MAX_COUNTED)["jobs"]) - shown
         return [f"{_mark(terminal)} and {more} more; see --most"] if more > 0 else []
 
     if arguments.watch is not None:
@@ -85,18 +85,18 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _more(told: Listing, all: bool, asked: int | None, terminal: Terminal) -> list[str]:
+def _more(listing: Listing, all: bool, asked: int | None, terminal: Terminal) -> list[str]:
     """How many there are beside those that are shown, and how to see them: `--most` has a bound of its own."""
-    bound = told.get("most") or 0
+    bound = listing.get("most") or 0
     more = (
         f"{bound} of each kind are listed; --state, --label or ids show others"
         if (asked or 0) > bound > 0
         else "see --most"
     )
-    over = sum(told["counts"].get(state, 0) for state in ENDED)
-    ended = over - sum(job["state"] in ENDED for job in told["jobs"])
-    held = told["counts"].get("held", 0) - sum(job["state"] == "held" for job in told["jobs"])
-    others = sum(told["counts"].values()) - len(told["jobs"]) - ended - held
+    over = sum(listing["counts"].get(state, 0) for state in ENDED)
+    ended = over - sum(job["state"] in ENDED for job in listing["jobs"])
+    held = listing["counts"].get("held", 0) - sum(job["state"] == "held" for job in listing["jobs"])
+    others = sum(listing["counts"].values()) - len(listing["jobs"]) - ended - held
     mark = _mark(terminal)
     lines = [f"{mark} and {others} more that wait; {more}"] if others > 0 else []
     lines += [f"{mark} and {held} more that are held; {more}"] if held > 0 else []
@@ -107,21 +107,23 @@ def _mark(terminal: Terminal) -> str:
     return "…" if terminal.unicode else "..."
 
 
-def _lines(told: Listing, terminal: Terminal) -> list[str]:
+def _lines(listing: Listing, terminal: Terminal) -> list[str]:
     from gpulease.render.terminal import plain_table
 
-    mark = "SIMULATED GPUs; " if told["simulated"] else ""
-    counts = ", ".join(f"{number} {state}" for state, number in sorted(told["counts"].items()))
-    head = f"{mark}{counts or 'no jobs'}" + ("; the queue is paused" if told["paused"] else "")
+    mark = "SIMULATED GPUs; " if listing["simulated"] else ""
+    counts = ", ".join(f"{number} {state}" for state, number in sorted(listing["counts"].items()))
+    head = f"{mark}{counts or 'no jobs'}" + ("; the queue is paused" if listing["paused"] else "")
     heads = _wrapped(clean(head), terminal.width)
-    if told.get("state_trouble"):
-        heads += [terminal.paint(line, "red") for line in _wrapped(clean(str(told["state_trouble"])), terminal.width)]
-    if not told["jobs"]:
+    if listing.get("state_trouble"):
+        heads += [
+            terminal.paint(line, "red") for line in _wrapped(clean(str(listing["state_trouble"])), terminal.width)
+        ]
+    if not listing["jobs"]:
         return heads
-    rows = [HEADINGS, *(job_row(job) for job in told["jobs"])]
+    rows = [HEADINGS, *(job_row(job) for job in listing["jobs"])]
     lines = plain_table(rows, terminal, least=REASON)
     shown = [lines[0]]
-    for job, line in zip(told["jobs"], lines[1:], strict=True):
+    for job, line in zip(listing["jobs"], lines[1:], strict=True):
         state = state_text(job)
         shown.append(line.replace(state, terminal.paint(state, COLOURS[state]), 1))
     return [*heads, *shown]

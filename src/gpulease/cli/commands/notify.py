@@ -41,29 +41,29 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     if arguments.action != "set" and (arguments.address is not None or arguments.on is not None):
         raise UsageError("An address and --on are for `gpulease notify set`.", "See `gpulease notify --help`.")
-    from gpulease.api import notices as notifying
+    from gpulease.api import notices
 
     if arguments.action == "set":
         return _set(arguments)
     if arguments.action == "test":
-        told = notifying.test()
-        return print_json({"sent_to": told}) if arguments.json else _say(f"sent to {told}")
+        reply = notices.test()
+        return print_json({"sent_to": reply}) if arguments.json else _say(f"sent to {reply}")
     if arguments.action == "clear":
-        there = notifying.clear()
+        there = notices.clear()
         return print_json({"cleared": there}) if arguments.json else _say("cleared" if there else "none was set")
-    return _show(notifying.show(), arguments.json)
+    return _show(notices.show(), arguments.json)
 
 
 def _set(arguments: Namespace) -> int:
-    from gpulease.api import notices as notifying
+    from gpulease.api import notices
 
     if arguments.address is None and arguments.on is None:
         raise UsageError("No address was given.", "Give mailto:you@example.org, https://…, tty, or `-`.")
     address = _read_address() if arguments.address == "-" else arguments.address
-    told = notifying.choose(address, arguments.on)
-    if told["warning"]:
-        say(f"gpulease: no notice will arrive: {told['warning']}.", sys.stderr)
-    return _show(told, arguments.json)
+    reply = notices.choose(address, arguments.on)
+    if reply["warning"]:
+        say(f"gpulease: no notice will arrive: {reply['warning']}.", sys.stderr)
+    return _show(reply, arguments.json)
 
 
 def _read_address() -> str:
@@ -83,15 +83,15 @@ def _say(text: str) -> int:
     return 0
 
 
-def _show(told: dict[str, Any], as_json: bool) -> int:
+def _show(reply: dict[str, Any], as_json: bool) -> int:
     if as_json:
-        return print_json(told, 2)
-    if told["address"] is None:
+        return print_json(reply, 2)
+    if reply["address"] is None:
         return _say("No notices are sent: no address is set. `gpulease notify set ADDRESS` sets one.")
-    events = told["events"]
-    say(f"address  {told['address']}")
+    events = reply["events"]
+    say(f"address  {reply['address']}")
     say(f"told of  {', '.join(events) or 'what a job asks for with --notify'}" if events is not None else NO_BROKER)
-    last = told["last"]
+    last = reply["last"]
     if last is None:
         return _say("last     none was sent yet; `gpulease notify test` sends one")
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last["time"]))

@@ -145,10 +145,10 @@ def _grow(arguments: Namespace) -> int:
     from gpulease.pool.places import ask
     from gpulease.pool.plan import check_devices, make_plan
 
-    told = ask(arguments.name, "status")
-    each = told["request"]["gpus"]
-    there = 0 if arguments.devices else len(told["workers"]) * each
-    request = {name: value for name, value in told["request"].items() if name != "gpus"}
+    pool = ask(arguments.name, "status")
+    each = pool["request"]["gpus"]
+    there = 0 if arguments.devices else len(pool["workers"]) * each
+    request = {name: value for name, value in pool["request"].items() if name != "gpus"}
     request |= {"devices": arguments.devices} if arguments.devices else {}
     check_devices(make_plan(there + arguments.gpus, each, request))
     ask(arguments.name, "grow", gpus=arguments.gpus, request={"devices": arguments.devices})
@@ -167,7 +167,7 @@ def _last_trouble(name: str) -> str:
 
 
 def _list(arguments: Namespace) -> int:
-    found = [told for told in map(_status, _names()) if told is not None]
+    found = [pool for pool in map(_status, _names()) if pool is not None]
     if arguments.json:
         import json
 
@@ -202,11 +202,11 @@ def _status(name: str) -> dict[str, Any] | None:
         return None
 
 
-def _row(told: dict[str, Any]) -> tuple[str, ...]:
-    ready = [worker for worker in told["workers"] if worker["state"] == "ready"]
-    since = time.strftime("%m-%d %H:%M", time.localtime(told["since"]))
+def _row(pool: dict[str, Any]) -> tuple[str, ...]:
+    ready = [worker for worker in pool["workers"] if worker["state"] == "ready"]
+    since = time.strftime("%m-%d %H:%M", time.localtime(pool["since"]))
     gpus = ",".join(worker["gpus"] for worker in ready)
-    return (told["name"], str(told["pid"]), f"{len(ready)}/{len(told['workers'])}", gpus, str(told["programs"]), since)
+    return (pool["name"], str(pool["pid"]), f"{len(ready)}/{len(pool['workers'])}", gpus, str(pool["programs"]), since)
 
 
 def _log(arguments: Namespace) -> int:
@@ -235,12 +235,12 @@ def _stop(arguments: Namespace) -> int:
     for name in arguments.names:
         try:
             stopped = ask(name, "stop", now=arguments.now)["workers"]
-            told = f": {stopped} worker{'' if stopped == 1 else 's'}"
+            pool = f": {stopped} worker{'' if stopped == 1 else 's'}"
         except ConnectionError:
-            told = ""  # somebody else ended it while it was asked
+            pool = ""  # somebody else ended it while it was asked
         while _exists(name):
             time.sleep(POLL)
-        print(f"stopped {name}{told}")
+        print(f"stopped {name}{pool}")
     return 0
 
 

@@ -41,7 +41,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.api import rebalance as rebalancing
+    from gpulease.api import rebalance as api_rebalance
     from gpulease.hosts import hosts
 
     names = hosts.names(arguments.hosts)
@@ -51,37 +51,37 @@ def run(arguments: Namespace) -> int:
             "`rebalance` asks before it moves jobs, and there is no terminal.",
             "Give --yes if you trust each of the hosts; --dry-run shows what would be moved.",
         )
-    told: dict[str, Any] = {"moved": [], "stayed": [], "troubles": []}
-    with rebalancing.journal() as folder:
-        for group in () if arguments.dry_run else rebalancing.unfinished(folder):
-            _carry(group, told)
-        chosen, stayed, troubles = rebalancing.planned(names)
-        told["stayed"] += stayed
-        told["troubles"] += [trouble.what for trouble in troubles]
-        groups = _groups(folder, chosen, told)
+    report: dict[str, Any] = {"moved": [], "stayed": [], "troubles": []}
+    with api_rebalance.journal() as folder:
+        for group in () if arguments.dry_run else api_rebalance.unfinished(folder):
+            _carry(group, report)
+        chosen, stayed, troubles = api_rebalance.planned(names)
+        report["stayed"] += stayed
+        report["troubles"] += [trouble.what for trouble in troubles]
+        groups = _groups(folder, chosen, report)
         if arguments.dry_run:
-            told["moved"] = _rows(groups, chosen)
+            report["moved"] = _rows(groups, chosen)
         elif not asks or not groups or _agreed(_rows(groups, chosen)):
             for group in groups:
-                _carry(group, told)
-    _show(arguments, told)
-    return 69 if told["troubles"] else 0
+                _carry(group, report)
+    _show(arguments, report)
+    return 69 if report["troubles"] else 0
 
 
-def _groups(folder: str, chosen: list[Move], told: dict[str, Any]) -> list[Group]:
+def _groups(folder: str, chosen: list[Move], report: dict[str, Any]) -> list[Group]:
     """What would go together, as its host tells it now: what is shown is what is sent."""
-    from gpulease.api import rebalance as rebalancing
+    from gpulease.api import rebalance as api_rebalance
 
     ids: dict[tuple[str, str], list[int]] = {}
     for move in chosen:
         ids.setdefault((move.source, move.target), []).append(move.job)
     found = []
     for (source, target), own in ids.items():
-        for first in range(0, len(own), rebalancing.AT_ONCE):
+        for first in range(0, len(own), api_rebalance.AT_ONCE):
             try:
-                group = rebalancing.prepared(folder, source, target, own[first : first + rebalancing.AT_ONCE])
+                group = api_rebalance.prepared(folder, source, target, own[first : first + api_rebalance.AT_ONCE])
             except GpuleaseError as trouble:
-                told["troubles"].append(trouble.what)
+                report["troubles"].append(trouble.what)
                 continue
             found += [] if group is None else [group]
     return found
@@ -101,18 +101,18 @@ def _agreed(rows: list[dict[str, Any]]) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _carry(group: Group, told: dict[str, Any]) -> None:
+def _carry(group: Group, report: dict[str, Any]) -> None:
     from gpulease.api.rebalance import carry
 
     try:
         moved, stayed = carry(group)
     except GpuleaseError as trouble:
         jobs = f"{group.source}:{group.ids('id')}"
-        told["troubles"].append(f"{trouble.what} The move of {jobs} is finished by the next `gpulease rebalance`.")
+        report["troubles"].append(f"{trouble.what} The move of {jobs} is finished by the next `gpulease rebalance`.")
         return
     new_ids = dict(moved)
-    told["moved"] += [_row(group, job, new_ids[job["id"]]) for job in group.jobs if job["id"] in new_ids]
-    told["stayed"] += stayed
+    report["moved"] += [_row(group, job, new_ids[job["id"]]) for job in group.jobs if job["id"] in new_ids]
+    report["stayed"] += stayed
 
 
 def _row(group: Group, job: dict[str, Any], new: int | None = None) -> dict[str, Any]:
@@ -127,13 +127,13 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['from']} would move to {row['host']}: {shlex.join(row['command'])}"
 
 
-def _show(arguments: Namespace, told: dict[str, Any]) -> None:
+def _show(arguments: Namespace, report: dict[str, Any]) -> None:
     if arguments.json:
-        print_json(told, 2)
+        print_json(report, 2)
         return
-    for row in told["moved"]:
+    for row in report["moved"]:
         say(_line(row) if row["to"] is None else f"{row['from']} is now {row['to']}")
-    if not told["moved"]:
+    if not report["moved"]:
         print("nothing was moved" if not arguments.dry_run else "nothing to move")
-    for text in (*told["stayed"], *told["troubles"]):
+    for text in (*report["stayed"], *report["troubles"]):
         say(f"gpulease: {text}", sys.stderr)

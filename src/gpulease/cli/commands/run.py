@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
     if not arguments.command:
         raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease run -- python train.py`.")
     from gpulease.cli.containers import warn_of_all_gpus
-    from gpulease.cli.waiting import environment_of, wait_for
+    from gpulease.cli.lease_wait import environment_of, wait_for
     from gpulease.system.execution import become, check_command
 
     enter_folder(arguments.cwd)

@@ -27,19 +27,19 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.api import jobs as queueing
+    from gpulease.api import jobs as api_jobs
 
-    told = queueing.set(arguments.name, arguments.value)
+    reply = api_jobs.set(arguments.name, arguments.value)
     if arguments.name is not None:
-        for row in told:
+        for row in reply:
             then = " They count as soon as it is there." if row["name"] == "limits" else ""
             for warning in row["warnings"]:
                 print(f"gpulease: {clean(warning)}{then}", file=sys.stderr)
     if arguments.json:
-        return print_json({"parameters": told}, 2)
+        return print_json({"parameters": reply}, 2)
     from gpulease.render.terminal import Terminal, plain_table
 
     rows = [("NAME", "VALUE", "", "MEANING")]
-    rows += [(row["name"], row["value"], "" if row["default"] else row["from"], row["meaning"]) for row in told]
+    rows += [(row["name"], row["value"], "" if row["default"] else row["from"], row["meaning"]) for row in reply]
     print("\n".join(plain_table(rows, Terminal(), least=MEANING, most=VALUE)))
     return 0

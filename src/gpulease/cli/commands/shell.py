@@ -25,7 +25,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     from gpulease.cli.foreground import marked_shell
-    from gpulease.cli.waiting import environment_of, wait_for
+    from gpulease.cli.lease_wait import environment_of, wait_for
     from gpulease.system.execution import become
 
     enter_folder(arguments.cwd)

@@ -29,7 +29,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.compat.writing import write
+    from gpulease.compat.shim_files import write
     from gpulease.errors import UsageError
 
     if not arguments.folder or ":" in arguments.folder:

@@ -29,17 +29,17 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from gpulease.api.jobs import show
 
-    told = show(*arguments.ids, **filters(arguments), environment=arguments.env)
-    rows = [{**job, "output": tail(job["log"], LINES, job["uid"]) if job["runs"] else []} for job in told]
+    reply = show(*arguments.ids, **filters(arguments), environment=arguments.env)
+    rows = [{**job, "output": tail(job["log"], LINES, job["uid"]) if job["runs"] else []} for job in reply]
     if arguments.json:
         print_json({"jobs": rows}, 2)
-        return say_missing(told, arguments.ids)
+        return say_missing(reply, arguments.ids)
     print("\n\n".join(_text(job) for job in rows))
-    kept = [str(job["id"]) for job in told if arguments.env and job.get("environment") is None]
+    kept = [str(job["id"]) for job in reply if arguments.env and job.get("environment") is None]
     if kept:
         sys.stdout.flush()
         print(f"gpulease: only the submitter sees the environment of job {','.join(kept)}", file=sys.stderr)
-    return say_missing(told, arguments.ids)
+    return say_missing(reply, arguments.ids)
 
 
 def _text(job: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ def _findings() -> Iterator[Finding]:
 
     yield from doctor.software()
     try:
-        for told in diagnosis(Records(os.environ)):
-            yield Finding(*told)
+        for finding in diagnosis(Records(os.environ)):
+            yield Finding(*finding)
     except GpuleaseError as trouble:
         yield Finding("error", "Slurm", trouble.what, trouble.next_step)

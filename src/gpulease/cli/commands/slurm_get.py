@@ -8,7 +8,7 @@ from gpulease.cli.commands.get import holder, refuse_pairs
 from gpulease.cli.commands.slurm_run import notice_of
 from gpulease.cli.parsing import Namespace, print_json
 from gpulease.cli.request_options import acquire_fields
-from gpulease.client.waiting import WaitNotice
+from gpulease.client.wait_notice import WaitNotice
 from gpulease.errors import NotOnEngine
 
 

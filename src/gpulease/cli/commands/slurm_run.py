@@ -7,7 +7,7 @@ import sys
 
 from gpulease.cli.parsing import Any, Namespace
 from gpulease.cli.request_options import acquire_fields, enter_folder
-from gpulease.client.waiting import WaitNotice
+from gpulease.client.wait_notice import WaitNotice
 from gpulease.errors import UsageError
 
 

@@ -19,17 +19,17 @@ def run(arguments: Namespace) -> int:
     from gpulease.client.connection import Client
 
     client = Client(start=False)
-    told = client.ask("stop")
+    reply = client.ask("stop")
     try:
         client.receive(PATIENCE)
     except ConnectionError:
         pass  # the connection ends with the broker
-    ending = told.get("ending", 0)
+    ending = reply.get("ending", 0)
     kept = [
-        f"running jobs go on: {told['jobs'] - ending}" if told["jobs"] > ending else "",
+        f"running jobs go on: {reply['jobs'] - ending}" if reply["jobs"] > ending else "",
         f"jobs that are being ended: {ending}" if ending else "",
-        f"leases stay valid: {told['leases'] - told['jobs']}" if told["leases"] > told["jobs"] else "",
-        f"places in the line are kept: {told['line']}" if told["line"] else "",
+        f"leases stay valid: {reply['leases'] - reply['jobs']}" if reply["leases"] > reply["jobs"] else "",
+        f"places in the line are kept: {reply['line']}" if reply["line"] else "",
     ]
     print("; ".join(["broker stopped", *filter(None, kept)]))
     return 0

@@ -51,47 +51,47 @@ def run(arguments: Namespace) -> int:
         from gpulease.cli.all_hosts import usage as usage_of_hosts
 
         return usage_of_hosts(arguments)
-    told = usage(since=arguments.since, until=arguments.until, by=arguments.by)
+    document = usage(since=arguments.since, until=arguments.until, by=arguments.by)
     if arguments.json:
-        return print_json(told)
-    return show(arguments, told)
+        return print_json(document)
+    return show(arguments, document)
 
 
-def show(arguments: Namespace, told: UsageDocument) -> int:
+def show(arguments: Namespace, document: UsageDocument) -> int:
     if arguments.csv:
-        if told["note"]:
-            print(f"gpulease: {told['note']}", file=sys.stderr)
-        return _print_csv(told)
+        if document["note"]:
+            print(f"gpulease: {document['note']}", file=sys.stderr)
+        return _print_csv(document)
     from gpulease.render.terminal import Terminal
 
-    print("\n".join(shown(told, Terminal())))
+    print("\n".join(shown(document, Terminal())))
     return 0
 
 
 # -------------------------------------------------------------------- for people
 
 
-def shown(told: UsageDocument, terminal: Terminal) -> list[str]:
+def shown(document: UsageDocument, terminal: Terminal) -> list[str]:
     from gpulease.render.times import stamp
 
-    whose = "of everybody" if told["everybody"] else "of your own"
-    title = f"GPU-hours {whose} from {stamp(told['since'])[:-3]} to {stamp(told['until'])[:-3]}"
-    note = [clean(text)] if (text := told.get("note")) else []
-    if not told["rows"]:
+    whose = "of everybody" if document["everybody"] else "of your own"
+    title = f"GPU-hours {whose} from {stamp(document['since'])[:-3]} to {stamp(document['until'])[:-3]}"
+    note = [clean(text)] if (text := document.get("note")) else []
+    if not document["rows"]:
         return [title, *note, "nothing was held, used or run"]
     from gpulease.render.terminal import plain_table
 
-    return [title, *note, *plain_table(_table(told, terminal), terminal, least=JOBS)]
+    return [title, *note, *plain_table(_table(document, terminal), terminal, least=JOBS)]
 
 
-def _table(told: UsageDocument, terminal: Terminal) -> list[list[str]]:
-    rows = [*told["rows"], *([told["total"]] if len(told["rows"]) > 1 else [])]
-    outside, most = any(row["outside"] for row in rows), max(row["held"] for row in told["rows"])
-    heading = [told["by"].upper(), "HELD", "BUSY", "IDLE", *(["OUTSIDE"] if outside else []), "WAIT"]
+def _table(document: UsageDocument, terminal: Terminal) -> list[list[str]]:
+    rows = [*document["rows"], *([document["total"]] if len(document["rows"]) > 1 else [])]
+    outside, most = any(row["outside"] for row in rows), max(row["held"] for row in document["rows"])
+    heading = [document["by"].upper(), "HELD", "BUSY", "IDLE", *(["OUTSIDE"] if outside else []), "WAIT"]
     cells = [heading, *(_cells(row, outside) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
     table = [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in cells]
-    bars = ["", *(_bar(row, most, terminal) for row in told["rows"]), ""] if terminal.cuts else None
+    bars = ["", *(_bar(row, most, terminal) for row in document["rows"]), ""] if terminal.cuts else None
     ends = ["JOBS", *map(_ends, rows)]
     return [
         [*row, *([bars[at]] if bars else []), ends[at]] for at, row in enumerate(table)
@@ -127,14 +127,14 @@ def _ends(row: UsageRow) -> str:
 # -------------------------------------------------------------------- for spreadsheets
 
 
-def _print_csv(told: UsageDocument) -> int:
+def _print_csv(document: UsageDocument) -> int:
     import csv
     import sys
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    names = [told["by"], *(f"{name}_hours" for name in CSV), "idle_share", "granted", "mean_wait_seconds", *ENDS]
+    names = [document["by"], *(f"{name}_hours" for name in CSV), "idle_share", "granted", "mean_wait_seconds", *ENDS]
     writer.writerow(name.replace("-", "_") for name in names)
-    for row in told["rows"]:
+    for row in document["rows"]:
         hours = [round(float(row[name]) / 3600, 6) for name in CSV]  # type: ignore[literal-required]
         jobs = [row["jobs"].get(how, 0) for how in ENDS]
         writer.writerow([_cell(row["name"]), *hours, row["idle_share"], row["granted"], row["mean_wait"], *jobs])

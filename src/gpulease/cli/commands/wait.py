@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpulease.model.job_selection import JobId
     from gpulease.protocol.messages import JobEnd
 
-MOST_REASONS = 100
+MAX_REASONS = 100
 EXAMPLES = """\
 At the end it says how many ended how, as `53 complete, 7 failed: 12,15-20`; on
 a terminal a bar shows how far it is. The exit code is 0 when all are complete,
@@ -40,11 +40,11 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.api.jobs import wait_hearing
+    from gpulease.api.jobs import wait_with_progress
 
     bar, began = _Bar(arguments.quiet), time.monotonic()
     try:
-        ended = wait_hearing(selection(arguments.ids, **filters(arguments)), arguments.timeout, bar.show)
+        ended = wait_with_progress(selection(arguments.ids, **filters(arguments)), arguments.timeout, bar.show)
     except NotFound:
         _tell_moved(arguments.ids)
         raise
@@ -67,7 +67,7 @@ def _tell_moved(ids: list[str], *since: float) -> None:
 
 def _reasons(ended: list[JobEnd]) -> dict[JobId, str]:
     """Why jobs did not end well, of as many as a person reads."""
-    ids = [job["id"] for job in ended if job["state"] != "complete"][:MOST_REASONS]
+    ids = [job["id"] for job in ended if job["state"] != "complete"][:MAX_REASONS]
     if not ids:
         return {}
     from gpulease.api.jobs import show
@@ -77,8 +77,8 @@ def _reasons(ended: list[JobEnd]) -> dict[JobId, str]:
         jobs = show(ids)
     except GpuleaseError:
         return {}  # they were removed since
-    told = {job["id"]: job["why"] or ("out of memory" if job["out_of_memory"] else "") for job in jobs}
-    return {id: clean(why) for id, why in told.items() if why}
+    reasons = {job["id"]: job["why"] or ("out of memory" if job["out_of_memory"] else "") for job in jobs}
+    return {id: clean(why) for id, why in reasons.items() if why}
 
 
 def exit_code(ended: list[JobEnd]) -> int:

@@ -60,7 +60,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     _check(arguments)
     try:
-        from gpulease.web.serving import listen, serve
+        from gpulease.web.startup import listen, serve
     except ModuleNotFoundError as missing:
         if missing.name != "aiohttp":
             raise
@@ -131,7 +131,7 @@ def _only_managers(option: str) -> None:
 def _access(arguments: Namespace) -> Access:
     from gpulease.system.identity import user_name
     from gpulease.web.access import LOOPBACK, Access
-    from gpulease.web.serving import token_of
+    from gpulease.web.startup import token_of
 
     names = {*LOOPBACK, arguments.bind.lower(), *(name.lower() for name in arguments.allow_host)}
     if arguments.bind not in LOOPBACK:

@@ -39,12 +39,12 @@ def check_python(python: str) -> None:
         step = f"{RECIPE} If that was done under a strict umask: `chmod -R a+rX {folder}`."
         raise StateError(f"Other users cannot run gpulease with {python}: {said[-1][:200]}.", step) from None
     for path in (python, *tried.stdout.splitlines()):
-        stranger = _stranger(path)
+        stranger = _untrusted_writer(path)
         if stranger:
             raise StateError(f"The service would run what {stranger}.", RECIPE)
 
 
-def _stranger(path: str) -> str | None:
+def _untrusted_writer(path: str) -> str | None:
     """Who besides root can change what lies at `path`. Groups are trusted: Debian's `staff` may write in /usr/local."""
     for start in {os.path.abspath(path), os.path.realpath(path)}:
         while True:

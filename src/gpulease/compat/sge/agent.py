@@ -7,9 +7,9 @@ from typing import Any
 
 from gpulease.compat.sge import folders, jobs
 from gpulease.compat.sge.jobs import Call, Job
-from gpulease.compat.sge.working import run_job
+from gpulease.compat.sge.task import run_job
 from gpulease.errors import NotFound
-from gpulease.pool import places as pool_places
+from gpulease.pool import places
 from gpulease.pool.executor import Pool
 from gpulease.pool.plan import SharedData
 
@@ -48,7 +48,7 @@ class Agent:
 
     def is_alive(self) -> bool:
         try:
-            pool_places.connect(self._pool_name).close()
+            places.connect(self._pool_name).close()
         except NotFound:
             return False
         return True

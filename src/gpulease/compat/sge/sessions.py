@@ -10,13 +10,13 @@ from typing import Any
 
 from gpulease.api.status import status
 from gpulease.compat.sge import folders
-from gpulease.compat.sge.working import AGENT, BASE, VISIBLE
+from gpulease.compat.sge.task import AGENT, BASE, VISIBLE
 from gpulease.errors import GpuleaseError, NotFound, UsageError
 from gpulease.pool import places
 from gpulease.pool.daemon import serve
 from gpulease.pool.places import checked_options, start, wait_for_workers
 
-INIT = "gpulease.compat.sge.working:load"
+INIT = "gpulease.compat.sge.task:load"
 
 
 def session(words: list[str]) -> int:

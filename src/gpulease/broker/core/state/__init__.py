@@ -106,13 +106,13 @@ class State(Part):
         self.store.write("facts", "notices", {str(one): list(choice) for one, choice in self.chosen.items()})
 
     @property
-    def looked_at(self) -> bool:
+    def needs_samples(self) -> bool:
         """Whether the devices are to be followed as they change: for who waits, runs, is shown them or sees them."""
         leases = self.requests.leases
         watched = any("devices" in subscriber.topics for subscriber in self.subscribers.values())
         beside = leases and self.safe_gpu == "on"
-        told = leases and self.chosen  # who holds a GPU that breaks
-        return bool(self.requests.line or self.jobs.running or self.requests.resuming or watched or beside or told)
+        reply = leases and self.chosen  # who holds a GPU that breaks
+        return bool(self.requests.line or self.jobs.running or self.requests.resuming or watched or beside or reply)
 
     @property
     def slots(self) -> int:

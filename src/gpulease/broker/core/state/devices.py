@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpulease.broker.core.events import Key, Occupancy, Received
+from gpulease.broker.core.events import Occupancy, ProcessKey, Received
 from gpulease.broker.core.state.tables import Part, Table, at_hand, cell, table, whole
 from gpulease.broker.core.values import NOTHING, Blocker, Checking, Idle, Refused
 from gpulease.broker.core.views import Ended
@@ -28,7 +28,7 @@ class Devices(Part):
     sampled_from: float = cell(0.0)  # the same of the last one that came: it is not older
     sampling: bool = cell(False)  # a sample was asked for
     awaiting: tuple[Received, ...] = cell(())  # messages that cannot be answered without one
-    look_due: bool = cell(False)  # an alarm for the next sample is set
+    sample_due: bool = cell(False)  # an alarm for the next sample is set
     trouble: GpuleaseError | None = cell(None, planned=lambda trouble: trouble is not None)
     failed_at: float = cell(0.0)  # when the driver last did not answer
     # The check
@@ -37,7 +37,7 @@ class Devices(Part):
     verified: Table[str, None] = table()  # checked since their last lease ended
     # The neighbours, and others who use the devices
     neighbour_holds: Table[str, str] = table(planned=True)  # devices, and which neighbour holds each
-    placeholders: Table[Key, str] = table(planned=True)  # processes of ours that show a device as taken
+    placeholders: Table[ProcessKey, str] = table(planned=True)  # processes of ours that show a device as taken
     neighbours_about: Mapping[str, float] = cell(NOTHING, planned=whole)  # that were found here, and until when
     neighbours_shown: Mapping[str, Document] = cell(NOTHING)  # what the edge tells of them, for people
     lock_user: int | None = cell(None)  # the process that held safe-gpu's lock last, and is no broker
@@ -45,7 +45,7 @@ class Devices(Part):
     outside: Table[tuple[str, str], float] = table()  # device and user: when that was last seen
     blockers: Table[str, Blocker] = table()  # by user
 
-    def see(self, sample: Sample, now: float) -> None:
+    def set_sample(self, sample: Sample, now: float) -> None:
         self.sample = sample
         self.sampled_at = now
         self.sampled_from = self.asked_at
@@ -57,7 +57,7 @@ class Devices(Part):
             if self.by_uuid.get(device.uuid) != device:
                 self.by_uuid.put(device.uuid, device)
 
-    def see_device(self, uuid: str, seen: Occupancy) -> None:
+    def set_device(self, uuid: str, seen: Occupancy) -> None:
         known = self.by_uuid.get(uuid)
         if known is None:
             return

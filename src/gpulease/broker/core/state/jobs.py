@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from gpulease.broker.core.state.tables import Part, Table, at_hand, cell, table
-from gpulease.broker.core.values import Added, Cap, Coming, Delay, Moved, Parts, Run, Seen
-from gpulease.model import job as jobs
-from gpulease.model.job import Job
+from gpulease.broker.core.values import BatchParts, BatchRange, Cap, Delay, Moved, PeakMemory, PendingBatch, Run
+from gpulease.model import jobs as model_jobs
+from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.store import Which
 
@@ -18,7 +18,7 @@ AT_ONCE = 200  # jobs that the store is asked for
 
 class Jobs(Part):
     running: Table[int, Job] = table()
-    seen: Table[int, Seen] = table()  # of those that run packed
+    seen: Table[int, PeakMemory] = table()  # of those that run packed
     counts: Table[str, int] = table()  # by state
     open: Table[int, int] = table()  # that are not over, by user
     over: Table[int, int] = table()  # the others, by user
@@ -28,18 +28,18 @@ class Jobs(Part):
     runs: Table[int, Run] = table()  # of each that runs
     delays: Table[str, Delay] = table(planned=True)  # by user: nothing of theirs can be started now
     halts: Table[str, float] = table(planned=True)  # by kind and user: until when a kill of many is under way
-    untidy: Table[int, None] = table()  # users of whom something ended
+    notes_to_remove: Table[int, None] = table()  # users of whom something ended
     runs_due: float = cell(inf)  # the first of their deadlines, for which an alarm is set
-    look_at_trees_due: bool = cell(False)  # an alarm for that is set
+    tree_check_due: bool = cell(False)  # an alarm for that is set
     # What comes after what
     dependents: Table[int, dict[int, None]] = table()  # by job that is not over: who comes after it
     awaited: Table[int, dict[int, None]] = table()  # by who comes after others: which are not over
     followed: Table[int, dict[int, None]] = table()  # by job that is over: who waits for others still
     caps: Table[int, Cap] = table(planned=True)  # by sweep: how many of its jobs run at a time
     # Batches
-    batches: Table[str, Added] = table()  # that were added lately, by token
-    adding: Table[Peer, Coming] = table()
-    parts: Table[Peer, Parts] = table()
+    batches: Table[str, BatchRange] = table()  # that were added lately, by token
+    adding: Table[Peer, PendingBatch] = table()
+    parts: Table[Peer, BatchParts] = table()
     environments: Table[int, int] = table()  # by user: characters of those that are kept
     _read: dict[int, Job | None] = at_hand()  # from the store, in this turn
     _states: dict[int, str | None] = at_hand()  # the same: many may come after the same
@@ -54,7 +54,7 @@ class Jobs(Part):
             return self.running[id]
         if id not in self._read:
             found = self.store.get("jobs", str(id))
-            self._read[id] = None if found is None else jobs.read(found)
+            self._read[id] = None if found is None else model_jobs.read(found)
         return self._read[id]
 
     def environment(self, job: Job) -> dict[str, str]:
@@ -102,13 +102,13 @@ class Jobs(Part):
     def write(self, job: Job, before: Job | None) -> None:
         self._read.pop(job.id, None)
         self._states.pop(job.id, None)
-        self.store.write("jobs", str(job.id), jobs.stored(job))
+        self.store.write("jobs", str(job.id), model_jobs.stored(job))
         self.change(job, before)
 
     def change(self, job: Job, before: Job | None) -> None:
         """In memory only: what may be forgotten, or was written already."""
         self.count(job.uid, None if before is None else before.state, job.state)
-        if job.state in jobs.RUNNING:
+        if job.state in model_jobs.RUNNING:
             self.running.put(job.id, job)
         else:
             self.running.drop(job.id)
@@ -126,7 +126,7 @@ class Jobs(Part):
         for state, change in ((before, -number), (after, number)):
             if state is not None:
                 self.counts.put(state, self.counts.get(state, 0) + change)
-                of_user = self.open if state in jobs.OPEN else self.over
+                of_user = self.open if state in model_jobs.OPEN else self.over
                 of_user.put(uid, of_user.get(uid, 0) + change)
 
     def shell(self, id: int) -> tuple[int | None, int | None]:
@@ -142,7 +142,7 @@ class Jobs(Part):
             self._states.update({row.id: row.state for row in self.store.job_rows(Which(ids=[(i, i) for i in some]))})
         return {id: self._states[id] for id in ids}
 
-    def come_after(self, dependent: int, open_ones: Iterable[int], over: Iterable[int]) -> None:
+    def add_dependencies(self, dependent: int, open_ones: Iterable[int], over: Iterable[int]) -> None:
         """A job that waits for others."""
         found = dict.fromkeys(open_ones)
         if not found:
@@ -161,7 +161,7 @@ class Jobs(Part):
         self._link(self.followed, id, dependent)
         return len(left)
 
-    def come_after_none(self, dependent: int, others: Iterable[int]) -> None:
+    def drop_dependencies(self, dependent: int, others: Iterable[int]) -> None:
         self.awaited.drop(dependent)
         for id in others:
             for links in (self.dependents, self.followed):
@@ -187,7 +187,7 @@ class Jobs(Part):
         self.caps.put_or_drop(sweep, cap)
         self.store.write("facts", "caps", {str(id): list(one) for id, one in self.caps.items()})
 
-    def add_batch(self, added: Added, token: str | None, uid: int, kept: int) -> None:
+    def add_batch(self, added: BatchRange, token: str | None, uid: int, kept: int) -> None:
         """Ids that were given to jobs; a client that sends them again by the same token gets the same."""
         if token is not None:
             mine = [one for one in self.batches if one.startswith(f"{uid} ") and one != token]
@@ -198,7 +198,7 @@ class Jobs(Part):
         self.store.write("facts", "job", {"value": self.number, "batches": dict(self.batches)})
         self.changes.durable = self.changes.durable or added.next > added.last
 
-    def gather(self, peer: Peer, parts: Parts | None) -> None:
+    def gather(self, peer: Peer, parts: BatchParts | None) -> None:
         self.parts.put_or_drop(peer, parts)
 
 

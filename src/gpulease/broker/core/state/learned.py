@@ -18,7 +18,7 @@ class Learned(Part):
     sketches: Table[str, Sketch] = table(planned=True)  # of how long everything ran
     unsaved: Table[str, None] = table()  # sketches that are to be written
     usage_due: bool = cell(False)  # an alarm to write these is set
-    held_due: bool = cell(False)  # an alarm is set to count what leases held, for the history
+    held_sample_due: bool = cell(False)  # an alarm is set to count what leases held, for the history
 
     def charge(self, usage: Mapping[str, Spent], records: Mapping[str, Spent]) -> None:
         self.usage.replace(usage)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpulease.broker.core.events import Key, Received
+from gpulease.broker.core.events import ProcessKey, Received
 from gpulease.broker.core.records import Pending, lease_document, pending_document
 from gpulease.broker.core.state.devices import Devices
 from gpulease.broker.core.state.tables import Changes, Part, Table, cell, cell_of, table
-from gpulease.broker.core.values import OwnOrder
+from gpulease.broker.core.values import CustomOrder
 from gpulease.broker.core.views import Ended
 from gpulease.model.peer import Peer
 from gpulease.model.store import Store
@@ -19,14 +19,14 @@ NUMBERS = 100  # ids of leases that are put on disk at a time
 class Requests(Part):
     leases: Table[str, Lease] = table(planned=True)
     line: Line = cell_of(lambda: Line(Policy()))
-    own_order: OwnOrder = cell(OwnOrder(), planned=lambda own: own.ranking)
+    custom_order: CustomOrder = cell(CustomOrder(), planned=lambda own: own.ranking)
     wall_ahead: float = cell(0.0)  # seconds that the wall clock is ahead of the broker's time
     pending: Table[str, Pending] = table()
     unwritten: Table[str, None] = table()  # pending, and neither on disk nor told to anybody
     listeners: Table[str, Peer] = table()  # by id of a request or an unclaimed lease
     unclaimed: Table[str, None] = table()
     tokens: Table[tuple[int, str], str] = table()  # requests by user and the client's own name
-    owned: Table[Key, frozenset[str]] = table()  # leases and requests, by the process they end with
+    owned: Table[ProcessKey, frozenset[str]] = table()  # leases and requests, by the process they end with
     resuming: tuple[Received, ...] = cell(())  # messages of clients whose lease a former broker granted
     number: int = cell(0)  # of the last lease
     numbers_kept: int = cell(0)  # up to which they are on disk

@@ -11,7 +11,7 @@ from gpulease.broker.core.values import NOTHING
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document
 
-MOST_NEWS = 10_000  # changes of jobs that are kept; who is to be told of more gets a fresh snapshot
+MAX_NEWS = 10_000  # changes of jobs that are kept; who is to be told of more gets a fresh snapshot
 
 
 class JobChange(NamedTuple):
@@ -30,13 +30,13 @@ class Subscriber(NamedTuple):
     jobs: Ids | None = None  # those that it chose; None for all
     open: int = 0  # how many of them are not over
     at: int | None = None  # of those that it chose: up to which id it was told, while its snapshot is not complete
-    told: int = 0  # how many it was told of, while its snapshot is not complete
+    sent: int = 0  # how many it was told of, while its snapshot is not complete
     drained: bool = False  # the next part of its snapshot may be sent
     seen: Mapping[str, dict[str, Document]] = NOTHING  # by topic and key, but for jobs
     stamp: tuple[int, float] | None = None  # revision and time of the sample of what it has seen
     heard: int = 0  # how many changes of jobs were looked through for it
     news: tuple[Sequence[JobChange], ...] = ()  # those of them that it is to be told
-    told_at: float = float("-inf")
+    sent_at: float = float("-inf")
     fresh: bool = True  # it is to get a snapshot
     behind: bool = False  # it does not read: nothing is made for it until it has
 
@@ -64,8 +64,8 @@ class Subscribers(Table[Peer, Subscriber]):
         return None if heard < self._skipped else self._news[heard - self._skipped :]
 
     def add_news(self, news: Sequence[JobChange]) -> None:
-        surplus = len(self._news) - MOST_NEWS
-        if surplus >= MOST_NEWS:
+        surplus = len(self._news) - MAX_NEWS
+        if surplus >= MAX_NEWS:
             del self._news[:surplus]
             self._skipped += surplus
         self._news.extend(news)

@@ -37,8 +37,8 @@ def written_from() -> List[str]:
     words = import_module("gpulease_shim").command()
     if words[-2:] != ["-m", "gpulease"]:
         raise ImportError("gpulease is not installed for {0}: {0} -m pip install gpulease".format(sys.executable))
-    told = subprocess.check_output([*words[:-2], "-c", WHERE], universal_newlines=True)
-    return list(dict.fromkeys(told.split("\n")[:-1]))
+    printed = subprocess.check_output([*words[:-2], "-c", WHERE], universal_newlines=True)
+    return list(dict.fromkeys(printed.split("\n")[:-1]))
 
 
 find_gpulease()

@@ -15,7 +15,7 @@ RESERVE = 64  # descriptors that are kept for what connections ask for: pidfds, 
 COMPLAINTS = 60.0  # seconds between two lines in the log about that
 
 
-class Door:
+class ClientListener:
     def __init__(self, poll: select.epoll, listener: socket.socket, log: Callable[[str], None]) -> None:
         self._poll, self._listener, self._log = poll, listener, log
         self._full = False  # no descriptor is left, so that nobody is let in

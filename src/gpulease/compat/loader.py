@@ -7,7 +7,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from gpulease.compat.writing import SHIMS, own_command
+from gpulease.compat.shim_files import SHIMS, own_command
 
 SHARED = "gpulease_shim"
 

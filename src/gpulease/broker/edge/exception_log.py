@@ -11,21 +11,21 @@ PAUSE = 60.0  # seconds between two lines about the same mistake
 MOST = 100  # mistakes that are told apart
 
 
-class Complaints:
+class ExceptionLog:
     def __init__(self, log: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._log, self._clock = log, clock
-        self._told: dict[str, tuple[float, int]] = {}  # by place: when it was told, and how often it came since
+        self._logged: dict[str, tuple[float, int]] = {}  # by place: when it was told, and how often it came since
 
-    def complain(self) -> None:
+    def log_exception(self) -> None:
         """Of the exception that is being handled."""
         place, now = _place(), self._clock()
-        if place not in self._told and len(self._told) >= MOST:
+        if place not in self._logged and len(self._logged) >= MOST:
             place = "elsewhere"
-        told, since = self._told.get(place, (-PAUSE, 0))
-        if now - told < PAUSE:
-            self._told[place] = (told, since + 1)
+        logged_at, since = self._logged.get(place, (-PAUSE, 0))
+        if now - logged_at < PAUSE:
+            self._logged[place] = (logged_at, since + 1)
             return
-        self._told[place] = (now, 0)
+        self._logged[place] = (now, 0)
         again = f"(and {since} times in the last while) " if since else ""
         self._log(again + traceback.format_exc())
 

@@ -8,7 +8,7 @@ import time
 from gpulease.api.jobs import show
 from gpulease.api.lease_verbs import explain
 from gpulease.client.connection import acquire
-from gpulease.client.waiting import WaitNotice
+from gpulease.client.wait_notice import WaitNotice
 from gpulease.errors import NotFound, WrongState
 
 TYPE_CHECKING = False
@@ -82,9 +82,9 @@ class JobInLine:
     def _tell(self, waiting: WaitNotice, job: JobRow) -> None:
         if job["state"] == "held":
             return waiting.say(f"job {self._id} is held.", job["why"] or "")
-        told = explain(self._id)
-        if told["lease"] is None:
-            waiting.say(f"job {self._id} waits, number {told['place']} in the line.", told["why"] or "")
+        reply = explain(self._id)
+        if reply["lease"] is None:
+            waiting.say(f"job {self._id} waits, number {reply['place']} in the line.", reply["why"] or "")
 
     def _end(self) -> None:
         if self._waiting is not None:

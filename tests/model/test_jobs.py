@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpulease.model import job as jobs
-from gpulease.model.job import Job, JobSpec, after_out_of_memory, ran_out_of_memory
+from gpulease.model import jobs
+from gpulease.model.jobs import Job, JobSpec, after_out_of_memory, ran_out_of_memory
 from gpulease.model.lifecycle import JOB_ENDS, ImpossibleTransition
 from gpulease.model.values import Request
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpulease.protocol.messages import StillWaiting
 
-UNTOLD = 1.0  # seconds
+SILENT_FOR = 1.0  # seconds
 TERMINAL, LINES, LOG, NOBODY = "terminal", "lines", "log", "nobody"  # who reads what is told, and how
 
 
@@ -38,15 +38,15 @@ class WaitNotice:
         """What `client.acquire` calls now and then; None when nobody is to be told."""
         return None if self._reader == NOBODY else self._tell
 
-    def _tell(self, told: StillWaiting) -> None:
+    def _tell(self, waiting: StillWaiting) -> None:
         if not self._is_told():
             return
         if self._above is None:
             self._above = _lease_above()
-        self.say(f"{told['id']} waits, number {told['place']} in the line.{self._above}", told["why"])
+        self.say(f"{waiting['id']} waits, number {waiting['place']} in the line.{self._above}", waiting["why"])
 
     def _is_told(self) -> bool:
-        return self._reader == LOG or (self._reader != NOBODY and time.monotonic() - self._began >= UNTOLD)
+        return self._reader == LOG or (self._reader != NOBODY and time.monotonic() - self._began >= SILENT_FOR)
 
     def say(self, what: str, why: str = "") -> None:
         if not self._is_told():
@@ -77,7 +77,7 @@ def _lease_above() -> str:
     id, devices = os.environ.get("GPULEASE_LEASE"), os.environ.get("GPULEASE_DEVICES")
     if not id or not devices:
         return ""
-    from gpulease.client.thread import ask
+    from gpulease.client.thread_connection import ask
     from gpulease.errors import GpuleaseError
     from gpulease.model.job_selection import ranges
 
