@@ -54,6 +54,13 @@ def test_a_full_waiting_room_is_waited_for(tmp_path: Path) -> None:
 
 
 OPTIONS: dict[str, Any] = {"cwd": "/", "environment": {}, "hold": True}
+WAITS = ("ANSWER", "LONG", "CHECK", "READ_ONLY")
+
+
+def answers_within(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The client waits this long for any answer."""
+    for name in WAITS:
+        monkeypatch.setattr(connection, name, seconds)
 
 
 def test_what_a_stopped_broker_does_not_read_is_not_sent_for_ever(
@@ -61,9 +68,8 @@ def test_what_a_stopped_broker_does_not_read_is_not_sent_for_ever(
     inside: None,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("ANSWER", "LONG"):
-        monkeypatch.setattr(connection, name, 0.3)
     pid = queue.ensure_broker()
+    answers_within(monkeypatch, 0.3)
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(BrokerUnavailable, match="does not answer") as raised:
@@ -81,7 +87,8 @@ def test_a_long_answer_is_not_waited_for_where_the_broker_answers_nobody(
     """Before, `add` waited two minutes for a broker that was stopped; once it had read the jobs, twenty."""
     pid = queue.ensure_broker()
     jobs.ls()
-    monkeypatch.setattr(connection, "READ_ONLY", 0.3)
+    for name in ("CHECK", "READ_ONLY"):
+        monkeypatch.setattr(connection, name, 0.3)
     os.kill(pid, signal.SIGSTOP)
     try:
         begin = time.monotonic()
@@ -104,13 +111,12 @@ def test_an_add_that_was_not_answered_is_asked_again_and_queued_once(
 
     def wake(ended: BackendConnection) -> BackendConnection:
         asked.append(ended)
-        monkeypatch.setattr(connection, "LONG", 60.0)
+        answers_within(monkeypatch, 60)
         os.kill(pid, signal.SIGCONT)
         return real(ended)
 
     monkeypatch.setattr(jobs, "again", wake)
-    for name in ("LONG", "ANSWER"):  # the parameters are asked for first
-        monkeypatch.setattr(connection, name, 0.3)
+    answers_within(monkeypatch, 0.3)
     os.kill(pid, signal.SIGSTOP)
     added = jobs.add([["true"]], {}, OPTIONS)
     assert len(asked) == 1
