@@ -16,9 +16,9 @@ test: .venv/.ready-test
 slowest: .venv/.ready-test
 	@$(MAKE) --no-print-directory tests SLOWEST=20
 
-# Many tests wait for processes, so four at once keep two cores busy.
+# Many tests wait for processes, so six at once keep two cores busy.
 tests: .venv/.ready-test
-	$(BIN)/python -m pytest -q -n 4 --dist loadgroup $(if $(SLOWEST),--durations $(SLOWEST))
+	$(BIN)/python -m pytest -q -n 6 --dist loadgroup $(if $(SLOWEST),--durations $(SLOWEST))
 
 checks: lint types
 

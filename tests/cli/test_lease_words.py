@@ -117,7 +117,7 @@ def test_a_broker_that_does_not_answer_is_named(machine: Machine) -> None:
 
 SILENT = """
 from gpulease.client import connection
-connection.ANSWER = 1.0
+connection.ANSWER = connection.READ_ONLY = 1.0
 take = {"request": {}, "kind": "acquire", "wait": 0}
 for act in (lambda: connection.Client().ask("ping"), lambda: connection.acquire(take)):
     try:
