@@ -203,7 +203,9 @@ def test_outside_of_a_worker_there_is_no_worker() -> None:
         gpulease.worker()
 
 
-def test_results_are_written_as_they_come_and_skipped_the_second_time(in_machine: Machine, tmp_path: Path) -> None:
+def test_results_are_written_as_they_come_and_skipped_the_second_time(
+    in_machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "results"
 
     def items() -> Iterator[int]:
@@ -218,6 +220,7 @@ def test_results_are_written_as_they_come_and_skipped_the_second_time(in_machine
         assert list(pool.map(count_runs, [marks] * 5, range(5))) == list(range(5))
         assert list(pool.map(count_runs, [marks] * 8, range(8))) == list(range(8))
         assert Path(marks).read_text() == "x" * 8
+        assert f"gpulease: 5 of 8 results were in {str(folder)!r} already and are reused." in capsys.readouterr().err
         assert list(pool.map(pool_tasks.double, [7, 7], key=lambda value: f"item/{value}")) == [14, 14]
     assert len([path for path in folder.iterdir() if path.name.startswith("item_7")]) == 2
 
@@ -310,7 +313,7 @@ def test_items_are_found_again_by_what_they_hold(machine: Machine, tmp_path: Pat
             timeout=60,
         )
         assert done.returncode == 0, done.stderr
-        assert not done.stderr
+        assert all("are reused" in line for line in done.stderr.splitlines())
     assert (tmp_path / "r.marks").read_text() == "x" * 6
 
 

@@ -74,8 +74,8 @@ def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], C
     """The function of a file after that was edited: as a new run of the program finds it."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def edited(text: str) -> Callable[..., object]:
-        (tmp_path / "training.py").write_text(f"def work(item):\n    {text}\n")
+    def edited(text: str, more: str = "") -> Callable[..., object]:
+        (tmp_path / "training.py").write_text(f"def work(item):\n    {text}\n{more}")
         sys.modules.pop("training", None)
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
         linecache.checkcache()
@@ -95,11 +95,44 @@ def test_results_of_a_function_that_was_changed_since_are_refused(
     Record(folder, wrap(edited("return item * item")), key).write("one.pickle", 1)
     Record(folder, wrap(edited("return item * item  # squared")), key)
     new = wrap(edited("return item * item * 2"))
-    with pytest.raises(UsageError, match=r"training\.work was changed since its results"):
+    with pytest.raises(UsageError, match=r"The code of training\.work has changed since the results"):
         Record(folder, new, key)
-    with pytest.raises(UsageError, match="was changed"):  # and is not forgotten
+    with pytest.raises(UsageError, match="has changed"):  # and is not forgotten
         Record(folder, new, key)
     next(folder.glob(".training.work.source")).unlink()
     Record(folder, new, key)
     (folder / "one.pickle").unlink()
     Record(folder, wrap(edited("return 0")), key)
+
+
+USES = """
+def scale(item):
+    return Model().forward(item)
+
+class Model:
+    def forward(self, item):
+        return item * {0}
+
+def load():
+    return {1}
+
+def other():
+    return {2}
+"""
+
+
+def test_results_are_refused_after_an_edit_of_what_the_function_uses_or_of_init(
+    tmp_path: Path, edited: Callable[..., Callable[..., object]]
+) -> None:
+    """Before, an edit of a helper in the same file, or of init, was not seen."""
+
+    def recorded(*values: int) -> Record:
+        work = edited("return scale(item)", USES.format(*values))
+        return Record(tmp_path / "results", work, None, sys.modules["training"].load)
+
+    recorded(1, 1, 1).write("one.pickle", 1)
+    recorded(1, 1, 2)  # what it does not use may change
+    with pytest.raises(UsageError, match=r"The code of training\.Model has changed"):
+        recorded(2, 1, 1)
+    with pytest.raises(UsageError, match=r"The code of training\.load has changed"):
+        recorded(1, 2, 1)

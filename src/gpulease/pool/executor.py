@@ -75,11 +75,11 @@ class Pool(Executor):
         if engine == "ray":
             from gpulease.pool.ray_engine import Cluster
 
-            self._begin(Cluster(plan, Log(log), retries, address, on_start).engine, results)
+            self._begin(Cluster(plan, Log(log), retries, address, on_start).engine, results, init)
         else:
             from gpulease.pool.sources import Local
 
-            self._begin(Local(plan._replace(quiet=quiet), Log(log), retries, on_start).engine, results)
+            self._begin(Local(plan._replace(quiet=quiet), Log(log), retries, on_start).engine, results, init)
 
     @classmethod
     def connect(
@@ -103,8 +103,8 @@ class Pool(Executor):
         pool._begin(Named(name, retries, shared, on_start).engine, results)
         return pool
 
-    def _begin(self, engine: Engine, results: Folder | None) -> None:
-        self._engine, self._results = engine, results
+    def _begin(self, engine: Engine, results: Folder | None, init: Callable[..., Any] | None = None) -> None:
+        self._engine, self._results, self._init = engine, results, init
         self._pid = os.getpid()
         self._keys = count(1)
         self._known: WeakKeyDictionary[Callable[..., Any], tuple[Any, Function]] = WeakKeyDictionary()
@@ -175,7 +175,7 @@ class Pool(Executor):
         if not iterables:
             raise UsageError("map() needs something to go through.", "Give at least one iterable.")
         folder = self._results if results is None else results
-        record = None if folder is None else Record(folder, fn, key)
+        record = None if folder is None else Record(folder, fn, key, self._init)
         function = self._function(fn)
         bar = Bar(progress, iterables, self._engine.gpus) if progress else None
         feed = Feed(self._engine, function, iterables, _ordered, record, bar)

@@ -241,6 +241,8 @@ class Feed:
             self._reading = Reading.ENDED
             self._input = iter(())
             del self._function
+            if self._record is not None and self._record.reused and self._bar is None:  # the bar counts them too
+                self._record.say_reused(self._fed)
             self._check_bar()
             self._changed.notify_all()
 

@@ -1,7 +1,8 @@
 """Results on disk, each as it comes, so that a second run only does what is missing.
 
 A result's name is made of the function and of the arguments, or by `key`. A function that its module has is known by
-its name. Its source is noted beside the results, so that those of an older one are not taken for its own.
+its name. A hash of its source, of what it uses of its own module, and of `init` lies beside the results, so that a
+changed function never gets the results of the old one.
 
 A plain pickle of the arguments will not do as a name: equal values pickle differently by which of their parts are the
 same object, a set by the run's hash seed, and cloudpickle writes a class of `__main__` with its code. So they are
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import pickle
 import re
@@ -39,7 +41,11 @@ PROTOCOL = 4  # without buffers beside the pickle
 
 class Record:
     def __init__(
-        self, folder: str | os.PathLike[str], function: Callable[..., Any], key: Callable[..., str] | None
+        self,
+        folder: str | os.PathLike[str],
+        function: Callable[..., Any],
+        key: Callable[..., str] | None,
+        init: Callable[..., Any] | None = None,
     ) -> None:
         self.folder = make_folder(folder)
         self._key = key
@@ -51,7 +57,8 @@ class Record:
         self._seen: Counter[str] = Counter()
         self._warned = False
         self._there = {entry.name for entry in os.scandir(self.folder) if entry.name.endswith(ENDING)}
-        self._check_source(function)
+        self.reused = 0  # results that were there already
+        self._check_source(function, init)
 
     def name(self, arguments: tuple[Any, ...], packed: Packed) -> str:
         """The same for the same arguments in every run; a number tells equal ones apart."""
@@ -66,8 +73,13 @@ class Record:
         if name in self._there:
             item.begin()
             item.succeed(self.read(name))
+            self.reused += 1
         else:
             item.keep = partial(self.write, name)
+
+    def say_reused(self, items: int) -> None:
+        text = f"gpulease: {self.reused} of {items} results were in {str(self.folder)!r} already and are reused."
+        print(text, file=sys.stderr, flush=True)
 
     def read(self, name: str) -> Any:
         try:
@@ -92,25 +104,30 @@ class Record:
             partial.unlink(missing_ok=True)
             raise StateError(f"A result cannot be written to {str(self.folder)!r}: {error.strerror}.") from None
 
-    def _check_source(self, function: Callable[..., Any]) -> None:
-        """Refuses a function that was changed since the results of one of its name were written."""
-        while isinstance(function, partial):
-            function = function.func
-        function = getattr(function, "__func__", function)  # of a method
-        source = _source(function) if isinstance(function, FunctionType) and has_its_name(function) else None
-        if source is None:
+    def _check_source(self, function: Callable[..., Any], init: Callable[..., Any] | None) -> None:
+        """Refuse a function that was changed since the results of one of its name were written."""
+        function = _plain(function)
+        if not isinstance(function, FunctionType) or not has_its_name(function):
             return
+        parts = _sources(function)
+        if not parts:
+            return
+        if init is not None:
+            parts |= _sources(_plain(init))
         name = f"{function.__module__}.{function.__qualname__}"
         noted = self.folder / f".{name[:100]}.source"
         try:
-            before = noted.read_bytes() if noted.exists() else source
-            if before == source or not self._there:
-                noted.write_bytes(source)
+            before = dict(json.loads(noted.read_bytes())) if noted.exists() else parts
+            if before == parts or not self._there:
+                noted.write_text(json.dumps(parts, indent=1))
+        except (ValueError, TypeError):  # not what is written here
+            before = {}
         except OSError as error:
             raise StateError(f"{str(noted)!r} cannot be read or written: {error.strerror}.") from None
-        if before != source and self._there:
+        if before != parts and self._there:
+            changed = sorted(part for part in {*before, *parts} if before.get(part) != parts.get(part))
             raise UsageError(
-                f"{name} was changed since its results in {str(self.folder)!r} were written.",
+                f"The code of {', '.join(changed)} has changed since the results in {str(self.folder)!r} were written.",
                 f"Empty the folder, or give another. If they are right all the same, remove {str(noted)!r}.",
             )
 
@@ -134,17 +151,59 @@ class Record:
         return hashlib.sha256(self._function + named).hexdigest()[:24]
 
 
-def _source(function: Callable[..., Any]) -> bytes | None:
-    """A hash of its text without comments and layout; None where that is not known."""
+def _plain(function: Any) -> Any:
+    """Without the arguments of a partial, and a method without its object."""
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__func__", function)
+
+
+def _sources(function: object) -> dict[str, str]:
+    """Hashes of its text and of the functions and classes of its own module that it uses, by name.
+
+    Comments and layout do not count. Empty where the text of the function is not known.
+    """
+    found: dict[str, str] = {}
+    left = [function]
+    while left:
+        one = left.pop()
+        name = f"{getattr(one, '__module__', '')}.{getattr(one, '__qualname__', '')}"
+        if name not in found and (text := _text(one)) is not None:
+            found[name] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+            left += _used(one)
+    return found
+
+
+def _text(part: Any) -> str | None:
     import ast
     import inspect
     import textwrap
 
     try:
-        text = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
+        return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(part))))
     except (OSError, TypeError, SyntaxError, ValueError):
         return None
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest().encode()
+
+
+def _used(part: Any) -> list[Any]:
+    """The functions and classes of the same module whose names occur in its code."""
+    functions = (
+        [each for each in vars(part).values() if isinstance(each, FunctionType)] if isinstance(part, type) else [part]
+    )
+    used: list[Any] = []
+    for function in functions:
+        known = getattr(function, "__globals__", {})
+        values = [known.get(name) for name in _names(getattr(function, "__code__", None))]
+        used += [
+            value for value in values if isinstance(value, (FunctionType, type)) and value.__module__ == part.__module__
+        ]
+    return used
+
+
+def _names(code: CodeType | None) -> set[str]:
+    if code is None:
+        return set()
+    return {*code.co_names}.union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
