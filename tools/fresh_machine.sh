@@ -56,6 +56,11 @@ passed="PIP_CERT=/etc/this-machines-authorities.crt"
 for name in PIP_INDEX_URL PIP_DEFAULT_TIMEOUT http_proxy https_proxy no_proxy; do
     value=$(printenv "$name") && passed="$passed $name=$value"
 done
+# The Debian becomes the root of the namespace, not of the process alone (chroot): tests enter namespaces with nsenter.
+mkdir -p "$root/.outside"
+cd "$root"
+pivot_root . .outside
+umount --lazy /.outside
 # shellcheck disable=SC2086
 exec env -i $passed PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=$home TERM=dumb \
-    chroot --userspec="$id:$id" "$root" sh -c 'cd "$HOME/gpulease" && exec "$@"' sh "$@"
+    chroot --userspec="$id:$id" / sh -c 'cd "$HOME/gpulease" && exec "$@"' sh "$@"
