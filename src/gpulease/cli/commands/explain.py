@@ -35,7 +35,7 @@ def configure(parser: ArgumentParser) -> None:
     which = "a waiting request, as `gpulease status` shows it, or a job; `last` is the newest job"
     parser.add_argument("id", nargs="?", metavar="ID", help=f"{which}; default: all your waiting requests")
     add_json(parser)
-    group = parser.add_argument_group("a request that nobody has made")
+    group = parser.add_argument_group("what if: a request that you have not made")
     add_wanted(group, "expected run time, as 2h", default=None)
     parser.add_argument("--job", action="store_true", help="ask for a job, not for `run`: the queue may be paused")
     parser.add_argument("--count", type=int, default=1, metavar="N", help="when would N such requests start (up to 64)")

@@ -29,9 +29,8 @@ gpulease \\- share the GPUs of a server among people and programs
 .SH DESCRIPTION
 Every use of a GPU is a lease: a command, a script's variable, a queued job,
 a reservation.
-Each waits in one line, holds its GPUs, and gives them back when its owner is
-gone.
-With no verb, the status is shown.
+Each waits in one queue, holds its GPUs, and releases them when its owner ends.
+Without a verb, gpulease shows the status.
 .PP
 .B gpulease help
 lists pages to read: a tutorial, how-to pages, concepts and references.
