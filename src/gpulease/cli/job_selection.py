@@ -28,23 +28,23 @@ class States(tuple[str, ...]):
 
 
 def add_choice(parser: ArgumentParser, more: str = "") -> None:
-    parser.add_argument("ids", nargs="*", metavar="ID", help=f"job ids and ranges, as 3,5-9; `all`; `last`{more}")
+    parser.add_argument("ids", nargs="*", metavar="ID", help=f"job ids and ranges, as 3,5-9; or `all`, `last`{more}")
     parser.add_argument("--label", action="once", help="jobs with this label")
-    states = f"jobs in this state: {', '.join(STATES[:-1])} or {STATES[-1]}; several as failed,killed"
+    states = f"jobs in this state: {', '.join(STATES[:-1])} or {STATES[-1]}; several: failed,killed"
     parser.add_argument("--state", action="once", choices=States(STATES), metavar="STATE", help=states)
     add_whose(parser)
 
 
 def add_whose(parser: ArgumentParser) -> None:
-    parser.add_argument("--user", action="once", metavar="NAME", help="jobs of this user; others' are root's to change")
-    parser.add_argument("--mine", action="store_true", help="one's own jobs")
+    parser.add_argument("--user", action="once", metavar="NAME", help="jobs of this user; only root can change others'")
+    parser.add_argument("--mine", action="store_true", help="your own jobs")
 
 
 def add_everybody(parser: ArgumentParser) -> None:
     """For verbs that change jobs: of root, `all` is root's own unless this is said."""
-    everybody = "jobs of every user, for root; on a terminal it asks first"
+    everybody = "jobs of every user (root only); asks first on a terminal"
     parser.add_argument("--all-users", action="store_true", help=everybody)
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
 
 
 def filters(arguments: Namespace) -> dict[str, Any]:

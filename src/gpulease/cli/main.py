@@ -16,59 +16,59 @@ if TYPE_CHECKING:
 
 # verb -> (module, or what in it; what it does, for the list in --help)
 VERBS = {
-    "run": ("run", "wait for GPUs, run a command on them, give them back"),
-    "get": ("get", "wait for GPUs, take them for this script, print their indices"),
-    "release": ("release", "give back leases of your own"),
-    "renew": ("renew", "more time for a timed lease"),
-    "shell": ("shell", "a subshell that holds GPUs until it is left"),
-    "select": ("select", "pick idle devices by rule, with no lease; print or use them"),
-    "docker-args": ("docker_args", "options that show a container the GPUs of this lease"),
-    "pool": ("pool", "warm Python workers that stay between programs"),
-    "add": ("add", "queue a job, or many, and print the id"),
-    "ls": ("ls", "the queue: what runs, what waits and why, what ended"),
-    "show": ("show", "all about jobs, with the end of their output"),
-    "log": ("log", "a job's output, also as it grows"),
-    "wait": ("wait", "wait for jobs to end"),
-    "kill": ("jobs.kill", "end jobs, with all that they started"),
-    "rm": ("jobs.rm", "remove jobs from the queue; a running one is killed"),
-    "pause": ("jobs.pause", "stop jobs for a while, or the queue"),
-    "resume": ("jobs.resume", "let paused or held jobs, or the queue, go on"),
-    "move": ("move", "give a waiting job another place in the line"),
-    "start": ("jobs.start", "start waiting jobs now, past the policy; failed ones again"),
+    "run": ("run", "wait for GPUs, run a command on them, and release them"),
+    "get": ("get", "wait for GPUs, hold them for this script, print their indices"),
+    "release": ("release", "release your leases"),
+    "renew": ("renew", "extend a lease that ends by the clock (`get --for`)"),
+    "shell": ("shell", "start a subshell that holds GPUs until you leave it"),
+    "select": ("select", "pick idle GPUs without a lease, and print or use them"),
+    "docker-args": ("docker_args", "print options that give a container the GPUs of this lease"),
+    "pool": ("pool", "keep warm Python workers between programs"),
+    "add": ("add", "queue one or more jobs, and print their ids"),
+    "ls": ("ls", "list running, waiting (with the reason) and ended jobs"),
+    "show": ("show", "show everything about jobs, with the end of their output"),
+    "log": ("log", "print a job's output, or follow it"),
+    "wait": ("wait", "wait until jobs end"),
+    "kill": ("jobs.kill", "end jobs and all processes that they started"),
+    "rm": ("jobs.rm", "remove jobs from the queue; running ones are killed"),
+    "pause": ("jobs.pause", "pause running jobs, or start no more jobs"),
+    "resume": ("jobs.resume", "resume paused or held jobs, or the queue"),
+    "move": ("move", "move a waiting job to another place in the queue"),
+    "start": ("jobs.start", "start jobs ahead of others; run failed ones again"),
     "retry": ("retry", "queue ended jobs again"),
-    "edit": ("edit", "change jobs that wait or are held"),
-    "clean": ("clean", "forget jobs that are complete or invalid; or all that ended"),
-    "rebalance": ("rebalance", "move waiting jobs to hosts where they start sooner"),
-    "debug": ("debug", "why a job could not start"),
-    "status": ("status", "devices with state, use and holder; leases; the line"),
-    "top": ("top", "the machine on a full screen, as it changes"),
-    "explain": ("explain", "why a request waits, device by device"),
-    "events": ("events", "who took and gave back what, when, and why"),
-    "learned": ("learned", "how long your earlier runs took, and how true estimates were"),
-    "notify": ("notify", "be told, by mail, web hook or terminal, of turns and failures"),
-    "usage": ("usage", "who used how many GPU-hours, how much of them was idle"),
-    "web": ("web", "a page in the browser: who holds, who waits, live"),
-    "metrics": ("metrics", "the same for Prometheus, as text"),
-    "doctor": ("doctor", "what is here, what is wrong, what to do"),
-    "help": ("help", "pages of the documentation, or the options of a verb"),
-    "set": ("set", "show or change parameters"),
-    "exclude": ("exclude", "take devices out of service"),
-    "include": ("include", "bring excluded devices back into service"),
-    "broker": ("broker", "the broker in the foreground, for this user or for everybody"),
-    "backup": ("backup", "copy the broker's state while it works"),
-    "stop": ("stop", "end the broker; leases stay valid"),
-    "install": ("install", "set it up as a service, for everybody or for this user"),
+    "edit": ("edit", "change waiting or held jobs"),
+    "clean": ("clean", "delete complete and invalid jobs, or all that ended"),
+    "rebalance": ("rebalance", "move your waiting jobs to hosts where they start sooner"),
+    "debug": ("debug", "show why a job could not start, or how it failed"),
+    "status": ("status", "show GPUs, leases and the queue"),
+    "top": ("top", "watch GPUs, leases and the queue on a full screen"),
+    "explain": ("explain", "show why a request waits, GPU by GPU, and until when"),
+    "events": ("events", "list who used which GPUs when, and why it ended"),
+    "learned": ("learned", "show how long your runs take, and how good forecasts were"),
+    "notify": ("notify", "get notices by mail, web hook or terminal"),
+    "usage": ("usage", "show GPU-hours by user, and how many of them were idle"),
+    "web": ("web", "serve a live page of GPUs and queue for the browser"),
+    "metrics": ("metrics", "print metrics for Prometheus"),
+    "doctor": ("doctor", "check this installation, and say what to do"),
+    "help": ("help", "show a page of the documentation, or the options of a verb"),
+    "set": ("set", "show or change the broker's parameters"),
+    "exclude": ("exclude", "take GPUs out of service"),
+    "include": ("include", "put excluded GPUs back into service"),
+    "broker": ("broker", "run the broker in the foreground, for you or for everybody"),
+    "backup": ("backup", "copy the broker's state while it runs"),
+    "stop": ("stop", "stop the broker (not a job); jobs and leases go on"),
+    "install": ("install", "install gpulease as a service, for everybody or for you"),
     "uninstall": ("uninstall", "remove what `install` wrote"),
-    "slurm-config": ("slurm_config", "write the files of a Slurm for several hosts"),
-    "simulate": ("simulate", "run a command in a machine of simulated GPUs"),
-    "demo": ("demo", "a tour of one minute on simulated GPUs"),
-    "shims": ("shims", "write drop-ins for older tools: their commands and packages"),
+    "slurm-config": ("slurm_config", "write configuration files for a Slurm of several hosts"),
+    "simulate": ("simulate", "run a command with simulated GPUs"),
+    "demo": ("demo", "take a tour of one minute on simulated GPUs"),
+    "shims": ("shims", "write drop-in commands and packages for scripts of older tools"),
     "completion": ("completion", "print the script for shell completion"),
 }
 HEADINGS = {  # of the list, above these verbs
     "run": "Use a GPU",
     "add": "Queue jobs",
-    "status": "Look",
+    "status": "See what happens",
     "set": "Share and administer",
     "simulate": "Try it, and move from other tools",
 }
@@ -149,17 +149,17 @@ def _help(words: list[str]) -> int:
         return run_verb(verb, ["--help"])
     print("gpulease shares GPUs: every use of a GPU is a lease.\n")
     print("Usage: gpulease [VERB] [options]")
-    print("With no verb it shows the status. `gpulease VERB --help` has examples.")
+    print("Without a verb it shows the status. `gpulease VERB --help` has examples.")
     for verb, (_, summary) in VERBS.items():
         if verb in HEADINGS:
             print(f"\n{HEADINGS[verb]}:")
         print(f"  {verb:<11} {summary}")
-    print("\nAnywhere: --host gpu3 (by ssh; `any` for add, run and shell), --engine NAME.")
-    print("Jobs and leases of other hosts are named with them: gpulease log gpu3:12 -f")
+    print("\nMost verbs take --host gpu3 (by ssh; add, run, shell also `any`), --engine NAME.")
+    print("Jobs and leases of other hosts have the host in their id: gpulease log gpu3:12")
     print("\nExamples:")
-    print("  gpulease                                  what the GPUs of this machine do")
+    print("  gpulease                                  show the GPUs of this machine")
     print("  gpulease run -n 2 -- python train.py      wait for two GPUs and run on them")
-    print('  eval "$(gpulease get --export)" || exit   take a GPU for this script')
+    print('  eval "$(gpulease get --export)" || exit   hold a GPU for this script')
     print("  gpulease simulate -n 4                    a shell with four simulated GPUs")
     return 0
 

@@ -185,7 +185,7 @@ def print_json(document: object, indent: int | None = None) -> int:
 
 
 def add_watch(parser: ArgumentParser) -> None:
-    again = "redraw in place at each change, and this often (default 2s)"
+    again = "keep showing it: redraw at each change, and every TIME (default 2s)"
     parser.add_argument("--watch", "-w", nargs="?", const="2s", metavar="TIME", help=again)
 
 
@@ -202,13 +202,13 @@ def add_where(parser: Any, verb: str, absent: Any = None) -> None:
     if verb in HERE or "--host" in known:
         return
     group = parser.add_argument_group("where")
-    several = "; `any`: the host of the config on which it starts soonest" if verb in ("add", "run", "shell") else ""
-    group.add_argument("--host", metavar="HOST", default=absent, help=f"on another host, by ssh{several}")
-    engine = "what answers: `local`, or another of `gpulease help engines`"
+    several = "; `any`: the configured host where it starts soonest" if verb in ("add", "run", "shell") else ""
+    group.add_argument("--host", metavar="HOST", default=absent, help=f"do it on this host, by ssh{several}")
+    engine = "use this engine: `local`, or one of `gpulease help engines`"
     group.add_argument("--engine", metavar="NAME", default=absent, help=engine)
 
 
-OF_HOSTS = "of all hosts of the config, or of these (a,b); see `gpulease help several-hosts`"
+OF_HOSTS = "of all configured hosts, or of these: a,b (see `gpulease help several-hosts`)"
 
 
 def add_hosts(parser: ArgumentParser, help: str = OF_HOSTS) -> None:

@@ -21,8 +21,8 @@ def add_request(parser: ArgumentParser, for_help: str, waits: bool = True) -> No
     group = parser.add_argument_group("request")
     add_wanted(group, for_help, job=not waits)
     if waits:
-        group.add_argument("--wait", metavar="TIME", help="wait at most so long, as 30m; then exit with 75")
-        group.add_argument("--no-wait", action="store_true", help="do not wait at all: granted now, or exit with 75")
+        group.add_argument("--wait", metavar="TIME", help="wait at most this long, as 30m; then exit with code 75")
+        group.add_argument("--no-wait", action="store_true", help="do not wait: get it now, or exit with code 75")
         for row in JOB:
             if row.name in ("visible_by", "note"):
                 add_field(group, row)

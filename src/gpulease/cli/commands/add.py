@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     Prepared = tuple[list[list[str]], list[int], dict[str, Any], dict[str, Any], list[Texts]]
 
 EXAMPLES = """\
-The job gets this environment and folder, its GPUs in CUDA_VISIBLE_DEVICES, and
-GPULEASE_JOB and GPULEASE_DEVICES. A command, also one of --file, is split into
-words as a shell would, but no shell runs it: for pipes and $VARIABLES give
---shell. A sweep fills in --log, --name, --label and --note too.
+The job runs in this folder, with the variables of this shell except secrets.
+CUDA_VISIBLE_DEVICES shows it its GPUs, and GPULEASE_JOB its id. No shell runs
+the command: for pipes and $VARIABLES give --shell. The {names} of a sweep also
+work in --log, --name, --label and --note.
 
 examples:
   gpulease add -- python train.py --lr 0.1
   gpulease add -n 2 --retry 3 --time-limit 4h -- python train.py
-  gpulease add --mem 6G -- python small.py         several on one GPU
+  gpulease add --mem 6G -- python small.py         share a GPU by memory
   gpulease add --no-env 'WANDB_*' -- python t.py   without these variables
   gpulease add --after 12,15-20 -- python evaluate.py
   gpulease add --after-label sweep1 -- python evaluate.py
   gpulease add -n 0 --after 12 -- python plot.py   a job without a GPU
   gpulease add --shell 'python t.py > out && ./tell'
-  gpulease add --notify -- python train.py         tell me when it ends
-  gpulease add --file jobs.txt                     a command a line
+  gpulease add --notify -- python train.py         notify me when it ends
+  gpulease add --file jobs.txt                     one command on each line
   gpulease add --sweep lr=0.1,0.01 --sweep seed=1:5 -- \\
       python train.py --lr {lr} --seed {seed}      ten jobs
   gpulease add --sweep seed=1:100 --at-most 8 -- ./train {seed}
@@ -49,31 +49,31 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_request(parser, "how long it will probably run", waits=False)
-    parser.add_argument("--exclusive", action="store_true", help="whole GPUs (the default; not with --mem)")
+    add_request(parser, "expected run time, as 2h; it is not a limit", waits=False)
+    parser.add_argument("--exclusive", action="store_true", help="use whole GPUs (the default; not with --mem)")
     add_job(parser)
     parser.add_argument(
-        "--env", action="append", default=[], metavar="K=V", help="one more variable; NAME alone keeps a secret one"
+        "--env", action="append", default=[], metavar="K=V", help="set a variable; NAME alone keeps a secret one"
     )
     parser.add_argument(
-        "--no-env", action="append", default=[], metavar="NAME", help="leave a variable out, or several, as `AWS_*`"
+        "--no-env", action="append", default=[], metavar="NAME", help="leave out a variable, or several, as `AWS_*`"
     )
     parser.add_argument(
-        "--file", metavar="PATH", help="queue each line of a file; `#` begins a comment; `-` is the standard input"
+        "--file", metavar="PATH", help="queue each line of a file; `#` starts a comment; `-` is standard input"
     )
-    parser.add_argument("--shell", action="store_true", help="run it, or each line of --file, by sh -c")
-    parser.add_argument("--force", action="store_true", help="queue it though its command does not exist here")
+    parser.add_argument("--shell", action="store_true", help="run the command, or each line of --file, with sh -c")
+    parser.add_argument("--force", action="store_true", help="queue it even if the command does not exist")
     parser.add_argument(
         "--sweep",
         action="append",
         default=[],
         metavar="K=VALUES",
-        help="a job for each of 1,2,3, of 1:5 or 0.1:0.5:0.1, or of 1:64:x2",
+        help="one job for each value of {K}: 1,2,3, or 1:5, or 0.1:0.5:0.1, or 1:64:x2",
     )
     parser.add_argument(
         "--transfer",
         action="store_true",
-        help="take jobs, or a step of their move, from gpulease on another host: JSON, standard input",
+        help="used by gpulease itself to move jobs between hosts (JSON on standard input)",
     )
     add_command(parser)
 

@@ -9,9 +9,9 @@ from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.errors import StateError, UsageError
 
 EXAMPLES = """\
-The file has the queue, the leases, the settings and the events, and the
-variables of jobs: keep it as secret as these are. Nobody waits meanwhile.
-How to put it back is in `gpulease help install`.
+The file has the queue, leases, settings, events, and the environment variables
+of jobs, which may be secret. The broker keeps working while it is copied.
+`gpulease help install` says how to restore it.
 
 examples:
   gpulease backup ~/gpulease.db
@@ -21,7 +21,7 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("file", metavar="FILE", help="the new file")
+    parser.add_argument("file", metavar="FILE", help="the file to write; it must not exist")
 
 
 def run(arguments: Namespace) -> int:

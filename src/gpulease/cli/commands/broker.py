@@ -5,15 +5,15 @@ from __future__ import annotations
 from gpulease.cli.parsing import ArgumentParser, Namespace
 
 EXAMPLES = """\
-Without this, a broker of your own starts by itself at first use and ends by
-itself after ten idle minutes. One in the foreground stays until it is stopped.
+You rarely need this: your own broker starts at the first command and ends after
+ten idle minutes. A broker in the foreground runs until you stop it.
 
 examples:
   gpulease broker                 for you alone
   sudo gpulease broker --system   for every user of this machine
-  gpulease broker --shared        for every user, where nobody is root
-  gpulease broker --system --check   is the config file right
-  gpulease broker --replace       instead of the one that runs, after an upgrade
+  gpulease broker --shared        for every user, on a machine without root
+  gpulease broker --system --check   check the config file
+  gpulease broker --replace       replace the running one, after an upgrade
 """
 
 
@@ -21,10 +21,10 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument("--system", action="store_true", help="serve everybody from /run/gpulease (root only)")
-    whose.add_argument("--shared", action="store_true", help="serve everybody from the temporary folder")
-    parser.add_argument("--replace", action="store_true", help="end the one that runs, and go on with all that it held")
-    parser.add_argument("--check", action="store_true", help="only say whether the config file is right; start nothing")
-    parser.add_argument("--idle", metavar="TIME", help="end after so long with nothing to do (default: never)")
+    whose.add_argument("--shared", action="store_true", help="serve everybody from a folder in /tmp (no root needed)")
+    parser.add_argument("--replace", action="store_true", help="end the running broker and take over leases and jobs")
+    parser.add_argument("--check", action="store_true", help="only check the config file; start nothing")
+    parser.add_argument("--idle", metavar="TIME", help="end after this time without work (default: never)")
 
 
 def run(arguments: Namespace) -> int:

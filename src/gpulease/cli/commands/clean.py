@@ -11,23 +11,23 @@ from gpulease.errors import UsageError
 from gpulease.model.job_selection import DONE, ENDED, GPULIMIT, selection
 
 EXAMPLES = """\
-Without ids and states it forgets what is complete or invalid, and keeps what
-failed, was killed or lost. The log that the queue made for a job goes too; one
-of --log stays.
+Without ids and states it deletes complete and invalid jobs, and keeps failed,
+killed and lost ones. It also deletes a job's log, unless you chose its path
+with --log.
 
 examples:
   gpulease clean
-  gpulease clean --all               all that ended
-  gpulease clean failed killed       these; also as --state failed,killed
+  gpulease clean --all               all jobs that ended
+  gpulease clean failed killed       the same as --state failed,killed
   gpulease clean 3,5-9
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_choice(parser, more="; or states that ended, with gpulimit's names too")
+    add_choice(parser, more="; or final states, as failed (gpulimit's names work too)")
     add_everybody(parser)
-    parser.add_argument("--all", "-a", action="store_true", help="all that ended, failed and killed ones too")
+    parser.add_argument("--all", "-a", action="store_true", help="all jobs that ended, also failed and killed ones")
 
 
 def run(arguments: Namespace) -> int:

@@ -72,7 +72,7 @@ complete -c gpulease -f -a '(__gpulease_complete)'""",
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("shell", nargs="?", choices=sorted(SCRIPTS), default="bash", help="default bash")
+    parser.add_argument("shell", nargs="?", choices=sorted(SCRIPTS), default="bash", help="the shell (default bash)")
 
 
 def run(arguments: Namespace) -> int:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gpulease.protocol.messages import StatusDocument
 
 EXAMPLES = """\
-One option a line, to be used without quotes around `$(gpulease docker-args)`.
-The lease is that of `run`, `shell`, a job or `get --export`. It ends with that,
-so do not detach the container (`-d`). `gpulease help containers` has more.
+It prints one option on each line. Use it without quotes, inside `gpulease run`,
+`shell`, a job, or after `get --export`. The lease ends with that command, so do
+not detach the container (`-d`). More: `gpulease help containers`.
 
 examples:
   gpulease run -n 2 -- sh -c 'docker run --rm $(gpulease docker-args) IMAGE'
@@ -28,8 +28,8 @@ WITHIN = "Run it inside a lease: gpulease run -- sh -c 'docker run $(gpulease do
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("--podman", action="store_true", help="for podman, by the names of the CDI (nvidia.com/gpu=…)")
-    parser.add_argument("--apptainer", action="store_true", help="for Apptainer and Singularity (--nv)")
+    parser.add_argument("--podman", action="store_true", help="options for podman, with CDI names (nvidia.com/gpu=…)")
+    parser.add_argument("--apptainer", action="store_true", help="options for Apptainer and Singularity (--nv)")
 
 
 def run(arguments: Namespace) -> int:

@@ -14,13 +14,13 @@ from gpulease.errors import GpuleaseError, NoLibrary
 from gpulease.render.terminal import Terminal
 
 EXAMPLES = """\
-The exit code is 0 when no finding is an error, and 69 when one is.
+The exit code is 69 if it finds an error, otherwise 0.
 
 examples:
   gpulease doctor
   gpulease doctor --json
-  gpulease doctor --hosts   can each host be reached, and has it this version
-  gpulease doctor --engine slurm   is Slurm fit for jobs; runs a short test job
+  gpulease doctor --hosts          check that each host answers, and its version
+  gpulease doctor --engine slurm   check Slurm with a short test job
 """
 ROOM = 1 << 20  # bytes on disk that a broker needs to begin with
 CHOOSING = 1.0  # seconds that a user of safe-gpu may need

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpulease.model.fields import Field
 
 EXAMPLES = """\
-What is not named stays as it is.
+Only what you name changes.
 
 examples:
   gpulease edit 12 --priority 1

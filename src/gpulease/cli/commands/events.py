@@ -5,12 +5,12 @@ from __future__ import annotations
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, at_least, print_json
 
 EXAMPLES = """\
-One line for each use of GPUs, as it began, and for what else happened to them;
-`-` is not known, or not yet. `gpulease log main` has everything that the
-broker did, line by line.
+It prints one line for each use of GPUs, at the time when it began, and for
+other events of GPUs. `-` means unknown, or not yet. `gpulease log main` has
+everything that the broker did.
 
 examples:
-  gpulease events                 from the last hundred events
+  gpulease events                 the last hundred events
   gpulease events --since 1d --user ada
   gpulease events --gpu 0,2 --since 2026-11-01 --until 2026-11-08
   gpulease events --job 12
@@ -21,17 +21,17 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    times = "so long ago, as 2h or 1d, or a moment, as 08:30 or 2026-12-24T22:30"
-    parser.add_argument("--since", metavar="TIME", help=f"not before: {times} (kept for 90 days)")
-    parser.add_argument("--until", metavar="TIME", help="not after, as --since")
-    parser.add_argument("--user", metavar="USER", help="of this user")
-    parser.add_argument("--gpu", metavar="IDS", help="of these GPUs: indices, as 0,2")
-    parser.add_argument("--kind", metavar="KIND", help="of this kind of use: job, run, get, shell, acquire, ...")
-    parser.add_argument("--job", metavar="ID", help="of this job")
+    times = "a time ago, as 2h or 1d, or a moment, as 08:30 or 2026-12-24T22:30"
+    parser.add_argument("--since", metavar="TIME", help=f"from: {times} (kept for 90 days)")
+    parser.add_argument("--until", metavar="TIME", help="up to, in the form of --since")
+    parser.add_argument("--user", metavar="USER", help="only of this user")
+    parser.add_argument("--gpu", metavar="IDS", help="only of these GPUs: indices, as 0,2")
+    parser.add_argument("--kind", metavar="KIND", help="only this kind of use: job, run, get, shell, acquire, ...")
+    parser.add_argument("--job", metavar="ID", help="only of this job")
     parser.add_argument(
-        "--most", type=int, default=None, metavar="N", help="the last N (default 100; with --since 10000)"
+        "--most", type=int, default=None, metavar="N", help="the last N events (default 100; with --since 10000)"
     )
-    add_hosts(parser, "of several hosts, one after the other: a,b, or those of the config")
+    add_hosts(parser, "of all configured hosts, or of these: a,b, one host after the other")
     add_json(parser)
 
 

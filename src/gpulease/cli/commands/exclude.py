@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpulease.cli.parsing import ArgumentParser, Namespace, say
 
 EXAMPLES = """\
-Excluded devices stay visible and are never granted. Leases on them stay until
-they end. `gpulease include` brings them back.
+gpulease shows excluded GPUs but does not grant them. Running leases go on until
+they end. `gpulease include` puts the GPUs back.
 
 examples:
   gpulease exclude 3 --note "fan broken"
@@ -15,8 +15,8 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("what", nargs="+", metavar="DEVICE", help="indices (as 0,3) or UUIDs")
-    parser.add_argument("--note", metavar="TEXT", help="why, shown to everybody")
+    parser.add_argument("what", nargs="+", metavar="DEVICE", help="GPU indices (as 0,3) or UUIDs")
+    parser.add_argument("--note", metavar="TEXT", help="the reason, shown to everybody")
 
 
 def run(arguments: Namespace) -> int:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  gpulease explain          one's own requests that wait
+  gpulease explain          all your waiting requests
   gpulease explain L18
   gpulease explain 12       a job
   gpulease explain last
-  gpulease explain -n 2 --model A100   when it would start, if it were asked for
+  gpulease explain -n 2 --model A100   when would this start?
 """
 
 
@@ -32,13 +32,13 @@ TIMED = ("busy", "holding", "capped")  # reasons that say themselves when it sho
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    which = "a request in the line, as `gpulease status` shows it, or a job; `last` is the newest job"
-    parser.add_argument("id", nargs="?", metavar="ID", help=f"{which}; without it, one's own that wait")
+    which = "a waiting request, as `gpulease status` shows it, or a job; `last` is the newest job"
+    parser.add_argument("id", nargs="?", metavar="ID", help=f"{which}; default: all your waiting requests")
     add_json(parser)
-    group = parser.add_argument_group("a request that nobody has made")
-    add_wanted(group, "how long it would run", default=None)
-    parser.add_argument("--job", action="store_true", help="as a job of the queue, which may be paused")
-    parser.add_argument("--count", type=int, default=1, metavar="N", help="when each of N alike would start (up to 64)")
+    group = parser.add_argument_group("what if: a request that you have not made")
+    add_wanted(group, "expected run time, as 2h", default=None)
+    parser.add_argument("--job", action="store_true", help="ask for a job, not for `run`: the queue may be paused")
+    parser.add_argument("--count", type=int, default=1, metavar="N", help="when would N such requests start (up to 64)")
 
 
 def run(arguments: Namespace) -> int:

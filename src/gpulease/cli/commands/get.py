@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from gpulease.protocol.messages import Granted
 
 EXAMPLES = """\
-Held for the shell or script that asked, and given back when that ends, or by
-`gpulease release`. With --for it is a reservation, which ends by the clock;
-with --until-released it ends when it is released, by any script of yours.
+The shell or script that runs `get` holds the GPUs. They are released when it
+ends, or by `gpulease release`. With --for the lease ends after that time, with
+--until-released only by `gpulease release`, whatever process ends.
 
 examples:
-  eval "$(gpulease get --export)" || exit   in a script: a GPU, and CUDA uses it
-  GPUID=$(gpulease get)                     an index, for programs that take one
+  eval "$(gpulease get --export)" || exit   in a script: CUDA sees only this GPU
+  GPUID=$(gpulease get)                     only its index, as 0
   gpulease get -n 2 --for 4h --note demo    a reservation for four hours
-  gpulease get --until-released             outlives this script, and a reboot
+  gpulease get --until-released             even beyond a reboot
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_request(parser, "reserve for this long, whatever process lives or dies")
-    parser.add_argument("--until-released", action="store_true", help="hold for no process: until `gpulease release`")
-    parser.add_argument("--owner", type=int, metavar="PID", help="hold for this process instead of the asking shell")
+    add_request(parser, "hold the GPUs for this long, as 4h, even if this script ends before")
+    parser.add_argument("--until-released", action="store_true", help="hold the GPUs until `gpulease release`")
+    parser.add_argument("--owner", type=int, metavar="PID", help="hold for this process, not for the calling shell")
     parser.add_argument("--uuid", action="store_true", help="print UUIDs instead of indices")
-    parser.add_argument("--export", action="store_true", help="print `export` lines for a shell to eval")
-    parser.add_argument("--quiet", "-q", action="store_true", help="say nothing while waiting")
+    parser.add_argument("--export", action="store_true", help="print `export` commands for `eval`")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print nothing while waiting")
     add_json(parser)
 
 

@@ -10,13 +10,13 @@ from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.errors import NotFound
 
 EXAMPLES = """\
-Without a word it lists the pages. On a terminal a page is shown by $PAGER;
-elsewhere it is Markdown, as it was written.
+Without a topic it lists the pages. On a terminal $PAGER shows the page. In a
+pipe it is Markdown.
 
 examples:
-  gpulease help                     what there is to read
+  gpulease help                     list the pages
   gpulease help queue               the page about the queue
-  gpulease help reference/pool      with its folder, where two have one name
+  gpulease help reference/pool      with its folder, if two have this name
   gpulease help add                 the options of a verb
 """
 LISTED = ("tutorial", "how-to", "concepts", "reference", "")  # the others are for whoever changes gpulease

@@ -12,7 +12,7 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("what", nargs="+", metavar="DEVICE", help="indices (as 0,3) or UUIDs")
+    parser.add_argument("what", nargs="+", metavar="DEVICE", help="GPU indices (as 0,3) or UUIDs")
 
 
 def run(arguments: Namespace) -> int:

@@ -8,11 +8,11 @@ import sys
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json
 
 EXAMPLES = """\
-Files that were edited by hand are left alone and named. A second run changes
+It does not change files that you edited, and lists them. A second run changes
 nothing.
 
 examples:
-  sudo gpulease install --system --dry-run     what would be written
+  sudo gpulease install --system --dry-run     print what it would write
   sudo gpulease install --system               for every user of this machine
   sudo gpulease install --system --group lab   for the members of a group only
   gpulease install --user                      a broker of your own
@@ -23,17 +23,17 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     whose = parser.add_mutually_exclusive_group(required=True)
     whose.add_argument("--system", action="store_true", help="for everybody on this machine (root only)")
-    whose.add_argument("--user", action="store_true", help="for this user, below the home folder")
-    parser.add_argument("--group", metavar="G", help="who may use the service; kept in its config (default everybody)")
-    parser.add_argument("--python", metavar="PATH", help="the Python of the service (default the one that runs this)")
+    whose.add_argument("--user", action="store_true", help="for you, in your home folder")
+    parser.add_argument("--group", metavar="G", help="only members of this group may use it (default: everybody)")
+    parser.add_argument("--python", metavar="PATH", help="the Python of the service (default: the one that runs this)")
     add_options(parser)
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Those that `uninstall` has too."""
-    parser.add_argument("--root", metavar="DIR", help="the root folder of another system; accounts are not touched")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.add_argument("--force", action="store_true", help="files edited by hand too; each is kept as .bak")
+    parser.add_argument("--root", metavar="DIR", help="use another root folder; no accounts are changed")
+    parser.add_argument("--dry-run", action="store_true", help="print what it would do, and do nothing")
+    parser.add_argument("--force", action="store_true", help="also change files that you edited; keep each as .bak")
     add_json(parser)
 
 

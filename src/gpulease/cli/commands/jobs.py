@@ -45,7 +45,7 @@ class Act:
         if self._queue is not None:
             parser.add_argument("--queue", action="store_true", help=self._queue)
         if self._ending is not None:
-            parser.add_argument("--wait", action="store_true", help="until all of them are gone; Ctrl-C leaves")
+            parser.add_argument("--wait", action="store_true", help="return when all their processes are gone")
 
     def run(self, arguments: Namespace) -> int:
         from gpulease.api import jobs as api_jobs
@@ -100,10 +100,9 @@ kill = Act(
     "kill",
     "killed",
     """\
-A job that runs is *ending* until all that it started is gone; `ls`, `show` and
-`status` say so, and who ended it. With --wait it is gone when this returns.
-A device is not free before all that the job started is gone. The grace between
-TERM and KILL is the parameter `grace` (see `gpulease set`).
+gpulease sends TERM, and KILL after the parameter `grace` (see `gpulease set`).
+Until all processes of the job are gone, it is *ending* and its GPU is not free;
+`ls`, `show` and `status` say so. --wait returns when they are gone.
 
 examples:
   gpulease kill 3
@@ -111,7 +110,7 @@ examples:
   gpulease kill all
   gpulease kill --label sweep1
   gpulease kill --label sweep1 --wait
-  sudo gpulease kill --user ada     all that ada queued
+  sudo gpulease kill --user ada     all jobs of ada
 """,
     OPEN,
     ending="ending",
@@ -120,7 +119,7 @@ rm = Act(
     "rm",
     "removed",
     """\
-The log that the queue made for a job goes too; one of --log stays.
+This also deletes the job's log, unless you chose its path with --log.
 
 examples:
   gpulease rm 3
@@ -133,15 +132,15 @@ pause = Act(
     "pause",
     "paused",
     """\
-A paused job keeps its GPU and its memory there. `--queue` lets running jobs end
-and starts no more.
+A paused job keeps its GPU and the memory on it. With --queue, running jobs go
+on and no other job starts.
 
 examples:
   gpulease pause 3
   gpulease pause --queue
 """,
     ("running",),
-    queue="start no more jobs",
+    queue="start no more jobs; running ones go on",
 )
 resume = Act(
     "resume",
@@ -154,9 +153,9 @@ start = Act(
     "start",
     "next to start:",
     """\
-By root and whoever runs the broker it starts now, past everybody in the line,
-but never on a GPU that somebody has. By others it goes ahead of their own jobs.
-One that failed, was killed or lost is run again; its runs are counted on.
+For you it puts the job ahead of your other jobs. For root and the user who runs
+the broker it starts the job next, past limits and everybody in the queue, but
+never on a GPU that is in use. A failed, killed or lost job runs again.
 
 examples:
   gpulease start 12

@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from gpulease.protocol.messages import ShapeRow, Starts
 
 EXAMPLES = """\
-Requests that declare no time with --for are expected to run as long as earlier
-ones of the same shape: same user, same command without the values of its
-options, same request. Half of them ran for less than HALF, nine of ten for
-less than 90%. What is old counts for less, and is forgotten in the end.
+Without --for, gpulease expects a request to run as long as your earlier runs of
+the same command (whatever the values of its options) with the same request.
+Half of these runs were shorter than HALF, nine of ten shorter than 90%. Older
+runs count less, and are forgotten after some months.
 
 examples:
   gpulease learned
   gpulease learned --json
-  gpulease learned --hosts         on several hosts
-  gpulease learned --clear         forget all of it
+  gpulease learned --hosts         of all hosts
+  gpulease learned --clear         forget all your runs
 """
 
 
@@ -29,7 +29,7 @@ NOTHING = "nothing is known of your runs yet"
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("--clear", action="store_true", help="forget what was learnt of your runs")
+    parser.add_argument("--clear", action="store_true", help="forget what was learned from your runs")
     add_hosts(parser)
     add_json(parser)
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   gpulease log 12
-  gpulease log 12 -f             until it ends
-  gpulease log --label sweep1 -f several at once, until all have ended
+  gpulease log 12 -f             follow it until it ends
+  gpulease log --label sweep1 -f follow several until all have ended
   gpulease log last --tail 20
   gpulease log --state failed --tail 5
-  gpulease log main --tail 20    what was added, started and ended
+  gpulease log main --tail 20    which jobs were added, started and ended
   gpulease log broker            the broker's own messages
 """
 BROKER = ("broker", "main")
@@ -36,9 +36,9 @@ CHECK_INTERVAL = 0.2  # seconds between looks at a file that grows
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_choice(parser, more="; `main`; `broker`")
+    add_choice(parser, more=", `main`, `broker`")
     parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on until the jobs end; of several, lines have their names"
+        "-f", "--follow", action="store_true", help="follow until the jobs end; with several, lines name the job"
     )
     parser.add_argument("--tail", "-n", type=int, metavar="N", help="only the last N lines")
 

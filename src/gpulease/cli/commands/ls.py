@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from gpulease.render.terminal import Terminal
 
 EXAMPLES = """\
-Running jobs first, then the line in order with the reason why each waits, then
-the last ones that ended.
+It lists running jobs, then waiting jobs in the order of the queue with the
+reason why each waits, then the last jobs that ended.
 
 examples:
   gpulease ls
   gpulease ls --all
-  gpulease ls --mine --watch     redraw as things change, Ctrl-C ends it
-  gpulease ls --hosts            of all hosts
+  gpulease ls --mine --watch     redraw at each change; Ctrl-C ends it
+  gpulease ls --hosts            the jobs of all hosts
   gpulease ls --label sweep1 --state failed
-  gpulease ls --state failed --json    an empty list where none has failed
+  gpulease ls --state failed --json    an empty list if none failed
   gpulease ls --json | jq '.jobs[] | select(.state == "failed") | .id'
 """
 MAX_CHOSEN = 1000  # jobs that are shown, where some were chosen
@@ -34,9 +34,9 @@ HEADINGS = ("ID", "STATE", "PRIO", "GPU", "TIME", "USER", "COMMAND")
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser)
-    parser.add_argument("--all", "-a", action="store_true", help="all that ended too")
+    parser.add_argument("--all", "-a", action="store_true", help="all ended jobs too")
     parser.add_argument(
-        "--most", type=int, metavar="N", help="at most N of each kind (default 50; with --all 1000, which is the most)"
+        "--most", type=int, metavar="N", help="at most N of each: running, waiting, ended (default 50; with --all 1000)"
     )
     add_watch(parser)
     add_hosts(parser)

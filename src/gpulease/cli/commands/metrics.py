@@ -6,7 +6,7 @@ from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError
 
 EXAMPLES = """\
-`gpulease web` serves the same at /metrics.
+`gpulease web` also serves them at /metrics.
 
 examples:
   gpulease metrics
@@ -18,9 +18,9 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("--textfile", metavar="PATH", help="write it there, for node_exporter's textfile collector")
+    parser.add_argument("--textfile", metavar="PATH", help="write this file for node_exporter's textfile collector")
     parser.add_argument("--dcgm-mapping", metavar="DIR", help="write the lease of each GPU into DIR, for dcgm-exporter")
-    parser.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana instead")
+    parser.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana")
 
 
 def run(arguments: Namespace) -> int:

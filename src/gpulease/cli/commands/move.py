@@ -6,19 +6,19 @@ from gpulease.cli.job_selection import add_whose, whose
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_last
 
 EXAMPLES = """\
-It takes the priority of whoever stands there.
+The job gets the priority of the request that has this place now.
 
 examples:
   gpulease move 12          to the front
   gpulease move last        the newest job, to the front
-  gpulease move 12 3        behind the first three
+  gpulease move 12 3        after the first three
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_last(parser, "a job that waits")
-    parser.add_argument("index", type=int, nargs="?", default=0, metavar="INDEX", help="its new place (default 0)")
+    add_last(parser, "a waiting job")
+    parser.add_argument("index", type=int, nargs="?", default=0, metavar="INDEX", help="new place (default 0: front)")
     add_whose(parser)
 
 

@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 EXAMPLES = """\
-You are told of: turn, ended, failed, out-of-memory, lease-ending, gpu-broken,
-gpu-used.
-Without --on, of all but `ended`, which `gpulease add --notify` asks for. The
-address stays in a file of yours, and nobody else is shown it. `set -` reads it
-from the standard input, so that no list of processes and no history has it.
+The events are turn, ended, failed, out-of-memory, lease-ending, gpu-broken and
+gpu-used. Without --on you get all except `ended`, which is for single jobs with
+`gpulease add --notify`. The address is kept in a file that only you can read.
+`set -` reads it from standard input, so it is not in `ps` or your history.
 
 examples:
-  gpulease notify                                what is set, and if it works
-  gpulease notify set mailto:ada@example.org     by the sendmail of this machine
+  gpulease notify                                the address, and if it works
+  gpulease notify set mailto:ada@example.org     with sendmail of this machine
   gpulease notify set tty --on all               on your terminals here
   gpulease notify set - < address                https://hooks.example.com/...
   gpulease notify set --on failed,gpu-broken     other events, same address
@@ -32,9 +31,9 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("action", nargs="?", choices=("set", "test", "clear"), help="default: show what is set")
-    parser.add_argument("address", nargs="?", metavar="ADDRESS", help="mailto:…, https://…, tty, `-`, or Apprise's")
-    parser.add_argument("--on", metavar="EVENTS", help="of which events, as failed,turn; `all` or `none`")
+    parser.add_argument("action", nargs="?", choices=("set", "test", "clear"), help="default: show the settings")
+    parser.add_argument("address", nargs="?", metavar="ADDRESS", help="mailto:…, https://…, tty, `-`, or Apprise URL")
+    parser.add_argument("--on", metavar="EVENTS", help="the events, as failed,turn; or `all` or `none`")
     add_json(parser)
 
 

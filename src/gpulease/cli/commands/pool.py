@@ -12,7 +12,7 @@ from gpulease.cli.parsing import add_json
 from gpulease.errors import NotFound
 
 EXAMPLES = """\
-A program of the same user uses them with gpulease.Pool.connect("NAME").
+Your programs use the workers with gpulease.Pool.connect("NAME").
 
 examples:
   gpulease pool start llm --gpus 4 --init model:load
@@ -42,45 +42,45 @@ def configure(parser: ArgumentParser) -> None:
         prog="gpulease pool",
     )
     _configure_start(actions.add_parser("start", help="start a pool and keep its workers warm"))
-    _configure_grow(actions.add_parser("grow", help="more workers; programs that use the pool feed them at once"))
-    add_json(actions.add_parser("ls", help="the pools of this user"))
-    log = actions.add_parser("log", help="what the pool and its workers printed")
-    log.add_argument("name", metavar="NAME", help="of the pool")
+    _configure_grow(actions.add_parser("grow", help="add workers; programs that use the pool get them at once"))
+    add_json(actions.add_parser("ls", help="list your pools"))
+    log = actions.add_parser("log", help="print the output of the pool and its workers")
+    log.add_argument("name", metavar="NAME", help="the pool")
     log.add_argument("--lines", "-n", type=_lines, default=50, metavar="N", help="the last N lines (default 50)")
-    log.add_argument("--follow", "-f", action="store_true", help="go on as long as the pool lives")
-    stop = actions.add_parser("stop", help="end pools; an item that runs is finished first")
-    stop.add_argument("names", nargs="+", metavar="NAME", help="of the pools")
-    stop.add_argument("--now", action="store_true", help="do not wait for items that run: they fail")
+    log.add_argument("--follow", "-f", action="store_true", help="keep printing until the pool ends")
+    stop = actions.add_parser("stop", help="end pools, after the items that run now")
+    stop.add_argument("names", nargs="+", metavar="NAME", help="the pools")
+    stop.add_argument("--now", action="store_true", help="do not wait for running items; they fail")
 
 
 def _configure_start(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("name", metavar="NAME", help="under which programs find it")
-    add("--gpus", "-n", type=_gpus, default=1, metavar="N", help="how many GPUs in all (default 1), or all-idle")
-    add("--gpus-per-worker", type=int, default=1, metavar="N", help="how many each worker holds (default 1)")
-    add("--init", metavar="MODULE:FUNCTION", help="run once in each worker; gpulease.worker().state is what it returns")
+    add("name", metavar="NAME", help="a name, by which programs find the pool")
+    add("--gpus", "-n", type=_gpus, default=1, metavar="N", help="number of GPUs in total (default 1), or all-idle")
+    add("--gpus-per-worker", type=int, default=1, metavar="N", help="number of GPUs of each worker (default 1)")
+    add("--init", metavar="MODULE:FUNCTION", help="run this once in each worker; its result is gpulease.worker().state")
     add(
         "--shared",
         nargs="+",
         action="extend",
         default=[],
         metavar="FILE",
-        help="shared by all: .npz, .npy, or any other",
+        help="load these files once for all workers: .npz, .npy or others",
     )
-    add("--max-items", type=int, metavar="N", help="replace a worker after N items, for memory that they leak")
-    add("--mem", metavar="SIZE", help="a share of a GPU for each worker: only so much of its memory, as 6G")
-    add("--model", metavar="MODELS", help="GPUs of this model; several in order of preference: A100,V100")
+    add("--max-items", type=int, metavar="N", help="replace a worker after N items, for example if it leaks memory")
+    add("--mem", metavar="SIZE", help="each worker shares a GPU and takes this much of its memory, as 6G")
+    add("--model", metavar="MODELS", help="only this GPU model; several in order of preference: A100,V100")
     add("--devices", "-d", metavar="IDS", help="only these GPUs: indices or UUIDs, as 0,2")
-    add("--exclude", metavar="IDS", help="not these GPUs")
-    add("--min-memory", metavar="SIZE", help="GPUs with at least so much memory in all, as 40G")
-    add("--priority", "-p", type=int, metavar="P", help="smaller is sooner (default 5; with all-idle 100)")
-    add("--note", metavar="TEXT", help="shown to others in `gpulease status`")
+    add("--exclude", metavar="IDS", help="not these GPUs, as 1,3")
+    add("--min-memory", metavar="SIZE", help="only GPUs with at least this much memory in total, as 40G")
+    add("--priority", "-p", type=int, metavar="P", help="a smaller number is sooner (default 5; with all-idle 100)")
+    add("--note", metavar="TEXT", help="a text for other users, shown in `gpulease status`")
 
 
 def _configure_grow(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("name", metavar="NAME", help="of the pool")
-    add("--gpus", "-n", type=int, default=1, metavar="N", help="how many GPUs more (default 1)")
+    add("name", metavar="NAME", help="the pool")
+    add("--gpus", "-n", type=int, default=1, metavar="N", help="number of GPUs to add (default 1)")
     add("--devices", "-d", metavar="IDS", help="only these GPUs for the new workers, as 0,2")
 
 

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
     from gpulease.hosts.choice import Move
 
 EXAMPLES = """\
-Each host's planner is asked when each of your waiting jobs would start there.
-One is moved if it gains a minute or more. It is queued on the new host, held,
-then removed from the old one if it still waits there, and then let go: no job
-is lost or run twice. What an interrupted one left is finished by the next.
-Jobs that come after others or before them, have run before, name GPUs, or
-belong to a sweep with --at-most stay where they are.
+It asks each host when your waiting jobs would start there, and moves a job that
+starts at least a minute sooner. No job is lost or runs twice, even if this
+command is interrupted; the next call finishes its work. These jobs stay: jobs
+with dependencies, jobs that have run before, jobs that name GPUs, and jobs of a
+sweep with --at-most.
 
-The commands are shown first, and you are asked: a host could name a command
-that is not yours, and it would run as you on another host.
+It shows the commands and asks first: a host could name a command that is not
+yours, and it would run as you on another host.
 
 examples:
   gpulease rebalance
@@ -35,8 +34,8 @@ examples:
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_hosts(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be moved")
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask: you trust each of the hosts")
+    parser.add_argument("--dry-run", action="store_true", help="only print which jobs would move")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask; you trust all these hosts")
     add_json(parser)
 
 

@@ -6,24 +6,24 @@ from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 EXAMPLES = """\
 examples:
-  gpulease release $GPUID        by device
-  gpulease release L17           by lease
-  gpulease release --mine        all of your own
+  gpulease release $GPUID        your lease on this GPU
+  gpulease release L17           this lease
+  gpulease release --mine        all your leases
   trap 'gpulease release --if-held $GPUID' EXIT
-  gpulease release --mine --gone what scripts took --until-released and left
+  gpulease release --mine --gone leftovers of `get --until-released`
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("what", nargs="*", metavar="WHAT", help="lease ids, device indices (as 0,3) or UUIDs")
-    parser.add_argument("--mine", action="store_true", help="everything that you hold")
-    parser.add_argument("--all", action="store_true", help="everybody's, but for jobs; for root and the broker's user")
-    parser.add_argument("--if-held", action="store_true", help="what you do not hold (any more) is no error")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help="lease ids, GPU indices (as 0,3) or UUIDs")
+    parser.add_argument("--mine", action="store_true", help="all your leases")
+    parser.add_argument("--all", action="store_true", help="all users' leases, not jobs (root or broker's user only)")
+    parser.add_argument("--if-held", action="store_true", help="no error if you do not hold it (any more)")
     parser.add_argument(
-        "--gone", action="store_true", help="of these, only what no process holds and whose asking process has ended"
+        "--gone", action="store_true", help="only leftovers: held by no process, and their script has ended"
     )
-    parser.add_argument("--quiet", "-q", action="store_true", help="say nothing when it worked")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print nothing on success")
     add_json(parser)
 
 

@@ -7,14 +7,14 @@ from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 EXAMPLES = """\
 examples:
   gpulease renew L17 --for 2h     ends two hours from now
-  gpulease renew --for 2h         all of your own timed leases
+  gpulease renew --for 2h         all your timed leases
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("what", nargs="*", metavar="WHAT", help="lease ids or devices (default: all of your own)")
-    parser.add_argument("--for", dest="duration", required=True, metavar="TIME", help="from now on, as 4h")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help="lease ids or GPUs (default: all your timed leases)")
+    parser.add_argument("--for", dest="duration", required=True, metavar="TIME", help="time from now, as 4h")
     add_json(parser)
 
 

@@ -15,12 +15,13 @@ from gpulease.model.fields import JOB, REQUEST, as_option
 from gpulease.model.job_selection import ENDED, selection
 
 EXAMPLES = """\
-`all`, --label and --user are those that failed, were killed, lost or invalid.
-Complete ones run again if named by id or --state. One that comes after a failed
-job runs again only with that. What is not named stays as it was.
+`all`, --label and --user select jobs that failed, were killed, lost or invalid.
+A complete job runs again only by its id or --state. A job that comes after a
+failed job runs again only together with it. Options change the new run; all
+else stays the same.
 
-The variables of an ended job are forgotten after a day (`keep-env-for`). Later
-it runs again with those of this shell only: --new-env.
+gpulease deletes the environment variables of an ended job after a day
+(`keep-env-for`). After that, retry it with those of this shell: --new-env.
 
 examples:
   gpulease retry 12
@@ -37,8 +38,8 @@ def configure(parser: ArgumentParser) -> None:
     add_everybody(parser)
     add_json(parser)
     add_changes(parser, CHANGES)
-    parser.add_argument("--new-env", action="store_true", help="with the variables of this shell, not their own")
-    kept = "with --new-env, one more variable; NAME alone keeps a secret one"
+    parser.add_argument("--new-env", action="store_true", help="use this shell's variables, not the job's own")
+    kept = "with --new-env: set a variable; NAME alone keeps a secret one"
     parser.add_argument("--env", action="append", default=[], metavar="K=V", help=kept)
 
 

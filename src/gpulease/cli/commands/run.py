@@ -7,9 +7,9 @@ from gpulease.cli.request_options import acquire_fields, add_of_job, add_request
 from gpulease.errors import UsageError
 
 EXAMPLES = """\
-The command gets the GPUs in CUDA_VISIBLE_DEVICES (UUIDs) and their indices in
-GPULEASE_DEVICES. It keeps this process's pid and terminal; when it ends,
-however it ends, the GPUs are given back.
+The command sees only its GPUs (CUDA_VISIBLE_DEVICES); GPULEASE_DEVICES has
+their indices. It has the pid and the terminal of `gpulease run`. When it ends,
+even by `kill -9`, gpulease releases the GPUs.
 
 examples:
   gpulease run -- python train.py
@@ -22,8 +22,8 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_request(parser, "how long it will probably run: others may then be served before and after")
-    parser.add_argument("--quiet", "-q", action="store_true", help="say nothing while waiting")
+    add_request(parser, "expected run time, as 2h: helps to plan the queue; it is not a limit")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print nothing while waiting")
     add_of_job(parser, "cwd")
     add_command(parser)
 

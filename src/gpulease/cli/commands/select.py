@@ -12,8 +12,8 @@ from gpulease.model.device_selection import ORDERS
 from gpulease.model.values import Device
 
 EXAMPLES = """\
-A device is idle when it has no load, no memory load and no process; relax that
-with --util, --mem-util and --processes, or leave a rule out with `any`.
+A GPU is idle if its utilization and memory utilization are 0 and no process is
+on it. --util, --mem-util and --processes allow more; `any` drops a rule.
 
 examples:
   gpulease select                              print the index of an idle GPU
@@ -24,34 +24,34 @@ examples:
   eval "$(gpulease select --export)" || exit   for the current shell
   docker run --gpus "\\"device=$(gpulease select -n 2)\\"" IMAGE nvidia-smi
 
-Nothing keeps others from picking the same device a moment later. The exit code
-is 75 when enough would match and they are in use now.
+Another program may pick the same GPU a moment later; `gpulease run` prevents
+that. The exit code is 75 if GPUs match but are in use now.
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "-n", "--gpus", "--count", type=int, metavar="N", help="how many (default: all of --devices, else 1)"
+        "-n", "--gpus", "--count", type=int, metavar="N", help="number of GPUs (default: all of --devices, otherwise 1)"
     )
     parser.add_argument(
-        "--model", "--name", metavar="MODELS", help="GPUs of this model, or of one of several, as A100,V100"
+        "--model", "--name", metavar="MODELS", help="only this GPU model, or one of several, as A100,V100"
     )
-    parser.add_argument("--devices", "-d", metavar="IDS", help="only among these: indices or UUIDs, as 0,2")
-    parser.add_argument("--min-memory", metavar="SIZE", help="at least so much memory in all, as 40G")
-    parser.add_argument("--mig", action="store_true", help="MIG instances instead of whole GPUs")
-    parser.add_argument("--util", type=threshold, default=0, metavar="PERCENT", help="load up to PERCENT (default 0)")
+    parser.add_argument("--devices", "-d", metavar="IDS", help="only among these GPUs: indices or UUIDs, as 0,2")
+    parser.add_argument("--min-memory", metavar="SIZE", help="at least this much memory in total, as 40G")
+    parser.add_argument("--mig", action="store_true", help="pick MIG instances instead of whole GPUs")
+    parser.add_argument("--util", type=threshold, default=0, metavar="PERCENT", help="maximum utilization (default 0)")
     parser.add_argument(
-        "--mem-util", "--mem_util", type=threshold, default=0, metavar="PERCENT", help="memory load up to (default 0)"
+        "--mem-util", "--mem_util", type=threshold, default=0, metavar="PERCENT", help="the same for memory (default 0)"
     )
-    parser.add_argument("--processes", type=threshold, default=0, metavar="N", help="up to N processes (default 0)")
-    parser.add_argument("--order", choices=ORDERS, default="random", help="which of the idle ones (default random)")
-    parser.add_argument("--visible", action="store_true", help="only among those that CUDA_VISIBLE_DEVICES shows")
+    parser.add_argument("--processes", type=threshold, default=0, metavar="N", help="at most N processes (default 0)")
+    parser.add_argument("--order", choices=ORDERS, default="random", help="which idle GPUs to prefer (default random)")
+    parser.add_argument("--visible", action="store_true", help="only among the GPUs in CUDA_VISIBLE_DEVICES")
     add_of_job(parser, "visible_by")
     parser.add_argument("--uuid", action="store_true", help="print UUIDs instead of indices")
-    parser.add_argument("--export", action="store_true", help="print `export` lines for a shell to eval")
-    parser.add_argument("--silent", action="store_true", help="no message when it fails, only the exit code")
-    parser.add_argument("--debug", action="store_true", help="say on stderr what was seen of each device")
+    parser.add_argument("--export", action="store_true", help="print `export` commands for `eval`")
+    parser.add_argument("--silent", action="store_true", help="print no message on failure, only exit with a code")
+    parser.add_argument("--debug", action="store_true", help="print to stderr what was read of each GPU")
     add_json(parser)
     add_command(parser)
 

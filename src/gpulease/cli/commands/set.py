@@ -8,8 +8,8 @@ from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, pri
 
 MEANING, VALUE = 34, 24  # columns: at least so many of a terminal's; in a pipe, at most so many for all rows' sake
 EXAMPLES = """\
-They are kept. gpulimit's names (MAX_ERR_TIMES, SAFETY_KEEP_MEMORY, ...) are
-understood.
+Changes survive a restart. `gpulease help parameters` explains each parameter.
+gpulimit's names (MAX_ERR_TIMES, SAFETY_KEEP_MEMORY, ...) work too.
 
 examples:
   gpulease set
@@ -21,7 +21,7 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a parameter")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the parameter (default: show all)")
     parser.add_argument("value", nargs="?", metavar="VALUE", help="its new value, or `default`")
     add_json(parser)
 

@@ -9,7 +9,7 @@ from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.cli.request_options import acquire_fields, add_of_job, add_request, enter_folder
 
 EXAMPLES = """\
-The prompt begins with `(gpu 0,1)`, which is GPULEASE_PROMPT.
+The prompt shows the GPUs, as `(gpu 0,1)`. `exit` releases them.
 
 examples:
   gpulease shell -n 2
@@ -19,7 +19,7 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    add_request(parser, "how long it will probably last")
+    add_request(parser, "how long you expect to need it, as 2h; it is not a limit")
     add_of_job(parser, "cwd")
 
 

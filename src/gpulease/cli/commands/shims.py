@@ -8,23 +8,22 @@ import shlex
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 
 EXAMPLES = """\
-Scripts that call these tools run on leases then, and need no change.
-Files that `gpulease shims` did not write are not replaced. A second run
-brings the files up to date. To undo it, remove DIR.
+Scripts that call these tools then use leases, without a change. It does not
+replace files of others. A second run updates its files. To undo it, delete DIR.
 
 examples:
-  eval "$(gpulease shims ~/gpulease-shims)"        write them, and use them here
+  eval "$(gpulease shims ~/gpulease-shims)"        write and use them here
   gpulease shims ~/shims --only GPU.py,safe_gpu    only these two
 """
 
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("folder", metavar="DIR", help="where bin and python are written")
+    parser.add_argument("folder", metavar="DIR", help="the folder for bin and python")
     parser.add_argument(
-        "--only", metavar="NAMES", help="these alone: names of commands or packages, as GPU.py,safe_gpu"
+        "--only", metavar="NAMES", help="write only these commands or packages, for example GPU.py,safe_gpu"
     )
-    parser.add_argument("--force", action="store_true", help="replace other files too; each is kept as .bak")
+    parser.add_argument("--force", action="store_true", help="also replace files of others; keep each as .bak")
     add_json(parser)
 
 

@@ -13,7 +13,7 @@ from gpulease.render.jobs import facts
 EXAMPLES = """\
 examples:
   gpulease show 12
-  gpulease show 12 --env       its environment, for its own user only
+  gpulease show 12 --env       with its environment (your own jobs only)
   gpulease show last --json
 """
 LINES = 10
@@ -22,7 +22,7 @@ LINES = 10
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser)
-    parser.add_argument("--env", action="store_true", help="its environment too")
+    parser.add_argument("--env", action="store_true", help="show the environment variables too")
     add_json(parser)
 
 

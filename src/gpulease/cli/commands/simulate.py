@@ -18,10 +18,10 @@ in a simulated machine, each with its own --help:
   show                  print every key of the machine
   use [DEVICES] CMD …   run CMD as a process that occupies devices until it ends
 
-Inside, gpulease, gpustat, nvitop, nvidia-smi and all that reads NVML see the
-same simulated GPUs. A broker outside is not reached, whatever GPULEASE_DIR
-says. The prompt of a shell begins with `(simulated N)`. `set`, `show` and `use`
-work inside it, or wherever GPULEASE_SIMULATE=N is set.
+Inside, gpulease, gpustat, nvitop, nvidia-smi and every other program that reads
+NVML see the same simulated GPUs. gpulease uses a broker of its own there,
+whatever GPULEASE_DIR says. A shell's prompt begins with `(simulated N)`. `set`,
+`show` and `use` work inside it, or where GPULEASE_SIMULATE=N is set.
 
 examples:
   gpulease simulate -n 4                              a shell with four GPUs
@@ -49,14 +49,14 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.usage = USAGE
     parser.set_defaults(command=[])
-    parser.add_argument("-n", "--gpus", type=_count, default=4, metavar="N", help="how many GPUs (default 4)")
+    parser.add_argument("-n", "--gpus", type=_count, default=4, metavar="N", help="number of GPUs (default 4)")
     parser.add_argument(
-        "--profile", default=state.DEFAULT_PROFILE, help="which cards: a100 (default), rtx4090 or mixed"
+        "--profile", default=state.DEFAULT_PROFILE, help="the GPU models: a100 (default), rtx4090 or mixed"
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="as `simulate set`, before CMD starts"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="do `simulate set` before CMD starts"
     )
-    parser.add_argument("--shared", action="store_true", help="let other users of this host occupy its GPUs")
+    parser.add_argument("--shared", action="store_true", help="let other users of this machine use the simulated GPUs")
     parser.add_argument(
         "words",
         nargs=argparse.REMAINDER,
@@ -222,8 +222,8 @@ def _use_parser() -> VerbParser:
     parser.add_argument(
         "devices", nargs="?", help="indices or UUIDs, such as 0 or 0,2 (default: those of CUDA_VISIBLE_DEVICES)"
     )
-    parser.add_argument("--memory", default="1G", metavar="SIZE", help="on each device, such as 8G (default 1G)")
-    parser.add_argument("--graphics", action="store_true", help="as a process that draws, not one that computes")
+    parser.add_argument("--memory", default="1G", metavar="SIZE", help="memory on each GPU, such as 8G (default 1G)")
+    parser.add_argument("--graphics", action="store_true", help="appear as a graphics process, not a compute process")
     return parser
 
 

@@ -9,9 +9,9 @@ from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 from gpulease.errors import StateError, UsageError
 
 EXAMPLES = """\
-The hosts are looked at by ssh, and nothing is changed there. The first of them
-becomes the controller. slurm.conf, gres.conf, cgroup.conf, engine.sh and
-commands.txt are written into a folder; read them, then run the commands.
+It reads the hosts by ssh and changes nothing there. It writes slurm.conf,
+gres.conf, cgroup.conf, engine.sh and commands.txt into a folder. Read them,
+then run the commands. The first host becomes the controller.
 
 examples:
   gpulease slurm-config gpu1 gpu2 gpu3
@@ -21,12 +21,12 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("hosts", nargs="+", metavar="HOST", help="names as ssh takes them; the first one decides")
+    parser.add_argument("hosts", nargs="+", metavar="HOST", help="host names for ssh; the first becomes the controller")
     parser.add_argument("--cluster", default="lab", metavar="NAME", help="the name of the cluster (default lab)")
     parser.add_argument(
-        "--to", default="slurm-config", metavar="DIR", help="the folder to write (default slurm-config)"
+        "--to", default="slurm-config", metavar="DIR", help="write into this folder (default slurm-config)"
     )
-    parser.add_argument("--force", action="store_true", help="write over files that are there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     add_json(parser)
 
 

@@ -11,10 +11,10 @@ from gpulease.render.terminal import Terminal
 EXAMPLES = """\
 examples:
   gpulease status
-  gpulease status --watch        redraw as things change, Ctrl-C ends it
-  gpulease status --hosts        all hosts, a row each
-  gpulease status --visible      only what CUDA_VISIBLE_DEVICES shows
-  gpulease status --list free    their indices, as 0,3; --count: how many
+  gpulease status --watch        redraw at each change; Ctrl-C ends it
+  gpulease status --hosts        one row for each host
+  gpulease status --visible      only the GPUs in CUDA_VISIBLE_DEVICES
+  gpulease status --list free    the indices of free GPUs, as 0,3
   gpulease status --json | jq '.devices[] | select(.state == "free") | .index'
 """
 
@@ -27,12 +27,12 @@ def configure(parser: ArgumentParser) -> None:
     add_json(parser)
     add_watch(parser)
     add_hosts(parser)
-    parser.add_argument("--visible", action="store_true", help="only the devices that CUDA_VISIBLE_DEVICES shows")
-    parser.add_argument("--fresh", action="store_true", help="look at the devices now; a broker does so each second")
+    parser.add_argument("--visible", action="store_true", help="show only the GPUs in CUDA_VISIBLE_DEVICES")
+    parser.add_argument("--fresh", action="store_true", help="read the GPUs now, not the broker's last sample")
     of_state = f"in this state ({', '.join(STATES[1:])}), or all"
-    parser.add_argument("--count", choices=STATES, metavar="STATE", help=f"only how many devices are {of_state}")
+    parser.add_argument("--count", choices=STATES, metavar="STATE", help=f"print only the number of GPUs {of_state}")
     parser.add_argument(
-        "--list", choices=STATES, metavar="STATE", help=f"only the indices, as 0,3, of those {of_state}"
+        "--list", choices=STATES, metavar="STATE", help=f"print only the indices, as 0,3, of the GPUs {of_state}"
     )
 
 

@@ -8,8 +8,8 @@ from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.errors import UsageError
 
 EXAMPLES = """\
-GPUs with bars and history, who holds them, the line with reasons and expected
-starts, jobs and their logs. `?` shows the keys; `q` or Ctrl-C leaves.
+It shows the GPUs with their recent use and holders, the queue with reasons and
+expected starts, and jobs with their logs. `?` lists the keys; `q` leaves.
 
 examples:
   gpulease top

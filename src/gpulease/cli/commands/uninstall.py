@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from gpulease.cli.install.changes import Change, Target
 
 EXAMPLES = """\
-Queue, quotas and history in /var/lib/gpulease stay unless --purge is given, and
-so does every file that was edited by hand. It refuses while the broker runs.
+The queue, limits and history in /var/lib/gpulease stay, unless you give
+--purge. Files that you edited stay too. It refuses while the broker runs.
 
 examples:
-  sudo gpulease uninstall --dry-run     what would be removed
+  sudo gpulease uninstall --dry-run     print what it would remove
   sudo gpulease uninstall               the service of this machine
   gpulease uninstall --user             your own
 """
@@ -26,8 +26,8 @@ def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument("--system", action="store_true", help="the service of this machine (default for root)")
-    whose.add_argument("--user", action="store_true", help="that of this user (default for everybody else)")
-    parser.add_argument("--purge", action="store_true", help="the state and the account too")
+    whose.add_argument("--user", action="store_true", help="your own service (default for other users)")
+    parser.add_argument("--purge", action="store_true", help="also remove the state and the account")
     add_options(parser)
 
 

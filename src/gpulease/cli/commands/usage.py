@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from gpulease.render.terminal import Terminal
 
 EXAMPLES = """\
-HELD are GPU-hours of leases and jobs, BUSY those in which the GPU computed.
-IDLE is the part of HELD at a utilization of 1 % or less, WAIT the mean time
-from asking to getting. OUTSIDE are GPU-hours without a lease. In a bar, of
-which the longest is HELD, the full part is BUSY. `-` is not known, or none.
+HELD is the GPU-hours of leases and jobs. BUSY is HELD times the utilization.
+IDLE is the part of HELD with a utilization of 1 % or less. WAIT is the mean
+wait. OUTSIDE is the GPU-hours in use without a lease. A bar shows HELD, and its
+full part BUSY. `-` means unknown or none.
 
 examples:
-  gpulease usage                       of the last 30 days, by user
+  gpulease usage                       the last 30 days, by user
   gpulease usage --since 7d --by day
   gpulease usage --since 2026-11-01 --until 2026-12-01 --by group
   gpulease usage --by gpu --csv > usage.csv
-  gpulease usage --hosts               of all hosts together
+  gpulease usage --hosts               all hosts together
 """
 BAR = 10  # columns
 JOBS = 24  # columns that the last one has at least
@@ -33,12 +33,12 @@ CSV = ("held", "known", "busy", "idle", "outside")
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    times = "so long ago, as 2h or 30d, or a moment, as 08:30 or 2026-12-24T22:30"
+    times = "a time ago, as 2h or 30d, or a moment, as 08:30 or 2026-12-24T22:30"
     parser.add_argument("--since", metavar="TIME", default="30d", help=f"from: {times} (default 30d; 90 days are kept)")
-    parser.add_argument("--until", metavar="TIME", help="until, as --since")
-    parser.add_argument("--by", choices=BY, default="user", help="a line for each of these (default user)")
-    parser.add_argument("--csv", action="store_true", help="print comma-separated values, with a first line of names")
-    add_hosts(parser, "added up over several hosts: a,b, or those of the config")
+    parser.add_argument("--until", metavar="TIME", help="up to, in the form of --since")
+    parser.add_argument("--by", choices=BY, default="user", help="one line for each of these (default user)")
+    parser.add_argument("--csv", action="store_true", help="print comma-separated values, with a header line")
+    add_hosts(parser, "the sum of all configured hosts, or of these: a,b")
     add_json(parser)
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 MAX_REASONS = 100
 EXAMPLES = """\
-At the end it says how many ended how, as `53 complete, 7 failed: 12,15-20`; on
-a terminal a bar shows how far it is. The exit code is 0 when all are complete,
-the job's own when one was waited for, else 1; 75 when --timeout was too short.
+At the end it prints how the jobs ended, as `53 complete, 7 failed: 12,15-20`.
+On a terminal it shows a progress bar. The exit code is 0 if all are complete.
+Otherwise it is the job's own for one job, and 1 for several; 75 on timeout.
 
 examples:
   gpulease wait 12
@@ -34,8 +34,8 @@ examples:
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_choice(parser)
-    parser.add_argument("--timeout", metavar="TIME", help="give up after so long (exit code 75)")
-    parser.add_argument("--quiet", "-q", action="store_true", help="no bar, and no word at the end")
+    parser.add_argument("--timeout", metavar="TIME", help="give up after this time, as 2h (exit code 75)")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print no progress bar and no summary")
     add_json(parser)
 
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from gpulease.web.picture import PagePicture
 
 EXAMPLES = """\
-It prints the address, with a token: whoever has that sees what you see. It
-listens on this machine only; from elsewhere: ssh -L 8420:localhost:8420 HOST.
+It prints an address with a token. Anybody who has the token sees what you see.
+It listens on this machine only; from another: ssh -L 8420:localhost:8420 HOST.
 
 examples:
   gpulease web
   gpulease web --actions          with buttons to kill, pause and move your jobs
   gpulease web --hosts gpu1,gpu2  with a table of these hosts
-  curl "$ADDRESS"                 the same as text; with ?json as JSON
+  curl "$ADDRESS"                 the page as text; with ?json as JSON
   gpulease web --public --bind 0.0.0.0 --allow-host gpu1.example.org
   gpulease web --user-header X-Remote-User --token-file ~/.gpulease-token
 """
@@ -30,30 +30,30 @@ examples:
 
 def configure(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("--port", type=int, metavar="N", help="(default: the first free one from 8420 on)")
-    parser.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help="listen there (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="the port (default: the first free one from 8420)")
+    parser.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)")
     parser.add_argument(
-        "--actions", action="store_true", help="with buttons: kill, pause, resume and move your own jobs"
+        "--actions", action="store_true", help="show buttons: kill, pause, resume and move your own jobs"
     )
     parser.add_argument(
         "--public",
         action="store_true",
-        help="for who runs the broker: show everybody what everybody may see, without a token",
+        help="without a token: show what any user may see (root and the broker's user only)",
     )
-    parser.add_argument("--token-file", metavar="PATH", help="keep the token there, so that it stays the same")
+    parser.add_argument("--token-file", metavar="PATH", help="keep the token in this file, so that it stays the same")
     parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="another name of this machine in addresses"
-    )
-    parser.add_argument(
-        "--user-header", metavar="NAME", help="behind a proxy that shows the token: this header says who the user is"
+        "--allow-host", action="append", default=[], metavar="NAME", help="another host name in the page's address"
     )
     parser.add_argument(
-        "--proxy", action="append", default=[], metavar="NETWORK", help="where such a proxy is (default: this machine)"
+        "--user-header", metavar="NAME", help="behind a proxy: this header names the user (the proxy sends the token)"
     )
     parser.add_argument(
-        "--dcgm-mapping", metavar="DIR", help="keep the lease of each GPU in DIR, for dcgm-exporter's hpc_job"
+        "--proxy", action="append", default=[], metavar="NETWORK", help="address of that proxy (default: this machine)"
     )
-    add_hosts(parser, "with a table of these hosts (a,b); those of the config are shown without it")
+    parser.add_argument(
+        "--dcgm-mapping", metavar="DIR", help="write the lease of each GPU into DIR, for dcgm-exporter (hpc_job)"
+    )
+    add_hosts(parser, "show a table of these hosts: a,b (default: the configured ones)")
     add_json(parser)
 
 

@@ -12,11 +12,11 @@ from gpulease.cli.main import VERBS
 
 EXIT_CODES = {
     "0": "done",
-    "N": "the command's own code where gpulease runs one (128+n for a signal)",
-    "1": "the thing asked for failed or does not exist",
+    "N": "the exit code of the command that gpulease ran (128+n for signal n)",
+    "1": "it failed, or what you named does not exist",
     "2": "wrong usage",
     "69": "no broker or no driver",
-    "75": "not granted in time, or not now",
+    "75": "not granted in time, or not free now",
     "77": "not permitted",
 }
 HEAD = f"""\
@@ -29,9 +29,8 @@ gpulease \\- share the GPUs of a server among people and programs
 .SH DESCRIPTION
 Every use of a GPU is a lease: a command, a script's variable, a queued job,
 a reservation.
-Each waits in one line, holds its GPUs, and gives them back when its owner is
-gone.
-With no verb, the status is shown.
+Each waits in one queue, holds its GPUs, and releases them when its owner ends.
+Without a verb, gpulease shows the status.
 .PP
 .B gpulease help
 lists pages to read: a tutorial, how-to pages, concepts and references.
