@@ -31,7 +31,8 @@ ALIKE = [
     (r"(?m)^( +\w+) +\d+( +8\.0G)", r"\1 PID\2"),  # of a process that is outside
     (r"\d\d:\d\d", "CLOCK"),
     (r"\b\d+ ?(s|min|h)\b", "SPAN"),
-    (r"\s*\n\s*(?=SPAN)", " "),  # a sentence that is wrapped
+    (r"SPAN-SPAN", "SPAN"),
+    (r"(?<=[a-z\d])\n(?=(SPAN|10|within)\b)", " "),  # a sentence that is wrapped
     (r"[ \t]+", " "),
     (r"(?m)^ | $", ""),
 ]
@@ -83,7 +84,7 @@ class Typist:
         for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION"):
             del site.environ[name]  # of a machine that this user does not have
         site.environ |= {"HOME": str(home), "PATH": f"{programs}:{site.environ['PATH']}", "SHELL": "/bin/bash"}
-        self._tmux = Tmux(site, 80, 60)
+        self._tmux = Tmux(site, 100, 60)
         self.close = self._tmux.close
         self._prompt = "$"
         self.type("cd")
