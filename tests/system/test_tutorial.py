@@ -12,7 +12,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,10 @@ ALIKE = [
 LOOKS = re.compile(r"gpulease$|gpulease (ls|explain)\b")  # changes nothing, and shows a machine that still changes
 
 
+@dataclass
 class Step:
-    """Commands, and what the page says is seen."""
-
-    def __init__(self, commands: list[str], shown: str) -> None:
-        self.commands, self.shown = commands, shown
+    commands: list[str]
+    shown: str = ""  # what the page says is seen
 
 
 def read_page() -> tuple[dict[str, str], list[Step]]:
@@ -53,7 +53,7 @@ def read_page() -> tuple[dict[str, str], list[Step]]:
         if found["kind"] == "python":
             files[found["file"]] = found["text"]
         elif found["kind"] == "sh":
-            steps.append(Step(found["text"].splitlines(), ""))
+            steps.append(Step(found["text"].splitlines()))
         else:
             assert found["kind"] == "text"
             assert not steps[-1].shown
@@ -101,8 +101,7 @@ class Typist:
         lines = self._wait(lambda lines: len(lines) > 1 and lines[-1] == self._prompt)
         return "".join(f"{line}\n" for line in lines[1:-1])
 
-    def _wait(self, true: object) -> list[str]:
-        assert callable(true)
+    def _wait(self, true: Callable[[list[str]], bool]) -> list[str]:
         limit = time.monotonic() + PATIENCE
         while True:
             lines = [line.rstrip() for line in self._tmux.shown(joined=True).rstrip().splitlines()]
