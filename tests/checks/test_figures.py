@@ -25,11 +25,9 @@ def test_the_page_has_a_section_of_every_bench_and_of_nothing_else() -> None:
 
 
 def test_the_readme_links_to_the_page_and_states_no_figure() -> None:
-    _, _, section = (ROOT / "README.md").read_text().partition("\n## Figures\n")
-    section = section.partition("\n## ")[0]
-    assert "(docs/figures.md)" in section
-    assert "\n|" not in section
-    assert not MEASURED.search(section)
+    text = (ROOT / "README.md").read_text()
+    assert "(docs/figures.md)" in text
+    assert not MEASURED.search(text)
 
 
 @pytest.mark.parametrize("page", OTHERS, ids=lambda page: str(page.relative_to(ROOT)))

@@ -57,8 +57,9 @@ class Tmux:
     def about(self, format: str) -> str:
         return self._do("display-message", "-p", "-t", "a", format).strip()
 
-    def shown(self, escapes: bool = False) -> str:
-        return self._do("capture-pane", "-p", "-t", "a", *(["-e"] if escapes else []))
+    def shown(self, escapes: bool = False, joined: bool = False) -> str:
+        """`joined`: a line that is longer than the terminal is wide is one line."""
+        return self._do("capture-pane", "-p", "-t", "a", *(["-e"] if escapes else []), *(["-J"] if joined else []))
 
     def wait(self, *texts: str, without: str | None = None) -> str:
         """The screen, once all of `texts` are on it, and `without` is not."""
