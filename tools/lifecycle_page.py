@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpulease.model.lifecycle import IGNORED, JOB, LEASE, PHASES, RUN, START, Effects, Table
+from gpulease.model.lifecycle import JOB, LEASE, PHASES, RUN, START, Effects, Table
 
 INTRODUCTION = """\
 Job 12 runs, and you type `gpulease kill 12`:
@@ -29,7 +29,9 @@ PHASES_TEXT = """\
 In each phase of a run the broker asks the user's agent to do something. It asks when the phase begins, and asks a new
 agent again. If no answer arrives in time, the event is `deadline`. `grace` is the
 [parameter](../reference/parameters.md) of that name."""
-IGNORED_TEXT = "These events change nothing. The broker logs and drops an event that is in neither table."
+IGNORED_TEXT = """\
+An event that the table of runs does not have in a phase changes nothing. `IGNORED` in the same module lists the events
+that may arrive late, each with the reason. The broker logs all others."""
 PAGE = Path(__file__).parent.parent / "docs" / "concepts" / "lifecycle.md"
 
 
@@ -38,11 +40,12 @@ def states(table: Table) -> frozenset[str]:
 
 
 def diagram(table: Table) -> str:
-    """The table as a Mermaid state diagram, with one arrow for each pair of states."""
+    """The table as a Mermaid diagram: one arrow for each pair of states, none from a state to itself."""
     lines = ["stateDiagram-v2", f"    [*] --> {START}"]
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, event), (to, _) in table.items():
-        arrows.setdefault((state, to), []).append(event)
+        if to != state:
+            arrows.setdefault((state, to), []).append(event)
     lines += [f"    {state} --> {to}: {', '.join(events)}" for (state, to), events in arrows.items()]
     last = sorted(states(table) - {state for state, _ in table})
     lines += [f"    {state} --> [*]" for state in last]
@@ -72,23 +75,12 @@ def phases() -> str:
     return "\n".join(lines)
 
 
-def ignored() -> str:
-    """Events that a run ignores, by reason."""
-    lines = ["| phases | events | why |", "| --- | --- | --- |"]
-    for why in dict.fromkeys(IGNORED.values()):
-        pairs = [pair for pair, reason in IGNORED.items() if reason == why]
-        in_phases = dict.fromkeys(phase for phase, _ in pairs)
-        events = dict.fromkeys(event for _, event in pairs)
-        lines.append(f"| {', '.join(in_phases)} | {', '.join(events)} | {why} |")
-    return "\n".join(lines)
-
-
 def page() -> str:
     """The whole of docs/concepts/lifecycle.md."""
     parts = ["# Lifecycle of leases, jobs and runs", INTRODUCTION]
     for title, table in (("A lease", LEASE), ("A job", JOB), ("A run of a job", RUN)):
         parts += [f"## {title}", f"```mermaid\n{diagram(table)}\n```", rows(table)]
-    parts += [PHASES_TEXT, phases(), IGNORED_TEXT, ignored()]
+    parts += [PHASES_TEXT, phases(), IGNORED_TEXT]
     return "\n\n".join(parts) + "\n"
 
 

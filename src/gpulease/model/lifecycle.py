@@ -163,19 +163,19 @@ _BEGUN = ("running", "terminating", "killing", "reading")
 _FOUND = ("found-alive", "found-ended", "found-dead", "found-nothing")
 _TREE = ("tree-seen", "tree-left", "tree-gone")
 _WHY_IGNORED = (
-    (("finding", "finding-to-end", *_BEGUN), ("begun", "launch-failed"), "the broker did not ask for a launch"),
-    (("launching", "doomed", *_BEGUN), _FOUND, "the broker is not searching for the run"),
-    ((*_UNKNOWN, "running", "terminating", "killing"), ("end-read", "code-tells"), "the broker is not reading its end"),
-    ((*_UNKNOWN, "running", "reading"), (*_TREE, "look"), "the run is not being ended; a leftover of a pause"),
-    (("terminating",), ("tree-seen",), "the shell may use its grace; the agent reports its end"),
-    (_UNKNOWN, ("exited", "shell-killed", "shell-gone"), "the shell is unknown; the pending answer tells more"),
-    (("reading",), ("exited", "shell-killed", "shell-gone"), "the broker knows that the shell is gone"),
-    (("doomed", "finding-to-end"), ("order-end",), "it is already being ended"),
-    (("reading",), ("order-end",), "all its processes are gone"),
-    (("launching", "finding"), ("pause-changed",), "the broker acts when it knows the shell"),
-    (("doomed", "finding-to-end", "terminating", "killing", "reading"), ("pause-changed",), "the run is ending"),
-    (("launching", "finding", "running", "terminating", "reading"), ("vanished",), "the broker did not force its end"),
-    (("running",), ("deadline",), "this phase has no deadline"),
+    (("finding", "finding-to-end", *_BEGUN), ("begun", "launch-failed"), "no launch was asked for"),
+    (("launching", "doomed", *_BEGUN), _FOUND, "it was not looked for, or was found meanwhile"),
+    ((*_UNKNOWN, "running", "terminating", "killing"), ("end-read", "code-tells"), "its end is not being read"),
+    ((*_UNKNOWN, "running", "reading"), (*_TREE, "look"), "it is not being ended: that is of a pause, or of before"),
+    (("terminating",), ("tree-seen",), "its shell has until the grace is over, and its end will be told"),
+    (_UNKNOWN, ("exited", "shell-killed", "shell-gone"), "its shell is not known: what was asked for tells more"),
+    (("reading",), ("exited", "shell-killed", "shell-gone"), "it is known that its shell is gone"),
+    (("doomed", "finding-to-end"), ("order-end",), "it was told to end already"),
+    (("reading",), ("order-end",), "all of it is gone already"),
+    (("launching", "finding"), ("pause-changed",), "that is done when its shell is known"),
+    (("doomed", "finding-to-end", "terminating", "killing", "reading"), ("pause-changed",), "it has to end first"),
+    (("launching", "finding", "running", "terminating", "reading"), ("vanished",), "it was not forced"),
+    (("running",), ("deadline",), "it may last"),
 )
 IGNORED = {
     (phase, event): why for phases, events, why in _WHY_IGNORED for phase in phases for event in events
