@@ -1,4 +1,4 @@
-"""Writes the rooms and files of gpulease into docs/architecture/overview.md, from the first sentences of the modules.
+"""Writes the folders and files of gpulease into docs/architecture/overview.md, from the first sentences of modules.
 
 python tools/house_page.py          write them
 python tools/house_page.py --check  fail when the page says something else
@@ -94,7 +94,7 @@ def rooms() -> str:
         imports.append(f"{package or 'gpulease'}".ljust(18) + " ".join(sorted(others - {package, ""})))
     first = "```text\n" + "\n".join(tree) + "\n```\n"
     return (
-        f"{first}\nWhich rooms a room imports, beside its own and `errors`:\n\n```text\n"
+        f"{first}\nWhich folders each folder imports, besides its own files and `errors`:\n\n```text\n"
         + "\n".join(line.rstrip() for line in imports)
         + "\n```\n"
     )

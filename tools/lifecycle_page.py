@@ -9,12 +9,29 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpulease.model.lifecycle import IGNORED, JOB, LEASE, PHASES, RUN, START, Table
+from gpulease.model.lifecycle import JOB, LEASE, PHASES, RUN, START, Effects, Table
 
+INTRODUCTION = """\
+Job 12 runs, and you type `gpulease kill 12`:
+
+| table | event | what happens |
+| --- | --- | --- |
+| job | `order-end` | the job stays `running`; the broker writes the order to disk and passes it to the run |
+| run | `order-end` | `terminating`: the user's agent sends TERM to all processes of the job |
+| run | `deadline` | `killing`: the grace is over, so the agent sends KILL |
+| run | `tree-gone` | `reading`: all processes are gone, and the agent reads how the job ended |
+| run | `end-read` | `over` |
+| job | `killed` | `killed`: the lease ends |
+
+The broker executes the tables below. They are in `gpulease.model.lifecycle`, and `python tools/lifecycle_page.py`
+writes this page from them. [Jobs](jobs.md) and [leases](leases.md) explain the states to users."""
 PHASES_TEXT = """\
-Each phase of a run has a question to its user's agent. It is asked when the phase begins, and a new agent is asked
-again. An answer that is not there in time is the event `deadline`. `grace` is the setting of that name."""
-IGNORED_TEXT = "These events change nothing. An event that is in neither table is logged and dropped."
+In each phase of a run the broker asks the user's agent to do something. It asks when the phase begins, and asks a new
+agent again. If no answer arrives in time, the event is `deadline`. `grace` is the
+[parameter](../reference/parameters.md) of that name."""
+IGNORED_TEXT = """\
+An event that the table of runs does not have in a phase changes nothing. `IGNORED` in the same module lists the events
+that may arrive late, each with the reason. The broker logs all others."""
 PAGE = Path(__file__).parent.parent / "docs" / "concepts" / "lifecycle.md"
 
 
@@ -23,19 +40,29 @@ def states(table: Table) -> frozenset[str]:
 
 
 def diagram(table: Table) -> str:
-    """The table as a Mermaid state diagram."""
+    """The table as a Mermaid diagram: one arrow for each pair of states, none from a state to itself."""
     lines = ["stateDiagram-v2", f"    [*] --> {START}"]
-    lines += [f"    {state} --> {to}: {event}" for (state, event), (to, _) in table.items()]
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (state, event), (to, _) in table.items():
+        if to != state:
+            arrows.setdefault((state, to), []).append(event)
+    lines += [f"    {state} --> {to}: {', '.join(events)}" for (state, to), events in arrows.items()]
     last = sorted(states(table) - {state for state, _ in table})
     lines += [f"    {state} --> [*]" for state in last]
     return "\n".join(lines)
 
 
 def rows(table: Table) -> str:
-    """The table as Markdown, effects included."""
-    lines = ["| state | event | next state | effects |", "| --- | --- | --- | --- |"]
+    """The table as Markdown, with effects. States and events with the same outcome share a row."""
+    events: dict[tuple[str, str, Effects], list[str]] = {}
     for (state, event), (to, effects) in table.items():
-        lines.append(f"| {state} | {event} | {to} | {', '.join(effects)} |")
+        events.setdefault((state, to, effects), []).append(event)
+    sources_of: dict[tuple[str, str, Effects], list[str]] = {}
+    for (state, to, effects), names in events.items():
+        sources_of.setdefault((", ".join(names), to, effects), []).append(state)
+    lines = ["| state | event | next state | effects |", "| --- | --- | --- | --- |"]
+    for (listed, to, effects), sources in sources_of.items():
+        lines.append(f"| {', '.join(sources)} | {listed} | {to} | {', '.join(effects)} |")
     return "\n".join(lines)
 
 
@@ -48,25 +75,12 @@ def phases() -> str:
     return "\n".join(lines)
 
 
-def ignored() -> str:
-    """What a run ignores: by reason and phase."""
-    lines = ["| phase | events | why |", "| --- | --- | --- |"]
-    groups = dict.fromkeys((phase, why) for (phase, _), why in IGNORED.items())
-    for phase, why in groups:
-        events = [event for (state, event), reason in IGNORED.items() if (state, reason) == (phase, why)]
-        lines.append(f"| {phase} | {', '.join(events)} | {why} |")
-    return "\n".join(lines)
-
-
 def page() -> str:
     """The whole of docs/concepts/lifecycle.md."""
-    parts = [
-        "# The life of a lease, of a job and of a run",
-        "Drawn from the tables in `gpulease.model.lifecycle` by `python tools/lifecycle_page.py`. Do not edit it.",
-    ]
+    parts = ["# Lifecycle of leases, jobs and runs", INTRODUCTION]
     for title, table in (("A lease", LEASE), ("A job", JOB), ("A run of a job", RUN)):
         parts += [f"## {title}", f"```mermaid\n{diagram(table)}\n```", rows(table)]
-    parts += [PHASES_TEXT, phases(), IGNORED_TEXT, ignored()]
+    parts += [PHASES_TEXT, phases(), IGNORED_TEXT]
     return "\n\n".join(parts) + "\n"
 
 
