@@ -5,7 +5,7 @@ BIN := .venv/bin
 # The parts of the long tests, each under 20 minutes on two cores: `make test-long PART=slurm`.
 PART ?= properties leases queue neighbours pool hosts slurm faces frameworks fresh-root fresh-user
 
-.PHONY: demo test tests checks slowest test-long lint types figures setup clean
+.PHONY: demo test tests checks slowest test-long lint types figures docs setup clean
 
 demo: .venv/.ready
 	@$(BIN)/python -m gpulease demo
@@ -39,6 +39,10 @@ types: .venv/.ready-test
 figures: .venv/.ready-test
 	$(BIN)/python tools/figures.py $(if $(QUICK),--quick)
 
+# The site, into site/. To read it with search: python3 -m http.server -d site
+docs: .venv/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 setup: .venv/.ready-test
 
 .venv/.ready: pyproject.toml tools/setup.sh
@@ -49,5 +53,9 @@ setup: .venv/.ready-test
 	@PYTHON="$(PYTHON)" sh tools/setup.sh '.[test]'
 	@touch .venv/.ready $@
 
+.venv/.ready-docs: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" sh tools/setup.sh '.[docs]'
+	@touch .venv/.ready $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf site .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .venv and installs $1 (`.` or `.[test]`) into it, and says so before it does. As root on Debian or Ubuntu it also
+# Makes .venv and installs $1 (`.`, `.[test]` or `.[docs]`) into it, and says so before it does. As root on Debian or Ubuntu it also
 # installs the system packages that are missing. Another user's run changes nothing outside of this folder.
 set -eu
 wanted=$1
@@ -92,7 +92,7 @@ if [ ! -x .venv/bin/pip ]; then
     make_venv || { say "no .venv could be made; on Debian or Ubuntu run: apt-get install python3-venv"; exit 1; }
 fi
 say "pip installs into .venv what gpulease needs: $(packages needed)"
-case $wanted in *test*) say "and what only its tests and checks need: $(packages test)" ;; esac
+case $wanted in *test*) say "and what only its tests and checks need: $(packages test)" ;; *docs*) say "and what only the site needs: $(packages docs)" ;; esac
 install -e "$wanted"
 .venv/bin/python -c 'import gpulease' || { say "the installation failed; run: .venv/bin/pip install -e '$wanted'"; exit 1; }
 if ! has_compiler && ! .venv/bin/python -c 'import ziglang' 2>/dev/null; then
