@@ -15,7 +15,6 @@ from gpulease.broker.runs import NOT_NOTED, SHORTAGES, TROUBLES, RunNote
 ROOM = 64  # bytes of one note
 BLANK = b" " * (ROOM - 1) + b"\n"
 LONGEST = 10  # digits of a number in it
-MAX_FORMER = 4 << 20  # bytes that are read of a journal of former versions, which had one for all runs of a user
 
 
 def prepare(path: str) -> None:
@@ -31,23 +30,12 @@ def prepare(path: str) -> None:
         os.close(descriptor)
 
 
-def read(path: str, former: str) -> RunNote:
-    """What is known of a run; `former`: where versions noted it that had one journal for all."""
+def read(path: str) -> RunNote:
+    """What is known of a run."""
     data = read_own(path, 0, ROOM)
     if data == BLANK:
         return RunNote(trouble=NOT_NOTED)
-    if data is not None:
-        return _parse_note(data.decode("ascii", "replace").partition("\n")[0].split())
-    name = os.path.basename(path)
-    found = RunNote()
-    for line in (read_own(former, -MAX_FORMER, MAX_FORMER) or b"").decode("ascii", "replace").splitlines():
-        words = line.split()
-        if 2 <= len(words) <= 3 and words[0] == name:
-            found = _parse_note(words[1:])  # the last note counts
-    return found
-
-
-def _parse_note(words: list[str]) -> RunNote:
+    words = (data or b"").decode("ascii", "replace").partition("\n")[0].split()
     pid = int(words[0]) if 1 <= len(words) <= 2 and _is_number(words[0]) else 0
     if pid <= 1:
         return RunNote()
@@ -71,7 +59,7 @@ def clear(folder: str, kept: Iterable[str]) -> None:
 
 
 def read_own(path: str, begin: int, most: int) -> bytes | None:
-    """Of a plain file, from `begin`, or so many bytes from its end; None where it is a pipe, a device or not there.
+    """Of a plain file, from `begin`; None where it is a pipe, a device or not there.
 
     Raises where that cannot be known now, for want of a descriptor or because the disk fails.
     """
@@ -86,6 +74,5 @@ def read_own(path: str, begin: int, most: int) -> bytes | None:
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        size = os.fstat(descriptor).st_size
-        file.seek(min(size, begin) if begin >= 0 else max(0, size + begin))
+        file.seek(begin)
         return file.read(most)

@@ -115,7 +115,7 @@ def _outcome(order: Order) -> RunNote:
 
 
 def _note(order: Order) -> RunNote:
-    return journal.read(order["note"], order["former"])
+    return journal.read(order["note"])
 
 
 def _unstartable(order: Order, environment: dict[str, str]) -> str | None:

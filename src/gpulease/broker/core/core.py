@@ -38,7 +38,7 @@ from gpulease.broker.core.events import Event, Received
 from gpulease.broker.core.instructions import DevicesSampled, Instruction, LookUpAccount, Send, SetAlarm, WriteLog
 from gpulease.broker.core.leases import schedule_sample
 from gpulease.broker.core.state import State
-from gpulease.broker.core.turn import AccountUnknown, Planned, Turn, World
+from gpulease.broker.core.turn import AccountUnknown, Planned, Turn, World, as_error
 from gpulease.broker.core.values import NOTHING, About
 from gpulease.errors import GpuleaseError, StateError
 from gpulease.model.peer import Peer
@@ -211,7 +211,7 @@ class Core:
         self._note_trouble(trouble)
         if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)):
             return
-        reported = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
+        reported = as_error(trouble)
         if not isinstance(trouble, GpuleaseError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
         if isinstance(event, Received) and not self._may_continue(event, trouble, now):
@@ -269,7 +269,7 @@ class Core:
         else:
             yield from self._log_once(f"cannot grant: {trouble.what}")
         turn = self._turn(now)
-        requests.refuse_unwritten(turn, trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble))
+        requests.refuse_unwritten(turn, as_error(trouble))
         grants.stop_check(turn)
         subscriptions.send_changes(turn)
         neighbours.update(turn)
@@ -277,11 +277,6 @@ class Core:
         self._planned.decided = self.state.revision
         yield from turn.instructions
         yield from self._retry("plan", now)
-
-
-def _mistake(trouble: Exception) -> GpuleaseError:
-    """A mistake of ours must cost one request, not everybody's broker."""
-    return GpuleaseError(f"The broker failed: {type(trouble).__name__}.")
 
 
 # -------------------------------------------------------------------- what each event does

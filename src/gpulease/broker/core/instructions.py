@@ -104,7 +104,6 @@ class RunPlace(NamedTuple):
     """Where a run is noted and how long its log may be."""
 
     note: str
-    former: str  # the journal of all runs, as former versions had it
     log_limit: int | None  # bytes
 
 
@@ -115,6 +114,12 @@ class Launch(NamedTuple):
     place: RunPlace
     environment: dict[str, str]  # the submitter's
     given: dict[str, str]  # what every job gets
+
+
+class CancelLaunch(NamedTuple):
+    """The job is to end: if its launch has not been sent to its agent yet, `LaunchFailed` follows instead."""
+
+    job: Job
 
 
 class ReadEnd(NamedTuple):
@@ -281,10 +286,10 @@ class Stop(NamedTuple):
 
 # fmt: off
 Instruction = (
-    Send | Check | Unlock | UpdateNeighbours | TakeSample | Watch | Unwatch | SetAlarm | CancelAlarm | Launch | ReadEnd
-    | FindRun | SignalTree | ForceEnd | ReplaceAgent | RemoveLogs | RemoveNotes | CallHook | Notify | Continue
-    | LookUpAccount | AskForOrder | LeaseStarted | LeaseEnded | JobEnded | DevicesSampled | AnswerHistory | FreezeState
-    | UnfreezeState | WriteLog | Stop
+    Send | Check | Unlock | UpdateNeighbours | TakeSample | Watch | Unwatch | SetAlarm | CancelAlarm | Launch
+    | CancelLaunch | ReadEnd | FindRun | SignalTree | ForceEnd | ReplaceAgent | RemoveLogs | RemoveNotes | CallHook
+    | Notify | Continue | LookUpAccount | AskForOrder | LeaseStarted | LeaseEnded | JobEnded | DevicesSampled
+    | AnswerHistory | FreezeState | UnfreezeState | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

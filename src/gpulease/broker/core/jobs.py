@@ -59,14 +59,8 @@ def start(turn: Turn, grant: Grant) -> None:
     advance(
         turn, before, "start", tries=before.tries + 1, run=before.run + 1, started=turn.now, ended=None,
         devices=tuple(turn.state.devices.labels(grant.devices)), exit_code=None, signal=None, why=None,
-        out_of_memory=False, log_begin=0, log=_log_of_run(turn, before),
+        out_of_memory=False, log_begin=0,
     )  # fmt: skip
-
-
-def _log_of_run(turn: Turn, job: Job) -> str:
-    """Where a broker in another folder would have put it, its user may make no folder."""
-    moved = turn.state.jobs.moved
-    return default_log(turn, job.uid, job.id) if moved and job.spec.log.startswith(f"{moved.folder}/") else job.spec.log
 
 
 def kill_waiting(turn: Turn, job: Job, why: str) -> None:

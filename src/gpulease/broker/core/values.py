@@ -101,13 +101,6 @@ class CustomOrder(NamedTuple):
     trouble: str | None = None  # of the last answer
 
 
-class Moved(NamedTuple):
-    """This state was taken over from another folder."""
-
-    at: float
-    folder: str  # of jobs
-
-
 class NoticeChoice(NamedTuple):
     """What a user is told of (notices.py)."""
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from gpulease.broker import trees
 from gpulease.broker.core.events import AgentLost, Event, Forced, Found, Launched, LaunchFailed, TreeSeen
 from gpulease.broker.core.instructions import (
+    CancelLaunch,
     FindRun,
     ForceEnd,
     Launch,
@@ -136,6 +137,15 @@ class Agents:
                 link.launching.discard(run)
                 self._happened(LaunchFailed(*run, *refusal))
         return None
+
+    def cancel_launch(self, one: CancelLaunch) -> None:
+        """A job that was ended while its user's account is checked does not start after the check."""
+        link, run = self._links.get(one.job.uid), (one.job.id, one.job.run)
+        held = [] if link is None else [other for other in link.held if (other.job.id, other.job.run) == run]
+        if link is not None and held:
+            link.held.remove(held[0])
+            link.launching.discard(run)
+            self._happened(LaunchFailed(*run, "it was ended before it began"))
 
     def remove(self, one: RemoveLogs) -> None:
         try:

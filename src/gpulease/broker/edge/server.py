@@ -372,6 +372,7 @@ ACTIONS: dict[type, Callable[[Server, Any], None]] = {
     instructions.SetAlarm: lambda server, one: server._alarms.set(one),
     instructions.CancelAlarm: lambda server, one: server._alarms.drop(one.what, one.id),
     instructions.Launch: lambda server, one: server._agents.send_order(one),
+    instructions.CancelLaunch: lambda server, one: server._agents.cancel_launch(one),
     instructions.ReadEnd: lambda server, one: server._agents.send_order(one),
     instructions.FindRun: lambda server, one: server._agents.send_order(one),
     instructions.SignalTree: lambda server, one: server._agents.send_order(one),
