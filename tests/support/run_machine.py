@@ -48,7 +48,6 @@ class RunMachine(_NoRules):  # type: ignore[misc]
             self._pass_to_alarm: bool(state.jobs.runs),
             self._lose_agent: bool(state.jobs.runs),
             self._silence_agent: bool(state.jobs.runs),
-            self._check_account: bool(world.launches),
             self._fail_disk: 1,
             self._restart: bool(state.jobs.runs),
         }
@@ -109,9 +108,6 @@ class RunMachine(_NoRules):  # type: ignore[misc]
 
     def _silence_agent(self, choose: Callable[..., Any]) -> None:
         self.world.silence_agent()
-
-    def _check_account(self, choose: Callable[..., Any]) -> None:
-        self.world.checking = not self.world.checking
 
     # ---------------------------------------------------------------- the rest of the world
 

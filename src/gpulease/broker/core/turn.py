@@ -39,11 +39,9 @@ class AccountUnknown(Exception):
 
 def as_error(trouble: Exception) -> GpuleaseError:
     """As a client is answered. A mistake of ours must cost one request, not everybody's broker."""
-    return (
-        trouble
-        if isinstance(trouble, GpuleaseError)
-        else GpuleaseError(f"The broker failed: {type(trouble).__name__}.")
-    )
+    if isinstance(trouble, GpuleaseError):
+        return trouble
+    return GpuleaseError(f"The broker failed: {type(trouble).__name__}.")
 
 
 class World(Protocol):
